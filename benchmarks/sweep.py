@@ -1,0 +1,181 @@
+"""What the threshold sweep costs: multiples of reading the same pixels once, and of the usual loops.
+
+Seconds differ from machine to machine and with what else runs there, ratios hardly. So the methods take turns, each
+gets the median of its rounds, and everything is divided by L: the time in which numpy reads the maps (float32) and
+the regions (uint8) once to find their maxima, the least that any method must do.
+
+The two torch loops are slow enough to be timed on a part of the pairs; their time is scaled to all of them. Extra
+memory is the growth of the process's peak resident size while the method runs after the inputs exist, measured in a
+process of its own, results included.
+
+    python benchmarks/sweep.py
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from xbench.metrics.functional import normalise, upsample
+from xbench.metrics.sweep import _count, count_pixels, sweep_pairs, threshold_values
+
+PAIRS, SMALL, GRID = 256, 14, 224
+LOOP_PAIRS = 16
+ROUNDS = 9
+
+
+def inputs(pairs: int = PAIRS, grid: int = GRID) -> tuple[Tensor, Tensor, Tensor]:
+    """Raw maps (N, 1, 14, 14), the same normalised on the grid (N, H, W) and regions (N, H, W), about 10 % of it."""
+    generator = torch.Generator().manual_seed(0)
+    raw = torch.randn(pairs, 1, SMALL, SMALL, generator=generator)
+    blobs = upsample(torch.randn(pairs, 7, 7, generator=generator), (grid, grid))
+    return raw, normalise(upsample(raw[:, 0], (grid, grid))), blobs > 0.8
+
+
+def torch_loop(maps: Tensor, regions: Tensor, values: Tensor) -> None:
+    """A comparison for each threshold over a whole batch of maps."""
+    for value in values:
+        mask = maps >= value
+        mask.sum((1, 2)), (mask & regions).sum((1, 2))
+
+
+def numpy_loop(maps: np.ndarray, regions: np.ndarray, values: np.ndarray) -> None:
+    """A comparison for each map and threshold, with the fastest count that numpy has."""
+    for one, region in zip(maps, regions, strict=True):
+        for value in values:
+            mask = one >= value
+            np.count_nonzero(mask), np.count_nonzero(mask & region)
+
+
+def sorting(maps: Tensor, regions: Tensor, values: Tensor) -> None:
+    """Sorted pixels and a binary search for each threshold."""
+    for one, region in zip(maps, regions, strict=True):
+        for pixels in (one.flatten(), one[region]):
+            len(pixels) - torch.searchsorted(pixels.sort().values, values)
+
+
+def whole_batch(raw: Tensor, regions: Tensor, thresholds: int) -> None:
+    """The same arithmetic without chunks: every step over all pairs."""
+    maps = F.interpolate(raw, regions.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
+    low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
+    maps = (maps - low) / (high - low)
+    steps = thresholds - 1
+    index = (maps * steps).round_()
+    key = index.sub_((index / steps).gt_(maps)).to(torch.int32).add_(regions, alpha=thresholds)
+    key += 2 * thresholds * torch.arange(len(maps), dtype=torch.int32)[:, None, None]
+    torch.bincount(key.flatten(), minlength=2 * thresholds * len(maps))
+
+
+def take_turns(methods: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Median seconds of each method over interleaved rounds, the first of them a warm-up."""
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(ROUNDS + 1):
+        for name, method in methods.items():
+            start = time.perf_counter()
+            method()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(rounds[1:]) for name, rounds in seconds.items()}
+
+
+def extra_memory(name: str) -> float:
+    """Growth of the peak resident size in MB while one method runs on all pairs."""
+    torch.set_num_threads(1)
+    raw, maps, regions = inputs()
+    rows, classes = torch.arange(PAIRS), torch.zeros(PAIRS, dtype=torch.int64)
+    work: dict[str, Callable[[int], object]] = {
+        "counting": lambda number: count_pixels(maps[:number], regions[:number]),
+        "with upsampling": lambda number: sweep_pairs(raw, regions[:, None], rows[:number], classes[:number], 101),
+        "whole batch": lambda number: whole_batch(raw[:number], regions[:number], 101),
+    }
+    work[name](1)
+    # The inputs' own construction has left a high peak behind: fill up to it, so that growth shows.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    filler = np.ones(max(0, peak * 1024 - resident()), dtype=np.uint8)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    work[name](PAIRS)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    del filler
+    return (after - before) / 1024
+
+
+def resident() -> int:
+    """Bytes of this process in memory now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    names = [line for line in cpuinfo.read_text().splitlines() if "model name" in line] if cpuinfo.exists() else []
+    return names[0].split(":")[1].strip() if names else platform.processor()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print(f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, one thread; torch {torch.__version__}")
+    print(f"{PAIRS} pairs, {GRID} x {GRID}, 101 thresholds unless said; medians of {ROUNDS} interleaved rounds\n")
+
+    raw, maps, regions = inputs()
+    rows, classes = torch.arange(PAIRS), torch.zeros(PAIRS, dtype=torch.int64)
+    values = threshold_values(101)
+    array, mask = maps.numpy(), regions.numpy()
+    grid, truth = maps[:, None], regions[:, None]
+    few = slice(0, LOOP_PAIRS)
+    methods: dict[str, Callable[[], object]] = {
+        "read once (L)": lambda: (array.max(), mask.view(np.uint8).max()),
+        "counting alone": lambda: _count(maps, regions, values),
+        "counting alone, 11 thresholds": lambda: _count(maps, regions, threshold_values(11)),
+        "counting alone, 1,001 thresholds": lambda: _count(maps, regions, threshold_values(1001)),
+        "count_pixels (checks its input)": lambda: count_pixels(maps, regions),
+        "from raw maps on the grid": lambda: sweep_pairs(grid, truth, rows, classes, 101),
+        "from raw 14 x 14 maps": lambda: sweep_pairs(raw, truth, rows, classes, 101),
+        "the same without chunks": lambda: whole_batch(raw, regions, 101),
+        "numpy loop, count_nonzero": lambda: numpy_loop(array[few], mask[few], values.numpy()),
+        "torch loop, batch of 16": lambda: torch_loop(maps[few], regions[few], values),
+        "sort and searchsorted": lambda: sorting(maps[few], regions[few], values),
+    }
+    scale = dict.fromkeys(list(methods)[-3:], PAIRS / LOOP_PAIRS)
+    seconds = {name: value * scale.get(name, 1) for name, value in take_turns(methods).items()}
+    unit = seconds["read once (L)"]
+    for name, value in seconds.items():
+        print(f"{name:36}{value * 1e3:10.1f} ms{value / unit:10.1f} L")
+
+    for grid_size in (512, 1024):
+        pairs = PAIRS * GRID**2 // grid_size**2
+        _, big, inside = inputs(pairs, grid_size)
+        large = take_turns(
+            {
+                "L": lambda a=big.numpy(), b=inside.numpy().view(np.uint8): (a.max(), b.max()),
+                "ours": lambda a=big, b=inside: _count(a, b, values),
+            }
+        )
+        print(f"{f'counting alone, {grid_size} x {grid_size}':36}{'':13}{large['ours'] / large['L']:10.1f} L")
+
+    ours = seconds["counting alone"]
+    print(f"\ntorch loop / counting     {seconds['torch loop, batch of 16'] / ours:8.1f}   (wanted: at least 80)")
+    print(f"numpy loop / counting     {seconds['numpy loop, count_nonzero'] / ours:8.1f}   (wanted: at least 8)")
+    flat = seconds["counting alone, 1,001 thresholds"] / seconds["counting alone, 11 thresholds"]
+    print(f"1,001 / 11 thresholds     {flat:8.2f}   (wanted: at most 1.15)")
+    print(f"counting / L              {ours / unit:8.1f}   (wanted: at most 10)")
+    print(f"with upsampling / L       {seconds['from raw 14 x 14 maps'] / unit:8.1f}   (wanted: at most 26)")
+    if sys.platform == "linux":
+        # A new interpreter each, because a forked one inherits the peak of its parent.
+        context = multiprocessing.get_context("spawn")
+        for name in ("counting", "with upsampling", "whole batch"):
+            with context.Pool(1) as pool:
+                print(f"extra memory, {name:16}{pool.apply(extra_memory, (name,)):8.1f} MB (wanted: at most 20)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Lightning callbacks: evaluation, the files of a run, the console and Weights & Biases."""

@@ -1,0 +1,93 @@
+"""What the terminal shows at the end of a run."""
+
+from __future__ import annotations
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from xbench.results import Results
+
+from .evaluation import Evaluation
+from .results_writer import ResultsWriter
+
+
+class ConsoleSummary(Callback):
+    """Prints a table of the findings with the macro row, what was skipped, and where the files are."""
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the summary on the first process."""
+        results = Evaluation.of(trainer).results
+        if results is None:
+            return
+        if trainer.progress_bar_callback is not None:
+            # A live bar would be drawn over the table.
+            trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
+        console = Console()
+        console.print(_table(results))
+        for line in _remarks(results):
+            console.print(line, style="yellow", highlight=False)
+        writer = next((callback for callback in trainer.callbacks if isinstance(callback, ResultsWriter)), None)  # type: ignore[attr-defined]
+        if writer is not None:
+            # soft_wrap: a path that the terminal breaks cannot be copied.
+            console.print(f"Results: {writer.folder / 'results.json'}", soft_wrap=True, highlight=False)
+
+
+def _table(results: Results) -> Table:
+    table = Table(
+        title=f"{results.model} on {results.dataset} ({results.split}): {results.images} images",
+        caption="n: images with the finding and its region. Point.: pointing game. Best: at the threshold with the "
+        "largest mean, chosen on these same images.",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0),
+        collapse_padding=True,
+    )
+    table.add_column("Finding", no_wrap=True)
+    for heading in ("n", "Point.", "Dice\n@0.5", "Dice\nbest", "IoU\n@0.5", "IoU\nbest"):
+        table.add_column(heading, justify="right", no_wrap=True, min_width=5)
+    for heading in ("AUROC", "AP", "F1", "Acc."):
+        table.add_column(heading, justify="right", no_wrap=True, min_width=5, style="cyan")
+
+    for finding in results.findings:
+        grounding, recognition = results.grounding[finding], results.classification[finding]
+        table.add_row(
+            finding,
+            str(grounding.count),
+            _number(grounding.pointing_game),
+            _number(grounding.dice_fixed),
+            _number(grounding.dice_best),
+            _number(grounding.iou_fixed),
+            _number(grounding.iou_best),
+            _number(recognition.auroc),
+            _number(recognition.average_precision),
+            _number(recognition.f1),
+            _number(recognition.accuracy),
+        )
+    table.add_section()
+    macro = {**results.grounding_macro, **results.classification_macro}
+    numbers = ("pointing_game", "dice_fixed", "dice_best", "iou_fixed", "iou_best")
+    scores = ("auroc", "average_precision", "f1", "accuracy")
+    table.add_row("Macro", "", *[_number(macro[name]) for name in (*numbers, *scores)], style="bold")
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _remarks(results: Results) -> list[str]:
+    remarks = []
+    if results.skipped:
+        first = results.skipped[0]
+        remarks.append(
+            f"Skipped {len(results.skipped)} images that could not be read; results.json names them all. The first: "
+            f"{first['image_id']}: {first['reason']}"
+        )
+    if results.constant_maps["count"]:
+        first = results.constant_maps["first"][0]
+        remarks.append(
+            f"{results.constant_maps['count']} saliency maps are the same everywhere and point nowhere (first: image "
+            f"{first['image_id']}, {first['finding']})."
+        )
+    return remarks

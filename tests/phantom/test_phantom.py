@@ -1,0 +1,169 @@
+"""PhantomCXR: reproducible films, honest masks, and findings of the promised frequency, size and place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from xbench.phantom import FINDINGS, Phantom, draw_phantom
+from xbench.phantom.draw import _draw
+
+COUNT = 160
+
+
+@pytest.fixture(scope="module")
+def phantoms() -> list[Phantom]:
+    return [draw_phantom(11, index, 160, 160) for index in range(COUNT)]
+
+
+def test_findings_are_the_eight_in_order() -> None:
+    assert sorted(FINDINGS) == list(FINDINGS)
+    assert len(FINDINGS) == 8
+
+
+@pytest.mark.parametrize(("height", "width"), [(320, 320), (200, 320), (333, 257), (64, 64), (32, 48)])
+def test_shapes_and_types(height: int, width: int) -> None:
+    for index in range(6):
+        phantom = draw_phantom(3, index, height, width)
+        assert phantom.image.shape == (height, width)
+        assert phantom.image.dtype == np.uint8
+        for finding, mask in phantom.masks.items():
+            assert finding in FINDINGS
+            assert mask.shape == (height, width)
+            assert mask.dtype == np.bool_
+            assert mask.any()
+
+
+def test_default_size_is_320() -> None:
+    assert draw_phantom(0, 0).image.shape == (320, 320)
+
+
+def test_same_arguments_give_the_same_film() -> None:
+    for index in range(5):
+        one, two = draw_phantom(4, index), draw_phantom(4, index)
+        assert np.array_equal(one.image, two.image)
+        assert one.masks.keys() == two.masks.keys()
+        assert all(np.array_equal(one.masks[finding], two.masks[finding]) for finding in one.masks)
+
+
+def test_order_and_global_state_do_not_matter() -> None:
+    first = draw_phantom(4, 7).image
+    np.random.seed(5)  # noqa: NPY002 (the global state is what must not matter)
+    draw_phantom(9, 1)
+    assert np.array_equal(first, draw_phantom(4, 7).image)
+
+
+def test_another_process_draws_the_same_film() -> None:
+    code = "import zlib; from xbench.phantom import draw_phantom; print(zlib.crc32(draw_phantom(4, 7).image.tobytes()))"
+    import zlib
+
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(there) == zlib.crc32(draw_phantom(4, 7).image.tobytes())
+
+
+def test_seeds_and_indices_differ() -> None:
+    films = [draw_phantom(seed, index, 96, 96).image for seed in range(4) for index in range(4)]
+    for a in range(len(films)):
+        for b in range(a):
+            assert not np.array_equal(films[a], films[b])
+
+
+@pytest.mark.parametrize("arguments", [(-1, 0, 320, 320), (0, -1, 320, 320), (0, 0, 16, 320), (0, 0, 320, 31)])
+def test_impossible_arguments_are_refused(arguments: tuple[int, int, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"negative|at least 32"):
+        draw_phantom(*arguments)
+
+
+def test_films_differ_from_the_healthy_patient_in_the_masks_and_nowhere_else() -> None:
+    alone = {finding: 0 for finding in FINDINGS}
+    for index in range(120):
+        ill = draw_phantom(21, index, 224, 224)
+        healthy = _draw(21, index, 224, 224, with_lesions=False)
+        assert not healthy.masks
+        changed = ill.image != healthy.image
+        union = np.zeros_like(changed)
+        for mask in ill.masks.values():
+            union |= mask
+        assert not (changed & ~union).any()
+        if not ill.masks:
+            assert not changed.any()
+        if len(ill.masks) == 1:
+            (finding,) = ill.masks
+            # Where the enlarged heart covers the old one nothing changes.
+            assert changed[union].mean() > (0.15 if finding == "Cardiomegaly" else 0.5), (index, finding)
+            alone[finding] += 1
+    assert all(alone.values()), alone
+
+
+def test_contrast_of_the_lesion_has_the_right_sign() -> None:
+    seen = set()
+    for index in range(120):
+        ill = draw_phantom(21, index, 224, 224)
+        if len(ill.masks) != 1:
+            continue
+        ((finding, mask),) = ill.masks.items()
+        healthy = _draw(21, index, 224, 224, with_lesions=False).image.astype(float)
+        change = (ill.image - healthy)[mask].mean()
+        if finding == "Pneumothorax":
+            assert np.quantile((ill.image - healthy)[mask], 0.4) < 0, index
+        elif finding != "Fracture":
+            assert change > 4, (index, finding, change)
+        seen.add(finding)
+    assert len(seen) >= 7
+
+
+def test_prevalence(phantoms: list[Phantom]) -> None:
+    normal = np.mean([not phantom.masks for phantom in phantoms])
+    several = np.mean([len(phantom.masks) > 1 for phantom in phantoms])
+    assert 0.16 < normal < 0.36
+    assert several > 0.2
+    for finding in FINDINGS:
+        assert 0.07 < np.mean([finding in phantom.masks for phantom in phantoms]) < 0.27, finding
+
+
+# Smallest and largest share of the film that the mask of a finding may cover.
+AREAS = {
+    "Atelectasis": (0.001, 0.08),
+    "Cardiomegaly": (0.06, 0.35),
+    "Consolidation": (0.002, 0.18),
+    "Fracture": (0.0008, 0.02),
+    "Mass": (0.002, 0.06),
+    "Nodule": (0.0002, 0.009),
+    "Pleural Effusion": (0.0005, 0.36),
+    "Pneumothorax": (0.003, 0.14),
+}
+
+
+@pytest.mark.parametrize("finding", FINDINGS)
+def test_areas(phantoms: list[Phantom], finding: str) -> None:
+    shares = [phantom.masks[finding].mean() for phantom in phantoms if finding in phantom.masks]
+    low, high = AREAS[finding]
+    assert low <= min(shares)
+    assert max(shares) <= high
+
+
+@pytest.mark.parametrize("finding", ["Nodule", "Fracture", "Mass", "Consolidation", "Pneumothorax"])
+def test_both_sides_and_several_heights(phantoms: list[Phantom], finding: str) -> None:
+    places = [np.argwhere(phantom.masks[finding]).mean(0) / 160 for phantom in phantoms if finding in phantom.masks]
+    rows, columns = np.array(places).T
+    assert 0.2 < np.mean(columns < 0.5) < 0.8
+    assert rows.max() - rows.min() > 0.12
+    # Away from the centre: a prior that always points there must fail.
+    assert np.mean(np.hypot(rows - 0.5, columns - 0.5) < 0.08) < 0.25
+
+
+def test_a_normal_heart_is_clearly_narrower_than_an_enlarged_one() -> None:
+    from xbench.phantom.anatomy import draw_anatomy
+    from xbench.phantom.lesions import _cardiomegaly
+
+    normal, enlarged = [], []
+    for index in range(30):
+        anatomy = draw_anatomy(np.random.default_rng(index), 224, 224)
+        thorax = np.ptp(np.flatnonzero((anatomy.lungs[0].mask | anatomy.lungs[1].mask).any(0)))
+        _, mask = _cardiomegaly(np.random.default_rng(index), anatomy, anatomy.lungs[0].mask)
+        normal.append(np.ptp(np.flatnonzero((anatomy.heart_thickness > 0.25).any(0))) / thorax)
+        enlarged.append(np.ptp(np.flatnonzero(mask.any(0))) / thorax)
+    assert max(normal) < 0.50 < 0.52 < min(enlarged)

@@ -1,0 +1,58 @@
+"""The command line: `python -m xbench.cli COMMAND ...`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import xbench
+from xbench.errors import UserError
+
+__all__ = ["main"]
+
+_USAGE = """usage: python -m xbench.cli COMMAND [options]
+
+  test     evaluate a model on a dataset        test --config demo.yaml
+                                                test --config clip_siim --data.root /data/siim
+  predict  write logits and saliency maps       predict --config clip_siim --data.root /data/siim
+  list     models, datasets, findings, configs  list models
+
+COMMAND --help shows the options of a command. Names, first steps and what each number means: README.md.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: The words after `python -m xbench.cli`; those of the process if None.
+
+    Returns:
+        The exit status: 0 done, 2 wrong arguments or configuration, 1 anything else.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command, options = (words[0], words[1:]) if words else ("--help", [])
+    try:
+        if command in ("-h", "--help"):
+            print(_USAGE, end="")
+        elif command == "--version":
+            print(f"xbench {xbench.__version__}")
+        elif command == "list":
+            from xbench.listing import print_list
+
+            print_list(options)
+        elif command in ("test", "predict"):
+            # Imported only here: torch and Lightning take seconds.
+            from xbench.run import run
+
+            run(command, options)
+        else:
+            raise UserError(f"{command} is not a command. See python -m xbench.cli --help.", exit_status=2)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""LightningDataModules: one per dataset, each reading the official download as it is."""

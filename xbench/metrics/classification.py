@@ -1,0 +1,162 @@
+"""Recognition scores per finding: AUROC, average precision, F1 and accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torchmetrics.classification import BinaryROC, BinaryStatScores
+
+__all__ = ["ClassificationScores", "MacroScores", "classification_scores", "macro"]
+
+
+@dataclass(frozen=True)
+class ClassificationScores:
+    """Scores of one finding as fractions in [0, 1]; None for what its labels leave undefined.
+
+    Args:
+        auroc: Area under the ROC curve, tied pairs counting one half; None unless both labels are present.
+        average_precision: Step-wise area under the precision-recall curve; None unless both labels are present.
+        f1: F1 of `probability >= 0.5`; None without a positive.
+        accuracy: Accuracy of `probability >= 0.5`; None without a labelled image.
+        positives: Images labelled 1.
+        negatives: Images labelled 0.
+    """
+
+    auroc: float | None
+    average_precision: float | None
+    f1: float | None
+    accuracy: float | None
+    positives: int
+    negatives: int
+
+
+@dataclass(frozen=True)
+class MacroScores:
+    """Means over the findings that have both labels; None where there is no such finding.
+
+    Args:
+        auroc: Mean AUROC.
+        average_precision: Mean average precision.
+        f1: Mean F1.
+        accuracy: Mean accuracy.
+        classes: Number of findings that entered the means.
+    """
+
+    auroc: float | None
+    average_precision: float | None
+    f1: float | None
+    accuracy: float | None
+    classes: int
+
+
+def classification_scores(labels: Tensor, probabilities: Tensor) -> list[ClassificationScores]:
+    """Scores of each finding over all images, one entry per class.
+
+    The images must all be at hand on one process; nothing is synchronised. Ranking and counting are torchmetrics'; see
+    `_rank_counts` for why its float32 areas are not.
+
+    Args:
+        labels: (N, C) integer: 1 positive, 0 negative, -1 unknown and left out.
+        probabilities: (N, C) floating in [0, 1], wherever the label is known. Hand over float64: in float32,
+            confident scores near 1 tie.
+
+    Returns:
+        C scores, in the order of the columns.
+
+    Raises:
+        ValueError: Shapes or dtypes do not fit, or a label or probability is out of range.
+
+    Example:
+        >>> labels = torch.tensor([[1], [0], [1], [-1]])
+        >>> probabilities = torch.tensor([[0.9], [0.6], [0.5], [0.1]], dtype=torch.float64)
+        >>> classification_scores(labels, probabilities)[0]  # doctest: +NORMALIZE_WHITESPACE
+        ClassificationScores(auroc=0.5, average_precision=0.8333333333333333, f1=0.8, accuracy=0.6666666666666666,
+                             positives=2, negatives=1)
+    """
+    if labels.ndim != 2 or labels.shape != probabilities.shape:
+        raise ValueError(
+            f"labels and probabilities must both be (N, C), not {tuple(labels.shape)} and {tuple(probabilities.shape)}"
+        )
+    if labels.dtype in (torch.bool, torch.uint8) or labels.is_floating_point() or labels.is_complex():
+        raise ValueError(f"labels must be signed integers (1, 0, -1), not {labels.dtype}")
+    if not probabilities.is_floating_point():
+        raise ValueError(f"probabilities must be floating, not {probabilities.dtype}")
+    if ((labels < -1) | (labels > 1)).any():
+        raise ValueError(f"labels must be 1, 0 or -1, but {sorted(set(labels.unique().tolist()) - {-1, 0, 1})} occur")
+    # torchmetrics takes anything outside [0, 1] for logits and applies a sigmoid without a word.
+    wrong = (labels >= 0) & ~((probabilities >= 0) & (probabilities <= 1))
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(f"probability {probabilities[row, column]} of image {row}, class {column} is not in [0, 1]")
+    return [
+        _class_scores(label[label >= 0].long(), probability[label >= 0].double())
+        for label, probability in zip(labels.cpu().unbind(1), probabilities.cpu().unbind(1), strict=True)
+    ]
+
+
+def macro(scores: Sequence[ClassificationScores]) -> MacroScores:
+    """Unweighted means over the findings with both labels present, the same findings for all four scores.
+
+    Args:
+        scores: One entry per finding.
+
+    Example:
+        >>> one = ClassificationScores(0.5, 0.75, 0.5, 0.5, positives=2, negatives=2)
+        >>> no_negative = ClassificationScores(None, None, 1.0, 1.0, positives=2, negatives=0)
+        >>> macro([one, no_negative])
+        MacroScores(auroc=0.5, average_precision=0.75, f1=0.5, accuracy=0.5, classes=1)
+    """
+    both = [score for score in scores if score.positives and score.negatives]
+    return MacroScores(
+        auroc=_mean([score.auroc for score in both]),
+        average_precision=_mean([score.average_precision for score in both]),
+        f1=_mean([score.f1 for score in both]),
+        accuracy=_mean([score.accuracy for score in both]),
+        classes=len(both),
+    )
+
+
+def _class_scores(labels: Tensor, probabilities: Tensor) -> ClassificationScores:
+    if not len(labels):
+        return ClassificationScores(None, None, None, None, positives=0, negatives=0)
+    positives = int(labels.sum())
+    negatives = len(labels) - positives
+    auroc = average_precision = None
+    if positives and negatives:
+        true, false = _rank_counts(labels, probabilities, positives, negatives)
+        area = (false.diff() * (true[1:] + true[:-1])).sum()  # twice the number of rightly ordered pairs, exactly
+        auroc = int(area) / (2 * positives * negatives)
+        precision = true[1:].double() / (true[1:] + false[1:])
+        average_precision = float((true.diff() * precision).sum() / positives)
+    # Decisions instead of probabilities: torchmetrics' own threshold is `>`, and 0.5 itself counts as positive here.
+    decisions = BinaryStatScores(sync_on_compute=False)
+    decisions.update((probabilities >= 0.5).long(), labels)
+    tp, fp, tn, fn, _ = decisions.compute().tolist()
+    return ClassificationScores(
+        auroc=auroc,
+        average_precision=average_precision,
+        f1=2 * tp / (2 * tp + fp + fn) if positives else None,
+        accuracy=(tp + tn) / len(labels) if len(labels) else None,
+        positives=positives,
+        negatives=negatives,
+    )
+
+
+def _rank_counts(labels: Tensor, probabilities: Tensor, positives: int, negatives: int) -> tuple[Tensor, Tensor]:
+    """True and false positives at each distinct probability, highest first, from (0, 0), as int64.
+
+    torchmetrics ranks in float64 but returns float32 rates, and areas built on those err in the seventh digit. The
+    counts behind the rates are whole numbers, so rounding brings them back exactly (up to some four million images).
+    """
+    curve = BinaryROC(sync_on_compute=False)
+    curve.update(probabilities, labels)
+    false_rate, true_rate, _ = curve.compute()
+    return (true_rate.double() * positives).round().long(), (false_rate.double() * negatives).round().long()
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None

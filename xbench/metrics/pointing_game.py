@@ -1,0 +1,119 @@
+"""The pointing game: how often the hottest point of the saliency map lies in the annotated region."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from xbench.metrics.functional import (
+    TieRule,
+    check_inputs,
+    from_fixed_point,
+    pairs_on_grid,
+    pointing_hits,
+    to_fixed_point,
+)
+
+__all__ = ["PointingGame", "PointingGamePairs"]
+
+
+@dataclass(frozen=True)
+class PointingGamePairs:
+    """Hits of the valid pairs of one batch, in row-major order of the batch.
+
+    Args:
+        rows: (N,) int64, the place of the pair's image in the batch.
+        classes: (N,) int64.
+        hit: (N,) float64 in [0, 1]; fractions only where `ties="share"` met tied maxima.
+    """
+
+    rows: Tensor
+    classes: Tensor
+    hit: Tensor
+
+
+class PointingGame(Metric):
+    """Mean pointing game per class.
+
+    A raw map is brought to the grid of the regions bilinearly (nothing happens to maps that have that size); a pair
+    hits if the map's maximum lies in the region. Tied maxima are frequent, so their rule is an option, described at
+    `pointing_hits`. Pairs that are not valid are never looked at. Sums are whole multiples of 2**-40, as in
+    `ThresholdSweep`, and `pairs` likewise holds the hits of the last batch.
+
+    Args:
+        num_classes: C, the number of findings.
+        ties: `"share"`, `"any"` or `"first"`.
+
+    Raises:
+        ValueError: `num_classes` is below 1 or `ties` is none of the three.
+
+    Example:
+        >>> metric = PointingGame(num_classes=2)
+        >>> saliency = torch.tensor([[[[0.0, 2.0]], [[5.0, 5.0]]]])
+        >>> regions = torch.tensor([[[[False, True]], [[False, True]]]])
+        >>> metric.update(saliency, regions, torch.tensor([[True, True]]))
+        >>> metric.compute()["pointing_game"]
+        tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+
+    hit_sum: Tensor
+    count: Tensor
+    pairs: PointingGamePairs
+
+    def __init__(self, num_classes: int, ties: TieRule = "share") -> None:
+        super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, not {num_classes}")
+        if ties not in get_args(TieRule):
+            raise ValueError(f"ties must be one of {', '.join(map(repr, get_args(TieRule)))}, not {ties!r}")
+        self.num_classes = num_classes
+        self.ties: TieRule = ties
+        self.add_state("hit_sum", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
+        self.pairs = self._no_pairs()
+
+    def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
+        """Adds the valid pairs of a batch.
+
+        Args:
+            saliency: (B, C, h, w) floating, raw values.
+            regions: (B, C, H, W) bool on the evaluation grid.
+            valid: (B, C) bool, true where the class is positive and has a region.
+
+        Raises:
+            ValueError: Shapes or dtypes do not fit, or a valid pair's map is not finite or its region is empty.
+        """
+        check_inputs(saliency, regions, valid, self.num_classes)
+        rows, classes = valid.nonzero(as_tuple=True)
+        chunks = pairs_on_grid(saliency, regions, rows, classes)
+        hit = torch.cat([pointing_hits(maps, inside, self.ties) for maps, inside in chunks])
+        self.pairs = PointingGamePairs(rows, classes, hit)
+        self.hit_sum.index_add_(0, classes, to_fixed_point(hit))
+        self.count += torch.bincount(classes, minlength=self.num_classes)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Means over the valid pairs.
+
+        Returns:
+            `pointing_game` (C,) float64, NaN for a class without valid pairs; `count` (C,) int64, the number of
+            valid pairs.
+        """
+        return {"pointing_game": from_fixed_point(self.hit_sum, self.count), "count": self.count.clone()}
+
+    def reset(self) -> None:
+        """Forgets everything, the last batch's pairs included."""
+        super().reset()
+        self.pairs = self._no_pairs()
+
+    @staticmethod
+    def _no_pairs() -> PointingGamePairs:
+        index = torch.zeros(0, dtype=torch.int64)
+        return PointingGamePairs(index, index, torch.zeros(0, dtype=torch.float64))

@@ -1,0 +1,126 @@
+"""Dice and IoU of the binarised saliency map over a sweep of thresholds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from xbench.metrics.functional import check_inputs, from_fixed_point, to_fixed_point
+from xbench.metrics.sweep import check_thresholds, sweep_pairs, threshold_values
+
+__all__ = ["ThresholdSweep", "ThresholdSweepPairs"]
+
+
+@dataclass(frozen=True)
+class ThresholdSweepPairs:
+    """Scores of the valid pairs of one batch, in row-major order of the batch.
+
+    Args:
+        rows: (N,) int64, the place of the pair's image in the batch.
+        classes: (N,) int64.
+        dice: (N, T) float64.
+        iou: (N, T) float64.
+    """
+
+    rows: Tensor
+    classes: Tensor
+    dice: Tensor
+    iou: Tensor
+
+
+class ThresholdSweep(Metric):
+    """Mean Dice and IoU per class at each of T thresholds.
+
+    A raw map is brought to the grid of the regions bilinearly (nothing happens to maps that have that size), stretched
+    to [0, 1] and compared with each threshold t_k = k / (T - 1) as float32: the mask is M >= t_k. Dice and IoU are
+    averaged over the valid pairs of a class; the other pairs are never looked at and may hold anything.
+
+    The sums are kept as whole multiples of 2**-40. So neither the order of the batches nor the number of processes
+    changes a bit of the result, and casting the metric to half precision does not touch them.
+
+    After each `update`, `pairs` holds the scores of that batch's valid pairs; `reset` empties it.
+
+    Args:
+        num_classes: C, the number of findings.
+        thresholds: T, the number of thresholds from 0 to 1, both included.
+
+    Raises:
+        ValueError: `num_classes` or `thresholds` is out of range.
+
+    Example:
+        >>> metric = ThresholdSweep(num_classes=1, thresholds=3)
+        >>> saliency = torch.tensor([[[[0.0, 2.0], [3.0, 4.0]]]])
+        >>> metric.update(saliency, saliency > 2, torch.tensor([[True]]))
+        >>> metric.compute()["dice"]
+        tensor([[0.6667, 0.8000, 0.6667]], dtype=torch.float64)
+        >>> metric.pairs.iou
+        tensor([[0.5000, 0.6667, 0.5000]], dtype=torch.float64)
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+
+    dice_sum: Tensor
+    iou_sum: Tensor
+    count: Tensor
+    pairs: ThresholdSweepPairs
+
+    def __init__(self, num_classes: int, thresholds: int = 101) -> None:
+        super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, not {num_classes}")
+        check_thresholds(thresholds)
+        self.num_classes = num_classes
+        self.thresholds = thresholds
+        empty = torch.zeros(num_classes, thresholds, dtype=torch.int64)
+        self.add_state("dice_sum", empty, dist_reduce_fx="sum")
+        self.add_state("iou_sum", empty.clone(), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
+        self.pairs = self._no_pairs()
+
+    def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
+        """Adds the valid pairs of a batch.
+
+        Args:
+            saliency: (B, C, h, w) floating, raw values.
+            regions: (B, C, H, W) bool on the evaluation grid.
+            valid: (B, C) bool, true where the class is positive and has a region.
+
+        Raises:
+            ValueError: Shapes or dtypes do not fit, or a valid pair's map is not finite or its region is empty.
+        """
+        check_inputs(saliency, regions, valid, self.num_classes)
+        rows, classes = valid.nonzero(as_tuple=True)
+        counts = sweep_pairs(saliency, regions, rows, classes, self.thresholds)
+        self.pairs = ThresholdSweepPairs(rows, classes, counts.dice(), counts.iou())
+        self.dice_sum.index_add_(0, classes, to_fixed_point(self.pairs.dice))
+        self.iou_sum.index_add_(0, classes, to_fixed_point(self.pairs.iou))
+        self.count += torch.bincount(classes, minlength=self.num_classes)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Means over the valid pairs.
+
+        Returns:
+            `dice` and `iou` (C, T) float64, NaN for a class without valid pairs; `count` (C,) int64, the number of
+            valid pairs; `thresholds` (T,) float32.
+        """
+        return {
+            "dice": from_fixed_point(self.dice_sum, self.count[:, None]),
+            "iou": from_fixed_point(self.iou_sum, self.count[:, None]),
+            "count": self.count.clone(),
+            "thresholds": threshold_values(self.thresholds, self.count.device),
+        }
+
+    def reset(self) -> None:
+        """Forgets everything, the last batch's pairs included."""
+        super().reset()
+        self.pairs = self._no_pairs()
+
+    def _no_pairs(self) -> ThresholdSweepPairs:
+        index = torch.zeros(0, dtype=torch.int64)
+        scores = torch.zeros(0, self.thresholds, dtype=torch.float64)
+        return ThresholdSweepPairs(index, index, scores, scores)

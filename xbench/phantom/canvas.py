@@ -1,0 +1,135 @@
+"""Curves and strokes: from points in the patient's frame to anti-aliased layers of pixels.
+
+The patient's frame is measured in half thorax heights: x to the right of the image, y down, the origin in the middle of
+the chest; one unit is about 20 cm. The patient's right side is the left of the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Frame", "Layer", "Mask", "Points", "band_noise", "blur", "dome", "smooth_curve", "smooth_step"]
+
+Points = NDArray[np.float64]
+Layer = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+# OpenCV takes fixed-point coordinates with this many fractional bits.
+_SHIFT = 4
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The pose: how the patient's frame lies in an image of height x width pixels.
+
+    Attributes:
+        height: Rows of the image.
+        width: Columns of the image.
+        scale: Pixels to one unit of the patient's frame.
+        angle: Rotation in radians, clockwise in the image.
+        centre: Pixel (x, y) of the origin.
+    """
+
+    height: int
+    width: int
+    scale: float
+    angle: float
+    centre: tuple[float, float]
+
+    def pixels(self, points: Points) -> Points:
+        """Points (..., 2) of the patient's frame in pixels."""
+        cos, sin = np.cos(self.angle), np.sin(self.angle)
+        return points @ (self.scale * np.array([[cos, sin], [-sin, cos]])) + np.array(self.centre)
+
+    def grid(self) -> tuple[Layer, Layer]:
+        """The patient's x and y of every pixel centre, two layers (H, W)."""
+        x = np.arange(self.width, dtype=np.float32)[None, :] - np.float32(self.centre[0])
+        y = np.arange(self.height, dtype=np.float32)[:, None] - np.float32(self.centre[1])
+        cos, sin = np.float32(np.cos(self.angle) / self.scale), np.float32(np.sin(self.angle) / self.scale)
+        return x * cos + y * sin, y * cos - x * sin
+
+    def length(self, units: float) -> float:
+        """A length of the patient's frame in pixels."""
+        return units * self.scale
+
+    def fill(self, *contours: Points) -> Layer:
+        """Coverage (H, W) in [0, 1] of the union of closed contours (N, 2)."""
+        canvas = np.zeros((self.height, self.width), np.uint8)
+        for contour in contours:
+            cv2.fillPoly(canvas, [self._fixed(contour)], 255, cv2.LINE_AA, _SHIFT)
+        return canvas.astype(np.float32) / 255
+
+    def stroke(self, curves: Sequence[Points], widths: Sequence[float], strengths: Sequence[float]) -> Layer:
+        """Open curves (N, 2) drawn one over the other, (H, W) in [0, 1].
+
+        A stroke thinner than a pixel is drawn a pixel wide and fainter in proportion.
+
+        Args:
+            curves: The curves in the patient's frame; later ones cover earlier ones.
+            widths: The width of each in units of the patient's frame.
+            strengths: The value of each in [0, 1].
+        """
+        canvas = np.zeros((self.height, self.width), np.uint8)
+        # All points are brought to pixels at once: a lung has hundreds of vessels.
+        lengths = [len(curve) for curve in curves]
+        pieces = np.split(self._fixed(np.concatenate(curves)), np.cumsum(lengths)[:-1])
+        for piece, width, strength in zip(pieces, widths, strengths, strict=True):
+            wanted = self.length(width)
+            drawn = max(1, round(wanted))
+            value = round(255 * strength * min(1.0, wanted / drawn))
+            cv2.polylines(canvas, [piece], False, value, drawn, cv2.LINE_AA, _SHIFT)
+        return canvas.astype(np.float32) / 255
+
+    def _fixed(self, points: Points) -> NDArray[np.int32]:
+        return np.round(self.pixels(points) * (1 << _SHIFT)).astype(np.int32)
+
+
+def smooth_curve(points: Points, *, closed: bool = False, steps: int = 8) -> Points:
+    """A uniform Catmull-Rom curve through points (N, 2), `steps` samples a segment."""
+    if closed:
+        padded = np.concatenate([points[-1:], points, points[:2]])
+    else:
+        padded = np.concatenate([2 * points[:1] - points[1:2], points, 2 * points[-1:] - points[-2:-1]])
+    a, b, c, d = padded[:-3, None], padded[1:-2, None], padded[2:-1, None], padded[3:, None]
+    t = np.linspace(0, 1, steps, endpoint=False)[None, :, None]
+    curve = 0.5 * (2 * b + (c - a) * t + (2 * a - 5 * b + 4 * c - d) * t**2 + (3 * b - a - 3 * c + d) * t**3)
+    curve = curve.reshape(-1, 2)
+    return curve if closed else np.concatenate([curve, points[-1:]])
+
+
+def smooth_step(values: Layer, low: float, high: float) -> Layer:
+    """0 below low, 1 above high, a cubic between."""
+    t = np.clip((values - np.float32(low)) / np.float32(high - low), 0, 1)
+    return t * t * (3 - 2 * t)
+
+
+def blur(layer: Layer, sigma: float) -> Layer:
+    """Gaussian blur with sigma in pixels; a wide one works on a reduced copy, which nobody can see."""
+    factor = max(1, int(sigma / 3))
+    if factor == 1:
+        return cv2.GaussianBlur(layer, (0, 0), max(sigma, 0.1), borderType=cv2.BORDER_REPLICATE)
+    height, width = layer.shape
+    size = (max(1, width // factor), max(1, height // factor))
+    small = cv2.resize(layer, size, interpolation=cv2.INTER_AREA)
+    small = cv2.GaussianBlur(small, (0, 0), sigma / factor, borderType=cv2.BORDER_REPLICATE)
+    return cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
+
+
+def dome(coverage: Layer, rim: float, edge: float) -> Layer:
+    """The thickness of a rounded body with the given outline: `edge` at its border, 1 at `rim` pixels inside."""
+    inside = (coverage > 0.5).astype(np.uint8)
+    depth = np.minimum(cv2.distanceTransform(inside, cv2.DIST_L2, cv2.DIST_MASK_5) / np.float32(rim), 1)
+    return coverage * (np.float32(edge) + np.float32(1 - edge) * np.sqrt(1 - (1 - depth) ** 2))
+
+
+def band_noise(rng: np.random.Generator, height: int, width: int, size: float) -> Layer:
+    """Smooth Gaussian noise (H, W) with unit variance and blobs of about `size` pixels."""
+    rows, columns = max(2, int(height / size) + 2), max(2, int(width / size) + 2)
+    coarse = rng.standard_normal((rows, columns), dtype=np.float32)
+    fine = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
+    return fine / max(float(fine.std()), 1e-6)

@@ -1,0 +1,119 @@
+"""The film: from attenuation to grey values, and the one public drawing function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.phantom.anatomy import Anatomy, draw_anatomy
+from xbench.phantom.canvas import Layer, Mask, blur
+from xbench.phantom.lesions import draw_lesions
+
+__all__ = ["Phantom", "draw_phantom"]
+
+
+@dataclass(frozen=True)
+class Phantom:
+    """A drawn chest radiograph and the places of its findings.
+
+    Attributes:
+        image: (H, W) uint8, bone bright, air dark.
+        masks: For each finding that is present, the pixels (H, W) bool where its lesions were drawn.
+    """
+
+    image: NDArray[np.uint8]
+    masks: dict[str, Mask]
+
+
+def draw_phantom(seed: int, index: int, height: int = 320, width: int = 320) -> Phantom:
+    """One chest radiograph of PhantomCXR.
+
+    A pure function of its arguments. Anatomy, lesions and film each have their own stream of random numbers, so that
+    nothing but the lesions themselves differs between a film with and without them: a pixel outside all masks has
+    exactly the value that it would have in a healthy patient.
+
+    Args:
+        seed: Which set of phantoms, >= 0. Seeds from 1,000,000 on are reserved for training the demo model.
+        index: Which phantom of the set, >= 0.
+        height: Rows, at least 32.
+        width: Columns, at least 32.
+
+    Returns:
+        The image and its masks.
+
+    Raises:
+        ValueError: If seed or index is negative, or the image is smaller than 32 pixels.
+    """
+    if seed < 0 or index < 0:
+        raise ValueError(f"seed and index must not be negative, got {seed} and {index}")
+    if min(height, width) < 32:
+        raise ValueError(f"a phantom needs at least 32 x 32 pixels, got {height} x {width}")
+    return _draw(seed, index, height, width, with_lesions=True)
+
+
+def _draw(seed: int, index: int, height: int, width: int, *, with_lesions: bool) -> Phantom:
+    streams = np.random.SeedSequence([seed, index]).spawn(3)
+    body_rng, lesion_rng, film_rng = (np.random.default_rng(stream) for stream in streams)
+    anatomy = draw_anatomy(body_rng, height, width)
+    healthy = anatomy.attenuation(anatomy.heart_thickness)
+    change, masks = draw_lesions(lesion_rng, anatomy, healthy) if with_lesions else (np.zeros_like(healthy), {})
+    return Phantom(_expose(film_rng, anatomy, healthy, healthy + change), masks)
+
+
+def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: Layer) -> NDArray[np.uint8]:
+    """Grey values (H, W) of the actual attenuation, with the exposure chosen from the healthy one.
+
+    Processing, window and scatter are taken from the healthy chest, so that they carry no hint of the lesions.
+    """
+    frame = anatomy.frame
+    shape = (frame.height, frame.width)
+    flatten = np.float32(rng.uniform(0.25, 0.5)) * blur(healthy, frame.length(0.22))
+    sample = (healthy - flatten)[::4, ::4]
+    low, high = np.quantile(sample[healthy[::4, ::4] > 0.25], [0.02, 0.985])
+    span = high - low
+    low -= span * rng.uniform(0.06, 0.20)
+    high += span * rng.uniform(0.02, 0.16)
+    gamma = rng.uniform(0.85, 1.25)
+    grey = np.clip((actual - flatten - np.float32(low)) / np.float32(high - low), 0, 1.3)
+    grey = np.power(grey, np.float32(gamma))
+    # The shoulder of the film: dense parts differ less.
+    grey = np.where(grey > 0.62, 0.62 + 0.30 * np.tanh((grey - 0.62) / 0.30), grey)
+
+    grain = blur(rng.standard_normal(shape, dtype=np.float32), rng.uniform(0.45, 0.8))
+    grain /= max(float(grain.std()), 1e-6)
+    # Fewer quanta reach the detector behind dense parts.
+    grey += np.float32(rng.uniform(0.007, 0.018)) * grain * np.exp(0.22 * (np.minimum(actual, 3.5) - 1.5))
+    grey = _marker(rng, frame.height, frame.width, grey)
+    grey *= _collimator(rng, frame.height, frame.width)
+    return np.clip(np.rint(grey * 250 + 3), 0, 255).astype(np.uint8)
+
+
+def _marker(rng: np.random.Generator, height: int, width: int, grey: Layer) -> Layer:
+    present, letter, turned = rng.random() < 0.75, rng.random() < 0.5, rng.random()
+    at = rng.uniform(0.04, 0.09, 2)
+    if not present:
+        return grey
+    side = min(height, width)
+    size = 0.0022 * side * (0.8 + 0.4 * turned)
+    # The marker lies beside the patient: R on the patient's right, which is the left of the image.
+    x = int(at[0] * width) if letter else int((1 - at[0]) * width - 18 * size)
+    y = int(at[1] * height + 22 * size)
+    canvas = np.zeros((height, width), np.uint8)
+    thick = max(1, round(2.2 * size))
+    cv2.putText(canvas, "R" if letter else "L", (x, y), cv2.FONT_HERSHEY_SIMPLEX, size, 255, thick, cv2.LINE_AA)
+    return np.maximum(grey, canvas.astype(np.float32) / 270)
+
+
+def _collimator(rng: np.random.Generator, height: int, width: int) -> Layer:
+    margins = np.where(rng.random(4) < 0.35, rng.uniform(0.005, 0.04, 4), 0.0)
+    tilt = rng.normal(0, 0.006)
+    x = np.linspace(0, 1, width, dtype=np.float32)[None, :]
+    y = np.linspace(0, 1, height, dtype=np.float32)[:, None]
+    u, v = x + np.float32(tilt) * (y - 0.5), y - np.float32(tilt) * (x - 0.5)
+    open_ = (u >= margins[0]) & (u <= 1 - margins[1]) & (v >= margins[2]) & (v <= 1 - margins[3])
+    if not margins.any():
+        return np.ones((height, width), np.float32)
+    return np.where(open_, np.float32(1), np.float32(0.02))

@@ -1,0 +1,245 @@
+"""The findings: which are present, and where each is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from xbench.phantom.anatomy import Anatomy, Lung, heart_layer
+from xbench.phantom.canvas import Layer, Mask, Points, band_noise, blur, smooth_curve, smooth_step
+from xbench.phantom.fracture import draw_fracture
+
+__all__ = ["FINDINGS", "draw_lesions"]
+
+FINDINGS: tuple[str, ...] = (
+    "Atelectasis",
+    "Cardiomegaly",
+    "Consolidation",
+    "Fracture",
+    "Mass",
+    "Nodule",
+    "Pleural Effusion",
+    "Pneumothorax",
+)
+
+# Findings come independently of each other, so that none gives another away; 0.84 ** 8 = 25 % of films are normal.
+_PREVALENCE = 0.16
+
+# Below this share of its peak a soft-edged lesion is cut off: what nobody can see belongs neither to film nor mask.
+_CUT = 0.12
+
+# The pleural line is smoothed over this many points to each side.
+_SLACK = 7
+
+_Change = tuple[Layer, Mask]
+
+
+def draw_lesions(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer) -> tuple[Layer, dict[str, Mask]]:
+    """The lesions of one chest.
+
+    Args:
+        rng: Source of chance.
+        anatomy: The healthy chest.
+        healthy: Its attenuation (H, W).
+
+    Returns:
+        What they add to the attenuation (H, W), exactly 0 outside the masks, and for each finding present the union
+        of its lesions (H, W) bool.
+    """
+    present = {finding for finding, drawn in zip(FINDINGS, rng.random(len(FINDINGS)), strict=True) if drawn < _PREVALENCE}
+    total = np.zeros_like(healthy)
+    masks: dict[str, Mask] = {}
+    room = (anatomy.lungs[0].mask | anatomy.lungs[1].mask) & (anatomy.heart_thickness < 0.05)
+    for finding, draw, number in _PLAN:
+        # Each finding has its own stream, so that the presence of one moves no other.
+        own = np.random.default_rng(rng.integers(0, 2**63, 4))
+        if finding not in present:
+            continue
+        mask = np.zeros(healthy.shape, bool)
+        for _ in range(1 + int(own.choice(len(number), p=number))):
+            change, region = draw(own, anatomy, room & ~mask)
+            total += change
+            mask |= region
+        masks[finding] = mask
+        if finding in ("Cardiomegaly", "Pleural Effusion", "Pneumothorax"):
+            room &= ~mask
+    return total, {finding: masks[finding] for finding in FINDINGS if finding in masks}
+
+
+def _soft(profile: Layer, strength: Layer | float) -> _Change:
+    """A lesion with a profile in [0, 1], cut to exactly 0 at its rim."""
+    body = np.clip((profile - np.float32(_CUT)) / np.float32(1 - _CUT), 0, None)
+    mask = body > 0.02
+    return np.where(mask, body * strength, 0).astype(np.float32), mask
+
+
+def _place(rng: np.random.Generator, anatomy: Anatomy, room: Mask, margin: float) -> Points:
+    """A point (2,) of the patient's frame, uniform over the free lung at least `margin` inside of it."""
+    x, y = anatomy.frame.grid()
+    inner = blur(room.astype(np.float32), anatomy.frame.length(margin)) > 0.80
+    rows, columns = np.nonzero(inner if inner.any() else room)
+    if not len(rows):
+        rows, columns = np.nonzero(anatomy.lungs[0].mask | anatomy.lungs[1].mask)
+    at = rng.integers(len(rows))
+    return np.array([x[rows[at], columns[at]], y[rows[at], columns[at]]], dtype=np.float64)
+
+
+def _ball(rng: np.random.Generator, anatomy: Anatomy, centre: Points, radius: float, lobes: float, edge: float) -> Layer:
+    """Thickness (H, W) in [0, 1] of a rounded body whose radius varies by the share `lobes`."""
+    x, y = anatomy.frame.grid()
+    dx, dy = x - np.float32(centre[0]), y - np.float32(centre[1])
+    angle = np.arctan2(dy, dx)
+    outline = np.ones_like(angle)
+    for order in (2, 3, 4, 5):
+        wave = np.cos(order * angle + np.float32(rng.uniform(0, 2 * np.pi)))
+        outline += np.float32(lobes * rng.uniform(0.3, 1.0) / np.sqrt(order)) * wave
+    reach = np.hypot(dx, dy) / (np.float32(radius) * outline)
+    return np.sqrt(np.clip(1 - reach**2, 0, 1)) * (1 - smooth_step(reach, 1 - edge, 1.0))
+
+
+def _nodule(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+    radius = rng.uniform(0.024, 0.052)
+    ball = _ball(rng, anatomy, _place(rng, anatomy, room, 1.3 * radius), radius, 0.04, 0.25)
+    return _soft(ball, rng.uniform(0.62, 0.85))
+
+
+def _mass(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+    radius = rng.uniform(0.085, 0.155)
+    ball = _ball(rng, anatomy, _place(rng, anatomy, room, 0.7 * radius), radius, 0.12, 0.2)
+    return _soft(ball, rng.uniform(0.85, 1.15))
+
+
+def _consolidation(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+    frame = anatomy.frame
+    centre = _place(rng, anatomy, room, 0.05)
+    lung = _lung_at(anatomy, centre)
+    x, y = frame.grid()
+    along, across = rng.uniform(0.17, 0.34), rng.uniform(0.15, 0.28)
+    tilt = rng.uniform(0, np.pi)
+    dx, dy = x - np.float32(centre[0]), y - np.float32(centre[1])
+    u = (dx * np.cos(tilt) + dy * np.sin(tilt)) / along
+    v = (dy * np.cos(tilt) - dx * np.sin(tilt)) / across
+    fluff = band_noise(rng, frame.height, frame.width, frame.length(0.11))
+    fluff += 0.6 * band_noise(rng, frame.height, frame.width, frame.length(0.05))
+    profile = smooth_step(1 - np.sqrt(u * u + v * v) + 0.17 * fluff, 0.0, 0.5)
+    if rng.random() < 0.35:
+        # A lobe's border: one side of a nearly level line through the centre stays clear.
+        line = np.float32(rng.choice([-1, 1])) * (dy + np.float32(rng.uniform(-0.3, 0.3)) * dx + 0.05)
+        profile = profile * smooth_step(line, 0.0, 0.02)
+    profile = profile * smooth_step(lung.air, 0.2, 0.5)
+    density = np.float32(rng.uniform(0.62, 0.8)) * (0.85 + 0.10 * fluff)
+    bronchi = 1.7 * anatomy.vessels
+    return _soft(profile, np.clip(density * anatomy.aeration() - bronchi, 0.15, None))
+
+
+def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+    frame = anatomy.frame
+    centre = _place(rng, anatomy, room, 0.08)
+    lung = _lung_at(anatomy, centre)
+    if rng.random() < 0.25:
+        # A collapsed segment: a wedge from near the root of the lung to the pleura.
+        away = centre - lung.hilum
+        away /= max(float(np.hypot(*away)), 1e-6)
+        across = np.array([-away[1], away[0]])
+        length, spread = rng.uniform(0.28, 0.45), rng.uniform(0.07, 0.13)
+        tip, end = lung.hilum + 0.08 * away, lung.hilum + (0.08 + length) * away
+        middle = (tip + end) / 2
+        outline = [tip, middle + 0.3 * spread * across, end + spread * across, end - spread * across]
+        outline.append(middle - 0.3 * spread * across)
+        profile = blur(frame.fill(np.stack(outline)), frame.length(0.012))
+        return _soft(profile * smooth_step(lung.air, 0.1, 0.4), 0.6 * np.maximum(anatomy.aeration(), 0.4))
+    slope = rng.normal(0, 0.35)
+    half = rng.uniform(0.11, 0.20)
+    direction = np.array([np.cos(slope), np.sin(slope)])
+    normal = np.array([-direction[1], direction[0]])
+    sag = rng.normal(0, 0.025)
+    curves = []
+    for shift in ([0.0] if rng.random() < 0.6 else [-0.035, 0.035]):
+        t = np.linspace(-1, 1, 9)[:, None]
+        curves.append(centre + normal * (shift + sag * (1 - t * t)) + direction * half * (t + rng.uniform(-0.1, 0.1)))
+    width = rng.uniform(0.024, 0.045)
+    band = frame.stroke(curves, [width] * len(curves), [1.0] * len(curves))
+    profile = blur(band, frame.length(0.007)) * smooth_step(lung.air, 0.1, 0.4)
+    return _soft(profile, rng.uniform(0.5, 0.75))
+
+
+def _effusion(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+    sides = [(0,), (1,), (0, 1)][rng.choice(3, p=[0.36, 0.36, 0.28])]
+    changes, masks = zip(*(_effusion_of(rng, anatomy, anatomy.lungs[side]) for side in sides), strict=True)
+    return np.sum(changes, axis=0), np.any(masks, axis=0)
+
+
+def _effusion_of(rng: np.random.Generator, anatomy: Anatomy, lung: Lung) -> _Change:
+    x, y = anatomy.frame.grid()
+    outer, floor = np.abs(lung.contour[:, 0]).max(), lung.contour[:, 1].max()
+    height = rng.choice([rng.uniform(0.18, 0.32), rng.uniform(0.32, 0.60), rng.uniform(0.6, 0.95)], p=[0.4, 0.4, 0.2])
+    # The meniscus climbs along the side wall and, less, along the mediastinum.
+    lateral = np.clip(np.abs(x) / np.float32(outer), 0, 1.1)
+    rise = np.clip((lateral - 0.4) / 0.6, 0, None) ** 2 + 0.25 * np.clip((0.4 - lateral) / 0.4, 0, None) ** 2
+    climb = 0.10 + 0.22 * min(height, 0.7)
+    surface = np.float32(floor - height + climb) - np.float32(climb) * rise
+    profile = smooth_step(y - surface, 0.0, 0.06) * smooth_step(lung.air, 0.05, 0.3)
+    return _soft(profile, rng.uniform(0.78, 0.92) * anatomy.aeration() + 0.06 - 0.8 * anatomy.vessels)
+
+
+def _pneumothorax(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+    frame = anatomy.frame
+    lung = anatomy.lungs[rng.integers(2)]
+    points = lung.contour
+    low, high = points[:, 1].min(), points[:, 1].max()
+    level = (points[:, 1] - low) / (high - low)
+    outer = np.abs(points[:, 0]) / np.abs(points[:, 0]).max()
+    depth = rng.uniform(0.13, 0.42)
+    reach = rng.uniform(0.55, 1.0)
+    fade = np.clip((reach - level) / 0.35, 0, 1) * np.clip((outer - 0.15) / 0.25, 0, 1)
+    inward = (depth * fade)[:, None] * (lung.hilum + np.array([0.0, 0.08]) - points)
+    around = np.concatenate([inward[-_SLACK:], inward, inward[:_SLACK]])
+    window = np.full(2 * _SLACK + 1, 1 / (2 * _SLACK + 1))
+    inward = np.stack([np.convolve(column, window, "valid") for column in around.T], -1)
+    retracted = points + inward
+    space = np.clip(frame.fill(points) - frame.fill(retracted), 0, 1) * (lung.air > 0.05)
+    space = blur(space, frame.length(0.004))
+    mask = (space > 0.5) & lung.mask
+    inside = mask.astype(np.float32)
+    emptied = -inside * (anatomy.vessels * 0.95 + np.float32(rng.uniform(0.16, 0.26)) * np.minimum(1.2 * lung.air, 1))
+    pleura = blur(frame.stroke([retracted], [0.012], [1.0]), frame.length(0.0055))
+    near = (blur(inside, frame.length(0.012)) > 0.15) & lung.mask
+    line = np.where(near, np.float32(rng.uniform(0.6, 0.8)) * pleura, 0)
+    mask = mask | (line > 0.1)
+    return np.where(mask, emptied + line, 0).astype(np.float32), mask
+
+
+def _cardiomegaly(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+    normal = anatomy.heart
+    breadth, tallness = rng.uniform(1.36, 1.62), rng.uniform(1.02, 1.12)
+    middle, bottom = float(normal[:, 0].mean()) - 0.05, float(normal[:, 1].max())
+    # The great vessels at the top keep their breadth.
+    level = np.clip((normal[:, 1] - normal[:, 1].min()) / (bottom - normal[:, 1].min()) / 0.45, 0, 1)
+    widen = 1 + (breadth - 1) * level
+    swollen = np.stack([(normal[:, 0] - middle) * widen + middle, (normal[:, 1] - bottom) * tallness + bottom], -1)
+    before, after = anatomy.heart_thickness, heart_layer(anatomy.frame, normal, swollen)
+    mask = after > 0.25
+    change = anatomy.attenuation(after) - anatomy.attenuation(before)
+    return np.where(mask, change, 0).astype(np.float32), mask
+
+
+def _fracture(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+    return draw_fracture(rng, anatomy)
+
+
+def _lung_at(anatomy: Anatomy, point: Points) -> Lung:
+    return anatomy.lungs[0] if point[0] < (anatomy.lungs[0].hilum[0] + anatomy.lungs[1].hilum[0]) / 2 else anatomy.lungs[1]
+
+
+# In the order of drawing (what fills a whole side first), with the chances of one, two, ... lesions.
+_PLAN: tuple[tuple[str, Callable[[np.random.Generator, Anatomy, Mask], _Change], tuple[float, ...]], ...] = (
+    ("Cardiomegaly", _cardiomegaly, (1.0,)),
+    ("Pleural Effusion", _effusion, (1.0,)),
+    ("Pneumothorax", _pneumothorax, (1.0,)),
+    ("Consolidation", _consolidation, (0.7, 0.3)),
+    ("Mass", _mass, (0.85, 0.15)),
+    ("Atelectasis", _atelectasis, (0.6, 0.4)),
+    ("Nodule", _nodule, (0.5, 0.3, 0.2)),
+    ("Fracture", _fracture, (0.55, 0.3, 0.15)),
+)

@@ -1,0 +1,147 @@
+"""How a model wants its input: geometry, then mean and standard deviation.
+
+The geometry is an albumentations pipeline of the model's own choice (stretch, resize and crop, pad ...). The two outer
+corners of the radiograph travel through it as keypoints, so that where the input lies on the radiograph is measured
+and never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+# Otherwise albumentations asks the network for its latest version on import.
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+
+import albumentations as A
+import cv2
+
+__all__ = ["CentreCrop", "PillowResize", "Preprocessing", "stretch"]
+
+
+class Preprocessing:
+    """A model's preprocessing of a grey radiograph.
+
+    Args:
+        geometry: albumentations transforms that only move pixels: any mix of resizing, cropping and padding to a fixed
+            size, along the axes.
+        mean: Per channel, subtracted after scaling to [0, 1].
+        std: Per channel, divided by.
+    """
+
+    def __init__(
+        self,
+        geometry: Sequence[A.BasicTransform],
+        mean: Sequence[float] = (0.0, 0.0, 0.0),
+        std: Sequence[float] = (1.0, 1.0, 1.0),
+    ) -> None:
+        self._geometry = A.Compose(
+            list(geometry), keypoint_params=A.KeypointParams(format="xy", remove_invisible=False)
+        )
+        self._mean = torch.tensor(mean, dtype=torch.float32)[:, None, None]
+        self._std = torch.tensor(std, dtype=torch.float32)[:, None, None]
+
+    def __call__(self, image: NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
+        """Make a model input.
+
+        Args:
+            image: Grey radiograph (H, W), uint8.
+
+        Returns:
+            The model input (3, h, w) float32, and its view of the radiograph (4,) float32: left, top, right, bottom as
+            fractions of the radiograph's width and height.
+        """
+        height, width = image.shape
+        corners = np.array([[0, 0], [width, height]], np.float32)
+        moved = self._geometry(image=image, keypoints=corners)
+        pixels = torch.from_numpy(np.array(moved["image"], np.float32)).div(255)
+        (x0, y0), (x1, y1) = np.asarray(moved["keypoints"], np.float64)
+        h, w = pixels.shape
+        # Model input x lies at the share (x - x0) / (x1 - x0) of the radiograph's width.
+        view = np.array([-x0 / (x1 - x0), -y0 / (y1 - y0), (w - x0) / (x1 - x0), (h - y0) / (y1 - y0)])
+        # albumentations moves points in float32; a rounding error must not make a full view look like a crop.
+        view = view.round(6) + 0.0
+        return pixels.sub(self._mean).div(self._std), torch.from_numpy(view.astype(np.float32))
+
+
+def stretch(size: tuple[int, int]) -> list[A.BasicTransform]:
+    """Return the geometry that resizes the whole radiograph to (h, w) by area averaging, whatever its proportions."""
+    return [A.Resize(size[0], size[1], interpolation=cv2.INTER_AREA)]
+
+
+class PillowResize(A.DualTransform):
+    """Resize as Pillow (and so torchvision on Pillow images) does, which smooths when it shrinks; OpenCV does not.
+
+    Args:
+        size: Length in pixels that a side gets.
+        side: The side that gets it: `shortest` and `longest` keep the proportions, `both` stretches.
+        interpolation: Pillow's filter.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        side: Literal["shortest", "longest", "both"] = "shortest",
+        interpolation: Literal["bilinear", "bicubic"] = "bicubic",
+    ) -> None:
+        super().__init__(p=1.0)
+        self.size = size
+        self.side = side
+        self.interpolation = interpolation
+
+    def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
+        """Resize a grey image (H, W), uint8."""
+        height, width = self._target(img.shape)
+        return np.asarray(Image.fromarray(img).resize((width, height), Image.Resampling[self.interpolation.upper()]))
+
+    def apply_to_keypoints(self, keypoints: NDArray[np.float32], **params: Any) -> NDArray[np.float32]:
+        """Move points (N, 2+) given in pixels, x before y."""
+        shape = params["shape"]
+        height, width = self._target(shape)
+        moved = keypoints.copy()
+        moved[:, 0] *= width / shape[1]
+        moved[:, 1] *= height / shape[0]
+        return moved
+
+    def _target(self, shape: Sequence[int]) -> tuple[int, int]:
+        height, width = shape[:2]
+        if self.side == "both":
+            return self.size, self.size
+        fixed = min(height, width) if self.side == "shortest" else max(height, width)
+        # torchvision truncates the other side, it does not round it.
+        return tuple(self.size if side == fixed else int(self.size * side / fixed) for side in (height, width))  # type: ignore[return-value]
+
+
+class CentreCrop(A.DualTransform):
+    """Crop the central square of `size` pixels with torchvision's rounding of an odd remainder (half to even).
+
+    Args:
+        size: Side of the square in pixels; the image must be at least that large.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(p=1.0)
+        self.size = size
+
+    def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
+        """Crop an image (H, W)."""
+        top, left = self._offset(img.shape)
+        return img[top : top + self.size, left : left + self.size]
+
+    def apply_to_keypoints(self, keypoints: NDArray[np.float32], **params: Any) -> NDArray[np.float32]:
+        """Move points (N, 2+) given in pixels, x before y."""
+        top, left = self._offset(params["shape"])
+        moved = keypoints.copy()
+        moved[:, 0] -= left
+        moved[:, 1] -= top
+        return moved
+
+    def _offset(self, shape: Sequence[int]) -> tuple[int, int]:
+        return round((shape[0] - self.size) / 2), round((shape[1] - self.size) / 2)

@@ -1,0 +1,90 @@
+"""What a result depends on: versions, commit, command, seed, weights, annotations."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+
+import xbench
+from xbench.data.base import ChestXrayDataModule
+from xbench.models.base import SaliencyModel, file_sha256
+
+__all__ = ["collect_provenance"]
+
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "lightning",
+    "torchmetrics",
+    "open_clip_torch",
+    "timm",
+    "transformers",
+    "albumentations",
+    "opencv-python-headless",
+    "pydicom",
+    "pillow",
+    "numpy",
+)
+
+
+def collect_provenance(
+    trainer: pl.Trainer, model: SaliencyModel, data: ChestXrayDataModule, seconds: dict[str, float]
+) -> dict[str, Any]:
+    """Describe a run.
+
+    Args:
+        trainer: The trainer of the run.
+        model: Its model; `provenance()` says what is particular to it.
+        data: Its data module; `annotation_files()` are hashed.
+        seconds: Wall-clock time of this process by stage.
+
+    Returns:
+        Nested plain values, ready for JSON.
+    """
+    seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
+    return {
+        "versions": {"xbench": xbench.__version__, "python": platform.python_version()}
+        | {package: importlib.metadata.version(package) for package in _PACKAGES},
+        "git_commit": _git_commit(),
+        "command": sys.orig_argv,
+        "seed": int(seed) if seed is not None else None,
+        "precision": str(trainer.precision),
+        "devices": {
+            "accelerator": trainer.accelerator.__class__.__name__.removesuffix("Accelerator").lower(),
+            "processes": trainer.world_size,
+            "nodes": trainer.num_nodes,
+        },
+        "model": {"class": f"{type(model).__module__}.{type(model).__qualname__}", **model.provenance()},
+        "data": {
+            "class": f"{type(data).__module__}.{type(data).__qualname__}",
+            "annotation_sha256": {path.name: file_sha256(path) for path in data.annotation_files()},
+            "batch_size": data.batch_size,
+            "limit": data.limit,
+            "grid": list(data.grid),
+            "gamma": data.gamma,
+        },
+        "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
+    }
+
+
+def _git_commit() -> str | None:
+    """Return the commit of the checkout that xbench runs from, with `-dirty` if it was changed; None elsewhere."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip()

@@ -1,0 +1,193 @@
+"""The commands that run a model over a dataset, built on LightningCLI."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from jsonargparse import ActionConfigFile, Namespace
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
+
+from xbench.data.base import ChestXrayDataModule
+from xbench.errors import UserError
+from xbench.models.base import SaliencyModel
+from xbench.shipped import DEFAULTS, resolve_config
+
+__all__ = ["run"]
+
+
+def run(command: str, options: Sequence[str]) -> None:
+    """Run `test` or `predict`.
+
+    Args:
+        command: Name of the trainer's method.
+        options: The words after the command.
+
+    Raises:
+        UserError: Something that the user can mend.
+        SystemExit: The options do not parse; status 2.
+    """
+    _quieten()
+    try:
+        _RunCLI(
+            model_class=SaliencyModel,
+            datamodule_class=ChestXrayDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            save_config_callback=_ResolvedConfig,
+            seed_everything_default=0,
+            # The data module deals the batches; Lightning's sampler would count some images twice.
+            trainer_defaults={"use_distributed_sampler": False},
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            parser_kwargs={
+                name: {
+                    "default_config_files": [str(DEFAULTS)],
+                    "usage": f"python -m xbench.cli {name} --config NAME_OR_PATH [--model.X ...] [--data.X ...] "
+                    "[--trainer.X ...]",
+                }
+                for name in _RunCLI.subcommands()
+            },
+            args=[command, *_configs_first(options)],
+        )
+    except MisconfigurationException as error:
+        raise UserError(f"The trainer's options do not go together: {error}", exit_status=2) from error
+    except SIGTERMException as error:
+        raise UserError(
+            "The run was ended by SIGTERM, either from outside or because another process of the run failed (its "
+            "message stands above)."
+        ) from error
+    except Exception as error:
+        # jsonargparse wraps what a constructor raises.
+        cause = _user_error_behind(error)
+        if cause is None or cause is error:
+            raise
+        raise cause from error
+
+
+class _NamedConfig(ActionConfigFile):
+    """`--config` by path or by name; remembers which classes the configurations chose."""
+
+    def __call__(self, parser: Any, cfg: Namespace, values: Any, option_string: str | None = None) -> None:
+        super().__call__(parser, cfg, resolve_config(str(values)), option_string)
+        for part in ("model", "data"):
+            chosen = cfg.get(f"{part}.class_path")
+            if chosen is not None:
+                _refuse_change(part, parser.chosen.setdefault(part, chosen), chosen)
+
+
+class _Parser(LightningArgumentParser):
+    """Parser that knows which classes the configurations chose, by part (`model`, `data`)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.chosen: dict[str, str] = {}
+
+
+def _refuse_change(part: str, chosen: str, changed: str) -> None:
+    # jsonargparse would keep those arguments of the first class that the second happens to have as well, such as a
+    # checkpoint, and the run would give a wrong number that looks right.
+    if chosen != changed:
+        raise UserError(
+            f"The configuration chose the {part} {chosen}, and then {changed} was asked for, which would inherit "
+            f"arguments that were meant for the first. Name one pair instead (--config MODEL_DATASET), or write a "
+            f"configuration of your own with class_path: {changed}.",
+            exit_status=2,
+        )
+
+
+class _ResolvedConfig(SaveConfigCallback):
+    """Carries the resolved configuration to whatever writes it down; writes nothing itself."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the file to the writers of run folders."""
+
+
+class _RunCLI(LightningCLI):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(parser_class=_Parser, **kwargs)
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        # ckpt_path restores Lightning checkpoints, not the models' weights: offering it would mislead.
+        hidden = {"model", "dataloaders", "datamodule", "ckpt_path", "weights_only", "verbose", "return_predictions"}
+        return {"test": hidden - {"return_predictions"}, "predict": hidden - {"verbose"}}
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        parser = self.parser_class(**kwargs)
+        parser.add_argument(
+            "-c",
+            "--config",
+            action=_NamedConfig,
+            metavar="NAME_OR_PATH",
+            help="A configuration file, or the name of a shipped one, such as demo or clip_siim; may be repeated.",
+        )
+        return parser
+
+    def before_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
+        parser = self._parser(self.subcommand)
+        for part in ("model", "data"):
+            changed = config.get(f"{part}.class_path")
+            if changed is None:
+                raise UserError(
+                    f"No {part} was chosen: give --config with a shipped name or a file, such as --config demo.",
+                    exit_status=2,
+                )
+            _refuse_change(part, parser.chosen.get(part, changed), changed)  # type: ignore[attr-defined]
+        _send_loggers_home(config.trainer)
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        # Neither printed twice nor piled up in memory: callbacks take care of results and predictions.
+        return kwargs | ({"verbose": False} if subcommand == "test" else {"return_predictions": False})
+
+
+def _send_loggers_home(trainer: Namespace) -> None:
+    """Let loggers that name no folder write where the run does."""
+    loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
+    for logger in loggers:
+        if isinstance(logger, Namespace) and "save_dir" in logger.init_args and logger.init_args.save_dir is None:
+            logger.init_args.save_dir = trainer.default_root_dir
+
+
+def _configs_first(options: Sequence[str]) -> list[str]:
+    """Move `--config` before all other options, which it would otherwise overwrite without a word."""
+    configs: list[str] = []
+    others: list[str] = []
+    words = iter(options)
+    for word in words:
+        if word in ("-c", "--config"):
+            configs += [word, *[value for value in [next(words, None)] if value is not None]]
+        elif word.startswith("--config="):
+            configs.append(word)
+        else:
+            others.append(word)
+    return configs + others
+
+
+def _user_error_behind(error: BaseException | None) -> UserError | None:
+    while error is not None:
+        if isinstance(error, UserError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _quieten() -> None:
+    """Silence what Lightning says about every run and what does not concern evaluation."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    for message in (
+        ".*does not have many workers.*",
+        ".*LightningCLI's args parameter is intended to run from within Python.*",
+        ".*LeafSpec.*is deprecated.*",
+        ".*Using `DistributedSampler` with the dataloaders.*",
+    ):
+        warnings.filterwarnings("ignore", message=message)

@@ -1,0 +1,112 @@
+"""What crosses the borders between data, models and metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+__all__ = ["Batch", "Failure", "ModelOutput", "Sample"]
+
+
+@dataclass(slots=True)
+class Sample:
+    """One radiograph, ready for a model, with its ground truth for C findings.
+
+    Attributes:
+        index: Position in the dataset, 0-based.
+        image_id: The dataset's own name of the image.
+        image: Model input (3, h, w), float32, normalised as the model asks.
+        view: Part of the radiograph that the model input shows: (left, top, right, bottom) as fractions of the
+            radiograph's width and height, float32 (4,). Below 0 or above 1 where the input is padded.
+        display: The grey radiograph on the evaluation grid (H, W), uint8, for pictures.
+        labels: (C,) int8: 1 present, 0 absent, -1 unknown.
+        regions: Annotated regions on the evaluation grid (C, H, W), bool.
+        has_region: (C,) bool: whether the finding has an annotated region.
+    """
+
+    index: int
+    image_id: str
+    image: Tensor
+    view: Tensor
+    display: Tensor
+    labels: Tensor
+    regions: Tensor
+    has_region: Tensor
+
+
+@dataclass(slots=True)
+class Failure:
+    """An image that could not be read, with the paragraph that says why."""
+
+    index: int
+    image_id: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Batch:
+    """B samples side by side, and the images of the batch that could not be read.
+
+    Tensors are those of `Sample` with a leading batch dimension; `index` is (B,) int64. When every image of the batch
+    failed, B is 0 and the tensors are empty, without the other dimensions.
+    """
+
+    index: Tensor
+    image_ids: list[str]
+    images: Tensor
+    views: Tensor
+    display: Tensor
+    labels: Tensor
+    regions: Tensor
+    has_region: Tensor
+    failures: list[Failure]
+
+    def __len__(self) -> int:
+        """Return the number of images that could be read."""
+        return len(self.image_ids)
+
+    @classmethod
+    def collate(cls, items: list[Sample | Failure]) -> Batch:
+        """Stack samples, in their order, and set failures apart."""
+        samples = [item for item in items if isinstance(item, Sample)]
+
+        def stack(tensors: list[Tensor]) -> Tensor:
+            return torch.stack(tensors) if tensors else torch.empty(0)
+
+        return cls(
+            index=torch.tensor([sample.index for sample in samples], dtype=torch.int64),
+            image_ids=[sample.image_id for sample in samples],
+            images=stack([sample.image for sample in samples]),
+            views=stack([sample.view for sample in samples]),
+            display=stack([sample.display for sample in samples]),
+            labels=stack([sample.labels for sample in samples]),
+            regions=stack([sample.regions for sample in samples]),
+            has_region=stack([sample.has_region for sample in samples]),
+            failures=[item for item in items if isinstance(item, Failure)],
+        )
+
+    def pin_memory(self) -> Batch:
+        """Copy the tensors to page-locked memory; the data loader calls this before a transfer to a GPU."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                setattr(self, field.name, value.pin_memory())
+        return self
+
+
+@dataclass(slots=True)
+class ModelOutput:
+    """What a vision-language model says about B images and C findings.
+
+    Attributes:
+        logits: The model's official raw score (B, C), float.
+        probabilities: The official score that AUROC is computed from, in [0, 1] (B, C), float.
+        saliency: Raw map per finding in the frame of the model input (B, C, h, w), float, any scale; before upsampling
+            and normalisation.
+    """
+
+    logits: Tensor
+    probabilities: Tensor
+    saliency: Tensor
