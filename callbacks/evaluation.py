@@ -72,7 +72,8 @@ class Evaluation(Callback):
         Raises:
             UserError: The trainer limits batches, which it does per process.
         """
-        if trainer.limit_test_batches != 1.0:
+        # The integer 1 means one batch, the fraction 1.0 all of them.
+        if stage == "test" and repr(trainer.limit_test_batches) != "1.0":
             raise UserError(
                 f"--trainer.limit_test_batches {trainer.limit_test_batches} (also set by --trainer.fast_dev_run) "
                 "limits each process by itself and leaves images out without a trace: use --data.limit N for the first "
@@ -270,22 +271,19 @@ def _parts(trainer: Trainer) -> tuple[SaliencyModel, ChestXrayDataModule]:
 
 def _check_output(output: ModelOutput, batch: Batch, model: str, data: ChestXrayDataModule) -> None:
     expected = (len(batch), len(data.findings))
-    shapes = {
-        "logits": tuple(output.logits.shape),
-        "probabilities": tuple(output.probabilities.shape),
-        "saliency": tuple(output.saliency.shape[:2]),
-    }
-    wrong = [f"{name} {shape}" for name, shape in shapes.items() if shape != expected]
-    if wrong or output.saliency.ndim != 4:
+    shapes = {name: tuple(getattr(output, name).shape) for name in ("logits", "probabilities", "saliency")}
+    if not (shapes["logits"] == shapes["probabilities"] == shapes["saliency"][:2] == expected) or (
+        len(shapes["saliency"]) != 4
+    ):
         raise UserError(
-            f"{model}: for {expected[0]} images and {expected[1]} findings, logits and probabilities must have the "
-            f"shape {expected} and saliency {expected} + (h, w); got {', '.join(wrong) or 'saliency of'} "
-            f"{tuple(output.saliency.shape)}."
+            f"{model}: for {expected[0]} images and {expected[1]} findings, logits and probabilities must be "
+            f"{expected} and saliency {expected} + (h, w), but the model returned "
+            f"{', '.join(f'{name} {shape}' for name, shape in shapes.items())}."
         )
     for name in ("logits", "probabilities", "saliency"):
         values: Tensor = getattr(output, name)
         finite = values.isfinite().flatten(2).all(2) if values.ndim > 2 else values.isfinite()
-        _refuse(~finite, f"the {name} hold NaN or infinity", batch, model, data)
+        _refuse(~finite, f"NaN or infinity among the {name}", batch, model, data)
     outside = (output.probabilities < 0) | (output.probabilities > 1)
     _refuse(outside, "a probability lies outside [0, 1]", batch, model, data)
 

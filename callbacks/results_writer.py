@@ -28,7 +28,8 @@ class ResultsWriter(Callback):
         Raises:
             UserError: The folder cannot be created.
         """
-        self.folder = open_run_folder(trainer, pl_module.name, trainer.datamodule.name)  # type: ignore[attr-defined, arg-type]
+        if stage == "test":
+            self.folder = open_run_folder(trainer, pl_module.name, trainer.datamodule.name)  # type: ignore[attr-defined, arg-type]
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the files.

@@ -7,9 +7,11 @@ film, as a pair loss in the manner of SigLIP (Zhai et al., 2023): binary cross-e
 sentences in a batch. Masks are drawn by the same code but are read only by the evaluation at the end; that the maps
 point at lesions is learned from image-level sentences.
 
-Sentences only affirm. A score that is a smooth maximum over patches asks "is it anywhere?", and an absence has no place.
+Sentences only affirm: a score that is a smooth maximum over patches asks "is it anywhere?", and an absence has no
+place.
 
-Seeds from 1,000,000 on are reserved: 1,000,000 trains, 1,000,001 validates. Small seeds are for testing and never seen.
+Seeds from 1,000,000 on are reserved: 1,000,000 trains, 1,000,001 validates. Small seeds are for testing; none of their
+films is drawn here.
 """
 
 from __future__ import annotations

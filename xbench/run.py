@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from jsonargparse import ActionConfigFile, Namespace
 from lightning.pytorch import LightningModule, Trainer
@@ -30,7 +31,7 @@ def run(command: str, options: Sequence[str]) -> None:
 
     Raises:
         UserError: Something that the user can mend.
-        SystemExit: The options do not parse; status 2.
+        SystemExit: After --help.
     """
     _quieten()
     try:
@@ -82,11 +83,37 @@ class _NamedConfig(ActionConfigFile):
 
 
 class _Parser(LightningArgumentParser):
-    """Parser that knows which classes the configurations chose, by part (`model`, `data`)."""
+    """Parser that knows which classes the configurations chose, by part (`model`, `data`), and complains briefly."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.chosen: dict[str, str] = {}
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise what jsonargparse found wrong as one paragraph."""
+        if not self.exit_on_error:
+            # A parser within a parser: the outer one collects its complaints.
+            super().error(message, ex)
+        cause = _user_error_behind(ex)
+        raise cause or UserError(_one_paragraph(message), exit_status=2)
+
+
+def _one_paragraph(message: str) -> str:
+    """Shorten jsonargparse's account of a value that fits no member of a union to the part about the class."""
+    if "arguments are required" in message and (missing := re.findall(r"\b(?:test|predict)\.(data|model)\b", message)):
+        return (
+            f"No {' and no '.join(sorted(missing, reverse=True))} was chosen: give --config with a shipped name or a "
+            "file, such as --config demo; `python -m xbench.cli list` shows what there is."
+        )
+    key = re.search(r'Parser key "([^"]+)"', message)
+    problem = re.search(r"Problem with given class_path '([^']+)':\s*\n?\s*(.+)", message)
+    if key and problem:
+        text = f"--{key[1]} {problem[1]}: {problem[2]}."
+    else:
+        text = re.sub(r"\s*\n[\s-]*", "; ", message.strip()) + "."
+    return (
+        f"{text} See `python -m xbench.cli test --help`, and `--data.help CLASS` or `--model.help CLASS` for a class."
+    )
 
 
 def _refuse_change(part: str, chosen: str, changed: str) -> None:
@@ -140,6 +167,12 @@ class _RunCLI(LightningCLI):
                     exit_status=2,
                 )
             _refuse_change(part, parser.chosen.get(part, changed), changed)  # type: ignore[attr-defined]
+        if config.trainer.use_distributed_sampler:
+            raise UserError(
+                "--trainer.use_distributed_sampler true would score some images twice: leave it out, the data module "
+                "deals the images to the processes.",
+                exit_status=2,
+            )
         _send_loggers_home(config.trainer)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
@@ -187,6 +220,7 @@ def _quieten() -> None:
     for message in (
         ".*does not have many workers.*",
         ".*LightningCLI's args parameter is intended to run from within Python.*",
+        ".*You are using a custom batch sampler.*for prediction.*",
         ".*LeafSpec.*is deprecated.*",
         ".*Using `DistributedSampler` with the dataloaders.*",
     ):

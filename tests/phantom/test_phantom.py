@@ -128,7 +128,7 @@ def test_prevalence(phantoms: list[Phantom]) -> None:
 AREAS = {
     "Atelectasis": (0.001, 0.08),
     "Cardiomegaly": (0.06, 0.35),
-    "Consolidation": (0.002, 0.18),
+    "Consolidation": (0.0005, 0.18),
     "Fracture": (0.0008, 0.02),
     "Mass": (0.002, 0.06),
     "Nodule": (0.0002, 0.009),

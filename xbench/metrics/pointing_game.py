@@ -12,6 +12,7 @@ from torchmetrics import Metric
 from xbench.metrics.functional import (
     TieRule,
     check_inputs,
+    check_pairs,
     from_fixed_point,
     pairs_on_grid,
     pointing_hits,
@@ -93,6 +94,7 @@ class PointingGame(Metric):
         """
         check_inputs(saliency, regions, valid, self.num_classes)
         rows, classes = valid.nonzero(as_tuple=True)
+        check_pairs(saliency, regions, rows, classes)
         chunks = pairs_on_grid(saliency, regions, rows, classes)
         hit = torch.cat([pointing_hits(maps, inside, self.ties) for maps, inside in chunks])
         self.pairs = PointingGamePairs(rows, classes, hit)

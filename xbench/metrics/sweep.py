@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from xbench.metrics.functional import chunk_pixels, normalise, pairs_on_grid
+from xbench.metrics.functional import check_pairs, chunk_pixels, normalise, pairs_on_grid
 
 __all__ = ["MAX_THRESHOLDS", "PixelCounts", "check_thresholds", "count_pixels", "sweep_pairs", "threshold_values"]
 
@@ -84,7 +84,7 @@ def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelC
         )
     if maps.numel() and not (maps.amin() >= 0 and maps.amax() <= 1):
         raise ValueError("maps must lie in [0, 1]: bring them there with normalise()")
-    return _count(maps, regions, threshold_values(thresholds, maps.device))
+    return _reached(_histograms(maps, regions, threshold_values(thresholds, maps.device)))
 
 
 @torch.no_grad()
@@ -101,15 +101,10 @@ def sweep_pairs(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor
     Raises:
         ValueError: A chosen pair's map is not finite or its region is empty.
     """
+    check_pairs(saliency, regions, rows, classes)
     values = threshold_values(thresholds, saliency.device)
-    chunks = [
-        _count(normalise(maps), inside, values) for maps, inside in pairs_on_grid(saliency, regions, rows, classes)
-    ]
-    return PixelCounts(
-        torch.cat([chunk.mask for chunk in chunks]),
-        torch.cat([chunk.overlap for chunk in chunks]),
-        torch.cat([chunk.region for chunk in chunks]),
-    )
+    chunks = pairs_on_grid(saliency, regions, rows, classes)
+    return _reached(torch.cat([_histograms(normalise(maps), inside, values) for maps, inside in chunks]))
 
 
 def check_thresholds(thresholds: int) -> None:
@@ -118,7 +113,8 @@ def check_thresholds(thresholds: int) -> None:
         raise ValueError(f"thresholds must be a whole number from 2 to {MAX_THRESHOLDS:,}, not {thresholds!r}")
 
 
-def _count(maps: Tensor, regions: Tensor, values: Tensor) -> PixelCounts:
+def _histograms(maps: Tensor, regions: Tensor, values: Tensor) -> Tensor:
+    """Pixels by the highest threshold they reach, first outside the region, then inside: (N, 2 T) int64."""
     number = len(values)
     maps, regions = maps.flatten(1), regions.flatten(1)
     counts = torch.zeros(len(maps), 2 * number, dtype=torch.int64, device=maps.device)
@@ -129,9 +125,13 @@ def _count(maps: Tensor, regions: Tensor, values: Tensor) -> PixelCounts:
         rows = slice(start, start + step)
         for piece, inside in zip(maps[rows].split(pixels, 1), regions[rows].split(pixels, 1), strict=True):
             key = _highest_threshold(piece, values, exact_division=piece.is_cpu).to(narrow)
-            counts[rows] += _histogram(key.add_(inside, alpha=number), 2 * number)
-    # Pixels at or above t_k are those whose highest threshold is t_k or a later one.
-    outside, inside = counts.view(-1, 2, number).flip(-1).cumsum(-1).flip(-1).unbind(1)
+            _add_occurrences(counts[rows], key.add_(inside, alpha=number))
+    return counts
+
+
+def _reached(histograms: Tensor) -> PixelCounts:
+    """Counts at each threshold: the pixels whose highest threshold is this or a later one."""
+    outside, inside = histograms.unflatten(1, (2, -1)).flip(-1).cumsum(-1).flip(-1).unbind(1)
     return PixelCounts(outside + inside, inside, inside[:, 0])
 
 
@@ -148,14 +148,13 @@ def _highest_threshold(maps: Tensor, values: Tensor, exact_division: bool) -> Te
     return index.sub_(threshold.gt_(maps))
 
 
-def _histogram(key: Tensor, bins: int) -> Tensor:
-    """How often each of 0 .. bins - 1 occurs in each row of (N, P) integer keys, as (N, bins) int64."""
+def _add_occurrences(counts: Tensor, key: Tensor) -> None:
+    """Adds to each row of `counts` (N, bins) how often each bin occurs in that row of the integer keys (N, P)."""
+    bins = counts.shape[1]
     if key.is_cpu:
-        return torch.stack([torch.bincount(row, minlength=bins) for row in key])
-    # bincount makes the host wait on an accelerator; adding whole numbers gives the same sums in any order.
+        for count, row in zip(counts, key, strict=True):
+            count += torch.bincount(row, minlength=bins)
+        return
+    # bincount makes the host wait for an accelerator; adding ones does not, and whole numbers add up in any order.
     flat = (key + bins * torch.arange(len(key), device=key.device)[:, None]).flatten()
-    return (
-        torch.zeros(len(key) * bins, dtype=torch.int64, device=key.device)
-        .scatter_add_(0, flat, torch.ones_like(flat))
-        .view(-1, bins)
-    )
+    counts.view(-1).scatter_add_(0, flat, torch.ones_like(flat))

@@ -182,8 +182,9 @@ def _build(architecture: str, folder: Path | None, trained_with: dict[str, Any])
     except (OSError, RuntimeError, ValueError, TypeError, KeyError, AssertionError) as error:
         raise UserError(
             f"open_clip {open_clip.__version__} cannot build {architecture} ({first_line(error)}). If its text tower "
-            "comes from the Hugging Face hub and there is no network, use local-dir:FOLDER and make text_cfg.hf_model_name "
-            "in its open_clip_config.json the absolute path of a folder that holds the text tower's config.json."
+            "comes from the Hugging Face hub and there is no network, use local-dir:FOLDER and make "
+            "text_cfg.hf_model_name in its open_clip_config.json the absolute path of a folder that holds the text "
+            "tower's config.json."
         ) from error
 
 
@@ -212,8 +213,8 @@ def _check_image_tower(model: nn.Module, architecture: str) -> None:
     if not comparable or not isinstance(model, (open_clip.CLIP, open_clip.CustomTextCLIP)):
         raise UserError(
             f"--model.architecture {architecture} has no patch tokens that compare with text: its image tower is no "
-            "vision transformer, or pools by attention (ResNet, ConvNeXt, SigLIP, CoCa ...). Choose a plain one such as "
-            "ViT-B-16-quickgelu.",
+            "vision transformer, or pools by attention (ResNet, ConvNeXt, SigLIP, CoCa ...). Choose a plain one such "
+            "as ViT-B-16-quickgelu.",
             exit_status=2,
         )
 

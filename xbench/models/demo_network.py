@@ -1,7 +1,7 @@
 """The network of the demo model: a small image tower, a small text tower, and a joint space for patches and sentences.
 
-It was trained on PhantomCXR by `scripts/train_demo_model.py`, from images and sentences alone: no mask, box or point was
-ever shown to it, so what its saliency knows of places it learned from words.
+It was trained on PhantomCXR by `scripts/train_demo_model.py`, from images and sentences alone: no mask, box or point
+was ever shown to it, so what its saliency knows of places it learned from words.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ class DemoNetwork(nn.Module):
         max_length: Longest sentence in tokens.
     """
 
-    def __init__(
-        self, vocabulary: int = 320, dimension: int = 96, text_width: int = 64, max_length: int = 48
-    ) -> None:
+    def __init__(self, vocabulary: int = 320, dimension: int = 96, text_width: int = 64, max_length: int = 48) -> None:
         super().__init__()
         self.image_tower = nn.Sequential(
             _convolution(1, 16, stride=2),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 __all__ = ["Frame", "Layer", "Mask", "Points", "band_noise", "blur", "dome", "smooth_curve", "smooth_step"]
 
 Points = NDArray[np.float64]
-Layer = NDArray[np.float32]
+Layer = NDArray[np.floating]
 Mask = NDArray[np.bool_]
 
 # OpenCV takes fixed-point coordinates with this many fractional bits.
@@ -53,6 +53,33 @@ class Frame:
         cos, sin = np.float32(np.cos(self.angle) / self.scale), np.float32(np.sin(self.angle) / self.scale)
         return x * cos + y * sin, y * cos - x * sin
 
+    def units(self, x: float, y: float) -> Points:
+        """The patient's point (2,) at a pixel."""
+        cos, sin = np.cos(self.angle), np.sin(self.angle)
+        dx, dy = x - self.centre[0], y - self.centre[1]
+        return np.array([dx * cos + dy * sin, dy * cos - dx * sin]) / self.scale
+
+    def window(self, point: Points, radius: float) -> tuple[Frame, tuple[slice, slice]]:
+        """The part of the image within `radius` of a point of the patient, as a frame and as rows and columns."""
+        x, y = self.pixels(point)
+        reach = self.length(radius) + 1
+        left, right = (int(np.clip(edge, 0, self.width)) for edge in (x - reach, x + reach + 1))
+        top, bottom = (int(np.clip(edge, 0, self.height)) for edge in (y - reach, y + reach + 1))
+        centre = (self.centre[0] - left, self.centre[1] - top)
+        part = Frame(bottom - top, right - left, self.scale, self.angle, centre)
+        return part, (slice(top, bottom), slice(left, right))
+
+    def halved(self) -> Frame:
+        """The same view with pixels of twice the size, for layers without fine detail."""
+        centre = ((self.centre[0] - 0.5) / 2, (self.centre[1] - 0.5) / 2)
+        return Frame((self.height + 1) // 2, (self.width + 1) // 2, self.scale / 2, self.angle, centre)
+
+    def doubled(self, layer: Layer) -> Layer:
+        """A layer of the halved frame in this one."""
+        size = (2 * layer.shape[1], 2 * layer.shape[0])
+        full = np.asarray(cv2.resize(layer, size, interpolation=cv2.INTER_LINEAR), np.float32)
+        return full[: self.height, : self.width]
+
     def length(self, units: float) -> float:
         """A length of the patient's frame in pixels."""
         return units * self.scale
@@ -62,7 +89,7 @@ class Frame:
         canvas = np.zeros((self.height, self.width), np.uint8)
         for contour in contours:
             cv2.fillPoly(canvas, [self._fixed(contour)], 255, cv2.LINE_AA, _SHIFT)
-        return canvas.astype(np.float32) / 255
+        return np.multiply(canvas, np.float32(1 / 255), dtype=np.float32)
 
     def stroke(self, curves: Sequence[Points], widths: Sequence[float], strengths: Sequence[float]) -> Layer:
         """Open curves (N, 2) drawn one over the other, (H, W) in [0, 1].
@@ -76,14 +103,15 @@ class Frame:
         """
         canvas = np.zeros((self.height, self.width), np.uint8)
         # All points are brought to pixels at once: a lung has hundreds of vessels.
-        lengths = [len(curve) for curve in curves]
-        pieces = np.split(self._fixed(np.concatenate(curves)), np.cumsum(lengths)[:-1])
+        fixed = self._fixed(np.concatenate(curves))
+        ends = np.cumsum([len(curve) for curve in curves]).tolist()
+        pieces = [fixed[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         for piece, width, strength in zip(pieces, widths, strengths, strict=True):
             wanted = self.length(width)
             drawn = max(1, round(wanted))
             value = round(255 * strength * min(1.0, wanted / drawn))
             cv2.polylines(canvas, [piece], False, value, drawn, cv2.LINE_AA, _SHIFT)
-        return canvas.astype(np.float32) / 255
+        return np.multiply(canvas, np.float32(1 / 255), dtype=np.float32)
 
     def _fixed(self, points: Points) -> NDArray[np.int32]:
         return np.round(self.pixels(points) * (1 << _SHIFT)).astype(np.int32)
@@ -110,26 +138,28 @@ def smooth_step(values: Layer, low: float, high: float) -> Layer:
 
 def blur(layer: Layer, sigma: float) -> Layer:
     """Gaussian blur with sigma in pixels; a wide one works on a reduced copy, which nobody can see."""
-    factor = max(1, int(sigma / 3))
+    factor = max(1, int(sigma / 2))
     if factor == 1:
-        return cv2.GaussianBlur(layer, (0, 0), max(sigma, 0.1), borderType=cv2.BORDER_REPLICATE)
+        blurred = cv2.GaussianBlur(layer, (0, 0), max(sigma, 0.1), borderType=cv2.BORDER_REPLICATE)
+        return np.asarray(blurred, np.float32)
     height, width = layer.shape
     size = (max(1, width // factor), max(1, height // factor))
     small = cv2.resize(layer, size, interpolation=cv2.INTER_AREA)
     small = cv2.GaussianBlur(small, (0, 0), sigma / factor, borderType=cv2.BORDER_REPLICATE)
-    return cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
+    return np.asarray(cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR), np.float32)
 
 
 def dome(coverage: Layer, rim: float, edge: float) -> Layer:
     """The thickness of a rounded body with the given outline: `edge` at its border, 1 at `rim` pixels inside."""
     inside = (coverage > 0.5).astype(np.uint8)
-    depth = np.minimum(cv2.distanceTransform(inside, cv2.DIST_L2, cv2.DIST_MASK_5) / np.float32(rim), 1)
-    return coverage * (np.float32(edge) + np.float32(1 - edge) * np.sqrt(1 - (1 - depth) ** 2))
+    depth = np.asarray(cv2.distanceTransform(inside, cv2.DIST_L2, cv2.DIST_MASK_5), np.float32)
+    shallow = np.maximum(depth * np.float32(-1 / rim) + 1, 0)
+    return coverage * (np.float32(edge) + np.float32(1 - edge) * np.sqrt(1 - shallow * shallow))
 
 
-def band_noise(rng: np.random.Generator, height: int, width: int, size: float) -> Layer:
-    """Smooth Gaussian noise (H, W) with unit variance and blobs of about `size` pixels."""
-    rows, columns = max(2, int(height / size) + 2), max(2, int(width / size) + 2)
-    coarse = rng.standard_normal((rows, columns), dtype=np.float32)
-    fine = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
-    return fine / max(float(fine.std()), 1e-6)
+def band_noise(rng: np.random.Generator, frame: Frame, size: float) -> Layer:
+    """Smooth Gaussian noise (H, W) of about unit variance, with blobs of `size` in units of the patient's frame."""
+    blob = max(frame.length(size), 1.0)
+    coarse = rng.standard_normal((int(frame.height / blob) + 2, int(frame.width / blob) + 2), dtype=np.float32)
+    fine = cv2.resize(coarse, (frame.width, frame.height), interpolation=cv2.INTER_CUBIC)
+    return fine * np.float32(1.3)

@@ -110,10 +110,10 @@ def _marker(rng: np.random.Generator, height: int, width: int, grey: Layer) -> L
 def _collimator(rng: np.random.Generator, height: int, width: int) -> Layer:
     margins = np.where(rng.random(4) < 0.35, rng.uniform(0.005, 0.04, 4), 0.0)
     tilt = rng.normal(0, 0.006)
+    if not margins.any():
+        return np.ones((1, 1), np.float32)
     x = np.linspace(0, 1, width, dtype=np.float32)[None, :]
     y = np.linspace(0, 1, height, dtype=np.float32)[:, None]
     u, v = x + np.float32(tilt) * (y - 0.5), y - np.float32(tilt) * (x - 0.5)
-    open_ = (u >= margins[0]) & (u <= 1 - margins[1]) & (v >= margins[2]) & (v <= 1 - margins[3])
-    if not margins.any():
-        return np.ones((height, width), np.float32)
-    return np.where(open_, np.float32(1), np.float32(0.02))
+    exposed = (u >= margins[0]) & (u <= 1 - margins[1]) & (v >= margins[2]) & (v <= 1 - margins[3])
+    return np.where(exposed, np.float32(1), np.float32(0.02))

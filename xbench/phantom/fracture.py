@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from xbench.phantom.anatomy import Anatomy, Rib, rib_layer
+from xbench.phantom.anatomy import Anatomy
 from xbench.phantom.canvas import Frame, Layer, Mask, Points, blur, smooth_step
+from xbench.phantom.skeleton import Rib, rib_layer
 
 __all__ = ["draw_fracture"]
 
@@ -20,8 +21,8 @@ def draw_fracture(rng: np.random.Generator, anatomy: Anatomy) -> tuple[Layer, Ma
     Returns:
         The change of attenuation (H, W), 0 outside the mask, and the mask (H, W) bool round the break.
     """
-    frame = anatomy.frame
     rib, at = _site(rng, anatomy)
+    frame, part = anatomy.frame.window(rib.curve[at], 4 * rib.width)
     back = at <= rib.turn
     curve = rib.curve[: rib.turn + 3] if back else rib.curve[rib.turn :]
     point = rib.curve[at]
@@ -44,12 +45,15 @@ def draw_fracture(rng: np.random.Generator, anatomy: Anatomy) -> tuple[Layer, Ma
     new += np.float32(0.55) * blur(frame.stroke(ends, [0.013] * len(ends), [1.0] * len(ends)), frame.length(0.003))
 
     x, y = frame.grid()
-    distance = np.hypot(x - np.float32(point[0] + offset / 2 * across[0]), y - np.float32(point[1] + offset / 2 * across[1]))
+    middle = (point + offset / 2 * across).astype(np.float32)
+    distance = np.hypot(x - middle[0], y - middle[1])
     reach = rng.uniform(1.35, 1.75) * rib.width
     window = 1 - smooth_step(distance, 0.7 * reach, reach)
     change = np.float32(0.58 if back else 0.52) * window * (new - old)
     mask = _covering(frame, window, change)
-    return np.where(mask, change, 0).astype(np.float32), mask
+    whole = np.zeros_like(anatomy.solid), np.zeros(anatomy.solid.shape, bool)
+    whole[0][part], whole[1][part] = np.where(mask, change, 0), mask
+    return whole
 
 
 def _site(rng: np.random.Generator, anatomy: Anatomy) -> tuple[Rib, int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from xbench.phantom.anatomy import Anatomy, Lung, heart_layer
-from xbench.phantom.canvas import Layer, Mask, Points, band_noise, blur, smooth_curve, smooth_step
+from xbench.phantom.canvas import Layer, Mask, Points, band_noise, blur, smooth_step
 from xbench.phantom.fracture import draw_fracture
 
 __all__ = ["FINDINGS", "draw_lesions"]
@@ -47,7 +47,8 @@ def draw_lesions(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer) -> 
         What they add to the attenuation (H, W), exactly 0 outside the masks, and for each finding present the union
         of its lesions (H, W) bool.
     """
-    present = {finding for finding, drawn in zip(FINDINGS, rng.random(len(FINDINGS)), strict=True) if drawn < _PREVALENCE}
+    chances = rng.random(len(FINDINGS))
+    present = {finding for finding, chance in zip(FINDINGS, chances, strict=True) if chance < _PREVALENCE}
     total = np.zeros_like(healthy)
     masks: dict[str, Mask] = {}
     room = (anatomy.lungs[0].mask | anatomy.lungs[1].mask) & (anatomy.heart_thickness < 0.05)
@@ -61,7 +62,8 @@ def draw_lesions(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer) -> 
             change, region = draw(own, anatomy, room & ~mask)
             total += change
             mask |= region
-        masks[finding] = mask
+        if mask.any():
+            masks[finding] = mask
         if finding in ("Cardiomegaly", "Pleural Effusion", "Pneumothorax"):
             room &= ~mask
     return total, {finding: masks[finding] for finding in FINDINGS if finding in masks}
@@ -69,25 +71,26 @@ def draw_lesions(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer) -> 
 
 def _soft(profile: Layer, strength: Layer | float) -> _Change:
     """A lesion with a profile in [0, 1], cut to exactly 0 at its rim."""
-    body = np.clip((profile - np.float32(_CUT)) / np.float32(1 - _CUT), 0, None)
+    body = np.clip((profile - np.float32(_CUT)) * np.float32(1 / (1 - _CUT)), 0, None)
     mask = body > 0.02
-    return np.where(mask, body * strength, 0).astype(np.float32), mask
+    return np.where(mask, body * strength, np.float32(0)), mask
 
 
 def _place(rng: np.random.Generator, anatomy: Anatomy, room: Mask, margin: float) -> Points:
     """A point (2,) of the patient's frame, uniform over the free lung at least `margin` inside of it."""
-    x, y = anatomy.frame.grid()
-    inner = blur(room.astype(np.float32), anatomy.frame.length(margin)) > 0.80
-    rows, columns = np.nonzero(inner if inner.any() else room)
-    if not len(rows):
-        rows, columns = np.nonzero(anatomy.lungs[0].mask | anatomy.lungs[1].mask)
-    at = rng.integers(len(rows))
-    return np.array([x[rows[at], columns[at]], y[rows[at], columns[at]]], dtype=np.float64)
+    inner = np.flatnonzero(blur(room.astype(np.float32), anatomy.frame.length(margin)) > 0.80)
+    if not len(inner):
+        inner = np.flatnonzero(room if room.any() else anatomy.lungs[0].mask | anatomy.lungs[1].mask)
+    row, column = divmod(int(inner[rng.integers(len(inner))]), anatomy.frame.width)
+    return anatomy.frame.units(column, row)
 
 
-def _ball(rng: np.random.Generator, anatomy: Anatomy, centre: Points, radius: float, lobes: float, edge: float) -> Layer:
-    """Thickness (H, W) in [0, 1] of a rounded body whose radius varies by the share `lobes`."""
-    x, y = anatomy.frame.grid()
+def _ball(
+    rng: np.random.Generator, anatomy: Anatomy, centre: Points, radius: float, lobes: float, density: float
+) -> _Change:
+    """A rounded body whose radius varies by the share `lobes`."""
+    frame, part = anatomy.frame.window(centre, 1.4 * radius)
+    x, y = frame.grid()
     dx, dy = x - np.float32(centre[0]), y - np.float32(centre[1])
     angle = np.arctan2(dy, dx)
     outline = np.ones_like(angle)
@@ -95,19 +98,20 @@ def _ball(rng: np.random.Generator, anatomy: Anatomy, centre: Points, radius: fl
         wave = np.cos(order * angle + np.float32(rng.uniform(0, 2 * np.pi)))
         outline += np.float32(lobes * rng.uniform(0.3, 1.0) / np.sqrt(order)) * wave
     reach = np.hypot(dx, dy) / (np.float32(radius) * outline)
-    return np.sqrt(np.clip(1 - reach**2, 0, 1)) * (1 - smooth_step(reach, 1 - edge, 1.0))
+    ball = np.sqrt(np.clip(1 - reach**2, 0, 1)) * (1 - smooth_step(reach, 0.78, 1.0))
+    change, mask = np.zeros(anatomy.solid.shape, np.float32), np.zeros(anatomy.solid.shape, bool)
+    change[part], mask[part] = _soft(ball, density)
+    return change, mask
 
 
 def _nodule(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
     radius = rng.uniform(0.024, 0.052)
-    ball = _ball(rng, anatomy, _place(rng, anatomy, room, 1.3 * radius), radius, 0.04, 0.25)
-    return _soft(ball, rng.uniform(0.62, 0.85))
+    return _ball(rng, anatomy, _place(rng, anatomy, room, 1.3 * radius), radius, 0.04, rng.uniform(0.62, 0.85))
 
 
 def _mass(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
     radius = rng.uniform(0.085, 0.155)
-    ball = _ball(rng, anatomy, _place(rng, anatomy, room, 0.7 * radius), radius, 0.12, 0.2)
-    return _soft(ball, rng.uniform(0.85, 1.15))
+    return _ball(rng, anatomy, _place(rng, anatomy, room, 0.7 * radius), radius, 0.12, rng.uniform(0.85, 1.15))
 
 
 def _consolidation(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
@@ -118,10 +122,9 @@ def _consolidation(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _C
     along, across = rng.uniform(0.17, 0.34), rng.uniform(0.15, 0.28)
     tilt = rng.uniform(0, np.pi)
     dx, dy = x - np.float32(centre[0]), y - np.float32(centre[1])
-    u = (dx * np.cos(tilt) + dy * np.sin(tilt)) / along
-    v = (dy * np.cos(tilt) - dx * np.sin(tilt)) / across
-    fluff = band_noise(rng, frame.height, frame.width, frame.length(0.11))
-    fluff += 0.6 * band_noise(rng, frame.height, frame.width, frame.length(0.05))
+    cos, sin = float(np.cos(tilt)), float(np.sin(tilt))
+    u, v = (dx * cos + dy * sin) / along, (dy * cos - dx * sin) / across
+    fluff = band_noise(rng, frame, 0.11) + np.float32(0.6) * band_noise(rng, frame, 0.05)
     profile = smooth_step(1 - np.sqrt(u * u + v * v) + 0.17 * fluff, 0.0, 0.5)
     if rng.random() < 0.35:
         # A lobe's border: one side of a nearly level line through the centre stays clear.
@@ -155,7 +158,7 @@ def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Cha
     normal = np.array([-direction[1], direction[0]])
     sag = rng.normal(0, 0.025)
     curves = []
-    for shift in ([0.0] if rng.random() < 0.6 else [-0.035, 0.035]):
+    for shift in [0.0] if rng.random() < 0.6 else [-0.035, 0.035]:
         t = np.linspace(-1, 1, 9)[:, None]
         curves.append(centre + normal * (shift + sag * (1 - t * t)) + direction * half * (t + rng.uniform(-0.1, 0.1)))
     width = rng.uniform(0.024, 0.045)
@@ -191,7 +194,7 @@ def _pneumothorax(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Ch
     level = (points[:, 1] - low) / (high - low)
     outer = np.abs(points[:, 0]) / np.abs(points[:, 0]).max()
     depth = rng.uniform(0.13, 0.42)
-    reach = rng.uniform(0.55, 1.0)
+    reach = rng.uniform(0.55, 0.86)
     fade = np.clip((reach - level) / 0.35, 0, 1) * np.clip((outer - 0.15) / 0.25, 0, 1)
     inward = (depth * fade)[:, None] * (lung.hilum + np.array([0.0, 0.08]) - points)
     around = np.concatenate([inward[-_SLACK:], inward, inward[:_SLACK]])
@@ -229,7 +232,8 @@ def _fracture(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change
 
 
 def _lung_at(anatomy: Anatomy, point: Points) -> Lung:
-    return anatomy.lungs[0] if point[0] < (anatomy.lungs[0].hilum[0] + anatomy.lungs[1].hilum[0]) / 2 else anatomy.lungs[1]
+    right, left = anatomy.lungs
+    return right if point[0] < (right.hilum[0] + left.hilum[0]) / 2 else left
 
 
 # In the order of drawing (what fills a whole side first), with the chances of one, two, ... lesions.

@@ -12,9 +12,7 @@ _STEMS = 9
 _DIVISIONS = 4
 
 
-def vessel_tree(
-    rng: np.random.Generator, hilum: Points, side: int
-) -> tuple[list[Points], list[float], list[float]]:
+def vessel_tree(rng: np.random.Generator, hilum: Points, side: int) -> tuple[list[Points], list[float], list[float]]:
     """The vessels of one lung.
 
     Args:

@@ -1,0 +1,125 @@
+"""The files of a prediction: logits, probabilities and saliency maps, without ground truth."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.console import Console
+
+from xbench.data.base import ChestXrayDataModule
+from xbench.distributed import gather
+from xbench.errors import UserError
+from xbench.results import atomic_writer
+from xbench.types import Batch, ModelOutput
+
+from .run_folder import open_run_folder
+
+
+class PredictionWriter(Callback):
+    """Writes a prediction run's files.
+
+    `saliency/NNNNNN_<image>.npz` holds for one image the raw maps `saliency` (C, h, w) float32 in the frame of the
+    model input, the part of the radiograph that this frame shows as `view` (left, top, right, bottom in fractions of
+    width and height), and the names `findings`. `predictions.parquet` has a row per image and finding: image_id,
+    finding, logit, probability and the `file` of the map.
+
+    Attributes:
+        folder: The run's folder, from `setup` on.
+    """
+
+    folder: Path
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Create the run's folder.
+
+        Raises:
+            UserError: The folder cannot be created, or the trainer limits batches.
+        """
+        if stage != "predict":
+            return
+        # The integer 1 means one batch, the fraction 1.0 all of them.
+        if repr(trainer.limit_predict_batches) != "1.0":
+            raise UserError(
+                f"--trainer.limit_predict_batches {trainer.limit_predict_batches} limits each process by itself: use "
+                "--data.limit N for the first N images.",
+                exit_status=2,
+            )
+        self._rows: list[tuple[int, dict[str, Any]]] = []
+        self._skipped: list[tuple[int, str]] = []
+        self.folder = open_run_folder(trainer, pl_module.name, trainer.datamodule.name)  # type: ignore[attr-defined, arg-type]
+        (self.folder / "saliency").mkdir(exist_ok=True)
+
+    def on_predict_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: ModelOutput | None,
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Write the maps of a batch.
+
+        Raises:
+            UserError: The disk is full or has become read-only.
+        """
+        self._skipped += [(failure.index, f"{failure.image_id}: {failure.reason}") for failure in batch.failures]
+        if outputs is None:
+            return
+        data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        logits, probabilities = outputs.logits.double().cpu().numpy(), outputs.probabilities.double().cpu().numpy()
+        saliency, views = outputs.saliency.float().cpu().numpy(), batch.views.cpu().numpy()
+        for row, index in enumerate(batch.index.tolist()):
+            # Names of images may hold anything, slashes included; the position keeps the file names apart.
+            name = f"{index:06d}_{re.sub(r'[^A-Za-z0-9.-]+', '_', batch.image_ids[row])[:100]}.npz"
+            try:
+                with atomic_writer(self.folder / "saliency" / name) as file:
+                    np.savez_compressed(file, saliency=saliency[row], view=views[row], findings=np.array(data.findings))
+            except OSError as error:
+                raise UserError(
+                    f"A saliency map cannot be written to {self.folder}: {error.strerror}. Make room or give another "
+                    "folder with --trainer.default_root_dir."
+                ) from error
+            self._rows += [
+                (
+                    index,
+                    {
+                        "image_id": batch.image_ids[row],
+                        "finding": finding,
+                        "logit": float(logits[row, column]),
+                        "probability": float(probabilities[row, column]),
+                        "file": f"saliency/{name}",
+                    },
+                )
+                for column, finding in enumerate(data.findings)
+            ]
+
+    def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the table of all processes."""
+        rows = [row for part in gather(self._rows) for row in part]
+        skipped = sorted(reason for part in gather(self._skipped) for reason in part)
+        if not trainer.is_global_zero:
+            return
+        # sorted() keeps the findings of an image in their order.
+        table = pa.Table.from_pylist([row for _, row in sorted(rows, key=lambda row: row[0])])
+        with atomic_writer(self.folder / "predictions.parquet") as file:
+            pq.write_table(table, file, compression="zstd")
+        self._summary = f"Predictions of {len({index for index, _ in rows})} images: {self.folder}"
+        self._complaints = [reason for _, reason in skipped]
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say where the files are and name every image that was left out."""
+        if not trainer.is_global_zero:
+            return
+        if trainer.progress_bar_callback is not None:
+            trainer.progress_bar_callback.teardown(trainer, pl_module, "predict")
+        console = Console()
+        for complaint in self._complaints:
+            console.print(f"Skipped {complaint}", style="yellow", highlight=False, soft_wrap=True)
+        console.print(self._summary, soft_wrap=True, highlight=False)

@@ -1,0 +1,191 @@
+"""Recognition scores against pair counting and plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import mannwhitneyu
+from torch import Tensor
+from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+
+from xbench.metrics import ClassificationScores, classification_scores, macro
+
+
+def scores_of(labels: list[int], probabilities: list[float]) -> ClassificationScores:
+    column = torch.tensor(labels, dtype=torch.int8)[:, None]
+    return classification_scores(column, torch.tensor(probabilities, dtype=torch.float64)[:, None])[0]
+
+
+def auroc_by_pairs(labels: list[int], probabilities: list[float]) -> float:
+    """Share of (positive, negative) pairs in the right order, ties one half."""
+    positive = [p for p, label in zip(probabilities, labels, strict=True) if label == 1]
+    negative = [p for p, label in zip(probabilities, labels, strict=True) if label == 0]
+    wins = sum(1.0 if p > n else 0.5 if p == n else 0.0 for p in positive for n in negative)
+    return wins / (len(positive) * len(negative))
+
+
+def average_precision_by_loop(labels: list[int], probabilities: list[float]) -> float:
+    """Sum over the distinct scores, highest first, of the gain in recall times the precision there."""
+    known = [(p, label) for p, label in zip(probabilities, labels, strict=True) if label >= 0]
+    positives = sum(label for _, label in known)
+    total, before = 0.0, 0.0
+    for score in sorted({p for p, _ in known}, reverse=True):
+        chosen = [label for p, label in known if p >= score]
+        recall = sum(chosen) / positives
+        total += (recall - before) * sum(chosen) / len(chosen)
+        before = recall
+    return total
+
+
+def decisions_by_loop(labels: list[int], probabilities: list[float]) -> tuple[float | None, float | None]:
+    tp = fp = tn = fn = 0
+    for label, probability in zip(labels, probabilities, strict=True):
+        if label == -1:
+            continue
+        decided = 1 if probability >= 0.5 else 0
+        tp += decided == 1 and label == 1
+        fp += decided == 1 and label == 0
+        tn += decided == 0 and label == 0
+        fn += decided == 0 and label == 1
+    f1 = 2 * tp / (2 * tp + fp + fn) if tp + fn else None
+    return f1, (tp + tn) / (tp + fp + tn + fn) if tp + fp + tn + fn else None
+
+
+NEAR = [
+    0.5,
+    math.nextafter(0.5, 0),
+    math.nextafter(0.5, 1),
+    0.0,
+    -0.0,
+    1.0,
+    math.nextafter(1, 0),
+    5e-324,
+    1e-323,
+    1e-30,
+]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([-1, 0, 1]), st.sampled_from(NEAR) | st.floats(0, 1)), max_size=14))
+def test_scores_equal_loops(rows: list[tuple[int, float]]) -> None:
+    labels, probabilities = [label for label, _ in rows], [probability for _, probability in rows]
+    scores = scores_of(labels, probabilities)
+    assert scores.positives == labels.count(1)
+    assert scores.negatives == labels.count(0)
+    assert (scores.f1, scores.accuracy) == decisions_by_loop(labels, probabilities)
+    if 1 in labels and 0 in labels:
+        assert scores.auroc == auroc_by_pairs(labels, probabilities)
+        assert scores.average_precision == pytest.approx(average_precision_by_loop(labels, probabilities), abs=1e-14)
+    else:
+        assert scores.auroc is None
+        assert scores.average_precision is None
+
+
+def test_large_set_equals_scipy_and_torchmetrics() -> None:
+    generator = np.random.default_rng(0)
+    labels = (generator.random(20_000) < 0.03).astype(np.int8)
+    probabilities = np.round(1 / (1 + np.exp(-(generator.normal(size=20_000) + labels))), 3)
+    scores = classification_scores(torch.from_numpy(labels)[:, None], torch.from_numpy(probabilities)[:, None])[0]
+    rank_sum = mannwhitneyu(probabilities[labels == 1], probabilities[labels == 0]).statistic
+    assert scores.auroc == pytest.approx(rank_sum / (labels.sum() * (labels == 0).sum()), abs=1e-15)
+    preds, target = torch.from_numpy(probabilities), torch.from_numpy(labels).long()
+    assert scores.auroc == pytest.approx(binary_auroc(preds, target).item(), abs=1e-5)
+    assert scores.average_precision == pytest.approx(binary_average_precision(preds, target).item(), abs=1e-5)
+
+
+def test_saturated_scores_do_not_tie() -> None:
+    # 1 - k * 2**-53 are all 1.0 in float32.
+    probabilities = [1 - k * 2.0**-53 for k in range(8)]
+    assert len(set(np.array(probabilities, dtype=np.float32).tolist())) == 1
+    assert scores_of([1, 1, 1, 1, 0, 0, 0, 0], probabilities).auroc == 1.0
+    assert scores_of([0, 0, 0, 0, 1, 1, 1, 1], probabilities).auroc == 0.0
+    tiny = [k * 5e-324 for k in range(4)]
+    assert scores_of([0, 0, 1, 1], tiny).auroc == 1.0
+
+
+def test_one_half_is_positive_and_the_float_below_is_not() -> None:
+    at, below = scores_of([1, 0], [0.5, 0.0]), scores_of([1, 0], [math.nextafter(0.5, 0), 0.0])
+    assert (at.f1, at.accuracy) == (1.0, 1.0)
+    assert (below.f1, below.accuracy) == (0.0, 0.5)
+
+
+def test_decisions_are_exact_fractions() -> None:
+    scores = scores_of([1, 1, 1, 0, 0, 0, 0, 0, 0, 0], [0.9, 0.8, 0.1, 0.7, 0.6, 0.0, 0.0, 0.0, 0.0, 0.0])
+    assert (scores.f1, scores.accuracy) == (4 / 7, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([1, 1], ClassificationScores(None, None, 2 / 3, 0.5, 2, 0)),
+        ([0, 0], ClassificationScores(None, None, None, 0.5, 0, 2)),
+        ([-1, -1], ClassificationScores(None, None, None, None, 0, 0)),
+        ([], ClassificationScores(None, None, None, None, 0, 0)),
+    ],
+    ids=["positives", "negatives", "unknown", "no image"],
+)
+def test_what_does_not_exist_is_none(labels: list[int], expected: ClassificationScores) -> None:
+    assert scores_of(labels, [0.8, 0.2][: len(labels)]) == expected
+
+
+def test_unknown_labels_are_left_out() -> None:
+    known = scores_of([1, 0, 1], [0.9, 0.4, 0.3])
+    assert scores_of([1, -1, 0, -1, 1], [0.9, math.nan, 0.4, 7.0, 0.3]) == known
+
+
+def test_classes_are_independent() -> None:
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(-1, 2, (40, 3), generator=generator, dtype=torch.int8)
+    probabilities = torch.rand(40, 3, generator=generator, dtype=torch.float64)
+    together = classification_scores(labels, probabilities)
+    for column in range(3):
+        assert together[column] == scores_of(labels[:, column].tolist(), probabilities[:, column].tolist())
+
+
+def test_order_of_images_changes_no_bit() -> None:
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.randint(0, 2, (500, 2), generator=generator, dtype=torch.int8)
+    probabilities = torch.rand(500, 2, generator=generator, dtype=torch.float64).round(decimals=2)
+    order = torch.randperm(500, generator=generator)
+    assert classification_scores(labels, probabilities) == classification_scores(labels[order], probabilities[order])
+
+
+def test_macro_takes_classes_with_both_labels() -> None:
+    both = ClassificationScores(0.5, 0.25, 0.75, 1.0, 3, 2)
+    other = ClassificationScores(1.0, 0.75, 0.25, 0.5, 1, 1)
+    one_label = ClassificationScores(None, None, 1.0, 1.0, 4, 0)
+    result = macro([both, one_label, other])
+    assert (result.auroc, result.average_precision, result.f1, result.accuracy) == (0.75, 0.5, 0.5, 0.75)
+    assert result.classes == 2
+
+
+def test_macro_of_nothing_is_none() -> None:
+    for scores in ([], [ClassificationScores(None, None, 1.0, 1.0, 4, 0)]):
+        result = macro(scores)
+        assert (result.auroc, result.average_precision, result.f1, result.accuracy, result.classes) == (None,) * 4 + (
+            0,
+        )
+
+
+@pytest.mark.parametrize(
+    ("labels", "probabilities", "message"),
+    [
+        (torch.tensor([[1]]), torch.tensor([[1.2]]), r"probability 1\.2.* image 0, class 0"),
+        (torch.tensor([[0], [1]]), torch.tensor([[0.1], [math.nan]]), "image 1, class 0"),
+        (torch.tensor([[2]]), torch.tensor([[0.2]]), r"\[2\] occur"),
+        (torch.tensor([[1.0]]), torch.tensor([[0.2]]), "signed integers"),
+        (torch.tensor([[True]]), torch.tensor([[0.2]]), "signed integers"),
+        (torch.tensor([[255]], dtype=torch.uint8), torch.tensor([[0.2]]), "signed integers"),
+        (torch.tensor([[1]]), torch.tensor([[1]]), "floating"),
+        (torch.tensor([[1], [0]]), torch.tensor([[0.5]]), r"\(N, C\)"),
+        (torch.tensor([1]), torch.tensor([0.5]), r"\(N, C\)"),
+    ],
+)
+def test_wrong_input_is_refused(labels: Tensor, probabilities: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        classification_scores(labels, probabilities)

@@ -1,0 +1,162 @@
+"""Upsampling, normalisation and pointing hits against slow loops and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from xbench.metrics.functional import normalise, pointing_hits, upsample
+
+
+def bilinear_by_hand(one: list[list[float]], height: int, width: int) -> list[list[float]]:
+    """Bilinear interpolation with pixel centres at half-integers, edge pixels repeated."""
+
+    def weights(place: int, out: int, size: int) -> tuple[int, int, float]:
+        centre = max(0.0, (place + 0.5) * size / out - 0.5)
+        low = min(math.floor(centre), size - 1)
+        return low, min(low + 1, size - 1), centre - low
+
+    result = []
+    for i in range(height):
+        top, bottom, down = weights(i, height, len(one))
+        row = []
+        for j in range(width):
+            left, right, across = weights(j, width, len(one[0]))
+            upper = one[top][left] * (1 - across) + one[top][right] * across
+            lower = one[bottom][left] * (1 - across) + one[bottom][right] * across
+            row.append(upper * (1 - down) + lower * down)
+        result.append(row)
+    return result
+
+
+@pytest.mark.parametrize("size", [(5, 7), (14, 14), (3, 2), (40, 9)], ids=str)
+def test_upsample_equals_loop(size: tuple[int, int]) -> None:
+    maps = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0))
+    expected = torch.tensor([bilinear_by_hand(one, *size) for one in maps.tolist()])
+    torch.testing.assert_close(upsample(maps, size), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(28, 28), (56, 56), (224, 224), (300, 200)], ids=str)
+@pytest.mark.parametrize("pairs", [(1, 1), (2, 3), (3, 14)], ids=str)
+def test_upsample_has_the_bits_of_interpolate(size: tuple[int, int], pairs: tuple[int, int]) -> None:
+    maps = torch.randn(*pairs, 14, 14, generator=torch.Generator().manual_seed(1))
+    whole = upsample(maps, size)
+    assert torch.equal(whole, F.interpolate(maps, size=size, mode="bilinear", align_corners=False))
+    for image in range(pairs[0]):
+        for finding in range(pairs[1]):
+            assert torch.equal(upsample(maps[image, finding][None], size)[0], whole[image, finding])
+
+
+def test_upsample_ignores_the_memory_format() -> None:
+    maps = torch.randn(2, 8, 7, 7, generator=torch.Generator().manual_seed(2))
+    scattered = maps.to(memory_format=torch.channels_last)
+    assert torch.equal(upsample(scattered, (50, 50)), upsample(maps, (50, 50)))
+
+
+def test_upsample_costs_nothing_on_the_grid() -> None:
+    maps = torch.randn(2, 3, 5, 6)
+    assert upsample(maps, (5, 6)) is maps
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_upsample_works_in_float32(dtype: torch.dtype) -> None:
+    maps = torch.randn(2, 7, 7, generator=torch.Generator().manual_seed(3)).to(dtype)
+    for size in ((7, 7), (20, 20)):
+        result = upsample(maps, size)
+        assert result.dtype == torch.float32
+        assert torch.equal(result, upsample(maps.float(), size))
+
+
+@pytest.mark.parametrize("maps", [torch.zeros(2, 2), torch.zeros(1, 2, 2, dtype=torch.int32)], ids=["2-D", "int"])
+def test_upsample_refuses(maps: Tensor) -> None:
+    with pytest.raises(ValueError, match="floating tensor"):
+        upsample(maps, (4, 4))
+
+
+def test_upsample_of_no_maps() -> None:
+    assert upsample(torch.zeros(0, 3, 3), (8, 9)).shape == (0, 8, 9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-1e30, 1e30, width=32), min_size=2, max_size=12))
+def test_normalised_maps_touch_both_ends(values: list[float]) -> None:
+    maps = torch.tensor(values, dtype=torch.float32)[None, None]
+    result = normalise(maps)
+    if min(values) == max(values):
+        assert torch.equal(result, torch.zeros_like(maps))
+        return
+    assert result.min().item() == 0.0
+    assert result.max().item() == 1.0
+    low, span = maps.min(), maps.max() - maps.min()
+    for pixel, value in zip(result.flatten().tolist(), maps.flatten(), strict=True):
+        assert pixel == ((value - low) / span).item()
+
+
+def test_normalise_does_not_change_its_input() -> None:
+    maps = torch.tensor([[[1.0, 3.0]]])
+    assert normalise(maps).tolist() == [[[0.0, 1.0]]]
+    assert maps.tolist() == [[[1.0, 3.0]]]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_normalise_names_the_map(bad: float) -> None:
+    maps = torch.rand(2, 3, 4, 4)
+    maps[1, 2, 0, 3] = bad
+    with pytest.raises(ValueError, match=r"position \(1, 2\)"):
+        normalise(maps)
+
+
+def test_normalise_refuses_a_range_beyond_float32() -> None:
+    with pytest.raises(ValueError, match=r"position \(0,\)"):
+        normalise(torch.tensor([[[-3e38, 3e38]]]))
+
+
+def hit_by_hand(one: list[list[float]], region: list[list[bool]], ties: str) -> float:
+    pixels = [
+        (value, inside) for row, line in zip(one, region, strict=True) for value, inside in zip(row, line, strict=True)
+    ]
+    peak = max(value for value, _ in pixels)
+    inside = [inside for value, inside in pixels if value == peak]
+    return {"share": sum(inside) / len(inside), "any": float(any(inside)), "first": float(inside[0])}[ties]
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), ties=st.sampled_from(["share", "any", "first"]))
+def test_pointing_hits_equal_loop(data: st.DataObject, ties: str) -> None:
+    number, height, width = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)))
+    pixels = number * height * width
+    levels = data.draw(st.lists(st.sampled_from([-2.0, -0.0, 0.0, 1.0, 1.5]), min_size=pixels, max_size=pixels))
+    bits = data.draw(st.lists(st.booleans(), min_size=pixels, max_size=pixels))
+    maps = torch.tensor(levels).view(number, height, width)
+    regions = torch.tensor(bits).view(number, height, width)
+    hits = pointing_hits(maps, regions, ties)  # type: ignore[arg-type]
+    assert hits.dtype == torch.float64
+    expected = [hit_by_hand(one, region, ties) for one, region in zip(maps.tolist(), regions.tolist(), strict=True)]
+    assert hits.tolist() == expected
+
+
+def test_pointing_hits_of_large_maps_with_late_ties() -> None:
+    maps = torch.zeros(3, 224, 224)
+    maps[0, 100, 200] = maps[0, 101, 3] = 1.0
+    maps[1, 223, 223] = 1.0
+    regions = torch.zeros(3, 224, 224, dtype=torch.bool)
+    regions[0, 101, 3] = regions[1, 223, 223] = regions[2, 0, 0] = True
+    assert pointing_hits(maps, regions, "share").tolist() == [0.5, 1.0, 1 / 224**2]
+    assert pointing_hits(maps, regions, "any").tolist() == [1.0, 1.0, 1.0]
+    assert pointing_hits(maps, regions, "first").tolist() == [0.0, 1.0, 1.0]
+
+
+def test_pointing_hits_refuse() -> None:
+    maps, regions = torch.zeros(1, 2, 2), torch.ones(1, 2, 2, dtype=torch.bool)
+    with pytest.raises(ValueError, match="'share', 'any', 'first'"):
+        pointing_hits(maps, regions, "last")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"\(N, H, W\)"):
+        pointing_hits(maps, regions[:, :1])
+    with pytest.raises(ValueError, match="map 0 is not finite"):
+        pointing_hits(maps * math.nan, regions)

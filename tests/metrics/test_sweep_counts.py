@@ -1,0 +1,177 @@
+"""Pixel counts at every threshold against the comparison itself, written as plain loops."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from xbench.metrics.sweep import (
+    PixelCounts,
+    _add_occurrences,
+    _highest_threshold,
+    count_pixels,
+    threshold_values,
+)
+
+
+def neighbours(thresholds: int) -> Tensor:
+    """Every threshold, the floats right below and above it, and the awkward ones: -0.0, denormals, the last below 1."""
+    exact = np.array([np.float32(k / (thresholds - 1)) for k in range(thresholds)], dtype=np.float32)
+    below, above = np.nextafter(exact, np.float32(-1)), np.nextafter(exact, np.float32(2))
+    extra = np.array([-0.0, 1e-45, 1.1754942e-38, 1.1754944e-38, 0.5, 0.99999994], dtype=np.float32)
+    values = np.concatenate([exact, below, above, extra])
+    return torch.from_numpy(values[(values >= 0) & (values <= 1)])
+
+
+def compare_at_each(maps: Tensor, regions: Tensor, thresholds: int) -> tuple[np.ndarray, np.ndarray]:
+    mask = np.zeros((len(maps), thresholds), dtype=np.int64)
+    overlap = np.zeros_like(mask)
+    for pair, (one, region) in enumerate(zip(maps.numpy(), regions.numpy(), strict=True)):
+        for k in range(thresholds):
+            reached = one >= np.float32(k / (thresholds - 1))
+            mask[pair, k] = reached.sum()
+            overlap[pair, k] = (reached & region).sum()
+    return mask, overlap
+
+
+def assert_exact(counts: PixelCounts, maps: Tensor, regions: Tensor, thresholds: int) -> None:
+    mask, overlap = compare_at_each(maps, regions, thresholds)
+    np.testing.assert_array_equal(counts.mask.numpy(), mask)
+    np.testing.assert_array_equal(counts.overlap.numpy(), overlap)
+    np.testing.assert_array_equal(counts.region.numpy(), regions.numpy().sum((1, 2)))
+
+
+@pytest.mark.parametrize("thresholds", [2, 3, 11, 101, 1001, 1024, 10_001])
+def test_thresholds_are_the_nearest_floats(thresholds: int) -> None:
+    values = threshold_values(thresholds)
+    assert values.dtype == torch.float32
+    below = torch.nextafter(values, torch.tensor(-1.0))
+    above = torch.nextafter(values, torch.tensor(2.0))
+    for k in range(thresholds):
+        exact = Fraction(k, thresholds - 1)
+        distance = abs(Fraction(values[k].item()) - exact)
+        assert distance <= abs(Fraction(below[k].item()) - exact)
+        assert distance <= abs(Fraction(above[k].item()) - exact)
+
+
+@pytest.mark.parametrize("thresholds", [2, 3, 11, 101, 1001])
+def test_counts_beside_every_threshold(thresholds: int) -> None:
+    pixels = neighbours(thresholds)
+    maps = torch.stack([pixels, pixels.flip(0), torch.zeros_like(pixels), torch.ones_like(pixels)])[:, None]
+    regions = torch.rand(maps.shape, generator=torch.Generator().manual_seed(0)) > 0.5
+    assert_exact(count_pixels(maps, regions, thresholds), maps, regions, thresholds)
+
+
+@pytest.mark.parametrize("thresholds", [2, 101, 1001, 20_001, 100_001])
+@pytest.mark.parametrize("exact_division", [True, False], ids=["division", "table"])
+def test_highest_threshold_by_binary_search(thresholds: int, exact_division: bool) -> None:
+    pixels, values = neighbours(thresholds), threshold_values(thresholds)
+    expected = np.searchsorted(values.numpy(), pixels.numpy(), side="right") - 1
+    index = _highest_threshold(pixels, values, exact_division)
+    np.testing.assert_array_equal(index.numpy(), expected)
+
+
+def test_every_float_between_two_thresholds() -> None:
+    # All floats of two stretches, not a sample: rounding errors hide in single values.
+    values = threshold_values(101)
+    for low, high in ((0.28, 0.31), (0.56, 0.59)):
+        first, last = (int(np.float32(end).view(np.int32)) for end in (low, high))
+        pixels = torch.arange(first, last, dtype=torch.int32).view(torch.float32)
+        expected = torch.bucketize(pixels, values, right=True) - 1
+        assert torch.equal(_highest_threshold(pixels, values, True).long(), expected)
+        assert torch.equal(_highest_threshold(pixels, values, False).long(), expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), thresholds=st.sampled_from([2, 11, 101, 1001]))
+def test_counts_of_adversarial_maps(data: st.DataObject, thresholds: int) -> None:
+    shape = data.draw(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(1, 5)))
+    size = int(np.prod(shape))
+    awkward = st.sampled_from(neighbours(thresholds).tolist())
+    pixel = awkward | st.floats(0, 1, width=32)
+    maps = torch.tensor(data.draw(st.lists(pixel, min_size=size, max_size=size)), dtype=torch.float32).view(shape)
+    bits = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))
+    regions = torch.tensor(bits, dtype=torch.bool).view(shape)
+    assert_exact(count_pixels(maps, regions, thresholds), maps, regions, thresholds)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1, 1), (3, 224, 224), (2, 300, 500), (1, 512, 512), (700, 14, 14), (2, 1, 131_073), (0, 7, 7)],
+    ids=str,
+)
+def test_counts_of_any_size(shape: tuple[int, int, int]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    maps = (torch.rand(shape, generator=generator) * 1.02 - 0.01).clamp(0, 1)
+    regions = torch.rand(shape, generator=generator) > 0.8
+    assert_exact(count_pixels(maps, regions, 11), maps, regions, 11)
+
+
+def test_many_thresholds_need_wider_keys() -> None:
+    maps = torch.rand(1, 20, 20, generator=torch.Generator().manual_seed(2))
+    regions = maps > 0.3
+    assert_exact(count_pixels(maps, regions, 20_001), maps, regions, 20_001)
+
+
+def test_inputs_that_are_no_contiguous_tensors() -> None:
+    maps = torch.rand(6, 8, 4, generator=torch.Generator().manual_seed(3)).transpose(1, 2)[::2]
+    regions = (torch.rand(4, 3, 8, generator=torch.Generator().manual_seed(4)) > 0.5).transpose(0, 1)
+    assert_exact(count_pixels(maps, regions, 101), maps, regions, 101)
+
+
+def test_histogram_for_accelerators_equals_that_for_cpus() -> None:
+    key = torch.randint(0, 22, (5, 300), generator=torch.Generator().manual_seed(5), dtype=torch.int16)
+
+    class Elsewhere(torch.Tensor):
+        """A tensor that claims to live on another device."""
+
+        is_cpu = False
+
+    counts, other = torch.zeros(2, 5, 22, dtype=torch.int64)
+    _add_occurrences(counts, key)
+    _add_occurrences(other, key.as_subclass(Elsewhere))
+    assert counts.sum() == 1500
+    assert torch.equal(counts, other)
+
+
+def test_scores_by_hand() -> None:
+    maps = torch.tensor([[[0.0, 0.2, 0.4], [0.5, 0.5, 0.6], [0.8, 0.9, 1.0]]])
+    regions = torch.tensor([[[False, False, False], [False, False, False], [True, True, True]]])
+    counts = count_pixels(maps, regions, 3)
+    assert counts.mask.tolist() == [[9, 6, 1]]
+    assert counts.overlap.tolist() == [[3, 3, 1]]
+    assert counts.dice().tolist() == [[6 / 12, 6 / 9, 2 / 4]]
+    assert counts.iou().tolist() == [[3 / 9, 3 / 6, 1 / 3]]
+
+
+def test_scores_are_float64() -> None:
+    counts = count_pixels(torch.ones(1, 1, 3), torch.tensor([[[True, False, False]]]), 2)
+    assert counts.dice().dtype == counts.iou().dtype == torch.float64
+    assert counts.iou()[0, 0].item() == 1 / 3
+
+
+@pytest.mark.parametrize(
+    ("maps", "regions", "thresholds"),
+    [
+        (torch.tensor([[[1.1]]]), torch.ones(1, 1, 1, dtype=torch.bool), 101),
+        (torch.tensor([[[-0.1]]]), torch.ones(1, 1, 1, dtype=torch.bool), 101),
+        (torch.tensor([[[float("nan")]]]), torch.ones(1, 1, 1, dtype=torch.bool), 101),
+        (torch.zeros(1, 1, 1, dtype=torch.float64), torch.ones(1, 1, 1, dtype=torch.bool), 101),
+        (torch.zeros(1, 1, 1), torch.ones(1, 1, 1), 101),
+        (torch.zeros(1, 1, 2), torch.ones(1, 2, 1, dtype=torch.bool), 101),
+        (torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool), 101),
+        (torch.zeros(1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool), 1),
+        (torch.zeros(1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool), 10.0),
+        (torch.zeros(1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool), 100_002),
+    ],
+    ids=["above", "below", "nan", "float64", "float regions", "shapes", "2-D", "one", "float count", "too many"],
+)
+def test_wrong_input_is_refused(maps: Tensor, regions: Tensor, thresholds: int) -> None:
+    with pytest.raises(ValueError, match=r"maps|thresholds"):
+        count_pixels(maps, regions, thresholds)

@@ -1,0 +1,626 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+import transformers
+from open_clip.transform import PreprocessCfg, image_transform_v2
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+
+from xbench.errors import UserError
+from xbench.models import _open_clip
+from xbench.models.clip import CLIP
+
+HERE = Path(__file__).resolve().parent
+SHARED = HERE.parents[1] / ".." / "shared" / "parity" / "openclip" / "golden.npz"
+TINY = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
+}
+PAIRS = [[f"a chest x-ray {word} {finding}" for word in ("showing", "without")] for finding in ("edema", "a mass", "!")]
+
+
+# The rule by which the golden vectors' weights and inputs were drawn.
+
+
+def random_state(name: str) -> np.random.RandomState:
+    return np.random.RandomState(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
+
+
+def weight(name: str, shape: tuple[int, ...]) -> Tensor:
+    noise = random_state(name).standard_normal(shape or (1,)).astype(np.float32).reshape(shape)
+    if name.endswith("logit_scale"):
+        noise = np.full(shape, math.log(1 / 0.07), dtype=np.float32)
+    elif name.endswith("bias"):
+        noise = 0.02 * noise
+    elif len(shape) <= 1:
+        noise = 1.0 + 0.1 * noise
+    else:
+        noise = noise / math.sqrt(math.prod(shape[1:]))
+    return torch.from_numpy(np.ascontiguousarray(noise, dtype=np.float32))
+
+
+def images_of(seed: str, batch: int, size: int = 224) -> Tensor:
+    return torch.from_numpy(random_state(f"image/{seed}").standard_normal((batch, 3, size, size)).astype(np.float32))
+
+
+def token_ids(seed: str, rows: int, length: int, vocabulary: int, start: int, end: int) -> tuple[Tensor, Tensor]:
+    state = random_state(f"tokens/{seed}")
+    ids, mask = np.zeros((rows, length), np.int64), np.zeros((rows, length), np.int64)
+    for row in range(rows):
+        words = int(state.randint(2, max(3, length - 2)))
+        ids[row, : words + 2] = [start, *state.randint(1000, vocabulary, size=words), end]
+        mask[row, : words + 2] = 1
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def clip_ids(seed: str, rows: int) -> Tensor:
+    return token_ids(seed, rows, 77, 49406, 49406, 49407)[0]
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: weight(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
+
+
+def grey(seed: str, height: int, width: int) -> np.ndarray:
+    coarse = random_state("gray/" + seed).randint(0, 256, size=(-(-height // 8), -(-width // 8)))
+    return coarse.astype(np.uint8).repeat(8, 0).repeat(8, 1)[:height, :width]
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> str:
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(open_clip, "download_pretrained", refuse)
+    monkeypatch.setattr(_open_clip, "download_pretrained_from_hf", refuse)
+
+
+# Parity with open_clip's own numbers
+
+
+@pytest.fixture(scope="module")
+def vit_b_32() -> Iterator[Callable[[str], CLIP]]:
+    built: dict[str, CLIP] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "weights.safetensors")
+        save_file(weights_of(open_clip.create_model("ViT-B-32")), file)
+
+        def build(architecture: str) -> CLIP:
+            if architecture not in built:
+                built[architecture] = CLIP(architecture, checkpoint=str(file))
+            return built[architecture]
+
+        yield build
+
+
+@pytest.mark.parametrize(
+    ("case", "architecture", "images", "classes"),
+    [("a", "ViT-B-32", 2, 3), ("q", "ViT-B-32-quickgelu", 1, 2)],
+    ids=["gelu", "quickgelu"],
+)
+def test_golden_vectors(
+    vit_b_32: Callable[[str], CLIP], case: str, architecture: str, images: int, classes: int
+) -> None:
+    golden = np.load(HERE / "clip_golden.npz")
+    model = vit_b_32(architecture)
+    seed = f"openclip-public-{case}"
+    queries = model.encode_tokens(clip_ids(seed, classes))
+    output = model(images_of(seed, images), queries)
+    np.testing.assert_allclose(output.logits, golden[f"{case}_logits"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(output.probabilities, golden[f"{case}_probabilities"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(output.saliency, golden[f"{case}_maps"], rtol=0, atol=1e-6)
+    if SHARED.exists():
+        complete = np.load(SHARED)
+        text = complete[f"{case}/text_features"]
+        text = text / np.linalg.norm(text, axis=1, keepdims=True)
+        np.testing.assert_allclose(queries, text, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(output.logits, complete[f"{case}/cosine"] / 0.07, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(output.saliency, complete[f"{case}/maps"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the golden vectors beside the repository")
+def test_golden_vectors_of_a_biomedclip(tmp_path: Path) -> None:
+    golden = np.load(SHARED)
+    transformers.BertConfig(vocab_size=30522).save_pretrained(tmp_path)
+    config = json.loads(SHARED.with_suffix(".json").read_text())["biomedclip_like_model_cfg"]
+    config["text_cfg"] |= {"hf_model_name": str(tmp_path), "hf_tokenizer_name": str(tmp_path)}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    architecture = f"local-dir:{tmp_path}"
+    shapes = open_clip.create_model(architecture, load_weights=False, pretrained_text=False)
+    file = tmp_path / "open_clip_model.safetensors"
+    save_file(weights_of(shapes), file)
+    del shapes
+    model = CLIP(architecture)
+    file.unlink()
+    ids, mask = token_ids("openclip-public-b", 3, 256, 30522, 101, 102)
+    output = model(images_of("openclip-public-b", 2), model.encode_tokens(ids, mask))
+    np.testing.assert_array_equal(ids, golden["b/input_ids"])
+    np.testing.assert_allclose(output.logits, golden["b/logits"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(output.probabilities, golden["b/probabilities"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(output.saliency, golden["b/maps"], rtol=0, atol=1e-6)
+
+
+def test_golden_preprocessing(vit_b_32: Callable[[str], CLIP]) -> None:
+    pixels, view = vit_b_32("ViT-B-32").preprocessing(grey("wide", 300, 417))
+    np.testing.assert_array_equal(pixels[0, ::16, ::16], np.load(HERE / "clip_golden.npz")["preprocessed"])
+    # 417 x 300 becomes 311 x 224, of which 44 (of 87, rounded to even) columns go on the left.
+    np.testing.assert_allclose(view, [44 / 311, 0, (44 + 224) / 311, 1], rtol=0, atol=1e-6)
+    if SHARED.exists():
+        np.testing.assert_array_equal(pixels[0], np.load(SHARED)["preprocess/wide_first_channel"])
+
+
+# Everything else on models of a few thousand weights
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of tiny architectures, known to open_clip from here on, with a file of weights for each."""
+    folder = tmp_path_factory.mktemp("tiny")
+    variants: dict[str, dict[str, Any]] = {
+        "tiny-clip": TINY,
+        "tiny-clip-quickgelu": TINY | {"quick_gelu": True},
+        "tiny-average": TINY | {"vision_cfg": TINY["vision_cfg"] | {"pool_type": "avg"}},  # type: ignore[operator]
+        "tiny-bias": TINY | {"init_logit_bias": -2.0, "nonscalar_logit_scale": True},
+        "tiny-custom": TINY | {"custom_text": True},
+        "tiny-resnet": TINY | {"vision_cfg": {"image_size": 32, "layers": [1, 1, 1, 1], "width": 16}},
+        "tiny-attention": TINY | {"vision_cfg": TINY["vision_cfg"] | {"attentional_pool": True}},  # type: ignore[operator]
+        "tiny-oblong": TINY | {"vision_cfg": TINY["vision_cfg"] | {"image_size": [32, 40]}},  # type: ignore[operator]
+    }
+    for name, config in variants.items():
+        (folder / f"{name}.json").write_text(json.dumps(config))
+    open_clip.add_model_config(folder)
+    for name in variants:
+        save_file(weights_of(open_clip.create_model(name)), folder / f"{name}.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tiny(folder: Path) -> CLIP:
+    return CLIP("tiny-clip", checkpoint=str(folder / "tiny-clip.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as BiomedCLIP's: timm image tower, BERT with its own tokeniser, own mean and mode of resizing."""
+    folder = tmp_path_factory.mktemp("bert")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "chest", "x", "-", "ray", "showing", "without", "edema"]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    transformers.BertConfig(
+        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    ).save_pretrained(folder)
+    model_cfg = {
+        "embed_dim": 16,
+        "vision_cfg": {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "", "timm_proj": "linear"},
+        "text_cfg": {
+            "hf_model_name": str(folder),
+            "hf_tokenizer_name": str(folder),
+            "hf_proj_type": "mlp",
+            "hf_pooler_type": "cls_last_hidden_state_pooler",
+            "context_length": 12,
+        },
+    }
+    preprocess_cfg = {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.6, 0.7], "resize_mode": "squash"}
+    config = {"model_cfg": model_cfg, "preprocess_cfg": preprocess_cfg}
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    shapes = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False)
+    weights = weights_of(shapes) | {"text.transformer.embeddings.position_ids": torch.arange(512)[None]}
+    torch.save(weights, folder / "open_clip_pytorch_model.bin")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bert(bert_folder: Path) -> CLIP:
+    return CLIP(f"local-dir:{bert_folder}")
+
+
+def test_model_is_frozen_and_ready(tiny: CLIP) -> None:
+    assert not tiny.model.training
+    assert not any(parameter.requires_grad for parameter in tiny.parameters())
+    assert tiny.name == "clip"
+
+
+def test_tokeniser(tiny: CLIP) -> None:
+    prompts = ["There is Atelectasis", "There is no Atelectasis", "Edema", "a chest x-ray showing a 2.5 cm nodule"]
+    ids = np.load(HERE / "clip_golden.npz")["tokenizer"]
+    padded = np.pad(ids, ((0, 0), (0, 77 - ids.shape[1])))
+    expected = tiny.encode_tokens(torch.from_numpy(padded.astype(np.int64)))
+    assert torch.equal(tiny.encode_prompts([[prompt] for prompt in prompts]), expected)
+    assert tiny.default_prompts("Pleural Effusion") == [
+        "a chest x-ray showing pleural effusion",
+        "a chest x-ray without pleural effusion",
+    ]
+
+
+@pytest.mark.parametrize("architecture", ["tiny-clip", "tiny-clip-quickgelu", "tiny-bias", "tiny-custom"])
+def test_scores_against_plain_loops(folder: Path, architecture: str) -> None:
+    """Pairs and singles from open_clip's separate encoders, its other way to the tokens, and float64 loops."""
+    model = CLIP(architecture, checkpoint=str(folder / f"{architecture}.safetensors"))
+    plain = open_clip.create_model(architecture, pretrained=str(folder / f"{architecture}.safetensors")).eval()
+    images = images_of("loops", 2, 32)
+    ids = open_clip.get_tokenizer(architecture)([prompt for pair in PAIRS for prompt in pair])
+    with torch.no_grad():
+        text = plain.encode_text(ids).double().numpy()
+        plain.visual.output_tokens = True
+        pooled, tokens = plain.visual(images)
+        projected = (tokens @ plain.visual.proj).double().numpy().reshape(2, 4, 4, 16)
+    scale = math.exp(plain.logit_scale.item())
+    bias = 0.0 if plain.logit_bias is None else plain.logit_bias.item()
+
+    def cosine(a: np.ndarray, b: np.ndarray) -> float:
+        return sum(float(x) * float(y) for x, y in zip(a, b, strict=True)) / math.sqrt(float(a @ a) * float(b @ b))
+
+    pairs = model(images, model.encode_prompts(PAIRS))
+    singles = model(images, model.encode_tokens(ids))
+    for image in range(2):
+        scores = [scale * cosine(pooled[image].double().numpy(), vector) + bias for vector in text]
+        for single, score in enumerate(scores):
+            assert singles.logits[image, single].item() == pytest.approx(score, abs=1e-5)
+            share = math.exp(score) / sum(math.exp(other) for other in scores)
+            assert singles.probabilities[image, single].item() == pytest.approx(share, abs=1e-6)
+        for finding in range(3):
+            present, absent = scores[2 * finding], scores[2 * finding + 1]
+            assert pairs.logits[image, finding].item() == pytest.approx(present - absent, abs=1e-5)
+            share = math.exp(present) / (math.exp(present) + math.exp(absent))
+            assert pairs.probabilities[image, finding].item() == pytest.approx(share, abs=1e-6)
+            for row in range(4):
+                for column in range(4):
+                    expected = cosine(projected[image, row, column], text[2 * finding])
+                    assert pairs.saliency[image, finding, row, column].item() == pytest.approx(expected, abs=1e-6)
+    assert torch.equal(pairs.saliency, singles.saliency[:, ::2])
+
+
+@pytest.mark.parametrize("kind", ["tiny-clip", "tiny-custom", "bert"])
+def test_patches_go_the_way_of_the_class_token(folder: Path, bert: CLIP, kind: str) -> None:
+    model = bert if kind == "bert" else CLIP(kind, checkpoint=str(folder / f"{kind}.safetensors"))
+    images = images_of("class token", 2, 224 if kind == "bert" else 32)
+    seen = model.model.forward_intermediates(
+        image=images,
+        image_indices=1,
+        normalize_intermediates=True,
+        normalize=False,
+        image_output_extra_tokens=True,
+    )
+    class_token = model._project(seen["image_intermediates_prefix"][0][:, 0])
+    torch.testing.assert_close(class_token, model.model.encode_image(images), rtol=0, atol=1e-6)
+
+
+def test_patches_average_to_the_pooled_vector_of_an_average_pool(folder: Path) -> None:
+    model = CLIP("tiny-average", checkpoint=str(folder / "tiny-average.safetensors"))
+    images = images_of("average", 2, 32)
+    seen = model.model.forward_intermediates(image=images, image_indices=1, normalize_intermediates=True)
+    patches = model._project(seen["image_intermediates"][0].permute(0, 2, 3, 1))
+    torch.testing.assert_close(patches.mean(dim=(1, 2)), model.model.encode_image(images), rtol=0, atol=1e-5)
+
+
+def test_map_follows_the_image(tiny: CLIP) -> None:
+    """Rows are rows: what changes at the top right of the image changes the map most at the top right."""
+    queries = tiny.encode_prompts(PAIRS)
+    images = torch.zeros(1, 3, 32, 32)
+    before = tiny(images, queries).saliency
+    images[:, :, :8, 24:] = 3.0
+    change = (tiny(images, queries).saliency - before).abs().mean(dim=(0, 1))
+    assert change.argmax().item() == 3
+
+
+def test_batches_do_not_matter(tiny: CLIP) -> None:
+    queries = tiny.encode_prompts(PAIRS)
+    images = images_of("batch", 5, 32)
+    together = tiny(images, queries)
+    for index in range(5):
+        alone = tiny(images[index : index + 1], queries)
+        torch.testing.assert_close(alone.logits[0], together.logits[index], rtol=0, atol=1e-5)
+        torch.testing.assert_close(alone.saliency[0], together.saliency[index], rtol=0, atol=1e-6)
+
+
+def test_lower_precision_keeps_float32_products(tiny: CLIP) -> None:
+    images = images_of("precision", 2, 32)
+    exact = tiny(images, tiny.encode_prompts(PAIRS))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = tiny(images, tiny.encode_prompts(PAIRS))
+    for name in ("logits", "probabilities", "saliency"):
+        assert getattr(rough, name).dtype == torch.float32
+        torch.testing.assert_close(getattr(rough, name), getattr(exact, name), rtol=0, atol=0.2)
+    # Were the products rounded to bfloat16, every cosine would survive a cast.
+    assert not torch.equal(rough.saliency.bfloat16().float(), rough.saliency)
+
+
+# Preprocessing
+
+
+@pytest.mark.parametrize("resize_mode", ["shortest", "longest", "squash"])
+@pytest.mark.parametrize("shape", [(32, 32), (45, 33), (33, 45), (97, 64), (31, 20), (200, 67), (33, 32), (64, 129)])
+def test_preprocessing_is_open_clips(folder: Path, shape: tuple[int, int], resize_mode: Any) -> None:
+    model = CLIP("tiny-clip", checkpoint=str(folder / "tiny-clip.safetensors"), resize_mode=resize_mode)
+    image = grey("modes", *shape)
+    expected = image_transform_v2(PreprocessCfg(size=32, resize_mode=resize_mode), is_train=False)
+    pixels, view = model.preprocessing(image)
+    assert torch.equal(pixels, expected(Image.fromarray(image)))
+    left, top, right, bottom = view.tolist()
+    covered = {"shortest": (right - left) <= 1 and (bottom - top) <= 1, "squash": view.tolist() == [0, 0, 1, 1]}
+    assert covered.get(resize_mode, left <= 0 and top <= 0 and right >= 1 and bottom >= 1)
+
+
+@pytest.mark.parametrize("shape", [(90, 200), (200, 90), (101, 200), (200, 101)])
+def test_view_of_a_padded_image(folder: Path, shape: tuple[int, int]) -> None:
+    """The radiograph's edges lie where the padding ends."""
+    model = CLIP("tiny-clip", checkpoint=str(folder / "tiny-clip.safetensors"), resize_mode="longest")
+    pixels, (left, top, right, bottom) = model.preprocessing(np.full(shape, 255, np.uint8))
+    shown = np.argwhere(pixels[0].numpy() > 0)
+    (y0, x0), (y1, x1) = shown.min(0), shown.max(0) + 1
+    for low, high, first, last in ((left, right, x0, x1), (top, bottom, y0, y1)):
+        assert (-low / (high - low)).item() * 32 == pytest.approx(first, abs=1e-4)
+        assert ((1 - low) / (high - low)).item() * 32 == pytest.approx(last, abs=1e-4)
+
+
+def test_preprocessing_comes_with_the_weights(bert: CLIP) -> None:
+    image = grey("bert", 100, 130)
+    config = PreprocessCfg(mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7), resize_mode="squash")
+    expected = image_transform_v2(config, is_train=False)(Image.fromarray(image))
+    assert torch.equal(bert.preprocessing(image)[0], expected)
+
+
+def test_oblong_input_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="32 x 40"):
+        CLIP("tiny-oblong", checkpoint=str(folder / "tiny-oblong.safetensors"))
+
+
+# Prompts
+
+
+@pytest.mark.parametrize("kind", ["clip", "bert"])
+@pytest.mark.parametrize("repeats", [3, 300])
+def test_prompt_that_is_cut_off_is_an_error(tiny: CLIP, bert: CLIP, kind: str, repeats: int) -> None:
+    model, room = (tiny, 75) if kind == "clip" else (bert, 10)
+    fits = " ".join(["edema"] * room)
+    if kind == "clip":
+        assert len(open_clip.SimpleTokenizer().encode(fits)) == 2 * room
+        fits = " ".join(["mass"] * room)
+    model.encode_prompts([[fits, "chest"]])
+    with pytest.raises(UserError, match=r"chest chest .* longer than the (77|12) tokens"):
+        model.encode_prompts([["chest", "edema"], [fits, "chest " * (room - 2 + repeats)]])
+
+
+def test_three_prompts_are_an_error(tiny: CLIP) -> None:
+    with pytest.raises(UserError, match=r"\(2, 3, 77\)"):
+        tiny.encode_prompts([["a", "b", "c"], ["d", "e", "f"]])
+
+
+def test_attention_mask_must_follow_the_padding(bert: CLIP) -> None:
+    ids = torch.tensor([[2, 5, 6, 3, 0, 0], [2, 12, 3, 0, 0, 0]])
+    assert torch.equal(bert.encode_tokens(ids, (ids != 0).long()), bert.encode_tokens(ids))
+    pairs = bert.encode_tokens(ids[None], (ids != 0).long()[None])
+    assert torch.equal(pairs[0], bert.encode_tokens(ids))
+    with pytest.raises(UserError, match="attention mask"):
+        bert.encode_tokens(ids, torch.ones_like(ids))
+
+
+# Weights
+
+
+@pytest.fixture
+def weights(folder: Path) -> dict[str, Tensor]:
+    return weights_of(open_clip.create_model("tiny-clip"))
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".bin", ".pth"])
+@pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "wrapped"])
+def test_kinds_of_checkpoint(
+    tiny: CLIP, weights: dict[str, Tensor], tmp_path: Path, suffix: str, wrapped: bool
+) -> None:
+    file = tmp_path / f"weights{suffix}"
+    content: dict[str, Any] = dict(weights)
+    if wrapped:
+        content = {"epoch": 3, "state_dict": {f"module.{name}": tensor for name, tensor in weights.items()}}
+    torch.save(content, file)
+    model = CLIP("tiny-clip", checkpoint=str(file))
+    for name, tensor in tiny.model.state_dict().items():
+        assert torch.equal(tensor, model.model.state_dict()[name])
+        assert torch.equal(tensor, weights[name].reshape(tensor.shape))
+
+
+def test_weights_that_do_not_fit(weights: dict[str, Tensor], tmp_path: Path) -> None:
+    del weights["ln_final.weight"], weights["ln_final.bias"]
+    weights |= {f"surplus.{number}": torch.zeros(1) for number in range(5)}
+    weights["visual.proj"] = torch.zeros(32, 8)
+    weights["positional_embedding"] = torch.zeros(60, 16)
+    file = tmp_path / "misfit.safetensors"
+    save_file(weights, file)
+    with pytest.raises(UserError) as caught:
+        CLIP("tiny-clip", checkpoint=str(file))
+    message = str(caught.value)
+    assert str(file) in message and "tiny-clip" in message
+    assert "2 missing (ln_final.weight, ln_final.bias)" in message
+    assert "5 unexpected (surplus.0, surplus.1, surplus.2 ...)" in message
+    assert "visual.proj (32, 8) instead of (32, 16)" in message
+    assert "positional_embedding (60, 16) instead of (77, 16)" in message
+
+
+def test_files_that_hold_no_weights(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        CLIP("tiny-clip", checkpoint=str(tmp_path / "absent.pt"))
+    for name in ("broken.safetensors", "broken.pt"):
+        (tmp_path / name).write_bytes(b"not weights")
+        with pytest.raises(UserError, match=name):
+            CLIP("tiny-clip", checkpoint=str(tmp_path / name))
+    torch.save([torch.zeros(3)], tmp_path / "list.pt")
+    with pytest.raises(UserError, match="holds no state dict"):
+        CLIP("tiny-clip", checkpoint=str(tmp_path / "list.pt"))
+
+
+class Burglar:
+    """Unpickled without care, it creates a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Path.touch, (self.file,)
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_code_in_a_checkpoint_does_not_run(
+    weights: dict[str, Tensor], folder: Path, tmp_path: Path, legacy: bool
+) -> None:
+    file, trace = tmp_path / "trap.pt", tmp_path / "trace"
+    torch.save({"state_dict": weights, "extra": Burglar(trace)}, file, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(UserError, match="run code"):
+        CLIP("tiny-clip", checkpoint=str(file))
+    assert not trace.exists()
+    torch.load(file, weights_only=False)
+    assert trace.exists(), "the trap is a trap"
+
+
+def test_torchscript_is_refused_with_a_way_out(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "ViT-B-16.pt"
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)), str(file))
+    with pytest.raises(UserError, match=r"TorchScript.*torch\.jit\.load"):
+        CLIP("tiny-clip", checkpoint=str(file))
+
+
+def test_openai_weights_need_quickgelu(weights: dict[str, Tensor], tmp_path: Path) -> None:
+    file = tmp_path / "openai.pt"
+    settings = {"input_resolution": 32, "context_length": 77, "vocab_size": 49408}
+    torch.save({name: tensor.half() for name, tensor in weights.items()} | _as_tensors(settings), file)
+    with pytest.raises(UserError, match=r"QuickGELU.*tiny-clip-quickgelu"):
+        CLIP("tiny-clip", checkpoint=str(file))
+    model = CLIP("tiny-clip-quickgelu", checkpoint=str(file))
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+def _as_tensors(settings: dict[str, int]) -> dict[str, Tensor]:
+    return {name: torch.tensor(value) for name, value in settings.items()}
+
+
+# Names
+
+
+def test_unknown_architecture_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="ViT-B-16-quickgelu") as caught:
+        CLIP("ViT-B-16-quickgellu")
+    assert caught.value.exit_status == 2
+
+
+def test_unknown_tag_names_the_known() -> None:
+    with pytest.raises(UserError, match=r"opanai.*ViT-B-32-quickgelu.*openai.*metaclip_400m.*--model\.checkpoint"):
+        CLIP("ViT-B/32-quickgelu", pretrained="opanai")
+
+
+def test_random_weights_are_refused() -> None:
+    with pytest.raises(UserError, match="no tag"):
+        CLIP("ViT-B-32", pretrained=None)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "tag"), [("ViT-B-16", "openai"), ("ViT-B-16", "dfn2b"), ("ViT-L-14", "metaclip_400m")]
+)
+def test_quickgelu_mismatch_is_an_error(architecture: str, tag: str) -> None:
+    with pytest.raises(UserError, match=rf"QuickGELU.*{architecture}-quickgelu"):
+        CLIP(architecture, pretrained=tag)
+
+
+@pytest.mark.parametrize("architecture", ["tiny-resnet", "tiny-attention"])
+def test_image_tower_without_comparable_patches(folder: Path, architecture: str) -> None:
+    with pytest.raises(UserError, match=f"{architecture} has no patch tokens"):
+        CLIP(architecture, checkpoint=str(folder / f"{architecture}.safetensors"))
+
+
+def test_checkpoint_comes_before_the_tag(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_clip, "get_pretrained_cfg", lambda *_: pytest.fail("the tag was looked up"))
+    model = CLIP("tiny-clip", pretrained="openai", checkpoint=str(folder / "tiny-clip.safetensors"))
+    assert model.pretrained is None
+
+
+def test_tag_brings_weights_and_preprocessing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tag = {"hf_hub": "org/name/", "mean": (0.5,) * 3, "std": (0.25,) * 3, "interpolation": "bilinear"}
+    tag |= {"resize_mode": "squash"}
+    monkeypatch.setattr(open_clip, "get_pretrained_cfg", lambda *_: tag)
+    with pytest.raises(UserError, match=r"org/name/ of tiny-clip could not be downloaded.*--model\.checkpoint FILE"):
+        CLIP("tiny-clip", pretrained="some_tag")
+    monkeypatch.setattr(open_clip, "download_pretrained", lambda _: str(folder / "tiny-clip.safetensors"))
+    model = CLIP("tiny-clip", pretrained="some_tag")
+    image = grey("tag", 70, 40)
+    config = PreprocessCfg(32, mean=(0.5,) * 3, std=(0.25,) * 3, interpolation="bilinear", resize_mode="squash")
+    expected = image_transform_v2(config, is_train=False)(Image.fromarray(image))
+    assert torch.equal(model.preprocessing(image)[0], expected)
+    assert model.pretrained == "some_tag"
+
+
+def test_hub_model(bert_folder: Path, bert: CLIP, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"org/name of hf-hub:org/name could not be downloaded.*local-dir:FOLDER"):
+        CLIP("hf-hub:org/name")
+
+    def fetch(repository: str, filename: str | None) -> str:
+        assert repository == "org/name"
+        return str(bert_folder / (filename or "open_clip_pytorch_model.bin"))
+
+    monkeypatch.setattr(_open_clip, "download_pretrained_from_hf", fetch)
+    model = CLIP("hf-hub:org/name")
+    ids = torch.tensor([[2, 5, 6, 3, 0, 0]])
+    assert torch.equal(model.encode_tokens(ids), bert.encode_tokens(ids))
+    assert model.architecture == "hf-hub:org/name" and model.pretrained is None
+
+
+def test_local_folder_that_is_incomplete(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"open_clip_config\.json cannot be read"):
+        CLIP(f"local-dir:{tmp_path}")
+    (tmp_path / "open_clip_config.json").write_text("{}")
+    with pytest.raises(UserError, match="lacks the key model_cfg"):
+        CLIP(f"local-dir:{tmp_path}")
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": {"embed_dim": 3}}))
+    with pytest.raises(UserError, match="cannot build"):
+        CLIP(f"local-dir:{tmp_path}")
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": TINY}))
+    with pytest.raises(UserError, match="holds none"):
+        CLIP(f"local-dir:{tmp_path}")
+    weights = (folder / "tiny-clip.safetensors").read_bytes()
+    (tmp_path / "b.safetensors").write_bytes(weights)
+    assert CLIP(f"local-dir:{tmp_path}").checkpoint == tmp_path / "b.safetensors"
+    (tmp_path / "a.safetensors").write_bytes(weights)
+    with pytest.raises(UserError, match=r"holds a\.safetensors, b\.safetensors"):
+        CLIP(f"local-dir:{tmp_path}")
+
+
+def test_tokeniser_out_of_reach(bert_folder: Path, tmp_path: Path) -> None:
+    for name in ("open_clip_config.json", "open_clip_pytorch_model.bin"):
+        (tmp_path / name).symlink_to(bert_folder / name)
+    model = CLIP(f"local-dir:{tmp_path}")
+    with pytest.raises(UserError, match="tokeniser"):
+        model.encode_prompts(PAIRS)
+
+
+# As the harness uses it
+
+
+def test_setup_and_provenance(folder: Path) -> None:
+    file = folder / "tiny-clip.safetensors"
+    model = CLIP("tiny-clip", checkpoint=str(file), templates=("{finding}", "no {finding}"))
+    model.trainer = SimpleNamespace(datamodule=SimpleNamespace(findings=("Edema", "Mass")))  # type: ignore[assignment]
+    model.setup("test")
+    model.on_test_start()
+    assert model.queries.shape == (2, 2, 16)
+    assert model.provenance() == {
+        "architecture": "tiny-clip",
+        "pretrained": None,
+        "checkpoint": str(file),
+        "checkpoint_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "saliency": "patch",
+        "prompts": {"Edema": ["edema", "no edema"], "Mass": ["mass", "no mass"]},
+    }
+    output = model.score(SimpleNamespace(images=images_of("score", 2, 32)))  # type: ignore[arg-type]
+    assert output.logits.shape == output.probabilities.shape == (2, 2)
+    assert output.saliency.shape == (2, 2, 4, 4)
