@@ -1,12 +1,13 @@
 """What the threshold sweep costs: multiples of reading the same pixels once, and of the usual loops.
 
-Seconds differ from machine to machine and with what else runs there, ratios hardly. So the methods take turns, each
-gets the median of its rounds, and everything is divided by L: the time in which numpy reads the maps (float32) and
-the regions (uint8) once to find their maxima, the least that any method must do.
+Seconds differ from machine to machine and with what else runs there, ratios less. So the methods take turns, every
+ratio is the median of those within a round, and time is that of the processor, not of the wall: everything runs in
+one thread, and on a shared machine long methods would else pay for their interruptions while short ones escape. Most
+ratios are multiples of L, the time in which numpy reads the maps (float32) and the regions (uint8) once to find their
+maxima: the least that any method must do.
 
-The two torch loops are slow enough to be timed on a part of the pairs; their time is scaled to all of them. Extra
-memory is the growth of the process's peak resident size while the method runs after the inputs exist, measured in a
-process of its own, results included.
+The loops and the sort are slow enough to be timed on a part of the pairs; their time is scaled to all of them. Extra
+memory is the growth of the peak resident size of a process that holds the inputs already, results included.
 
     python benchmarks/sweep.py
 """
@@ -16,7 +17,6 @@ from __future__ import annotations
 import multiprocessing
 import platform
 import resource
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from xbench.metrics.sweep import PixelCounts, _histograms, _reached, count_pixel
 
 PAIRS, SMALL, GRID = 256, 14, 224
 LOOP_PAIRS = 16
-ROUNDS = 9
+ROUNDS = 7
 
 
 def inputs(pairs: int = PAIRS, grid: int = GRID) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,15 +82,15 @@ def whole_batch(raw: Tensor, regions: Tensor, thresholds: int) -> None:
     torch.bincount(key.flatten(), minlength=2 * thresholds * len(maps))
 
 
-def take_turns(methods: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Median seconds of each method over interleaved rounds, the first of them a warm-up."""
+def take_turns(methods: dict[str, Callable[[], object]]) -> dict[str, np.ndarray]:
+    """Processor seconds of each method in interleaved rounds, a warm-up left out."""
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(ROUNDS + 1):
         for name, method in methods.items():
-            start = time.perf_counter()
+            start = time.process_time()
             method()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(rounds[1:]) for name, rounds in seconds.items()}
+            seconds[name].append(time.process_time() - start)
+    return {name: np.array(rounds[1:]) for name, rounds in seconds.items()}
 
 
 def on_grid(size: int) -> float:
@@ -102,28 +102,34 @@ def on_grid(size: int) -> float:
             "counting": lambda: count(maps, regions, 101),
         }
     )
-    return seconds["counting"] / seconds["L"]
+    return float(np.median(seconds["counting"] / seconds["L"]))
 
 
-def extra_memory(name: str) -> float:
-    """Growth of the peak resident size in MB while one method runs on all pairs."""
+def extra_memory() -> dict[str, float]:
+    """Growth of the peak resident size in MB while each method runs on all pairs, the smallest first."""
     torch.set_num_threads(1)
     raw, maps, regions = inputs()
     rows, classes = torch.arange(PAIRS), torch.zeros(PAIRS, dtype=torch.int64)
     work: dict[str, Callable[[int], object]] = {
-        "counting": lambda number: count_pixels(maps[:number], regions[:number]),
+        "counting": lambda number: count(maps[:number], regions[:number], 101),
         "with upsampling": lambda number: sweep_pairs(raw, regions[:, None], rows[:number], classes[:number], 101),
         "whole batch": lambda number: whole_batch(raw[:number], regions[:number], 101),
     }
-    work[name](1)
-    # The inputs' own construction has left a high peak behind: fill up to it, so that growth shows.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    filler = np.ones(max(0, peak * 1024 - resident()), dtype=np.uint8)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    work[name](PAIRS)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    del filler
-    return (after - before) / 1024
+    growth = {}
+    for name, method in work.items():
+        method(1)
+        # What ran before has left a higher peak behind: fill memory up to it, so that any growth shows.
+        filler = np.ones(max(0, peak() - resident()), dtype=np.uint8)
+        before = peak()
+        method(PAIRS)
+        growth[name] = (peak() - before) / 1e6
+        del filler
+    return growth
+
+
+def peak() -> int:
+    """Most bytes of this process in memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def resident() -> int:
@@ -164,27 +170,30 @@ def main() -> None:
     }
     scale = dict.fromkeys(list(methods)[-3:], PAIRS / LOOP_PAIRS)
     seconds = {name: value * scale.get(name, 1) for name, value in take_turns(methods).items()}
-    unit = seconds["read once (L)"]
-    for name, value in seconds.items():
-        print(f"{name:36}{value * 1e3:10.1f} ms{value / unit:10.1f} L")
 
+    def ratio(name: str, to: str) -> float:
+        return float(np.median(seconds[name] / seconds[to]))
+
+    for name, rounds in seconds.items():
+        print(f"{name:36}{np.median(rounds) * 1e3:10.1f} ms{ratio(name, 'read once (L)'):10.1f} L")
     for size in (512, 1024):
-        ratio = on_grid(size)
-        print(f"{f'counting alone, {size} x {size}':36}{'':13}{ratio:10.1f} L")
+        print(f"{f'counting alone, {size} x {size}':36}{'':13}{on_grid(size):10.1f} L")
 
-    ours = seconds["counting alone"]
-    print(f"\ntorch loop / counting     {seconds['torch loop, batch of 16'] / ours:8.1f}   (wanted: at least 80)")
-    print(f"numpy loop / counting     {seconds['numpy loop, count_nonzero'] / ours:8.1f}   (wanted: at least 8)")
-    flat = seconds["counting alone, 1,001 thresholds"] / seconds["counting alone, 11 thresholds"]
-    print(f"1,001 / 11 thresholds     {flat:8.2f}   (wanted: at most 1.15)")
-    print(f"counting / L              {ours / unit:8.1f}   (wanted: at most 10)")
-    print(f"with upsampling / L       {seconds['from raw 14 x 14 maps'] / unit:8.1f}   (wanted: at most 26)")
+    targets = (
+        ("torch loop, batch of 16", "counting alone", "at least 80"),
+        ("numpy loop, count_nonzero", "counting alone", "at least 8"),
+        ("counting alone, 1,001 thresholds", "counting alone, 11 thresholds", "at most 1.15"),
+        ("counting alone", "read once (L)", "at most 10"),
+        ("from raw 14 x 14 maps", "read once (L)", "at most 26"),
+    )
+    print()
+    for name, to, wanted in targets:
+        print(f"{name + ' / ' + to:66}{ratio(name, to):8.2f} (wanted: {wanted})")
     if sys.platform == "linux":
-        # A new interpreter each, because a forked one inherits the peak of its parent.
-        context = multiprocessing.get_context("spawn")
-        for name in ("counting", "with upsampling", "whole batch"):
-            with context.Pool(1) as pool:
-                print(f"extra memory, {name:16}{pool.apply(extra_memory, (name,)):8.1f} MB (wanted: at most 20)")
+        # In a new interpreter, because this one's peak is far above what it holds now.
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            for name, growth in pool.apply(extra_memory).items():
+                print(f"extra memory, {name:16}{growth:8.1f} MB{'' if 'whole' in name else ' (wanted: at most 20)'}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
+from dataclasses import asdict
 from typing import Literal
 
 import numpy as np
@@ -80,7 +81,7 @@ class Evaluation(Callback):
                 "N images.",
                 exit_status=2,
             )
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._setup_started = time.perf_counter()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -139,7 +140,9 @@ class Evaluation(Callback):
 
         # Only pairs that are scored are brought to the grid; the metrics never look at the others.
         on_grid = torch.zeros(valid.shape + data.grid, device=valid.device)
-        on_grid[image, finding] = saliency_on_grid(raw, batch.views[image], data.grid)
+        on_grid[image, finding] = saliency_on_grid(
+            raw, raw.new_tensor(batch.views, dtype=torch.float32)[image], data.grid
+        )
         self._pointing_game.update(on_grid, batch.regions, valid)
         self._sweep.update(on_grid, batch.regions, valid)
 
@@ -216,7 +219,7 @@ class Evaluation(Callback):
             grounding=grounding,
             grounding_macro=_macro(grounding),
             classification={
-                finding: FindingClassification(**{name: getattr(score, name) for name in _FIELDS})
+                finding: FindingClassification(**asdict(score))
                 for finding, score in zip(data.findings, scores, strict=True)
             },
             classification_macro={name: getattr(recognition, name) for name in _CLASSIFICATION_NUMBERS},
@@ -254,9 +257,6 @@ class Evaluation(Callback):
         now = time.perf_counter()
         self._seconds[stage] += now - self._clock
         self._clock = now
-
-
-_FIELDS = (*_CLASSIFICATION_NUMBERS, "positives", "negatives")
 
 
 def _parts(trainer: Trainer) -> tuple[SaliencyModel, ChestXrayDataModule]:

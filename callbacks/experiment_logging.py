@@ -8,6 +8,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import torch
 import wandb
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
@@ -53,6 +54,23 @@ class Overlay:
         return (self.display[..., None] * (1 - weight) + heat * weight).round().astype(np.uint8)
 
 
+_COLUMNS = (
+    "finding",
+    "positives",
+    "with_region",
+    "pointing_game",
+    "dice_fixed",
+    "dice_best",
+    "dice_best_threshold",
+    "iou_fixed",
+    "iou_best",
+    "auroc",
+    "average_precision",
+    "f1",
+    "accuracy",
+)
+
+
 class ExperimentLogging(Callback):
     """Logs a run's configuration, numbers and pictures.
 
@@ -94,7 +112,8 @@ class ExperimentLogging(Callback):
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         pairs = ((batch.labels == 1) & batch.has_region).nonzero()[: self.overlays - len(self._pictures)]
         rows, columns = pairs[:, 0], pairs[:, 1]
-        maps = normalise(saliency_on_grid(outputs.saliency[rows, columns], batch.views[rows], data.grid)).cpu().numpy()
+        views = torch.tensor(batch.views, device=rows.device)[rows]
+        maps = normalise(saliency_on_grid(outputs.saliency[rows, columns], views, data.grid)).cpu().numpy()
         for saliency, row, column in zip(maps, rows.tolist(), columns.tolist(), strict=True):
             self._pictures.append(
                 Overlay(
@@ -147,13 +166,11 @@ def _describe(run: Any, results: Results) -> None:
 
 
 def _log_panels(run: Any, results: Results, pictures: list[Overlay]) -> None:
-    columns = ["finding", "positives", "with_region", "pointing_game", "dice_fixed", "dice_best"]
-    columns += ["dice_best_threshold", "iou_fixed", "iou_best", "auroc", "average_precision", "f1", "accuracy"]
-    table = wandb.Table(columns=columns)
+    table = wandb.Table(columns=list(_COLUMNS))
     for finding in results.findings:
         numbers = {**vars(results.grounding[finding]), **vars(results.classification[finding])}
         numbers |= {"finding": finding, "with_region": results.counts[finding].with_region}
-        table.add_data(*[numbers[column] for column in columns])
+        table.add_data(*[numbers[column] for column in _COLUMNS])
     panels: dict[str, Any] = {"findings": table}
 
     curves = {name: scores for name, scores in results.grounding.items() if scores.count}

@@ -74,13 +74,15 @@ class PredictionWriter(Callback):
             return
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         logits, probabilities = outputs.logits.double().cpu().numpy(), outputs.probabilities.double().cpu().numpy()
-        saliency, views = outputs.saliency.float().cpu().numpy(), batch.views.cpu().numpy()
+        saliency = outputs.saliency.float().cpu().numpy()
         for row, index in enumerate(batch.index.tolist()):
             # Names of images may hold anything, slashes included; the position keeps the file names apart.
             name = f"{index:06d}_{re.sub(r'[^A-Za-z0-9.-]+', '_', batch.image_ids[row])[:100]}.npz"
             try:
                 with atomic_writer(self.folder / "saliency" / name) as file:
-                    np.savez_compressed(file, saliency=saliency[row], view=views[row], findings=np.array(data.findings))
+                    np.savez_compressed(
+                        file, saliency=saliency[row], view=batch.views[row], findings=np.array(data.findings)
+                    )
             except OSError as error:
                 raise UserError(
                     f"A saliency map cannot be written to {self.folder}: {error.strerror}. Make room or give another "

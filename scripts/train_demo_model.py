@@ -103,7 +103,7 @@ def _draw(
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32], dict[str, NDArray[np.bool_]]]:
     seed, index, with_masks = job
     phantom = draw_phantom(seed, index)
-    image = cv2.resize(phantom.image, (SIZE, SIZE), interpolation=cv2.INTER_AREA)
+    image = np.asarray(cv2.resize(phantom.image, (SIZE, SIZE), interpolation=cv2.INTER_AREA), np.uint8)
     present = np.array([finding in phantom.masks for finding in FINDINGS], np.float32)
     masks = {finding: _shrink(mask) for finding, mask in phantom.masks.items()} if with_masks else {}
     return image, present, masks
@@ -168,7 +168,7 @@ def train(films: Films, tokenizer: Tokenizer, epochs: int, peak: float) -> DemoN
     network = DemoNetwork(tokenizer.get_vocab_size()).to(memory_format=torch.channels_last)
     images, labels = torch.from_numpy(films.images), torch.from_numpy(films.labels)
     steps = epochs * (len(images) // BATCH)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=peak, weight_decay=0.05)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=peak, weight_decay=0.05, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, peak, total_steps=steps, pct_start=0.15)
     started, step, recent = time.perf_counter(), 0, 0.0
     for epoch in range(epochs):
@@ -245,7 +245,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Trains the demo model on PhantomCXR.")
     parser.add_argument("--out", type=Path, required=True, help="folder for demo.safetensors and demo_tokenizer.json")
     parser.add_argument("--films", type=int, default=9000, help="phantoms to train on")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--learning-rate", type=float, default=3e-3, help="peak of the one-cycle schedule")
     parser.add_argument("--threads", type=int, default=2, help="threads to train with and processes to draw with")
     parser.add_argument("--cache", type=Path, help="npz file in which the drawn training films are kept between runs")

@@ -14,36 +14,68 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["FULL_VIEW", "region_on_grid", "saliency_on_grid"]
+__all__ = ["FULL_VIEW", "region_on_grid", "saliency_on_grid", "upsample"]
 
 FULL_VIEW = (0.0, 0.0, 1.0, 1.0)
 """The view of a model that sees the whole radiograph, stretched."""
 
 
+def upsample(saliency: Tensor, size: tuple[int, int]) -> Tensor:
+    """Bring maps that cover the whole radiograph to the evaluation grid: bilinearly, with `align_corners=False`.
+
+    Maps of the grid's size come back as they are. A constant map stays constant. Half-precision maps become float32
+    first: interpolating in bfloat16 moves Dice in the second decimal.
+
+    Args:
+        saliency: (N, h, w) or (B, C, h, w), any floating dtype, raw values.
+        size: Height and width of the grid in pixels.
+
+    Returns:
+        The maps as (N, H, W) or (B, C, H, W) float32.
+
+    Raises:
+        ValueError: `saliency` is not a floating tensor of three or four dimensions.
+
+    Example:
+        >>> upsample(torch.tensor([[[0.0, 1.0]]]), (1, 4))
+        tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
+    """
+    if saliency.ndim not in (3, 4) or not saliency.is_floating_point():
+        raise ValueError(
+            "saliency must be a floating tensor of shape (N, h, w) or (B, C, h, w), "
+            f"not {tuple(saliency.shape)} {saliency.dtype}"
+        )
+    maps = saliency.to(torch.float32)
+    if maps.shape[-2:] == torch.Size(size):
+        return maps
+    # PyTorch's result depends in its last bit on the number of channels and on the memory format. As one channel each,
+    # a pair's map is the same beside any other findings and in any batch.
+    flat = maps.reshape(-1, 1, *maps.shape[-2:])
+    grid = F.interpolate(flat, size=size, mode="bilinear", align_corners=False)
+    return _keep_constant(grid[:, 0], flat[:, 0]).reshape(*maps.shape[:-2], *size)
+
+
 def saliency_on_grid(saliency: Tensor, views: Tensor, size: tuple[int, int]) -> Tensor:
     """Bring raw maps from the frame of the model input to the evaluation grid.
 
-    A map that covers the whole radiograph is upsampled bilinearly (`align_corners=False`). Otherwise each grid pixel
-    whose centre lies in the view takes the bilinear value at its place, and every other one, which the model was never
-    shown, the least value among those.
+    A map that covers the whole radiograph is upsampled. Otherwise each grid pixel whose centre lies in the view takes
+    the bilinear value at its place, and every other one, which the model was never shown, the least value among those.
 
     Args:
-        saliency: (N, h, w) float.
+        saliency: (N, h, w), any floating dtype.
         views: (N, 4) float, each (left, top, right, bottom) as fractions of the radiograph.
         size: (H, W) of the grid.
 
     Returns:
         (N, H, W) float32.
     """
-    maps = saliency.float()
-    if not len(maps):
-        return maps.new_zeros(0, *size)
     full = (views == views.new_tensor(FULL_VIEW)).all(dim=1)
     if full.all():
-        return F.interpolate(maps[:, None], size=size, mode="bilinear", align_corners=False)[:, 0]
+        return upsample(saliency, size)
+    maps = saliency.to(torch.float32)
     if full.any():
         on_grid = maps.new_empty(len(maps), *size)
-        on_grid[full] = saliency_on_grid(maps[full], views[full], size)
+        on_grid[full] = upsample(maps[full], size)
         on_grid[~full] = saliency_on_grid(maps[~full], views[~full], size)
         return on_grid
     x, x_seen = _positions_in_view(views[:, 0], views[:, 2], size[1])
@@ -52,7 +84,15 @@ def saliency_on_grid(saliency: Tensor, views: Tensor, size: tuple[int, int]) -> 
     on_grid = F.grid_sample(maps[:, None], places, mode="bilinear", padding_mode="border", align_corners=False)[:, 0]
     seen = y_seen[:, :, None] & x_seen[:, None, :]
     least = on_grid.masked_fill(~seen, torch.inf).amin(dim=(1, 2), keepdim=True)
-    return torch.where(seen, on_grid, least)
+    return _keep_constant(torch.where(seen, on_grid, least), maps)
+
+
+def _keep_constant(on_grid: Tensor, maps: Tensor) -> Tensor:
+    """Undo, in place, the rounding noise that interpolation makes of a constant map and min-max would blow up."""
+    low = maps.amin((1, 2))
+    constant = maps.amax((1, 2)) == low
+    on_grid[constant] = low[constant, None, None]
+    return on_grid
 
 
 def _positions_in_view(low: Tensor, high: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -78,7 +118,8 @@ def region_on_grid(region: NDArray[np.bool_], size: tuple[int, int], gamma: floa
         (H, W) bool, with at least one pixel set where `region` has one.
     """
     covered = _covered_area(region, size)
-    on_grid = covered >= gamma * region.size
+    # Divided, not multiplied: a quotient rounds to the same float64 as the decimal fraction that gamma was given as.
+    on_grid = covered / region.size >= gamma
     if not on_grid.any() and covered.any():
         on_grid = covered == covered.max()
     return on_grid

@@ -23,6 +23,8 @@ os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 import albumentations as A
 import cv2
 
+from xbench.types import View
+
 __all__ = ["CentreCrop", "PillowResize", "Preprocessing", "stretch"]
 
 
@@ -31,7 +33,8 @@ class Preprocessing:
 
     Args:
         geometry: albumentations transforms that only move pixels: any mix of resizing, cropping and padding to a fixed
-            size, along the axes.
+            size, along the axes. (albumentations' own LongestMaxSize and SmallestMaxSize move points by the unrounded
+            factor and so misplace the view by up to half a pixel; use `PillowResize`.)
         mean: Per channel, subtracted after scaling to [0, 1].
         std: Per channel, divided by.
     """
@@ -48,15 +51,14 @@ class Preprocessing:
         self._mean = torch.tensor(mean, dtype=torch.float32)[:, None, None]
         self._std = torch.tensor(std, dtype=torch.float32)[:, None, None]
 
-    def __call__(self, image: NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
+    def __call__(self, image: NDArray[np.uint8]) -> tuple[Tensor, View]:
         """Make a model input.
 
         Args:
             image: Grey radiograph (H, W), uint8.
 
         Returns:
-            The model input (3, h, w) float32, and its view of the radiograph (4,) float32: left, top, right, bottom as
-            fractions of the radiograph's width and height.
+            The model input (3, h, w) float32, and its view of the radiograph.
         """
         height, width = image.shape
         corners = np.array([[0, 0], [width, height]], np.float32)
@@ -65,10 +67,10 @@ class Preprocessing:
         (x0, y0), (x1, y1) = np.asarray(moved["keypoints"], np.float64)
         h, w = pixels.shape
         # Model input x lies at the share (x - x0) / (x1 - x0) of the radiograph's width.
-        view = np.array([-x0 / (x1 - x0), -y0 / (y1 - y0), (w - x0) / (x1 - x0), (h - y0) / (y1 - y0)])
+        edges = (-x0 / (x1 - x0), -y0 / (y1 - y0), (w - x0) / (x1 - x0), (h - y0) / (y1 - y0))
         # albumentations moves points in float32; a rounding error must not make a full view look like a crop.
-        view = view.round(6) + 0.0
-        return pixels.sub(self._mean).div(self._std), torch.from_numpy(view.astype(np.float32))
+        left, top, right, bottom = (round(float(edge), 6) + 0.0 for edge in edges)
+        return pixels.sub(self._mean).div(self._std), (left, top, right, bottom)
 
 
 def stretch(size: tuple[int, int]) -> list[A.BasicTransform]:

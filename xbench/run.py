@@ -58,6 +58,8 @@ def run(command: str, options: Sequence[str]) -> None:
         )
     except MisconfigurationException as error:
         raise UserError(f"The trainer's options do not go together: {error}", exit_status=2) from error
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error}: install the package that the chosen options need.", exit_status=2) from error
     except SIGTERMException as error:
         raise UserError(
             "The run was ended by SIGTERM, either from outside or because another process of the run failed (its "
@@ -74,7 +76,7 @@ def run(command: str, options: Sequence[str]) -> None:
 class _NamedConfig(ActionConfigFile):
     """`--config` by path or by name; remembers which classes the configurations chose."""
 
-    def __call__(self, parser: Any, cfg: Namespace, values: Any, option_string: str | None = None) -> None:
+    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
         super().__call__(parser, cfg, resolve_config(str(values)), option_string)
         for part in ("model", "data"):
             chosen = cfg.get(f"{part}.class_path")
@@ -221,6 +223,8 @@ def _quieten() -> None:
         ".*does not have many workers.*",
         ".*LightningCLI's args parameter is intended to run from within Python.*",
         ".*You are using a custom batch sampler.*for prediction.*",
+        # A process whose every image failed has nothing to add, which is no mistake.
+        ".*was called before the ``update`` method.*",
         ".*LeafSpec.*is deprecated.*",
         ".*Using `DistributedSampler` with the dataloaders.*",
     ):

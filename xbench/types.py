@@ -7,7 +7,13 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Failure", "ModelOutput", "Sample"]
+__all__ = ["Batch", "Failure", "ModelOutput", "Sample", "View"]
+
+View = tuple[float, float, float, float]
+"""Part of a radiograph that a model input shows: left, top, right, bottom as fractions of its width and height.
+
+Below 0 or above 1 where the input is padded. Plain numbers, so that no precision plug-in rounds them with the images.
+"""
 
 
 @dataclass(slots=True)
@@ -18,8 +24,7 @@ class Sample:
         index: Position in the dataset, 0-based.
         image_id: The dataset's own name of the image.
         image: Model input (3, h, w), float32, normalised as the model asks.
-        view: Part of the radiograph that the model input shows: (left, top, right, bottom) as fractions of the
-            radiograph's width and height, float32 (4,). Below 0 or above 1 where the input is padded.
+        view: Part of the radiograph that the model input shows.
         display: The grey radiograph on the evaluation grid (H, W), uint8, for pictures.
         labels: (C,) int8: 1 present, 0 absent, -1 unknown.
         regions: Annotated regions on the evaluation grid (C, H, W), bool.
@@ -29,7 +34,7 @@ class Sample:
     index: int
     image_id: str
     image: Tensor
-    view: Tensor
+    view: View
     display: Tensor
     labels: Tensor
     regions: Tensor
@@ -56,7 +61,7 @@ class Batch:
     index: Tensor
     image_ids: list[str]
     images: Tensor
-    views: Tensor
+    views: list[View]
     display: Tensor
     labels: Tensor
     regions: Tensor
@@ -79,7 +84,7 @@ class Batch:
             index=torch.tensor([sample.index for sample in samples], dtype=torch.int64),
             image_ids=[sample.image_id for sample in samples],
             images=stack([sample.image for sample in samples]),
-            views=stack([sample.view for sample in samples]),
+            views=[sample.view for sample in samples],
             display=stack([sample.display for sample in samples]),
             labels=stack([sample.labels for sample in samples]),
             regions=stack([sample.regions for sample in samples]),

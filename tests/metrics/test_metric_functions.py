@@ -44,13 +44,27 @@ def test_upsample_equals_loop(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", [(28, 28), (56, 56), (224, 224), (300, 200)], ids=str)
 @pytest.mark.parametrize("pairs", [(1, 1), (2, 3), (3, 14)], ids=str)
-def test_upsample_has_the_bits_of_interpolate(size: tuple[int, int], pairs: tuple[int, int]) -> None:
+def test_upsample_is_interpolate_of_each_map(size: tuple[int, int], pairs: tuple[int, int]) -> None:
     maps = torch.randn(*pairs, 14, 14, generator=torch.Generator().manual_seed(1))
     whole = upsample(maps, size)
-    assert torch.equal(whole, F.interpolate(maps, size=size, mode="bilinear", align_corners=False))
+    batch = F.interpolate(maps.view(-1, 1, 14, 14), size=size, mode="bilinear", align_corners=False)
+    assert torch.equal(whole, batch.view_as(whole))
     for image in range(pairs[0]):
         for finding in range(pairs[1]):
             assert torch.equal(upsample(maps[image, finding][None], size)[0], whole[image, finding])
+    together = F.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+    torch.testing.assert_close(whole, together, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -1 / 3, 7.0, 1e-40, 3e38])
+@pytest.mark.parametrize("size", [(4, 4), (29, 31), (224, 224)], ids=str)
+def test_a_constant_map_stays_constant(value: float, size: tuple[int, int]) -> None:
+    maps = torch.randn(3, 7, 7, generator=torch.Generator().manual_seed(4))
+    maps[1] = value
+    result = upsample(maps, size)
+    assert torch.equal(result[1], maps[1, 0, 0].expand(size))
+    assert not normalise(result)[1].any()
+    assert torch.equal(result[::2], upsample(maps[::2], size))
 
 
 def test_upsample_ignores_the_memory_format() -> None:
@@ -84,7 +98,7 @@ def test_upsample_of_no_maps() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(-1e30, 1e30, width=32), min_size=2, max_size=12))
+@given(st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=2, max_size=12))
 def test_normalised_maps_touch_both_ends(values: list[float]) -> None:
     maps = torch.tensor(values, dtype=torch.float32)[None, None]
     result = normalise(maps)

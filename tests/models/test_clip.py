@@ -350,8 +350,8 @@ def test_preprocessing_is_open_clips(folder: Path, shape: tuple[int, int], resiz
     expected = image_transform_v2(PreprocessCfg(size=32, resize_mode=resize_mode), is_train=False)
     pixels, view = model.preprocessing(image)
     assert torch.equal(pixels, expected(Image.fromarray(image)))
-    left, top, right, bottom = view.tolist()
-    covered = {"shortest": (right - left) <= 1 and (bottom - top) <= 1, "squash": view.tolist() == [0, 0, 1, 1]}
+    left, top, right, bottom = view
+    covered = {"shortest": (right - left) <= 1 and (bottom - top) <= 1, "squash": view == (0, 0, 1, 1)}
     assert covered.get(resize_mode, left <= 0 and top <= 0 and right >= 1 and bottom >= 1)
 
 
@@ -363,8 +363,8 @@ def test_view_of_a_padded_image(folder: Path, shape: tuple[int, int]) -> None:
     shown = np.argwhere(pixels[0].numpy() > 0)
     (y0, x0), (y1, x1) = shown.min(0), shown.max(0) + 1
     for low, high, first, last in ((left, right, x0, x1), (top, bottom, y0, y1)):
-        assert (-low / (high - low)).item() * 32 == pytest.approx(first, abs=1e-4)
-        assert ((1 - low) / (high - low)).item() * 32 == pytest.approx(last, abs=1e-4)
+        assert -low / (high - low) * 32 == pytest.approx(first, abs=1e-3)
+        assert (1 - low) / (high - low) * 32 == pytest.approx(last, abs=1e-3)
 
 
 def test_preprocessing_comes_with_the_weights(bert: CLIP) -> None:
@@ -383,16 +383,13 @@ def test_oblong_input_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["clip", "bert"])
-@pytest.mark.parametrize("repeats", [3, 300])
-def test_prompt_that_is_cut_off_is_an_error(tiny: CLIP, bert: CLIP, kind: str, repeats: int) -> None:
+@pytest.mark.parametrize("surplus", [1, 300])
+def test_prompt_that_is_cut_off_is_an_error(tiny: CLIP, bert: CLIP, kind: str, surplus: int) -> None:
     model, room = (tiny, 75) if kind == "clip" else (bert, 10)
-    fits = " ".join(["edema"] * room)
-    if kind == "clip":
-        assert len(open_clip.SimpleTokenizer().encode(fits)) == 2 * room
-        fits = " ".join(["mass"] * room)
+    fits = " ".join(["chest"] * room)
     model.encode_prompts([[fits, "chest"]])
     with pytest.raises(UserError, match=r"chest chest .* longer than the (77|12) tokens"):
-        model.encode_prompts([["chest", "edema"], [fits, "chest " * (room - 2 + repeats)]])
+        model.encode_prompts([["chest", "x-ray"], [fits, "chest " * (room + surplus)]])
 
 
 def test_three_prompts_are_an_error(tiny: CLIP) -> None:

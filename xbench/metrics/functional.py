@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from xbench.geometry import upsample
 
 __all__ = [
     "TieRule",
@@ -19,47 +20,11 @@ __all__ = [
     "pairs_on_grid",
     "pointing_hits",
     "to_fixed_point",
-    "upsample",
 ]
 
 TieRule = Literal["share", "any", "first"]
 
 _ONE = 2**40
-
-
-def upsample(saliency: Tensor, size: tuple[int, int]) -> Tensor:
-    """Saliency maps brought to the evaluation grid bilinearly, with `align_corners=False`.
-
-    Maps that already have the grid's size come back as they are (the same tensor if it is float32), so a caller who
-    has upsampled once pays nothing here. Half-precision maps become float32 first: interpolating in bfloat16 moves
-    Dice in the second decimal.
-
-    Args:
-        saliency: (N, h, w) or (B, C, h, w), any floating dtype, raw values.
-        size: height and width of the grid in pixels.
-
-    Returns:
-        The maps as (N, H, W) or (B, C, H, W) float32.
-
-    Raises:
-        ValueError: `saliency` is not a floating tensor of three or four dimensions.
-
-    Example:
-        >>> upsample(torch.tensor([[[0.0, 1.0]]]), (1, 4))
-        tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
-    """
-    if saliency.ndim not in (3, 4) or not saliency.is_floating_point():
-        raise ValueError(
-            "saliency must be a floating tensor of shape (N, h, w) or (B, C, h, w), "
-            f"not {tuple(saliency.shape)} {saliency.dtype}"
-        )
-    maps = saliency.to(torch.float32)
-    if maps.shape[-2:] == torch.Size(size):
-        return maps
-    # With one channel, PyTorch takes the same kernel whatever the number of classes and the memory format, so that a
-    # pair's map has the same bits in any batch.
-    grid = F.interpolate(maps.reshape(-1, 1, *maps.shape[-2:]), size=size, mode="bilinear", align_corners=False)
-    return grid.reshape(*maps.shape[:-2], *size)
 
 
 def normalise(maps: Tensor) -> Tensor:

@@ -125,10 +125,11 @@ def _consolidation(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _C
     cos, sin = float(np.cos(tilt)), float(np.sin(tilt))
     u, v = (dx * cos + dy * sin) / along, (dy * cos - dx * sin) / across
     fluff = band_noise(rng, frame, 0.11) + np.float32(0.6) * band_noise(rng, frame, 0.05)
-    profile = smooth_step(1 - np.sqrt(u * u + v * v) + 0.17 * fluff, 0.0, 0.5)
+    reach = np.sqrt(u * u + v * v)
+    profile = smooth_step(1 - reach + 0.17 * fluff * np.minimum(2 * reach, 1), 0.0, 0.5)
     if rng.random() < 0.35:
         # A lobe's border: one side of a nearly level line through the centre stays clear.
-        line = np.float32(rng.choice([-1, 1])) * (dy + np.float32(rng.uniform(-0.3, 0.3)) * dx + 0.05)
+        line = np.float32(rng.choice([-1, 1])) * (dy + np.float32(rng.uniform(-0.3, 0.3)) * dx) + np.float32(0.05)
         profile = profile * smooth_step(line, 0.0, 0.02)
     profile = profile * smooth_step(lung.air, 0.2, 0.5)
     density = np.float32(rng.uniform(0.62, 0.8)) * (0.85 + 0.10 * fluff)
@@ -183,6 +184,9 @@ def _effusion_of(rng: np.random.Generator, anatomy: Anatomy, lung: Lung) -> _Cha
     climb = 0.10 + 0.22 * min(height, 0.7)
     surface = np.float32(floor - height + climb) - np.float32(climb) * rise
     profile = smooth_step(y - surface, 0.0, 0.06) * smooth_step(lung.air, 0.05, 0.3)
+    if height < 0.32:
+        # A small one stays in the costophrenic angle.
+        profile = profile * smooth_step(lateral, 0.40, 0.55)
     return _soft(profile, rng.uniform(0.78, 0.92) * anatomy.aeration() + 0.06 - 0.8 * anatomy.vessels)
 
 
@@ -199,11 +203,9 @@ def _pneumothorax(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Ch
     inward = (depth * fade)[:, None] * (lung.hilum + np.array([0.0, 0.08]) - points)
     around = np.concatenate([inward[-_SLACK:], inward, inward[:_SLACK]])
     window = np.full(2 * _SLACK + 1, 1 / (2 * _SLACK + 1))
-    inward = np.stack([np.convolve(column, window, "valid") for column in around.T], -1)
-    retracted = points + inward
-    space = np.clip(frame.fill(points) - frame.fill(retracted), 0, 1) * (lung.air > 0.05)
-    space = blur(space, frame.length(0.004))
-    mask = (space > 0.5) & lung.mask
+    retracted = points + np.stack([np.convolve(column, window, "valid") for column in around.T], -1)
+    left_free = np.clip(frame.fill(points) - frame.fill(retracted), 0, 1) * (lung.air > 0.05)
+    mask = (blur(left_free, frame.length(0.004)) > 0.5) & lung.mask
     inside = mask.astype(np.float32)
     emptied = -inside * (anatomy.vessels * 0.95 + np.float32(rng.uniform(0.16, 0.26)) * np.minimum(1.2 * lung.air, 1))
     pleura = blur(frame.stroke([retracted], [0.012], [1.0]), frame.length(0.0055))

@@ -10,9 +10,9 @@ import numpy as np
 from xbench.phantom.build import Build, mirrored, ring
 from xbench.phantom.canvas import Frame, Layer, Points, blur, dome, smooth_curve
 
-__all__ = ["POSTERIOR", "Rib", "build_ribs", "rib_layer", "skeleton_layer"]
+__all__ = ["Rib", "build_ribs", "rib_layer", "skeleton_layer"]
 
-POSTERIOR = 0.40
+_POSTERIOR = 0.40
 _ANTERIOR = 0.22
 _CLAVICLE = 0.42
 _RIBS = 10
@@ -73,7 +73,7 @@ def skeleton_layer(rng: np.random.Generator, frame: Frame, build: Build, ribs: S
         blade += [(0.98, -0.74), (0.80, -0.80)]
         blades.append(build.warp(smooth_curve(mirrored(blade, side), closed=True)))
         heads.append(build.warp(ring((side * 1.0, -0.70), 0.11, 0.11)))
-    bones = np.float32(POSTERIOR) * back * (1 - np.float32(0.4) * belly)
+    bones = np.float32(_POSTERIOR) * back * (1 - np.float32(0.4) * belly)
     bones += np.float32(_ANTERIOR) * front * (1 - np.float32(0.85) * belly)
     bones += np.float32(_CLAVICLE) * _tubes(frame, clavicles, [0.06, 0.06])
     scapula = np.float32(0.10) * half.fill(*blades) + np.float32(0.13) * half.stroke(blades, [0.018] * 2, [1.0] * 2)

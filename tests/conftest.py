@@ -1,0 +1,69 @@
+"""What the tests of the whole harness share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from xbench.cli import main
+
+# The machine that runs tests is shared, and contended threads are slower than one.
+torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Outcome of a command."""
+
+    status: int
+    output: str
+    errors: str
+    folder: Path | None
+
+    @property
+    def results(self) -> dict[str, Any]:
+        assert self.folder is not None, self.errors
+        return json.loads((self.folder / "results.json").read_text())
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        assert self.folder is not None, self.errors
+        return pq.read_table(self.folder / "per_image.parquet").to_pylist()
+
+
+@pytest.fixture
+def toy_config(tmp_path: Path) -> Path:
+    """A configuration that names a model and a dataset outside the package, in the working directory."""
+    path = tmp_path / "brightness_squares.yaml"
+    path.write_text(
+        "model: {class_path: toys.Brightness}\n"
+        "data: {class_path: toys.Squares, init_args: {num_workers: 0, batch_size: 4}}\n"
+        "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false}\n"
+    )
+    return path
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Run]:
+    """Runs a command in this process, in an empty working directory, without any W&B account."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NETRC", str(tmp_path / "no_netrc"))
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*words: str) -> Run:
+        before = {path.parent for path in tmp_path.glob("runs/*/*/config.yaml")}
+        capsys.readouterr()
+        status = main([str(word) for word in words])
+        output, errors = capsys.readouterr()
+        new = {path.parent for path in tmp_path.glob("runs/*/*/config.yaml")} - before
+        return Run(status, output, errors, new.pop() if new else None)
+
+    return run

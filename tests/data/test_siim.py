@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from official_siim import Official, encode_relative_rle, rows_of, write_dicom, write_official
+from PIL import Image
+
+from xbench.data.siim import SIIMPneumothorax
+from xbench.errors import UserError
+from xbench.preprocessing import Preprocessing, stretch
+from xbench.types import Failure, Sample
+
+REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "siim_acr"
+TABLE = "train-rle.csv"
+GREY = np.full((64, 64), 90, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory) -> Official:
+    return write_official(tmp_path_factory.mktemp("siim") / "download")
+
+
+def small(root: Path, *rows: str, files: tuple[str, ...] = ("a", "b"), header: str = "ImageId, EncodedPixels") -> Path:
+    """A stage-2 download of small images; one of another size than the masks' frame is allowed."""
+    (root / "stage_2_images").mkdir(parents=True)
+    for name in files:
+        write_dicom(root / "stage_2_images" / f"{name}.dcm", GREY)
+    (root / "stage_2_train.csv").write_text("\n".join([header, *rows]) + "\n")
+    return root
+
+
+def refusal(root: Path, annotated: bool = True, **options) -> str:
+    with pytest.raises(UserError) as caught:
+        SIIMPneumothorax(str(root), **options).read_records(annotated)
+    message = str(caught.value)
+    assert message.startswith("siim: ")
+    assert "\n" not in message
+    return message
+
+
+# The official layout
+
+
+def test_images_labels_and_masks_come_back(official):
+    data = SIIMPneumothorax(str(official.root))
+    records = data.read_records(annotated=True)
+    assert [record.image_id for record in records] == sorted(official.images)
+    for record in records:
+        radiograph = data.load(record)
+        difference = np.abs(radiograph.image.astype(int) - official.images[record.image_id])
+        # The first kind of file is lossy JPEG.
+        assert difference.max() <= 8
+        assert difference.mean() < 0.01
+        assert record.labels == {"Pneumothorax": int(record.image_id in official.masks)}
+        assert list(radiograph.regions) == ["Pneumothorax"] * (record.image_id in official.masks)
+        for region in radiograph.regions.values():
+            np.testing.assert_array_equal(region, official.masks[record.image_id])
+    assert data.annotation_files() == [official.root / TABLE]
+
+
+def test_samples(official):
+    data = SIIMPneumothorax(str(official.root), limit=4)
+    data.setup("test")
+    samples = data.samples(Preprocessing(stretch(32), mean=(0.5,) * 3, std=(0.5,) * 3))
+    for index, record in enumerate(data.records):
+        sample = samples[index]
+        assert isinstance(sample, Sample)
+        assert sample.labels.tolist() == [record.labels["Pneumothorax"]]
+        assert sample.has_region.tolist() == [record.image_id in official.masks]
+
+
+@pytest.mark.parametrize(("header", "before"), [("ImageId, EncodedPixels", ""), ("ImageId,EncodedPixels", " ")])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_spellings(tmp_path, header, before, mark):
+    root = small(tmp_path, f"b ,{before}5 2", f"a,{before}-1 ", f"b,{before}0 1", header=mark + header)
+    records = SIIMPneumothorax(str(root)).read_records(annotated=True)
+    assert [(record.image_id, record.labels["Pneumothorax"]) for record in records] == [("a", 0), ("b", 1)]
+    region = SIIMPneumothorax(str(root)).load(records[1]).regions["Pneumothorax"]
+    assert region.shape == (1024, 1024)
+    assert np.argwhere(region).tolist() == [[0, 0], [5, 0], [6, 0]]
+
+
+def test_prediction_needs_no_annotations(official, tmp_path):
+    small(tmp_path)
+    (tmp_path / "stage_2_train.csv").unlink()
+    data = SIIMPneumothorax(str(tmp_path))
+    assert [(record.image_id, record.labels) for record in data.read_records(annotated=False)] == [("a", {}), ("b", {})]
+    assert data.annotation_files() == []
+    assert not data.load(data.read_records(annotated=False)[0]).regions
+    everything = SIIMPneumothorax(str(official.root)).read_records(annotated=False)
+    assert [record.image_id for record in everything] == sorted(official.images)
+
+
+def test_images_that_the_annotations_do_not_name_are_left_out(tmp_path):
+    root = small(tmp_path, "a,-1", files=("a", "b", "c"))
+    assert [record.image_id for record in SIIMPneumothorax(str(root)).read_records(annotated=True)] == ["a"]
+
+
+def test_splits_go_by_folder(official):
+    by_split = {
+        split: [record.image_id for record in SIIMPneumothorax(str(official.root), split=split).read_records(True)]
+        for split in SIIMPneumothorax.splits
+    }
+    test_files = {path.stem for path in (official.root / "dicom-images-test").rglob("*.dcm")}
+    assert set(by_split["stage1_test"]) == test_files
+    assert sorted(by_split["stage1_train"] + by_split["stage1_test"]) == by_split["all"]
+
+
+def test_an_empty_split_is_explained(tmp_path):
+    root = small(tmp_path, "a,-1")
+    assert "dicom-images-test" in refusal(root, split="stage1_test")
+
+
+def test_image_list(official, tmp_path):
+    chosen = sorted(official.images)[1:4]
+    (tmp_path / "list.csv").write_text("ImageId,EncodedPixels\n" + "".join(f" {name}, 1 2\n" for name in chosen * 2))
+    (tmp_path / "list.txt").write_text("".join(f"images/{name}.dcm\n\n" for name in reversed(chosen)))
+    for file in ("list.csv", "list.txt"):
+        data = SIIMPneumothorax(str(official.root), image_list=str(tmp_path / file))
+        for annotated in (True, False):
+            assert [record.image_id for record in data.read_records(annotated)] == chosen
+            assert tmp_path / file in data.annotation_files()
+    (tmp_path / "list.txt").write_text("nobody\n")
+    assert "nobody" in refusal(official.root, image_list=str(tmp_path / "list.txt"))
+    assert "none.txt" in refusal(official.root, image_list=str(tmp_path / "none.txt"))
+    with pytest.raises(UserError, match="leave one out"):
+        SIIMPneumothorax(str(official.root), image_list="list.txt", split="stage1_test")
+
+
+# Where things lie
+
+
+def test_annotations_elsewhere(tmp_path):
+    root = small(tmp_path / "root", "a,-1")
+    table = (root / "stage_2_train.csv").rename(tmp_path / "mine.csv")
+    assert "--data.annotations" in refusal(root)
+    assert len(SIIMPneumothorax(str(root), annotations=str(table)).read_records(annotated=True)) == 1
+    assert "nowhere.csv" in refusal(root, annotations="nowhere.csv")
+
+
+def test_root_above_or_below(official):
+    above = SIIMPneumothorax(str(official.root.parent)).read_records(annotated=True)
+    assert len(above) == len(official.images)
+    assert f"did you mean --data.root {official.root}?" in refusal(official.root / "dicom-images-train")
+
+
+def test_missing_root(tmp_path):
+    assert str(tmp_path / "nowhere") in refusal(tmp_path / "nowhere")
+    assert TABLE in refusal(tmp_path)
+
+
+def test_paths_are_expanded(tmp_path, monkeypatch):
+    small(tmp_path / "here", "a,-1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    for root in ("~/here", "$PLACE/here", "${PLACE}/here"):
+        assert len(SIIMPneumothorax(root).read_records(annotated=True)) == 1
+
+
+def test_links_are_followed_once(tmp_path):
+    root = small(tmp_path / "root", "a,-1")
+    (root / "stage_2_images").rename(tmp_path / "disk")
+    (root / "stage_2_images").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "up").symlink_to(root)
+    assert len(SIIMPneumothorax(str(root)).read_records(annotated=True)) == 1
+
+
+def test_two_annotation_files(tmp_path):
+    root = small(tmp_path, "a,-1")
+    (root / TABLE).write_text("ImageId,EncodedPixels\na,-1\n")
+    assert "--data.annotations" in refusal(root)
+
+
+def test_two_files_of_one_image(tmp_path):
+    root = small(tmp_path, "a,-1")
+    Image.fromarray(GREY).save(root / "a.png")
+    message = refusal(root)
+    assert str(root / "a.png") in message
+    assert str(root / "stage_2_images" / "a.dcm") in message
+
+
+# Malformed annotations
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "columns"),
+        ("id,mask\na,-1\n", "columns"),
+        ("ImageId,EncodedPixels\na\n", "line 2"),
+        ("ImageId,EncodedPixels\na,-1\na,\n", "line 3"),
+        ("ImageId,EncodedPixels\na,-1,x\n", "line 2"),
+        ("ImageId,EncodedPixels\na,-1\nb,-1\na,3 4\n", "first: a"),
+        (b"ImageId,EncodedPixels\na,\xff\xfe\n", "cannot be read"),
+    ],
+)
+def test_malformed_tables(tmp_path, text, said):
+    root = small(tmp_path)
+    table = root / "stage_2_train.csv"
+    table.write_bytes(text if isinstance(text, bytes) else text.encode())
+    message = refusal(root)
+    assert str(table) in message
+    assert said in message
+
+
+@pytest.mark.parametrize("mask", ["1", "-1 2", "x y", "0 1048577"])
+def test_malformed_masks_fail_with_their_image(tmp_path, mask):
+    root = small(tmp_path, "a,-1", f"b,{mask}")
+    data = SIIMPneumothorax(str(root))
+    data.setup("test")
+    samples = data.samples(Preprocessing(stretch(32), mean=(0.5,) * 3, std=(0.5,) * 3))
+    assert isinstance(samples[0], Sample)
+    failure = samples[1]
+    assert isinstance(failure, Failure)
+    assert f"{root / 'stage_2_train.csv'}, image b:" in failure.reason
+
+
+# Missing and unfit images
+
+
+def test_a_missing_file_fails_with_its_image(tmp_path):
+    root = small(tmp_path, "a,-1", "gone,0 5")
+    data = SIIMPneumothorax(str(root))
+    records = data.read_records(annotated=True)
+    assert [record.image_id for record in records] == ["a", "gone"]
+    with pytest.raises(UserError, match=r"gone\.dcm"):
+        data.load(records[1])
+
+
+def test_missing_files_are_announced_where_the_folder_decides(official, tmp_path):
+    table = tmp_path / "more.csv"
+    table.write_text("\n".join(["ImageId,EncodedPixels", *rows_of(official.root / TABLE), "gone,-1"]))
+    with pytest.warns(UserWarning, match="1 annotated images have no file"):
+        SIIMPneumothorax(str(official.root), annotations=str(table), split="stage1_test").read_records(annotated=True)
+
+
+def test_no_file_at_all(tmp_path):
+    message = refusal(small(tmp_path, "gone,-1", "lost,1 2"))
+    assert "gone.dcm" in message
+    assert "dicom-images-train" in message
+
+
+def test_other_shapes(tmp_path):
+    root = small(tmp_path, "a,0 1", "b,-1")
+    write_dicom(root / "stage_2_images" / "a.dcm", GREY[:, :32])
+    data = SIIMPneumothorax(str(root))
+    record = data.read_records(annotated=True)[0]
+    with pytest.raises(UserError, match="32 x 64"):
+        data.load(record)
+    assert data.load(data.read_records(annotated=False)[0]).image.shape == (64, 32)
+
+
+def test_parsing_is_quick(tmp_path):
+    mask = np.zeros((1024, 1024), bool)
+    mask[100:300, 200:700] = True
+    row = encode_relative_rle(mask)
+    root = small(tmp_path, *(f"{number},{row if number % 4 == 0 else -1}" for number in range(12_954)), files=("0",))
+    start = time.perf_counter()
+    assert len(SIIMPneumothorax(str(root)).read_records(annotated=True)) == 12_954
+    assert time.perf_counter() - start < 3
+
+
+# Real rows
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")
+def test_real_rows():
+    tables = sorted(REAL.glob("*.csv"))
+    data = [SIIMPneumothorax(str(REAL), annotations=str(table)) for table in tables]
+    plain, spaced = ({record.image_id: record for record in one.read_records(annotated=True)} for one in data)
+    assert (len(plain), len(spaced)) == (15, 14)
+    assert sum(record.labels["Pneumothorax"] == 0 for record in plain.values()) == 5
+    (dicom,) = REAL.glob("*.dcm")
+    assert plain.keys() - spaced.keys() == {dicom.stem}
+    assert plain[dicom.stem].labels == {"Pneumothorax": 0}
+    radiograph = data[0].load(plain[dicom.stem])
+    assert radiograph.image.shape == (1024, 1024)
+    assert not radiograph.regions
+    for name, record in spaced.items():
+        assert record.labels == plain[name].labels
+        assert sorted(record.source.masks) == sorted(plain[name].source.masks)

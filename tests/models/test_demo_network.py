@@ -1,0 +1,122 @@
+"""The demo network: its weights load, its features are what they claim, and it knows more than chance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+import xbench.models
+from xbench.models.demo_network import DemoNetwork, load_demo_network
+from xbench.phantom import FINDINGS, draw_phantom
+
+WEIGHTS = Path(next(iter(xbench.models.__path__))) / "weights"
+
+
+@pytest.fixture(scope="module")
+def network() -> DemoNetwork:
+    return load_demo_network(WEIGHTS)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(WEIGHTS / "demo_tokenizer.json"))
+
+
+def _text(network: DemoNetwork, tokenizer: Tokenizer, prompts: list[str]) -> Tensor:
+    encoded = tokenizer.encode_batch(prompts)
+    input_ids = torch.tensor([one.ids for one in encoded])
+    return network.encode_text(input_ids, torch.tensor([one.attention_mask for one in encoded]))
+
+
+def _images(seed: int, indices: range) -> Tensor:
+    films = [draw_phantom(seed, index).image for index in indices]
+    small = np.stack([cv2.resize(film, (224, 224), interpolation=cv2.INTER_AREA) for film in films])
+    return ((torch.from_numpy(small).float() / 255 - 0.5) / 0.25)[:, None].expand(-1, 3, -1, -1)
+
+
+def test_the_package_data_is_small() -> None:
+    assert sum(path.stat().st_size for path in WEIGHTS.iterdir()) < 4 * 2**20
+
+
+def test_a_missing_tensor_is_refused(tmp_path: Path) -> None:
+    weights = load_file(WEIGHTS / "demo.safetensors")
+    del weights["bias"]
+    save_file(weights, tmp_path / "demo.safetensors")
+    with pytest.raises(RuntimeError, match="bias"):
+        load_demo_network(tmp_path)
+
+
+def test_the_network_is_in_evaluation_mode(network: DemoNetwork) -> None:
+    assert not any(module.training for module in network.modules())
+
+
+@torch.inference_mode()
+def test_shapes_and_unit_length(network: DemoNetwork, tokenizer: Tokenizer) -> None:
+    images = torch.randn(2, 3, 224, 224)
+    text = _text(network, tokenizer, ["There is a mass.", "There is a nodule.", "Broken rib"])
+    patches = network.encode_image(images)
+    logits, saliency = network(images, text)
+    assert patches.shape[0] == 2
+    assert patches.shape[2:] == (28, 28)
+    assert text.shape == (3, patches.shape[1])
+    assert torch.allclose(patches.norm(dim=1), torch.ones(2, 28, 28), atol=1e-5)
+    assert torch.allclose(text.norm(dim=1), torch.ones(3), atol=1e-5)
+    assert logits.shape == (2, 3)
+    assert saliency.shape == (2, 3, 28, 28)
+    assert saliency.abs().max() <= 1 + 1e-5
+
+
+@torch.inference_mode()
+def test_the_logit_is_the_smooth_maximum_of_the_map(network: DemoNetwork, tokenizer: Tokenizer) -> None:
+    logits, saliency = network(_images(2, range(2)), _text(network, tokenizer, ["There is a mass."]))
+    scale, bias = float(network.log_scale.exp()), float(network.bias)
+    for image in range(2):
+        terms = [np.exp(scale * float(value)) for value in saliency[image, 0].flatten()]
+        assert float(logits[image, 0]) == pytest.approx(np.log(np.mean(terms)) + bias, abs=1e-3)
+
+
+@torch.inference_mode()
+def test_an_image_does_not_depend_on_its_batch(network: DemoNetwork, tokenizer: Tokenizer) -> None:
+    images = _images(2, range(4))
+    text = _text(network, tokenizer, ["There is a nodule.", "There is a fracture."])
+    logits, saliency = network(images, text)
+    for index in range(4):
+        alone, its_map = network(images[index : index + 1], text)
+        assert torch.allclose(alone[0], logits[index], atol=1e-4)
+        assert torch.allclose(its_map[0], saliency[index], atol=1e-4)
+
+
+@torch.inference_mode()
+def test_padding_does_not_change_a_sentence(network: DemoNetwork, tokenizer: Tokenizer) -> None:
+    alone = _text(network, tokenizer, ["There is a nodule."])
+    padded = _text(
+        network, tokenizer, ["There is a nodule.", "Evidence of plate-like atelectasis is seen, and more words"]
+    )
+    assert torch.allclose(alone[0], padded[0], atol=1e-5)
+
+
+@torch.inference_mode()
+def test_it_tells_present_from_absent_findings_and_points_at_them(network: DemoNetwork, tokenizer: Tokenizer) -> None:
+    count = 40
+    text = _text(network, tokenizer, [f"There is {finding.lower()}." for finding in FINDINGS])
+    logits, saliency = network(_images(5, range(count)), text)
+    present = [draw_phantom(5, index).masks for index in range(count)]
+    right = pairs = 0.0
+    hits = []
+    for column, finding in enumerate(FINDINGS):
+        for ill in (index for index in range(count) if finding in present[index]):
+            for other in (index for index in range(count) if finding not in present[index]):
+                right += float(logits[ill, column] > logits[other, column])
+                pairs += 1
+            row, patch = divmod(int(saliency[ill, column].argmax()), 28)
+            mask = cv2.resize(present[ill][finding].astype(np.float32), (28, 28), interpolation=cv2.INTER_AREA)
+            hits.append(float(mask[row, patch] > 0))
+    assert right / pairs > 0.85
+    assert np.mean(hits) > 0.5

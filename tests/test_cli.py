@@ -1,0 +1,114 @@
+"""Names, options and everything that a user can get wrong: one paragraph and the right exit status."""
+
+from __future__ import annotations
+
+import pytest
+
+from xbench.shipped import resolve_config, shipped, summary
+
+
+def assert_one_paragraph(run, status: int, *fragments: str) -> None:
+    assert run.status == status
+    paragraph = run.errors.strip().splitlines()[-1]
+    assert paragraph.startswith("error: ")
+    assert "Traceback" not in run.errors
+    for fragment in fragments:
+        assert fragment in paragraph
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "fragments"),
+    [
+        pytest.param(["--data.unreadable", "[3]"], 1, ["square-003", "broken", "--data.on_error skip"], id="image"),
+        pytest.param(
+            ["--data.images", "2", "--data.unreadable", "[0, 1]", "--data.on_error", "skip"],
+            1,
+            ["none of the 2 images", "square-000"],
+            id="all images unreadable",
+        ),
+        pytest.param(["--model.fault", "nan"], 1, ["NaN", "saliency", "square-003", "Square"], id="nan"),
+        pytest.param(["--model.fault", "shape"], 1, ["logits (4, 1)", "(4, 3)"], id="shape"),
+        pytest.param(["--data.images", "0"], 1, ["no image"], id="zero images"),
+        pytest.param(["--data.limit", "0"], 2, ["--data.limit 0"], id="limit 0"),
+        pytest.param(["--data.split", "val"], 2, ["--data.split val", "test"], id="split"),
+        pytest.param(["--data.gamma", "1.5"], 2, ["--data.gamma 1.5"], id="gamma"),
+        pytest.param(["--data.batch_size", "0"], 2, ["--data.batch_size 0"], id="batch size"),
+        pytest.param(["--data.limits", "3"], 2, ["limits", "toys.Squares"], id="unknown option"),
+        pytest.param(["--data.limit", "three"], 2, ["limit"], id="wrong type"),
+        pytest.param(["--trainer.limit_test_batches", "0"], 2, ["--data.limit"], id="limit_test_batches 0"),
+        pytest.param(["--trainer.limit_test_batches", "1"], 2, ["--data.limit"], id="limit_test_batches 1"),
+        pytest.param(["--trainer.fast_dev_run", "true"], 2, ["--data.limit"], id="fast_dev_run"),
+        pytest.param(["--trainer.use_distributed_sampler", "true"], 2, ["twice"], id="distributed sampler"),
+        pytest.param(["--trainer.default_root_dir", "/proc/nope"], 1, ["/proc/nope"], id="unwritable folder"),
+        pytest.param(["--trainer.devices", "0"], 2, ["options"], id="devices"),
+        pytest.param(["--model", "xbench.models.instruments.CentrePrior"], 2, ["toys.Brightness"], id="other model"),
+        pytest.param(["--model.class_path", "xbench.models.instruments.Oracle"], 2, ["inherit"], id="class_path"),
+        pytest.param(["--data", "xbench.data.PhantomCXR"], 2, ["toys.Squares"], id="other dataset"),
+        pytest.param(["--config", "oracle_phantom"], 2, ["toys.Brightness"], id="second pair"),
+        pytest.param(["--config", "nothing_here"], 2, ["nothing_here", "demo", "oracle", "phantom"], id="no config"),
+        pytest.param(["--model", "no.such.Model"], 2, ["no.such.Model"], id="no class"),
+    ],
+)
+def test_bad_input(command, toy_config, options, status, fragments):
+    assert_one_paragraph(command("test", "--config", toy_config, *options), status, *fragments)
+
+
+def test_constant_maps_fail_the_run_but_keep_its_results(command, toy_config):
+    run = command("test", "--config", toy_config, "--model.fault", "constant")
+    assert_one_paragraph(run, 1, "17", "constant")
+    assert run.results["counts"]["constant_maps"]["count"] == 17
+    assert run.results["counts"]["constant_maps"]["first"][0] == {"image_id": "square-000", "finding": "Hole"}
+    # By the definitions: all zeros when normalised, and every pixel tied for the maximum.
+    scores = run.results["grounding"]["per_class"]["Square"]
+    areas = [row["region_area"] for row in run.rows if row["finding"] == "Square" and row["has_region"]]
+    assert scores["pointing_game"] == pytest.approx(sum(areas) / len(areas), abs=1e-12)
+    assert scores["dice_curve"][1:] == [0.0] * 100
+    assert run.results["classification"]["per_class"]["Square"]["auroc"] == 1
+
+
+def test_no_model_and_no_command(command):
+    assert_one_paragraph(command("test"), 2, "--config demo")
+    assert_one_paragraph(command("tset"), 2, "tset", "--help")
+    assert command().status == command("--help").status == 0
+
+
+def test_a_missing_configuration_names_what_exists(command):
+    run = command("test", "--config", "demo_fantom.yaml")
+    assert_one_paragraph(run, 2, "demo_phantom", "centre", "siim")
+
+
+def test_options_win_wherever_they_stand(command, toy_config):
+    run = command("test", "--data.limit", "5", "--config", toy_config)
+    assert run.results["counts"]["images"] == 5
+
+
+def test_a_second_configuration_of_the_same_class_edits_the_first(command, toy_config, tmp_path):
+    overlay = tmp_path / "overlay.yaml"
+    overlay.write_text("data: {init_args: {limit: 6}}\nmodel: {class_path: toys.Brightness}\n")
+    run = command("test", "--config", toy_config, "--config", overlay)
+    assert run.status == 0, run.errors
+    assert run.results["counts"]["images"] == 6
+
+
+def test_every_pair_resolves_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for model in shipped("models"):
+        for dataset in shipped("data"):
+            for name in (f"{model}_{dataset}", f"{model}_{dataset}.yaml"):
+                assert f"models/{model}.yaml" in resolve_config(name)
+                assert f"data/{dataset}.yaml" in resolve_config(name)
+    assert resolve_config("demo") == resolve_config("demo.yaml") == str(shipped("runs")["demo"])
+
+
+def test_every_shipped_configuration_says_what_it_is():
+    for kind in ("models", "data", "runs"):
+        for path in shipped(kind).values():
+            assert len(summary(path)) > 20, path
+
+
+def test_list(command):
+    listed = command("list").output
+    for word in ("oracle", "phantom", "siim", "Pneumothorax", "demo", "MODEL_DATASET"):
+        assert word in listed
+    assert "oracle" not in command("list", "datasets").output
+    assert_one_paragraph(command("list", "modells"), 2, "models")

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from xbench.geometry import FULL_VIEW, region_on_grid, saliency_on_grid
+from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+
+SIDES = st.integers(1, 9)
+REGIONS = st.tuples(SIDES, SIDES).flatmap(lambda shape: arrays(bool, shape))
+
+
+def share_of_cell(region: np.ndarray, size: tuple[int, int], row: int, column: int) -> Fraction:
+    """The covered share of one grid pixel, by adding up overlaps in exact fractions."""
+    (h, w), (rows, columns) = region.shape, size
+    top, bottom = Fraction(row * h, rows), Fraction((row + 1) * h, rows)
+    left, right = Fraction(column * w, columns), Fraction((column + 1) * w, columns)
+    area = Fraction(0)
+    for y in range(h):
+        for x in range(w):
+            if region[y, x]:
+                overlap_y = max(Fraction(0), min(bottom, Fraction(y + 1)) - max(top, Fraction(y)))
+                overlap_x = max(Fraction(0), min(right, Fraction(x + 1)) - max(left, Fraction(x)))
+                area += overlap_y * overlap_x
+    return area / ((bottom - top) * (right - left))
+
+
+def region_by_hand(region: np.ndarray, size: tuple[int, int], gamma: Fraction) -> list[list[bool]]:
+    shares = [[share_of_cell(region, size, row, column) for column in range(size[1])] for row in range(size[0])]
+    largest = max(max(row) for row in shares)
+    if 0 < largest < gamma:
+        return [[share == largest for share in row] for row in shares]
+    return [[share >= gamma for share in row] for row in shares]
+
+
+@settings(max_examples=150, deadline=None)
+@given(region=REGIONS, size=st.tuples(st.integers(1, 7), st.integers(1, 7)))
+def test_region_at_one_half(region: np.ndarray, size: tuple[int, int]) -> None:
+    assert region_on_grid(region, size).tolist() == region_by_hand(region, size, Fraction(1, 2))
+
+
+@settings(max_examples=150, deadline=None)
+@given(region=REGIONS, size=st.tuples(st.integers(1, 5), st.integers(1, 5)), percent=st.integers(1, 100))
+def test_region_at_any_gamma(region: np.ndarray, size: tuple[int, int], percent: int) -> None:
+    expected = region_by_hand(region, size, Fraction(percent, 100))
+    assert region_on_grid(region, size, gamma=percent / 100).tolist() == expected
+
+
+@pytest.mark.parametrize("percent", range(1, 101))
+def test_pixel_covered_by_exactly_gamma_belongs(percent: int) -> None:
+    """Beside a pixel that is covered in full, so that the rule for small regions cannot hide a miss."""
+    region = np.zeros((10, 20), bool)
+    region[:, 10:] = True
+    covered = np.zeros(100, bool)
+    covered[:percent] = True
+    region[:, :10] = covered.reshape(10, 10)
+    assert region_on_grid(region, (1, 2), gamma=percent / 100).tolist() == [[True, True]]
+    if percent > 1:
+        region[np.unravel_index(percent - 1, (10, 10))] = False
+        assert region_on_grid(region, (1, 2), gamma=percent / 100).tolist() == [[False, True]]
+
+
+def test_exactly_half_a_pixel_belongs() -> None:
+    region = np.zeros((4, 6), bool)
+    region[1:3, 1:5] = True
+    assert region_on_grid(region, (2, 3)).tolist() == [[False, True, False], [False, True, False]]
+    region[1:3, 0] = True
+    assert region_on_grid(region, (2, 3)).tolist() == [[True, True, False], [True, True, False]]
+
+
+def test_half_a_pixel_on_sides_that_do_not_divide() -> None:
+    """3 pixels onto 2: the middle one is cut in two, 1/3 of each side; with its neighbour's half that is 5/6."""
+    region = np.array([[True, False, False]])
+    assert region_on_grid(region, (1, 2), gamma=2 / 3).tolist() == [[True, False]]
+    region = np.array([[False, True, False]])
+    assert region_on_grid(region, (1, 2), gamma=1 / 3).tolist() == [[True, True]]
+
+
+def test_small_region_keeps_the_pixels_it_covers_most() -> None:
+    region = np.zeros((100, 100), bool)
+    region[39:41, 10:13] = True
+    region[90, 90] = True
+    on_grid = region_on_grid(region, (10, 10))
+    assert np.argwhere(on_grid).tolist() == [[3, 1], [4, 1]]
+    assert not region_on_grid(np.zeros((100, 100), bool), (10, 10)).any()
+
+
+def test_region_of_the_size_of_the_grid_is_itself() -> None:
+    region = np.random.default_rng(0).random((224, 224)) < 0.3
+    assert np.array_equal(region_on_grid(region, (224, 224)), region)
+
+
+def test_region_of_a_large_radiograph() -> None:
+    """Against averaging by reshape, on sides that the grid divides; and views of memory in any order."""
+    region = np.random.default_rng(1).random((2240, 2688)) < 0.5
+    shares = region.reshape(224, 10, 224, 12).sum(axis=(1, 3))
+    assert np.array_equal(region_on_grid(region, (224, 224)), shares >= 60)
+    flipped = region[::-1, ::-1]
+    assert np.array_equal(region_on_grid(flipped, (224, 224)), (shares >= 60)[::-1, ::-1])
+    assert np.array_equal(region_on_grid(region.T, (224, 224)), (shares >= 60).T)
+
+
+# Saliency
+
+
+def saliency_by_hand(saliency: np.ndarray, view: tuple[float, ...], size: tuple[int, int]) -> np.ndarray:
+    (h, w), (left, top, right, bottom) = saliency.shape, view
+    on_grid = np.full(size, np.nan)
+    for row in range(size[0]):
+        for column in range(size[1]):
+            y = ((row + 0.5) / size[0] - top) / (bottom - top)
+            x = ((column + 0.5) / size[1] - left) / (right - left)
+            if not (0 <= y <= 1 and 0 <= x <= 1):
+                continue
+            y, x = min(max(y * h - 0.5, 0), h - 1), min(max(x * w - 0.5, 0), w - 1)
+            y0, x0 = int(y), int(x)
+            y1, x1 = min(y0 + 1, h - 1), min(x0 + 1, w - 1)
+            above = saliency[y0, x0] * (x0 + 1 - x) + saliency[y0, x1] * (x - x0)
+            below = saliency[y1, x0] * (x0 + 1 - x) + saliency[y1, x1] * (x - x0)
+            on_grid[row, column] = above * (y0 + 1 - y) + below * (y - y0)
+    return np.where(np.isnan(on_grid), np.nanmin(on_grid), on_grid)
+
+
+VIEWS = {
+    "crop of the width": (0.14, 0.0, 0.86, 1.0),
+    "crop of the height": (0.0, 0.203, 1.0, 0.801),
+    "crop of both": (0.11, 0.07, 0.93, 0.88),
+    "off the centre": (0.3, 0.1, 0.7, 0.35),
+    "padded width": (-0.207, 0.0, 1.207, 1.0),
+    "padded height": (0.0, -0.4, 1.0, 1.41),
+    "padded and cropped": (-0.1, 0.12, 1.1, 0.89),
+    "nearly full": (0.0, 0.0, 0.999, 1.0),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+@pytest.mark.parametrize("shape", [(7, 7), (14, 9), (1, 3)])
+def test_saliency_of_a_part_or_more(view: tuple[float, ...], shape: tuple[int, int]) -> None:
+    saliency = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
+    on_grid = saliency_on_grid(saliency, torch.tensor([view]), (29, 37))
+    expected = saliency_by_hand(saliency[0].double().numpy(), view, (29, 37))
+    np.testing.assert_allclose(on_grid[0], expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(7, 7), (14, 9), (224, 224), (1, 1)])
+def test_saliency_of_the_whole(shape: tuple[int, int]) -> None:
+    saliency = torch.randn(2, *shape, generator=torch.Generator().manual_seed(1))
+    on_grid = saliency_on_grid(saliency, torch.tensor([FULL_VIEW] * 2), (224, 224))
+    expected = F.interpolate(saliency[None], (224, 224), mode="bilinear", align_corners=False)[0]
+    assert torch.equal(on_grid, expected)
+    small = saliency_on_grid(saliency[:, :9, :9], torch.tensor([FULL_VIEW] * 2), (31, 23))
+    by_hand = saliency_by_hand(saliency[1, :9, :9].double().numpy(), FULL_VIEW, (31, 23))
+    np.testing.assert_allclose(small[1], by_hand, rtol=0, atol=2e-5)
+
+
+def test_unseen_pixels_get_the_least_visible_value() -> None:
+    saliency = torch.arange(1.0, 17.0).reshape(1, 4, 4)
+    on_grid = saliency_on_grid(saliency, torch.tensor([[0.25, 0.0, 0.75, 1.0]]), (8, 8))[0]
+    assert (on_grid[:, [0, 1, 6, 7]] == on_grid[:, 2:6].min()).all()
+    assert on_grid[:, 2:6].min() == on_grid[0, 2]
+    assert (on_grid[-1, 2:6] > on_grid[0, 2]).all()
+    padded = saliency_on_grid(saliency, torch.tensor([[-0.5, 0.0, 1.5, 1.0]]), (8, 8))[0]
+    assert padded.max() < 15.5, "the outer columns lie in the padding"
+
+
+def test_mixed_batch_is_every_image_alone() -> None:
+    saliency = torch.randn(5, 6, 8, generator=torch.Generator().manual_seed(2))
+    crop, pad = list(VIEWS["crop of both"]), list(VIEWS["padded width"])
+    views = torch.tensor([crop, list(FULL_VIEW), pad, list(FULL_VIEW), crop])
+    together = saliency_on_grid(saliency, views, (20, 21))
+    for index in range(5):
+        alone = saliency_on_grid(saliency[index : index + 1], views[index : index + 1], (20, 21))
+        torch.testing.assert_close(together[index], alone[0], rtol=0, atol=1e-6)
+
+
+def test_nothing_and_half_precision() -> None:
+    nothing = saliency_on_grid(torch.empty(0, 7, 7), torch.empty(0, 4), (5, 6))
+    assert nothing.shape == (0, 5, 6) and nothing.dtype == torch.float32
+    for view in (FULL_VIEW, VIEWS["crop of both"]):
+        half = torch.randn(1, 7, 7, generator=torch.Generator().manual_seed(3)).bfloat16()
+        on_grid = saliency_on_grid(half, torch.tensor([view]), (9, 9))
+        assert on_grid.dtype == torch.float32
+        assert torch.equal(on_grid, saliency_on_grid(half.float(), torch.tensor([view]), (9, 9)))
+
+
+@pytest.mark.parametrize("shape", [(300, 417), (417, 300), (512, 512), (601, 380)])
+@pytest.mark.parametrize("geometry", ["crop", "stretch"])
+def test_what_the_model_is_shown_comes_back_in_its_place(shape: tuple[int, int], geometry: str) -> None:
+    """Preprocess a radiograph that is white on a box, take the model input for the map: the map is the box."""
+    steps = [PillowResize(96), CentreCrop(96)] if geometry == "crop" else stretch((96, 96))
+    preprocessing = Preprocessing(steps)
+    generator = np.random.default_rng(sum(shape))
+    for _ in range(4):
+        (top, bottom), (left, right) = (np.sort(generator.uniform(0.22, 0.78, 2)) * side for side in shape)
+        region = np.zeros(shape, bool)
+        region[int(top) : int(bottom) + 30, int(left) : int(right) + 30] = True
+        pixels, view = preprocessing(region.astype(np.uint8) * 255)
+        found = saliency_on_grid(pixels[:1], torch.tensor([view]), (224, 224))[0].numpy() > 0.5
+        expected = region_on_grid(region, (224, 224))
+        for axis in (0, 1):
+            edges = [np.flatnonzero(mask.any(axis=axis))[[0, -1]] for mask in (found, expected)]
+            assert np.abs(edges[0] - edges[1]).max() <= 2
+        centres = [np.argwhere(mask).mean(axis=0) for mask in (found, expected)]
+        assert np.abs(centres[0] - centres[1]).max() < 0.75

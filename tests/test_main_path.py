@@ -1,0 +1,212 @@
+"""A whole run against an evaluation written out naively: image by image, threshold by threshold, pixel by pixel."""
+
+from __future__ import annotations
+
+import csv
+import math
+
+import cv2
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.nn.functional as F
+from toys import Brightness, Squares
+
+from xbench.geometry import region_on_grid
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """Scores of every pair, by plain loops."""
+    data, model = Squares(num_workers=0), Brightness()
+    findings = data.findings
+    queries = model.encode_prompts([list(model.default_prompts(finding)) for finding in findings])
+    pairs = {}
+    for record in data.read_records(annotated=True):
+        radiograph = data.load(record)
+        pixels = cv2.resize(radiograph.image, (56, 56), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
+        output = model(torch.from_numpy(pixels).expand(1, 3, -1, -1), queries)
+        # Map by map: PyTorch has another kernel for exactly three channels, which rounds differently.
+        maps = [
+            F.interpolate(one[None, None], size=(224, 224), mode="bilinear", align_corners=False)[0, 0].numpy()
+            for one in output.saliency[0]
+        ]
+        for c, finding in enumerate(findings):
+            scores = {"logit": output.logits[0, c].item(), "probability": output.probabilities[0, c].item()}
+            if record.labels.get(finding) == 1:
+                region = region_on_grid(radiograph.regions[finding], (224, 224))
+                raw = maps[c]
+                ties = raw == raw.max()
+                scores["pointing_hit"] = (ties & region).sum() / ties.sum()
+                normalised = (raw - raw.min()) / (raw.max() - raw.min())
+                for k in range(101):
+                    mask = normalised >= np.float32(k / 100)
+                    both, either = (mask & region).sum(), (mask | region).sum()
+                    scores[f"dice {k}"] = 2 * both / (mask.sum() + region.sum())
+                    scores[f"iou {k}"] = both / either
+                scores["area"] = region.sum() / 224**2
+            pairs[record.image_id, finding] = (record.labels.get(finding, -1), scores)
+    return pairs
+
+
+def test_results_equal_plain_loops(command, toy_config, expected):
+    run = command("test", "--config", toy_config)
+    assert run.status == 0
+    results = run.results
+
+    assert results["counts"]["images"] == 20
+    assert len(run.rows) == len(expected) == 60
+    for row in run.rows:
+        label, scores = expected[row["image_id"], row["finding"]]
+        assert row["label"] == label
+        assert row["has_region"] == (label == 1)
+        assert row["logit"] == scores["logit"]
+        # PyTorch's sigmoid rounds the end of a tensor differently from its middle.
+        assert row["probability"] == pytest.approx(scores["probability"], rel=1e-6)
+        if label == 1:
+            # Fractions of whole numbers in float64: not a bit of difference.
+            assert row["pointing_hit"] == scores["pointing_hit"]
+            assert row["dice"] == scores["dice 50"]
+            assert row["iou"] == scores["iou 50"]
+            assert row["region_area"] == scores["area"]
+        else:
+            assert row["pointing_hit"] is row["dice"] is row["iou"] is row["region_area"] is None
+
+    for finding in ("Square", "Hole"):
+        valid = [scores for (_, name), (label, scores) in expected.items() if name == finding and label == 1]
+        grounding = results["grounding"]["per_class"][finding]
+        assert grounding["count"] == len(valid)
+
+        def mean(key, scores=valid):
+            return sum(pair[key] for pair in scores) / len(scores)
+
+        # Sums are kept in multiples of 2**-40, so means may differ by 5e-13.
+        close = dict(rel=0, abs=1e-12)
+        dice, iou = [mean(f"dice {k}") for k in range(101)], [mean(f"iou {k}") for k in range(101)]
+        assert grounding["dice_curve"] == pytest.approx(dice, **close)
+        assert grounding["iou_curve"] == pytest.approx(iou, **close)
+        assert grounding["pointing_game"] == pytest.approx(mean("pointing_hit"), **close)
+        assert grounding["dice_fixed"] == pytest.approx(dice[50], **close)
+        assert grounding["iou_fixed"] == pytest.approx(iou[50], **close)
+        assert grounding["dice_best"] == pytest.approx(max(dice), **close)
+        assert grounding["iou_best"] == pytest.approx(max(iou), **close)
+        assert dice[round(100 * grounding["dice_best_threshold"])] == pytest.approx(max(dice), **close)
+        assert iou[round(100 * grounding["iou_best_threshold"])] == pytest.approx(max(iou), **close)
+
+        labelled = [(label, s["probability"]) for (_, name), (label, s) in expected.items() if name == finding]
+        positives = [p for label, p in labelled if label == 1]
+        negatives = [p for label, p in labelled if label == 0]
+        recognition = results["classification"]["per_class"][finding]
+        wins = sum((p > n) + (p == n) / 2 for p in positives for n in negatives)
+        assert recognition["auroc"] == pytest.approx(wins / len(positives) / len(negatives), **close)
+        right = sum((p >= 0.5) == bool(label) for label, p in labelled)
+        assert recognition["accuracy"] == pytest.approx(right / len(labelled), **close)
+        assert (recognition["positives"], recognition["negatives"]) == (len(positives), len(negatives))
+
+    ghost = results["grounding"]["per_class"]["Ghost"]
+    assert ghost["count"] == 0
+    assert {value for key, value in ghost.items() if key != "count"} == {None}
+    macro = results["grounding"]["macro"]
+    for name in ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best"):
+        per_class = results["grounding"]["per_class"]
+        assert macro[name] == pytest.approx((per_class["Square"][name] + per_class["Hole"][name]) / 2, abs=1e-15)
+
+
+def test_text_is_encoded_once(command, toy_config, monkeypatch):
+    models = []
+    original = Brightness.__init__
+    monkeypatch.setattr(Brightness, "__init__", lambda self, *a, **k: (models.append(self), original(self, *a, **k))[1])
+    assert command("test", "--config", toy_config).status == 0
+    assert [model.encoded for model in models] == [1]
+
+
+def test_results_do_not_depend_on_batch_size(command, toy_config):
+    # True for this model alone, whose arithmetic treats each image by itself.
+    first, second = (command("test", "--config", toy_config, "--data.batch_size", size) for size in ("3", "20"))
+    assert first.results["grounding"] == second.results["grounding"]
+    for one, two in zip(first.rows, second.rows, strict=True):
+        assert one.pop("probability") == pytest.approx(two.pop("probability"), rel=1e-6)
+        assert one == two
+
+
+def test_two_runs_give_the_same_bytes(command, toy_config):
+    first, second = command("test", "--config", toy_config), command("test", "--config", toy_config)
+    assert first.folder != second.folder
+    for name in ("per_class.csv", "per_image.parquet", "config.yaml"):
+        assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes()
+    one, two = first.results, second.results
+    assert one.pop("provenance").keys() == two.pop("provenance").keys()
+    assert one == two
+
+
+def test_per_class_csv_holds_the_numbers_of_results_json(command, toy_config):
+    run = command("test", "--config", toy_config)
+    rows = {row["finding"]: row for row in csv.DictReader((run.folder / "per_class.csv").open())}
+    assert list(rows) == ["Square", "Hole", "Ghost", "macro"]
+    results = run.results
+    for part in ("grounding", "classification"):
+        for finding, scores in {**results[part]["per_class"], "macro": results[part]["macro"]}.items():
+            for name, value in scores.items():
+                if not name.endswith("_curve"):
+                    assert rows[finding][name] == ("" if value is None else str(value))
+
+
+def test_saved_configuration_repeats_the_run(command, toy_config):
+    first = command("test", "--config", toy_config, "--data.limit", "7", "--model.gain", "3.5")
+    assert first.results["counts"]["images"] == 7
+    again = command("test", "--config", first.folder / "config.yaml")
+    assert again.status == 0
+    assert again.rows == first.rows
+
+
+def test_skipped_images_are_counted_and_named(command, toy_config):
+    # Positions 4 to 7 are a whole batch.
+    options = ("--data.unreadable", "[1, 4, 5, 6, 7]", "--data.on_error", "skip")
+    run = command("test", "--config", toy_config, *options)
+    assert run.status == 0
+    assert run.results["counts"]["images"] == 15
+    skipped = run.results["counts"]["skipped"]
+    assert [entry["image_id"] for entry in skipped] == [f"square-00{i}" for i in (1, 4, 5, 6, 7)]
+    assert "broken" in skipped[0]["reason"]
+    assert "5 images" in run.output
+    assert len(run.rows) == 45
+
+
+def test_provenance(command, toy_config):
+    provenance = command("test", "--config", toy_config).results["provenance"]
+    assert provenance["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+    assert provenance["seed"] == 0
+    assert provenance["model"]["prompts"]["Hole"] == ["a dark Hole"]
+    assert provenance["data"]["grid"] == [224, 224]
+    assert all(math.isfinite(seconds) for seconds in provenance["seconds"].values())
+
+
+def test_other_grid_and_thresholds(command, toy_config, tmp_path):
+    overlay = tmp_path / "eleven.yaml"
+    overlay.write_text(
+        "trainer:\n  callbacks:\n"
+        "    - {class_path: xbench.callbacks.evaluation.Evaluation, init_args: {thresholds: 11, ties: any}}\n"
+        "    - {class_path: xbench.callbacks.results_writer.ResultsWriter}\n"
+    )
+    run = command("test", "--config", toy_config, "--config", overlay, "--data.grid", "[80, 64]")
+    assert run.status == 0, run.errors
+    results = run.results
+    assert results["grounding"]["thresholds"] == [k / 10 for k in range(11)]
+    # At native resolution the region is exactly the 12 x 10 square that was drawn.
+    areas = {row["region_area"] for row in run.rows if row["has_region"]}
+    assert areas == {120 / (80 * 64)}
+
+
+def test_predict_needs_no_annotations(command, toy_config, expected):
+    run = command("predict", "--config", toy_config, "--data.unreadable", "[3]", "--data.on_error", "skip")
+    assert run.status == 0, run.errors
+    assert "square-003" in run.output
+    rows = pq.read_table(run.folder / "predictions.parquet").to_pylist()
+    assert len(rows) == 57
+    for row in rows:
+        assert row["logit"] == expected[row["image_id"], row["finding"]][1]["logit"]
+    with np.load(run.folder / rows[0]["file"]) as maps:
+        assert maps["saliency"].shape == (3, 56, 56)
+        assert maps["view"].tolist() == [0, 0, 1, 1]
+        assert maps["findings"].tolist() == ["Square", "Hole", "Ghost"]

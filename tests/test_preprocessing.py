@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import pickle
+from fractions import Fraction
+from typing import Literal
+
+import albumentations as A
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from open_clip import image_transform
+from PIL import Image
+
+from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+SHAPES = [(1, 1), (31, 33), (32, 32), (64, 32), (65, 33), (33, 65), (299, 224), (512, 427), (2048, 1531), (3001, 2500)]
+
+
+def noise(height: int, width: int) -> np.ndarray:
+    return np.random.default_rng(height * 10_000 + width).integers(0, 256, (height, width), dtype=np.uint8)
+
+
+def view_by_hand(shape: tuple[int, int], size: int) -> list[float]:
+    """Resize of the shorter side, then central crop, in integers: left, top, right, bottom."""
+    sides = []
+    for side in shape:
+        resized = size if side == min(shape) else size * side // min(shape)
+        offset = round(Fraction(resized - size, 2))
+        sides.append((offset / resized, (offset + size) / resized))
+    (top, bottom), (left, right) = sides
+    return [left, top, right, bottom]
+
+
+def check_resize_and_crop(shape: tuple[int, int], size: int, interpolation: Literal["bilinear", "bicubic"]) -> None:
+    image = noise(*shape)
+    ours = Preprocessing([PillowResize(size, interpolation=interpolation), CentreCrop(size)], MEAN, STD)
+    pixels, view = ours(image)
+    theirs = image_transform(size, is_train=False, mean=MEAN, std=STD, interpolation=interpolation)
+    assert torch.equal(pixels, theirs(Image.fromarray(image)))
+    assert pixels.dtype == torch.float32
+    np.testing.assert_allclose(view, view_by_hand(shape, size), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("shape", [(s + a, s + b) for s in (32, 63) for a in range(3) for b in range(3)] + SHAPES[1:-1])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_resize_and_crop_is_open_clips(shape: tuple[int, int], interpolation: Literal["bilinear", "bicubic"]) -> None:
+    check_resize_and_crop(shape, 32, interpolation)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=st.tuples(st.integers(1, 200), st.integers(1, 200)), size=st.integers(1, 40))
+def test_resize_and_crop_of_any_size(shape: tuple[int, int], size: int) -> None:
+    check_resize_and_crop(shape, size, "bicubic")
+
+
+def test_usual_size() -> None:
+    check_resize_and_crop((1024, 841), 224, "bicubic")
+    check_resize_and_crop((2544, 3056), 224, "bicubic")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_full_view_is_exact(shape: tuple[int, int]) -> None:
+    image = noise(*shape)
+    for geometry in (stretch((224, 224)), stretch((37, 53)), [PillowResize(224, "both")]):
+        pixels, view = Preprocessing(geometry)(image)
+        assert view == (0, 0, 1, 1)
+    assert pixels.shape == (3, 224, 224)
+    if shape[0] == shape[1]:
+        assert Preprocessing([PillowResize(64), CentreCrop(64)])(image)[1] == (0, 0, 1, 1)
+
+
+def test_squash_is_open_clips() -> None:
+    for shape in ((45, 33), (20, 100), (300, 200)):
+        theirs = image_transform(32, is_train=False, resize_mode="squash")(Image.fromarray(noise(*shape)))
+        assert torch.equal(Preprocessing([PillowResize(32, "both")], MEAN, STD)(noise(*shape))[0], theirs)
+
+
+def test_stretch_averages_areas() -> None:
+    image = noise(120, 90)
+    pixels, _ = Preprocessing(stretch((12, 30)), mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))(image)
+    averaged = image.reshape(12, 10, 30, 3).mean(axis=(1, 3))
+    for channel, (mean, std) in enumerate(((0.1, 0.5), (0.2, 0.25), (0.3, 2.0))):
+        expected = (averaged / 255 - mean) / std
+        np.testing.assert_allclose(pixels[channel], expected, rtol=0, atol=0.51 / 255 / std)
+
+
+def test_image_of_the_wanted_size_is_untouched() -> None:
+    image = noise(32, 32)
+    for geometry in ([PillowResize(32), CentreCrop(32)], stretch((32, 32)), [PillowResize(32, "both")]):
+        pixels, _ = Preprocessing(geometry)(image)
+        assert torch.equal(pixels, torch.from_numpy(image).div(255).expand(3, -1, -1))
+
+
+GEOMETRIES = {
+    "resize and crop": lambda: [PillowResize(64), CentreCrop(64)],
+    "crop off the middle of a larger resize": lambda: [PillowResize(80), CentreCrop(64)],
+    "stretch": lambda: stretch((64, 64)),
+    "stretch and crop": lambda: [PillowResize(72, "both"), CentreCrop(64)],
+    "longest and pad": lambda: [PillowResize(64, "longest"), A.PadIfNeeded(64, 64, border_mode=cv2.BORDER_CONSTANT)],
+    "longest, pad, crop": lambda: [
+        PillowResize(73, "longest"),
+        A.PadIfNeeded(73, 73, border_mode=cv2.BORDER_CONSTANT),
+        A.CenterCrop(64, 64),
+    ],
+}
+
+
+@pytest.mark.parametrize("shape", [(400, 300), (300, 400), (353, 511), (301, 300), (320, 320)])
+@pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES.keys())
+def test_bright_spot_is_where_the_view_says(geometry: object, shape: tuple[int, int]) -> None:
+    preprocessing = Preprocessing(geometry())  # type: ignore[operator]
+    for down, across in ((0.3, 0.35), (0.5, 0.5), (0.71, 0.6)):
+        y, x = round(down * shape[0]), round(across * shape[1])
+        image = np.zeros(shape, np.uint8)
+        image[y - 6 : y + 6, x - 6 : x + 6] = 255
+        pixels, view = preprocessing(image)
+        left, top, right, bottom = view
+        bright = pixels[0].double().numpy()
+        rows, columns = (np.arange(side) + 0.5 for side in bright.shape)
+        found_y = (bright.sum(axis=1) @ rows / bright.sum()) / bright.shape[0]
+        found_x = (bright.sum(axis=0) @ columns / bright.sum()) / bright.shape[1]
+        # A tenth of a pixel of the model input, at most.
+        assert top + (bottom - top) * found_y == pytest.approx(y / shape[0], abs=0.1 / 64)
+        assert left + (right - left) * found_x == pytest.approx(x / shape[1], abs=0.1 / 64)
+
+
+@pytest.mark.parametrize("extra", range(6))
+def test_odd_remainders_of_a_crop(extra: int) -> None:
+    """Of 1, 5, 9 ... surplus columns the smaller half goes on the left, of 3, 7 ... the larger: halves go to even."""
+    image = np.tile(np.arange(32 + extra, dtype=np.uint8), (32, 1))
+    pixels, view = Preprocessing([CentreCrop(32)])(image)
+    first = [0, 0, 1, 2, 2, 2][extra]
+    assert (pixels[0] * 255).round()[0].tolist() == list(range(first, first + 32))
+    np.testing.assert_allclose(view, [first / (32 + extra), 0, (first + 32) / (32 + extra), 1], rtol=0, atol=1e-6)
+
+
+def test_travels_to_data_workers() -> None:
+    preprocessing = Preprocessing([PillowResize(40), CentreCrop(32)], MEAN, STD)
+    copy = pickle.loads(pickle.dumps(preprocessing))
+    (pixels, view), (copied_pixels, copied_view) = preprocessing(noise(50, 70)), copy(noise(50, 70))
+    assert torch.equal(pixels, copied_pixels)
+    assert view == copied_view
+
+
+def test_image_is_left_as_it_was() -> None:
+    image = noise(32, 40)
+    before = image.copy()
+    Preprocessing([PillowResize(32), CentreCrop(32)])(image)[0].zero_()
+    assert np.array_equal(image, before)

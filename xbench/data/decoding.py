@@ -1,0 +1,262 @@
+"""Decoding of image files into 8-bit grey: PNG, JPEG and DICOM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+from pydicom import Dataset, dcmread, uid
+from pydicom.encaps import get_frame
+from pydicom.errors import InvalidDicomError
+from pydicom.filereader import read_file_meta_info
+from pydicom.pixels.decoders.base import get_decoder
+from pydicom.pixels.processing import apply_color_lut
+from pydicom.pixels.utils import pixel_array
+
+from xbench.errors import UserError
+
+__all__ = ["MAX_PIXELS", "decode_image"]
+
+MAX_PIXELS = 2**27
+"""Images of more pixels are refused before any memory is taken for them."""
+
+_DICOM_SUFFIXES = (".dcm", ".dicom")
+_LUMA = (0.299, 0.587, 0.114)
+
+_NATIVE = (uid.ImplicitVRLittleEndian, uid.ExplicitVRLittleEndian, uid.ExplicitVRBigEndian)
+
+# One decoder a format, never whichever happens to be installed: decoders of lossy JPEG differ by a grey level, and
+# results must not depend on the machine. Values are pydicom's name of the decoder and the package that brings it.
+_CODECS: dict[uid.UID, tuple[str, str]] = {
+    uid.RLELossless: ("pydicom", "pydicom"),
+    uid.JPEGBaseline8Bit: ("pillow", "pillow"),
+    **dict.fromkeys(
+        (uid.JPEGExtended12Bit, uid.JPEGLossless, uid.JPEGLosslessSV1, uid.JPEGLSLossless, uid.JPEGLSNearLossless),
+        ("pylibjpeg", "pylibjpeg pylibjpeg-libjpeg"),
+    ),
+    **dict.fromkeys(
+        (uid.JPEG2000Lossless, uid.JPEG2000, uid.HTJ2KLossless, uid.HTJ2KLosslessRPCL, uid.HTJ2K),
+        ("pylibjpeg", "pylibjpeg pylibjpeg-openjpeg"),
+    ),
+}
+
+
+class _RefusalError(Exception):
+    """A sentence about what is wrong with a file."""
+
+
+def decode_image(path: Path) -> NDArray[np.uint8]:
+    """Read a PNG, JPEG or DICOM file as a grey image, bright where the body attenuates.
+
+    A DICOM image goes through the modality LUT or rescale, then the first VOI LUT or, without one, the first window,
+    and is inverted if it is MONOCHROME1. Colour (RGB, YBR, palette) becomes its ITU-R BT.601 luma; transparency is
+    ignored.
+
+    The step to 8 bits: an image stored in 8 unsigned bits that none of those tags changes is taken as it is. Any other
+    (more or fewer bits, signed, 16-bit PNG, LUT, window, palette) is stretched linearly from its own minimum and
+    maximum, after windowing, to 0 and 255, and rounded to nearest. A constant one becomes all zeros.
+
+    Args:
+        path: The file. DICOM is told by the letters DICM at byte 128 or by its name, `.dcm` or `.dicom`.
+
+    Returns:
+        (H, W) uint8, in the pixels of the file.
+
+    Raises:
+        UserError: The file is missing, empty, damaged, not an image, of several frames, larger than `MAX_PIXELS`, or
+            compressed in a way that no installed package decodes. Whatever a file holds, nothing else is raised.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(132)
+        if not head:
+            raise _RefusalError("the file is empty")
+        if head[128:] == b"DICM" or path.suffix.lower() in _DICOM_SUFFIXES:
+            return _decode_dicom(path)
+        return _decode_picture(path)
+    except _RefusalError as error:
+        reason = str(error)
+    except (UnidentifiedImageError, InvalidDicomError):
+        reason = f"it is not a {'DICOM' if path.suffix.lower() in _DICOM_SUFFIXES else 'PNG, JPEG or DICOM'} file"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    # The parsers meet arbitrary bytes here, and raise almost anything at them.
+    except Exception as error:
+        reason = f"the file is damaged ({type(error).__name__}: {error})"
+    raise UserError(f"{path} cannot be decoded: {' '.join(reason.split())[:500]}.")
+
+
+def _decode_picture(path: Path) -> NDArray[np.uint8]:
+    with Image.open(path, formats=("PNG", "JPEG")) as picture:
+        _check_size(picture.height, picture.width)
+        if getattr(picture, "n_frames", 1) > 1:
+            raise _RefusalError("it holds several frames, and which one to score is not for us to guess")
+        if picture.mode.startswith("I"):
+            return _stretch(np.array(picture, np.float64))
+        return np.array(picture.convert("L"))
+
+
+def _decode_dicom(path: Path) -> NDArray[np.uint8]:
+    # Before the rest of the header, which a deflated file would inflate to any size.
+    syntax = read_file_meta_info(path).get("TransferSyntaxUID")
+    decoder = _find_decoder(syntax)
+    header = dcmread(path)
+    for tag in ("PixelData", "Rows", "Columns", "BitsStored", "PhotometricInterpretation"):
+        if header.get(tag) is None:
+            raise _RefusalError(f"the DICOM header lacks {tag}")
+    if int(header.get("NumberOfFrames") or 1) != 1:
+        raise _RefusalError(f"it holds {header.NumberOfFrames} frames, and which one to score is not for us to guess")
+    _check_size(int(header.Rows), int(header.Columns))
+    if decoder and syntax != uid.RLELossless:
+        _check_codestream(get_frame(header.PixelData, 0, number_of_frames=1), int(header.Rows), int(header.Columns))
+    stored = pixel_array(header, decoding_plugin=decoder)
+
+    photometric = str(header.PhotometricInterpretation).strip()
+    if stored.ndim != (2 if photometric.startswith(("MONOCHROME", "PALETTE")) else 3):
+        raise _RefusalError(f"its pixels, {stored.shape}, are not {photometric}")
+    eight_bits = int(header.BitsStored) == 8 and stored.dtype.kind == "u" and stored.max() < 256
+    if photometric == "PALETTE COLOR":
+        return _stretch(apply_color_lut(stored, header) @ _LUMA)
+    if not photometric.startswith("MONOCHROME"):
+        luma = stored @ _LUMA
+        return np.rint(luma).astype(np.uint8) if eight_bits else _stretch(luma)
+    levels, places = _distinct(stored)
+    values = _voi(_modality(levels, header), header)
+    as_stored = eight_bits and values is levels
+    grey = values.astype(np.uint8) if as_stored else _stretch(values)
+    if photometric == "MONOCHROME1" and (as_stored or grey.any()):
+        # The same as max - value before the stretch.
+        grey = 255 - grey
+    return grey[places]
+
+
+def _distinct(stored: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.integer]]:
+    """The values that occur, and at each pixel the index of its value.
+
+    The tags act on each value by itself, so what takes a pass over millions of pixels takes one over these.
+    """
+    if stored.itemsize > 2:
+        levels, places = np.unique(stored, return_inverse=True)
+        return levels.astype(np.float64), places.reshape(stored.shape)
+    unsigned = np.dtype(f"u{stored.itemsize}")
+    codes = np.ascontiguousarray(stored).view(unsigned)
+    occurs = np.zeros(256**stored.itemsize, np.bool_)
+    occurs[codes] = True
+    levels = np.arange(len(occurs), dtype=unsigned).view(stored.dtype)[occurs]
+    return levels.astype(np.float64), (np.cumsum(occurs) - 1).astype(unsigned)[codes]
+
+
+def _find_decoder(syntax: uid.UID | None) -> str:
+    if syntax is None:
+        raise _RefusalError("the DICOM header does not say how its pixels are encoded (no TransferSyntaxUID)")
+    if syntax in _NATIVE:
+        return ""
+    if syntax not in _CODECS:
+        raise _RefusalError(f"its transfer syntax {syntax.name} ({syntax}) is not supported; convert the file")
+    decoder, packages = _CODECS[syntax]
+    if decoder not in get_decoder(syntax).available_plugins:
+        raise _RefusalError(f"its transfer syntax {syntax.name} ({syntax}) needs a codec: pip install {packages}")
+    return decoder
+
+
+def _check_size(height: int, width: int) -> None:
+    if height * width > MAX_PIXELS:
+        raise _RefusalError(f"it claims {width} x {height} pixels, more than the {MAX_PIXELS} that are read")
+
+
+def _check_codestream(frame: bytes, rows: int, columns: int) -> None:
+    """Refuse a compressed frame of another size than the header says, or without an end.
+
+    The decoders allocate what the frame claims and fill what is missing with grey.
+    """
+    size = _jpeg_size(frame) if frame[:2] == b"\xff\xd8" else _jpeg2000_size(frame)
+    if size != (rows, columns):
+        raise _RefusalError(
+            f"the DICOM header says {columns} x {rows} pixels, the compressed image inside {size[1]} x {size[0]}"
+        )
+    # A pad byte may follow the end-of-image marker.
+    if b"\xff\xd9" not in frame[-10:]:
+        raise _RefusalError("the compressed image inside is cut off")
+
+
+def _jpeg_size(frame: bytes) -> tuple[int, int]:
+    """Height and width in the frame header of a JPEG or JPEG-LS image (ITU-T T.81, B.2.2)."""
+    at = 2
+    while at + 9 <= len(frame) and frame[at] == 0xFF:
+        marker = frame[at + 1]
+        if marker in (0xC0, 0xC1, 0xC2, 0xC3, 0xF7):
+            return int.from_bytes(frame[at + 5 : at + 7]), int.from_bytes(frame[at + 7 : at + 9])
+        # Any number of fill bytes may precede a marker.
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(frame[at + 2 : at + 4])
+    raise _RefusalError("the compressed image inside is damaged")
+
+
+def _jpeg2000_size(frame: bytes) -> tuple[int, int]:
+    """Height and width in the main header of a JPEG 2000 image (ISO/IEC 15444-1, A.5.1), bare or in a JP2 file."""
+    at = frame.find(b"\xff\x4f\xff\x51")
+    if at < 0:
+        raise _RefusalError("the compressed image inside is damaged")
+    right, bottom, left, top = np.frombuffer(frame, ">u4", 4, at + 8).tolist()
+    return bottom - top, right - left
+
+
+def _modality(stored: NDArray[np.float64], header: Dataset) -> NDArray[np.float64]:
+    """Apply the modality LUT or rescale (DICOM PS3.3, C.11.1); return `stored` itself where there is none."""
+    if header.get("ModalityLUTSequence"):
+        return _look_up(stored, header.ModalityLUTSequence[0], header)
+    slope, intercept = header.get("RescaleSlope"), header.get("RescaleIntercept")
+    if slope is None or intercept is None or (slope == 1 and intercept == 0):
+        return stored
+    return stored * float(slope) + float(intercept)
+
+
+def _voi(values: NDArray[np.float64], header: Dataset) -> NDArray[np.float64]:
+    """Apply the first VOI LUT or window (DICOM PS3.3, C.11.2); return `values` itself where there is none."""
+    if header.get("VOILUTSequence"):
+        return _look_up(values, header.VOILUTSequence[0], header)
+    window = header.get("WindowCenter"), header.get("WindowWidth")
+    if None in window:
+        return values
+    # Alternative windows are further values of the same two tags.
+    centre, width = (float(np.ravel(value)[0]) for value in window)
+    function = str(header.get("VOILUTFunction") or "LINEAR").strip().upper()
+    if function == "LINEAR":
+        centre, width = centre - 0.5, width - 1
+    if width < 0 or (width == 0 and function != "LINEAR"):
+        raise _RefusalError(f"a {function} window of width {window[1]} is not defined")
+    if width == 0:
+        return (values > centre).astype(np.float64)
+    if function in ("LINEAR", "LINEAR_EXACT"):
+        return np.clip((values - centre) / width + 0.5, 0, 1)
+    if function == "SIGMOID":
+        # 1 / (1 + exp(-4 x)), written so that no exponential overflows.
+        return 0.5 + 0.5 * np.tanh(2 * (values - centre) / width)
+    raise _RefusalError(f"the window function {function} is not defined")
+
+
+def _look_up(values: NDArray[np.float64], item: Dataset, header: Dataset) -> NDArray[np.float64]:
+    """Map values through a LUT; those off its ends take its first and last entry (DICOM PS3.3, C.11.1.1)."""
+    count, first, _ = (int(number) for number in item.LUTDescriptor)
+    # 0 stands for 65536, and a signed reading of the count wraps.
+    count = count % 65536 or 65536
+    entries = item.LUTData
+    if isinstance(entries, bytes):
+        # 8-bit entries may be packed two to a word.
+        kind = "u1" if len(entries) < 2 * count else "<u2" if header.original_encoding[1] else ">u2"
+        entries = np.frombuffer(entries, kind, count)
+    table = np.ravel(entries).astype(np.float64)
+    if len(table) < count:
+        raise _RefusalError(f"a LUT of {count} entries holds {len(table)}")
+    places = np.clip(np.rint(values) - first, 0, count - 1)
+    return table[places.astype(np.int64)]
+
+
+def _stretch(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    low, high = values.min(), values.max()
+    if not np.isfinite(high - low):
+        raise _RefusalError("its values are not finite numbers")
+    if high == low:
+        return np.zeros(values.shape, np.uint8)
+    return np.rint((values - low) * 255 / (high - low)).astype(np.uint8)
