@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -358,3 +360,14 @@ def test_wrong_input_is_refused(metric: Metric, place: int, change: Any, message
 def test_wrong_options_are_refused(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("metric", [PointingGame(1), ThresholdSweep(1)], ids=["pointing game", "sweep"])
+def test_one_class_keeps_its_dimension(metric):
+    saliency = torch.rand(3, 1, 4, 4)
+    metric.update(saliency, torch.ones(3, 1, 8, 8, dtype=torch.bool), torch.ones(3, 1, dtype=torch.bool))
+    for again in (metric, pickle.loads(pickle.dumps(metric)), copy.deepcopy(metric)):
+        scores = again.compute()
+        assert scores["count"].tolist() == [3]
+        assert {len(value) for name, value in scores.items() if name != "thresholds"} == {1}
+        assert again.compute()["count"].shape == (1,)

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-import xbench.models
+from xbench.models import demo_network
 from xbench.models.demo_network import DemoNetwork, load_demo_network
 from xbench.phantom import FINDINGS, draw_phantom
 
-WEIGHTS = Path(next(iter(xbench.models.__path__))) / "weights"
+WEIGHTS = Path(demo_network.__file__).parent / "weights"
 
 
 @pytest.fixture(scope="module")

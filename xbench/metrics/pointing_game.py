@@ -7,7 +7,6 @@ from typing import get_args
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from xbench.metrics.functional import (
     TieRule,
@@ -18,6 +17,7 @@ from xbench.metrics.functional import (
     pointing_hits,
     to_fixed_point,
 )
+from xbench.metrics.per_class import PerClassMetric
 
 __all__ = ["PointingGame", "PointingGamePairs"]
 
@@ -37,7 +37,7 @@ class PointingGamePairs:
     hit: Tensor
 
 
-class PointingGame(Metric):
+class PointingGame(PerClassMetric):
     """Mean pointing game per class.
 
     A raw map is brought to the grid of the regions bilinearly (nothing happens to maps that have that size); a pair

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from xbench.metrics.functional import check_inputs, from_fixed_point, to_fixed_point
+from xbench.metrics.per_class import PerClassMetric
 from xbench.metrics.sweep import check_thresholds, sweep_pairs, threshold_values
 
 __all__ = ["ThresholdSweep", "ThresholdSweepPairs"]
@@ -31,7 +31,7 @@ class ThresholdSweepPairs:
     iou: Tensor
 
 
-class ThresholdSweep(Metric):
+class ThresholdSweep(PerClassMetric):
     """Mean Dice and IoU per class at each of T thresholds.
 
     A raw map is brought to the grid of the regions bilinearly (nothing happens to maps that have that size), stretched

@@ -1,0 +1,61 @@
+"""The README's own code: a model and a dataset outside the package, and the use from Python."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from pathlib import Path
+
+import cv2
+import pytest
+
+from xbench.phantom import draw_phantom
+
+README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+BLOCKS = re.findall(r"```(?:python|yaml)\n(.*?)```", README, flags=re.DOTALL)
+FILES = {match[1]: block for block in BLOCKS if (match := re.match(r"# (\S+\.(?:py|yaml))\n", block))}
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A working directory with the README's files and data that fit them."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    folder = tmp_path / "my_data" / "images"
+    folder.mkdir(parents=True)
+    with (tmp_path / "my_data" / "boxes.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["image", "x0", "y0", "x1", "y1"])
+        for index in range(12):
+            phantom = draw_phantom(7, index)
+            cv2.imwrite(str(folder / f"{index:02d}.png"), phantom.image)
+            box = ["", "", "", ""]
+            if "Nodule" in phantom.masks or index == 0:
+                rows, columns = phantom.masks.get("Nodule", phantom.image > 200).nonzero()
+                box = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+            table.writerow([f"{index:02d}.png", *box])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in FILES:
+        sys.modules.pop(name.removesuffix(".py"), None)
+
+
+def test_model_and_dataset_outside_the_package(workplace, command):
+    assert set(FILES) == {"my_model.py", "my_data.py", "my_pair.yaml"}
+    run = command("test", "--config", "my_pair.yaml", "--trainer.logger", "false", "--data.num_workers", "0")
+    assert run.status == 0, run.errors
+    results = run.results
+    assert (results["model"], results["dataset"]) == ("myvlm", "mydata")
+    assert results["counts"]["images"] == 12
+    positives = results["counts"]["per_finding"]["Nodule"]["positives"]
+    assert results["grounding"]["per_class"]["Nodule"]["count"] == positives > 0
+    assert results["provenance"]["model"]["prompts"]["Nodule"] == ["a chest radiograph showing nodule"]
+
+
+def test_use_from_python(tmp_path, monkeypatch, capsys):
+    (code,) = (block for block in BLOCKS if "trainer.test(" in block)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code.replace("images=50", "images=16"), "README.md", "exec"), {})
+    assert 0.3 < float(capsys.readouterr().out.splitlines()[-1]) <= 1
+    assert list(tmp_path.glob("demo_phantom/*/results.json"))
