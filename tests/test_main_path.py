@@ -177,7 +177,7 @@ def test_provenance(command, toy_config):
     provenance = command("test", "--config", toy_config).results["provenance"]
     assert provenance["versions"]["torch"].startswith(torch.__version__.split("+")[0])
     assert provenance["seed"] == 0
-    assert provenance["model"]["prompts"]["Hole"] == ["a dark Hole"]
+    assert provenance["prompts"]["Hole"] == ["a dark Hole"]
     assert provenance["data"]["grid"] == [224, 224]
     assert all(math.isfinite(seconds) for seconds in provenance["seconds"].values())
 

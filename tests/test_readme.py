@@ -50,7 +50,7 @@ def test_model_and_dataset_outside_the_package(workplace, command):
     assert results["counts"]["images"] == 12
     positives = results["counts"]["per_finding"]["Nodule"]["positives"]
     assert results["grounding"]["per_class"]["Nodule"]["count"] == positives > 0
-    assert results["provenance"]["model"]["prompts"]["Nodule"] == ["a chest radiograph showing nodule"]
+    assert results["provenance"]["prompts"]["Nodule"] == ["a chest radiograph showing nodule"]
 
 
 def test_use_from_python(tmp_path, monkeypatch, capsys):

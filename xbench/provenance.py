@@ -48,6 +48,7 @@ def collect_provenance(
     Returns:
         Nested plain values, ready for JSON.
     """
+    details = model.provenance()
     seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
     return {
         "versions": {"xbench": xbench.__version__, "python": platform.python_version()}
@@ -61,10 +62,12 @@ def collect_provenance(
             "processes": trainer.world_size,
             "nodes": trainer.num_nodes,
         },
-        "model": {"class": f"{type(model).__module__}.{type(model).__qualname__}", **model.provenance()},
+        "checkpoint_sha256": details.pop("checkpoint_sha256", None),
+        "annotation_sha256": {path.name: file_sha256(path) for path in data.annotation_files()},
+        "prompts": details.pop("prompts", None),
+        "model": {"class": f"{type(model).__module__}.{type(model).__qualname__}", **details},
         "data": {
             "class": f"{type(data).__module__}.{type(data).__qualname__}",
-            "annotation_sha256": {path.name: file_sha256(path) for path in data.annotation_files()},
             "batch_size": data.batch_size,
             "limit": data.limit,
             "grid": list(data.grid),

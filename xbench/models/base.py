@@ -52,7 +52,10 @@ class SaliencyModel(pl.LightningModule, ABC):
     predict_step = test_step
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the numbers depend on besides code: checkpoint, its digest, prompts ... as plain values."""
+        """Return what the numbers depend on besides code, as plain values.
+
+        `checkpoint_sha256` and `prompts` have places of their own in `results.json`; add whatever else there is.
+        """
         return {}
 
 
