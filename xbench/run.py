@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 from xbench.data.base import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
-from xbench.shipped import DEFAULTS, resolve_config
+from xbench.shipped import defaults, resolve_config
 
 __all__ = ["run"]
 
@@ -48,7 +48,7 @@ def run(command: str, options: Sequence[str]) -> None:
             load_from_checkpoint_support=False,
             parser_kwargs={
                 name: {
-                    "default_config_files": [str(DEFAULTS)],
+                    "default_config_files": [str(path) for path in defaults(name)],
                     "usage": f"python -m xbench.cli {name} --config NAME_OR_PATH [--model.X ...] [--data.X ...] "
                     "[--trainer.X ...]",
                 }
@@ -109,7 +109,9 @@ def _one_paragraph(message: str) -> str:
         )
     key = re.search(r'Parser key "([^"]+)"', message)
     problem = re.search(r"Problem with given class_path '([^']+)':\s*\n?\s*(.+)", message)
-    if key and problem:
+    if key and problem and (required := re.search(r"arguments are required: (.+)", problem[2])):
+        text = f"{problem[1]} needs {', '.join(f'--{key[1]}.{name.strip()}' for name in required[1].split(','))}."
+    elif key and problem:
         text = f"--{key[1]} {problem[1]}: {problem[2]}."
     else:
         text = re.sub(r"\s*\n[\s-]*", "; ", message.strip()) + "."
@@ -157,6 +159,13 @@ class _RunCLI(LightningCLI):
             help="A configuration file, or the name of a shipped one, such as demo or clip_siim; may be repeated.",
         )
         return parser
+
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(self.trainer_class, "trainer")
+        parser.set_defaults({f"trainer.{name}": value for name, value in self.trainer_defaults.items()})
+        # Parts are built in this order: a wrong data folder is found before weights are loaded.
+        parser.add_lightning_class_args(ChestXrayDataModule, "data", subclass_mode=True)
+        parser.add_lightning_class_args(SaliencyModel, "model", subclass_mode=True)
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
@@ -219,6 +228,8 @@ def _quieten() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    # A download that fails is reported in one paragraph, not once per retry.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     for message in (
         ".*does not have many workers.*",
         ".*LightningCLI's args parameter is intended to run from within Python.*",

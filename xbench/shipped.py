@@ -13,19 +13,21 @@ from typing import Literal
 import xbench.configs
 from xbench.errors import UserError
 
-__all__ = ["CONFIGS", "resolve_config", "shipped", "summary"]
+__all__ = ["CONFIGS", "defaults", "resolve_config", "shipped", "summary"]
 
 CONFIGS = Path(xbench.configs.__file__).parent
 """Folder of the shipped configurations."""
 
-DEFAULTS = CONFIGS / "defaults.yaml"
-"""What every run starts from."""
+
+def defaults(command: str) -> list[Path]:
+    """Return the files that `test` or `predict` starts from, the later over the earlier."""
+    return [CONFIGS / "defaults" / "run.yaml", CONFIGS / "defaults" / f"{command}.yaml"]
 
 
 def shipped(kind: Literal["models", "data", "runs"]) -> dict[str, Path]:
     """Return the shipped files of a kind by name, sorted: models, datasets, or whole runs of both."""
     folder = CONFIGS if kind == "runs" else CONFIGS / kind
-    return {path.stem: path for path in sorted(folder.glob("*.yaml")) if path != DEFAULTS}
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def summary(path: Path) -> str:

@@ -32,7 +32,8 @@ def encodings(draw: st.DrawFn) -> tuple[list[str], int, int]:
     for _ in range(draw(st.integers(1, 4))):
         left, numbers = height * width, []
         while left and (not numbers or draw(st.booleans())):
-            offset = draw(st.integers(0, left - 1))
+            # 0 is a run that touches the one before.
+            offset = draw(st.just(0) | st.integers(0, left - 1))
             numbers += [offset, draw(st.integers(1, left - offset))]
             left -= sum(numbers[-2:])
         rows.append(" ".join(map(str, numbers)))
@@ -56,6 +57,13 @@ def test_round_trip(seed, height, width):
     mask = np.random.default_rng(seed).random((height, width)) < 0.4
     mask[0, 0] = True
     np.testing.assert_array_equal(decode_relative_rle([encode_relative_rle(mask)], height, width), mask)
+
+
+def test_runs_that_touch():
+    rows = ["0 1 0 2 3 1 0 5", "2 1 0 1 0 1", "0 12"]
+    for chosen in (rows[:1], rows[:2], rows):
+        expected = np.logical_or.reduce([decode_slowly(row, 4, 3) for row in chosen])
+        np.testing.assert_array_equal(decode_relative_rle(chosen, 4, 3), expected)
 
 
 def test_order_of_rows_and_repeats_do_not_matter():

@@ -41,12 +41,16 @@ def decode_relative_rle(rows: Iterable[str], height: int, width: int) -> NDArray
                [0, 0, 1]])
     """
     masks = [{"counts": _counts(row, height * width), "size": [height, width]} for row in rows]
-    union = coco.merge(coco.frPyObjects(masks, height, width))
-    return coco.decode(union).astype(np.bool_, order="C")
+    # Not coco.merge: it never returns, or corrupts memory, when a count is 0 (two runs that touch).
+    drawn = coco.decode(coco.frPyObjects(masks, height, width))
+    return np.ascontiguousarray(drawn.any(axis=2))
 
 
 def _counts(row: str, pixels: int) -> list[int]:
-    """COCO's uncompressed counts: lengths of the runs, off and on in turn, that add up to the whole image."""
+    """COCO's uncompressed counts: lengths of the runs, off and on in turn, that add up to the whole image.
+
+    They must add up: pycocotools does not check, and fills what is missing with whatever lies in memory.
+    """
     numbers = row.split()
     # Python refuses to read numbers of thousands of digits with an error of its own.
     if not numbers or not all(number.isascii() and number.isdecimal() and len(number) < 20 for number in numbers):
