@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 
 import xbench
 from xbench.data.base import ChestXrayDataModule
@@ -61,6 +62,7 @@ def collect_provenance(
             "accelerator": trainer.accelerator.__class__.__name__.removesuffix("Accelerator").lower(),
             "processes": trainer.world_size,
             "nodes": trainer.num_nodes,
+            "threads": torch.get_num_threads(),
         },
         "checkpoint_sha256": details.pop("checkpoint_sha256", None),
         "annotation_sha256": {path.name: file_sha256(path) for path in data.annotation_files()},

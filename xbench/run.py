@@ -9,7 +9,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import torch
 from jsonargparse import ActionConfigFile, Namespace
+from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
@@ -162,6 +164,13 @@ class _RunCLI(LightningCLI):
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_lightning_class_args(self.trainer_class, "trainer")
+        parser.add_argument(
+            "--threads",
+            type=PositiveInt,
+            default=1,
+            help="CPU threads that each process computes with. Results depend on it in their last bits, so it is the "
+            "same whatever the number of processes; on a CPU, --trainer.devices N makes N processes work.",
+        )
         parser.set_defaults({f"trainer.{name}": value for name, value in self.trainer_defaults.items()})
         # Parts are built in this order: a wrong data folder is found before weights are loaded.
         parser.add_lightning_class_args(ChestXrayDataModule, "data", subclass_mode=True)
@@ -184,6 +193,9 @@ class _RunCLI(LightningCLI):
                 "deals the images to the processes.",
                 exit_status=2,
             )
+        # In the environment as well, for Lightning would divide the cores among the processes.
+        os.environ["OMP_NUM_THREADS"] = str(config.threads)
+        torch.set_num_threads(config.threads)
         _send_loggers_home(config.trainer)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from official_siim import SYNTAXES, write_dicom
 from PIL import Image
 from pydicom import Dataset, dcmread, uid
+from pydicom.encaps import encapsulate, get_frame
 from pydicom.pixels.utils import pixel_array
 from pydicom.sequence import Sequence
 
@@ -291,6 +292,16 @@ def test_the_compressed_image_must_have_the_size_of_the_header(tmp_path, encodin
     dataset.Rows, dataset.Columns = 64, 48
     dataset.save_as(path)
     assert "48 x 64 pixels, the compressed image inside 64 x 48" in refusal(path)
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "jpeg-lossless", "jpeg-2000"])
+def test_a_compressed_image_without_its_end(tmp_path, encoding):
+    path = write_dicom(tmp_path / "a.dcm", GREY, encoding)
+    dataset = dcmread(path)
+    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    dataset.PixelData = encapsulate([frame[: len(frame) * 3 // 4]])
+    dataset.save_as(path)
+    assert "cut off" in refusal(path)
 
 
 def test_giant_png(tmp_path):

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -36,7 +37,10 @@ def _text(network: DemoNetwork, tokenizer: Tokenizer, prompts: list[str]) -> Ten
 
 
 def _images(seed: int, indices: range) -> Tensor:
-    films = [draw_phantom(seed, index).image for index in indices]
+    return _pixels([draw_phantom(seed, index).image for index in indices])
+
+
+def _pixels(films: list[NDArray[np.uint8]]) -> Tensor:
     small = np.stack([cv2.resize(film, (224, 224), interpolation=cv2.INTER_AREA) for film in films])
     return ((torch.from_numpy(small).float() / 255 - 0.5) / 0.25)[:, None].expand(-1, 3, -1, -1)
 
@@ -73,6 +77,21 @@ def test_shapes_and_unit_length(network: DemoNetwork, tokenizer: Tokenizer) -> N
     assert saliency.abs().max() <= 1 + 1e-5
 
 
+def test_a_patch_looks_at_its_own_place() -> None:
+    fresh = DemoNetwork().eval()
+    for module in fresh.image_tower.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            torch.nn.init.constant_(module.weight, 0.01)
+    image = torch.ones(1, 1, 224, 224, requires_grad=True)
+    fresh.image_tower(image)[0, 0, 13, 15].backward()
+    assert image.grad is not None
+    influence = image.grad[0, 0].abs()
+    pixels = torch.arange(224.0)
+    # Upsampling takes patch i to be centred on the eight pixels from 8 i on.
+    assert float((influence.sum(1) * pixels).sum() / influence.sum()) == pytest.approx(8 * 13 + 3.5, abs=0.01)
+    assert float((influence.sum(0) * pixels).sum() / influence.sum()) == pytest.approx(8 * 15 + 3.5, abs=0.01)
+
+
 @torch.inference_mode()
 def test_the_logit_is_the_smooth_maximum_of_the_map(network: DemoNetwork, tokenizer: Tokenizer) -> None:
     logits, saliency = network(_images(2, range(2)), _text(network, tokenizer, ["There is a mass."]))
@@ -106,8 +125,9 @@ def test_padding_does_not_change_a_sentence(network: DemoNetwork, tokenizer: Tok
 def test_it_tells_present_from_absent_findings_and_points_at_them(network: DemoNetwork, tokenizer: Tokenizer) -> None:
     count = 40
     text = _text(network, tokenizer, [f"There is {finding.lower()}." for finding in FINDINGS])
-    logits, saliency = network(_images(5, range(count)), text)
-    present = [draw_phantom(5, index).masks for index in range(count)]
+    phantoms = [draw_phantom(5, index) for index in range(count)]
+    logits, saliency = network(_pixels([phantom.image for phantom in phantoms]), text)
+    present = [phantom.masks for phantom in phantoms]
     right = pairs = 0.0
     hits = []
     for column, finding in enumerate(FINDINGS):

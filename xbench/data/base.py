@@ -32,11 +32,13 @@ class Record:
         image_id: The dataset's own name of the image.
         labels: 1 (present) or 0 (absent) per finding; a finding that is not a key is unknown.
         source: Whatever the data module needs to load the image: a path, rows of an annotation file ...
+        missing: The annotations name the image, but there is no file; `load` must fail with a `UserError`.
     """
 
     image_id: str
     labels: Mapping[str, int]
     source: Any = None
+    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,12 +147,20 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         """Read the records.
 
         Raises:
-            UserError: No image is left to score.
+            UserError: No image is left to score, or images are missing and `on_error` is `stop`.
         """
         records = self.read_records(annotated=stage != "predict")
         self.records = records[: self.limit]
         if not self.records:
             raise UserError(f"{self.name}: the split {self.split!r} holds no image, so there is nothing to score.")
+        missing = [record.image_id for record in self.records if record.missing]
+        # Found now and not when their turn comes, hours into a run.
+        if missing and self.on_error == "stop":
+            raise UserError(
+                f"{self.name}: {len(missing)} of {len(self.records)} annotated images have no file (first: "
+                f"{', '.join(missing[:3])}). Complete the download, or leave out such images with --data.on_error skip "
+                "(they are counted and named in results.json)."
+            )
 
     def test_dataloader(self) -> DataLoader[Batch]:
         """Return the loader of this process's batches."""

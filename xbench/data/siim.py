@@ -16,10 +16,11 @@ from xbench.data.base import ChestXrayDataModule, Radiograph, Record
 from xbench.data.decoding import decode_image
 from xbench.data.rle import decode_relative_rle
 from xbench.errors import UserError
+from xbench.findings import FINDINGS
 
 __all__ = ["SIIMPneumothorax"]
 
-_FINDING = "Pneumothorax"
+(_FINDING,) = FINDINGS["siim"]
 # Masks are drawn in the frame of the official images, whatever the size of the copy at hand.
 _FRAME = 1024
 _TABLES = ("train-rle.csv", "stage_2_train.csv")
@@ -56,7 +57,8 @@ class SIIMPneumothorax(ChestXrayDataModule):
         **kwargs: The options of every dataset.
 
     Raises:
-        UserError: An option is out of its range, or `image_list` is given with another split than `all`.
+        UserError: `root` is not a folder, an option is out of its range, or `image_list` is given with another split
+            than `all`.
     """
 
     name = "siim"
@@ -65,11 +67,13 @@ class SIIMPneumothorax(ChestXrayDataModule):
 
     def __init__(self, root: str, annotations: str | None = None, image_list: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.root = _expand(root)
+        if not self.root.is_dir():
+            raise UserError(f"siim: --data.root {self.root} is not a folder. Expected there: {_LAYOUT}.")
         if image_list is not None and self.split != "all":
             raise UserError(
                 f"--data.image_list and --data.split {self.split} choose images both: leave one out.", exit_status=2
             )
-        self.root = _expand(root)
         self.annotations = None if annotations is None else _expand(annotations)
         self.image_list = None if image_list is None else _expand(image_list)
         self._files_read: list[Path] = []
@@ -77,14 +81,12 @@ class SIIMPneumothorax(ChestXrayDataModule):
     def read_records(self, annotated: bool) -> Sequence[Record]:
         """List the images of the split by name.
 
-        An annotated image without a file is listed, and fails when it is loaded: it counts as unreadable.
+        An annotated image without a file is listed as missing.
 
         Raises:
-            UserError: `root`, the annotation file or the list is missing or malformed, an image has two files, or none
+            UserError: The annotation file or the list is missing or malformed, an image has two files, or none
                 has any.
         """
-        if not self.root.is_dir():
-            raise UserError(f"siim: --data.root {self.root} is not a folder. Expected there: {_LAYOUT}.")
         images, tables = _find_files(self.root)
         masks: Mapping[str, Sequence[str]] = {}
         self._files_read = []
@@ -118,6 +120,7 @@ class SIIMPneumothorax(ChestXrayDataModule):
                 name,
                 {_FINDING: int(bool(masks[name]))} if annotated else {},
                 _Source(next(iter(images.get(name, ())), None), tuple(masks.get(name, ()))),
+                missing=name not in images,
             )
             for name in sorted(names)
         ]
