@@ -11,6 +11,7 @@ from xbench.results import Results
 
 from .evaluation import Evaluation
 from .results_writer import ResultsWriter
+from .wandb_logger import WandbLogger
 
 
 class ConsoleSummary(Callback):
@@ -32,6 +33,9 @@ class ConsoleSummary(Callback):
         if writer is not None:
             # soft_wrap: a path that the terminal breaks cannot be copied.
             console.print(f"Results: {writer.folder / 'results.json'}", soft_wrap=True, highlight=False)
+        for logger in trainer.loggers:
+            if isinstance(logger, WandbLogger) and logger.offline_run is not None:
+                console.print(f"Offline: wandb sync {logger.offline_run}", soft_wrap=True, highlight=False)
 
 
 def _table(results: Results) -> Table:

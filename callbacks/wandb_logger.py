@@ -87,20 +87,27 @@ class WandbLogger(loggers.WandbLogger):
         except wandb.errors.Error as error:
             if not self._may_fall_back:
                 raise UserError(
-                    f"Weights & Biases refused to begin a run: {error} Log in again, or leave out "
-                    "--trainer.logger.offline false to log offline."
+                    f"Weights & Biases could not begin a run online: {' '.join(str(error).split())}. Check the network "
+                    "and `wandb login`, or leave out --trainer.logger.offline false to log offline."
                 ) from error
-            rank_zero_warn(f"Weights & Biases refused to begin a run online ({error}); logging offline.")
+            rank_zero_warn(f"Weights & Biases could not begin a run online ({error}); logging offline.")
             self._offline = True
             self._init(settings, offline=True)
 
     def _init(self, settings: wandb.Settings, offline: bool) -> None:
         # Lightning's logger sets WANDB_MODE=dryrun for the whole process and would keep later runs offline.
-        if wandb.run is not None:
-            wandb.run.finish()
-        self._experiment = wandb.init(
-            **{**self._wandb_init, "mode": "offline" if offline else "online", "settings": settings}
-        )
+        mode = "offline" if offline else "online"
+        if os.environ.get("WANDB_MODE") == "disabled":
+            mode = "disabled"
+        self._experiment = wandb.init(**{**self._wandb_init, "mode": mode, "settings": settings})
+
+    @property
+    def offline_run(self) -> Path | None:
+        """Folder of an offline run that `wandb sync` takes, None for one that is online, disabled or not begun."""
+        run = self._experiment
+        if run is None or not run.offline or run.disabled:
+            return None
+        return Path(run.dir).parent
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -112,23 +119,25 @@ class WandbLogger(loggers.WandbLogger):
 
 def _server_answers() -> bool:
     """Tell whether W&B may be, and can be, reached with the credentials at hand."""
-    mode = os.environ.get("WANDB_MODE", "online")
-    server = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
-    if mode not in ("online", "run") or server.hostname is None or not _has_key(server.hostname):
+    own_server = os.environ.get("WANDB_BASE_URL")
+    server = urlsplit(own_server or str(wandb.Settings().base_url))
+    # The hosted service has changed its address, and keys are still filed under the old one.
+    hosts = [server.netloc] if own_server else [server.netloc, "api.wandb.ai"]
+    if os.environ.get("WANDB_MODE", "online") not in ("online", "run") or not _has_key(hosts):
         return False
     try:
-        with socket.create_connection((server.hostname, server.port or 443), timeout=3):
+        with socket.create_connection((server.hostname or "", server.port or 443), timeout=3):
             return True
     except OSError:
         return False
 
 
-def _has_key(host: str) -> bool:
+def _has_key(hosts: Sequence[str]) -> bool:
     if os.environ.get("WANDB_API_KEY"):
         return True
     # `wandb login` keeps the key where curl would look for it.
-    path = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
     try:
-        return netrc.netrc(path).authenticators(host) is not None
+        entries = netrc.netrc(Path(os.environ.get("NETRC", "~/.netrc")).expanduser())
     except (OSError, netrc.NetrcParseError):
         return False
+    return any(entries.authenticators(host) for host in hosts)

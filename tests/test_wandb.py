@@ -118,10 +118,16 @@ def test_a_key_in_netrc_counts_as_logged_in(tmp_path, monkeypatch):
     netrc = tmp_path / "netrc"
     netrc.write_text(f"machine api.wandb.ai\n  login user\n  password {'k' * 40}\n")
     netrc.chmod(0o600)
+
+    def refuse(*args, **kwargs):
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(netrc))
-    assert _has_key("api.wandb.ai")
-    assert not _has_key("wandb.elsewhere.org")
+    assert _has_key(["wandb.elsewhere.org", "api.wandb.ai"])
+    assert not _has_key(["wandb.elsewhere.org"])
+    assert WandbLogger()._offline, "the server is not to be reached from a test"
 
 
 def test_csv_logger_and_none(command, toy_config, tmp_path):
