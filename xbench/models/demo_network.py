@@ -39,7 +39,10 @@ class DemoNetwork(nn.Module):
             _convolution(1, 16, stride=2),
             _convolution(16, 48, stride=2),
             _Residual(48),
-            _convolution(48, 96, stride=2),
+            # Kernels of odd size centre patch i on pixel 8 i; padding this stage on one side alone makes it 8 i + 4, in
+            # the middle of the eight pixels that upsampling takes the patch to cover.
+            nn.ZeroPad2d((0, 1, 0, 1)),
+            _convolution(48, 96, stride=2, padding=0),
             _Residual(96),
             _Residual(96, dilation=2),
             _Residual(96, dilation=3),
@@ -109,9 +112,11 @@ def load_demo_network(folder: str | Path) -> DemoNetwork:
     return network.eval()
 
 
-def _convolution(channels: int, out: int, stride: int = 1, dilation: int = 1) -> nn.Sequential:
+def _convolution(
+    channels: int, out: int, stride: int = 1, dilation: int = 1, padding: int | None = None
+) -> nn.Sequential:
     kernel = 5 if channels == 1 else 3
-    padding = dilation * (kernel // 2)
+    padding = dilation * (kernel // 2) if padding is None else padding
     return nn.Sequential(
         nn.Conv2d(channels, out, kernel, stride, padding, dilation, bias=False), nn.BatchNorm2d(out), nn.ReLU()
     )
