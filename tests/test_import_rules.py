@@ -19,7 +19,7 @@ ALLOWED = {
     "findings": set(),
     "distributed": set(),
     "lazy": set(),
-    "phantom": set(),
+    "phantom": {"findings"},
     "geometry": set(),
     "preprocessing": {"types"},
     "prompts": {"errors"},

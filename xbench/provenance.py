@@ -81,15 +81,17 @@ def collect_provenance(
 
 def _git_commit() -> str | None:
     """Return the commit of the checkout that xbench runs from, with `-dirty` if it was changed; None elsewhere."""
+    root = Path(xbench.__file__).resolve().parents[1]
+    top = _git(root, "rev-parse", "--show-toplevel")
+    # An installed package may well lie inside somebody else's repository.
+    if top is None or Path(top).resolve() != root:
+        return None
+    return _git(root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        run = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return described.stdout.strip()
+    return run.stdout.strip()

@@ -22,7 +22,7 @@ _WEIGHTS = Path(__file__).parent / "weights"
 
 
 class Demo(VLM):
-    """A two-tower network of a million parameters, trained on phantoms from images and sentences alone.
+    """A two-tower network of 0.7 million weights, trained on phantoms from images and sentences alone.
 
     It shows what the harness does without a download. On anything but phantoms its scores mean nothing.
 

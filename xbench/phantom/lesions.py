@@ -6,22 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from xbench.findings import FINDINGS as FINDINGS_BY_DATASET
 from xbench.phantom.anatomy import Anatomy, Lung, heart_layer
 from xbench.phantom.canvas import Layer, Mask, Points, band_noise, blur, smooth_step
 from xbench.phantom.fracture import draw_fracture
 
 __all__ = ["FINDINGS", "draw_lesions"]
 
-FINDINGS: tuple[str, ...] = (
-    "Atelectasis",
-    "Cardiomegaly",
-    "Consolidation",
-    "Fracture",
-    "Mass",
-    "Nodule",
-    "Pleural Effusion",
-    "Pneumothorax",
-)
+FINDINGS = FINDINGS_BY_DATASET["phantom"]
 
 # Findings come independently of each other, so that none gives another away; 0.84 ** 8 = 25 % of films are normal.
 _PREVALENCE = 0.16
@@ -177,7 +169,8 @@ def _effusion(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change
 def _effusion_of(rng: np.random.Generator, anatomy: Anatomy, lung: Lung) -> _Change:
     x, y = anatomy.frame.grid()
     outer, floor = np.abs(lung.contour[:, 0]).max(), lung.contour[:, 1].max()
-    height = rng.choice([rng.uniform(0.18, 0.32), rng.uniform(0.32, 0.60), rng.uniform(0.6, 0.95)], p=[0.4, 0.4, 0.2])
+    # The largest leave only the apex aerated.
+    height = rng.choice([rng.uniform(0.18, 0.32), rng.uniform(0.32, 0.60), rng.uniform(0.6, 1.7)], p=[0.4, 0.35, 0.25])
     # The meniscus climbs along the side wall and, less, along the mediastinum.
     lateral = np.clip(np.abs(x) / np.float32(outer), 0, 1.1)
     rise = np.clip((lateral - 0.4) / 0.6, 0, None) ** 2 + 0.25 * np.clip((0.4 - lateral) / 0.4, 0, None) ** 2
