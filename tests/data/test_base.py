@@ -76,3 +76,13 @@ def test_prediction_knows_no_labels():
     data = Squares(num_workers=0)
     data.setup("predict")
     assert data.samples(Brightness().preprocessing)[3].labels.tolist() == [-1, -1, -1]
+
+
+def test_batches_without_a_trainer():
+    data = Squares(num_workers=0, batch_size=8)
+    data.setup("test")
+    batches = list(data.test_dataloader())
+    assert [len(batch) for batch in batches] == [8, 8, 4]
+    assert batches[0].images.shape == (8, 3, 224, 224)
+    assert 0 <= batches[0].images.min() <= batches[0].images.max() <= 1
+    assert batches[0].views == [(0, 0, 1, 1)] * 8

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from xbench.data.sampler import DealtBatchSampler
 from xbench.errors import UserError
 from xbench.geometry import region_on_grid
-from xbench.preprocessing import Preprocessing
+from xbench.preprocessing import Preprocessing, stretch
 from xbench.types import Batch, Failure, Sample
 
 __all__ = ["ChestXrayDataModule", "Radiograph", "Record"]
@@ -163,19 +163,22 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             )
 
     def test_dataloader(self) -> DataLoader[Batch]:
-        """Return the loader of this process's batches."""
+        """Return the loader of this process's batches, with images as the trainer's model wants them.
+
+        Without a trainer all batches come, with images stretched to the evaluation grid, in [0, 1].
+        """
         trainer = self.trainer
         if trainer is None:
-            raise RuntimeError("The data module is not attached to a trainer; iterate over samples() instead.")
-        model = trainer.lightning_module
+            preprocessing, rank, processes = Preprocessing(stretch(self.grid)), 0, 1
+        else:
+            preprocessing = trainer.lightning_module.preprocessing  # type: ignore[assignment]
+            rank, processes = trainer.global_rank, trainer.world_size
         return DataLoader(
-            self.samples(model.preprocessing),  # type: ignore[arg-type]
-            batch_sampler=DealtBatchSampler(
-                len(self.records), self.batch_size, trainer.global_rank, trainer.world_size
-            ),
+            self.samples(preprocessing),
+            batch_sampler=DealtBatchSampler(len(self.records), self.batch_size, rank, processes),
             num_workers=self.num_workers,
             collate_fn=Batch.collate,
-            pin_memory=trainer.strategy.root_device.type == "cuda",
+            pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
             worker_init_fn=_one_thread,
         )
 
