@@ -162,7 +162,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 "(they are counted and named in results.json)."
             )
 
-    def test_dataloader(self) -> DataLoader[Batch]:
+    def test_dataloader(self) -> DataLoader[Sample | Failure]:
         """Return the loader of this process's batches, with images as the trainer's model wants them.
 
         Without a trainer all batches come, with images stretched to the evaluation grid, in [0, 1].
