@@ -29,13 +29,13 @@ class ConsoleSummary(Callback):
         console.print(_table(results))
         for line in _remarks(results):
             console.print(line, style="yellow", highlight=False)
-        writer = next((callback for callback in trainer.callbacks if isinstance(callback, ResultsWriter)), None)  # type: ignore[attr-defined]
-        if writer is not None:
-            # soft_wrap: a path that the terminal breaks cannot be copied.
-            console.print(f"Results: {writer.folder / 'results.json'}", soft_wrap=True, highlight=False)
+        # soft_wrap: a path that the terminal breaks cannot be copied.
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger) and logger.offline_run is not None:
                 console.print(f"Offline: wandb sync {logger.offline_run}", soft_wrap=True, highlight=False)
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, ResultsWriter):
+                console.print(f"Results: {callback.folder / 'results.json'}", soft_wrap=True, highlight=False)
 
 
 def _table(results: Results) -> Table:
