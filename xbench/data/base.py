@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,7 +65,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         split: Name of the split, one of `splits`.
         limit: Take only the first so many images.
         batch_size: Images per batch. The forward pass depends on it in its last bits, and therefore so do results.
-        num_workers: Processes that load images.
+        num_workers: Processes that load images; None for as many as there are cores, four at most.
         on_error: `stop` ends the run at the first image that cannot be read; `skip` leaves such images out, counts them
             and names them in the results.
         grid: Height and width of the evaluation grid in pixels; one number for both.
@@ -93,7 +94,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         split: str | None = None,
         limit: int | None = None,
         batch_size: int = 8,
-        num_workers: int = 4,
+        num_workers: int | None = None,
         on_error: Literal["stop", "skip"] = "stop",
         grid: int | tuple[int, int] = 224,
         gamma: float = 0.5,
@@ -104,6 +105,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             raise UserError(f"--data.split {split}: {self.name} has {', '.join(self.splits)}.", exit_status=2)
         if limit is not None and limit < 1:
             raise UserError(f"--data.limit {limit} leaves no image: give at least 1.", exit_status=2)
+        if num_workers is None:
+            num_workers = min(4, len(os.sched_getaffinity(0)))
         if batch_size < 1 or num_workers < 0:
             raise UserError(
                 f"--data.batch_size {batch_size} --data.num_workers {num_workers}: the first must be at least 1, the "
