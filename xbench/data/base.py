@@ -106,7 +106,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         if limit is not None and limit < 1:
             raise UserError(f"--data.limit {limit} leaves no image: give at least 1.", exit_status=2)
         if num_workers is None:
-            num_workers = min(4, len(os.sched_getaffinity(0)))
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            num_workers = min(4, cores)
         if batch_size < 1 or num_workers < 0:
             raise UserError(
                 f"--data.batch_size {batch_size} --data.num_workers {num_workers}: the first must be at least 1, the "
