@@ -120,11 +120,13 @@ def _histograms(maps: Tensor, regions: Tensor, values: Tensor) -> Tensor:
     counts = torch.zeros(len(maps), 2 * number, dtype=torch.int64, device=maps.device)
     pixels = chunk_pixels(maps.device)
     step = max(1, pixels // max(1, maps.shape[1]))
-    narrow = torch.int16 if 2 * number <= 2**15 else torch.int32
+    # bincount is the fastest on the narrowest keys; floats become bytes twice as fast by way of 16 bits.
+    short = torch.int16 if 2 * number <= 2**15 else torch.int32
+    narrow = torch.uint8 if 2 * number <= 2**8 else short
     for start in range(0, len(maps), step):
         rows = slice(start, start + step)
         for piece, inside in zip(maps[rows].split(pixels, 1), regions[rows].split(pixels, 1), strict=True):
-            key = _highest_threshold(piece, values, exact_division=piece.is_cpu).to(narrow)
+            key = _highest_threshold(piece, values, exact_division=piece.is_cpu).to(short).to(narrow)
             _add_occurrences(counts[rows], key.add_(inside, alpha=number))
     return counts
 
