@@ -154,7 +154,7 @@ class Evaluation(Callback):
             return table
 
         fixed = self.thresholds // 2
-        area = batch.regions.flatten(2).double().mean(2).cpu().numpy()
+        area = batch.regions.sum((2, 3)).cpu().numpy() / (data.grid[0] * data.grid[1])
         has_region = batch.has_region.cpu().numpy()
         self._parts.append(
             ImageRows(

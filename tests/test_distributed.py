@@ -95,4 +95,5 @@ def test_an_error_in_one_process_ends_the_run(tmp_path):
     run = launch(tmp_path, "toy", "--data.unreadable", "[3]", "--trainer.devices", "2")
     assert run.returncode != 0
     assert "square-003" in run.stderr
+    assert "Traceback" not in run.stderr
     assert not list(tmp_path.glob("runs/*/*/results.json"))

@@ -70,6 +70,8 @@ def run(command: str, options: Sequence[str]) -> None:
     except Exception as error:
         # jsonargparse wraps what a constructor raises.
         cause = _user_error_behind(error)
+        if cause is None and _lost_a_process(error):
+            cause = UserError("This process stops because another one of the run failed; that one's message says why.")
         if cause is None or cause is error:
             raise
         raise cause from error
@@ -233,6 +235,12 @@ def _user_error_behind(error: BaseException | None) -> UserError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
+
+
+def _lost_a_process(error: Exception) -> bool:
+    """Tell whether a collective broke off because a process at its other end is gone."""
+    gloo = isinstance(error, RuntimeError) and re.search(r"Connection (closed|reset) by peer", str(error)) is not None
+    return gloo or isinstance(error, torch.distributed.DistError)
 
 
 def _quieten() -> None:
