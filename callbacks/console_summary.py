@@ -40,7 +40,7 @@ class ConsoleSummary(Callback):
 
 def _table(results: Results) -> Table:
     table = Table(
-        title=f"{results.model} on {results.dataset} ({results.split}): {results.images} images",
+        title=f"{results.model} on {results.dataset} ({results.split}), images: {results.images}",
         caption="n: images with the finding and its region. Point.: pointing game. Best: at the threshold with the "
         "largest mean, chosen on these same images.",
         box=box.SIMPLE_HEAD,

@@ -112,7 +112,7 @@ class PredictionWriter(Callback):
         table = pa.Table.from_pylist([row for _, row in sorted(rows, key=lambda row: row[0])])
         with atomic_writer(self.folder / "predictions.parquet") as file:
             pq.write_table(table, file, compression="zstd")
-        self._summary = f"Predictions of {len({index for index, _ in rows})} images: {self.folder}"
+        self._summary = f"Images: {len({index for index, _ in rows})}. Predictions: {self.folder}"
         self._complaints = [reason for _, reason in skipped]
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
