@@ -210,3 +210,19 @@ def test_predict_needs_no_annotations(command, toy_config, expected):
         assert maps["saliency"].shape == (3, 56, 56)
         assert maps["view"].tolist() == [0, 0, 1, 1]
         assert maps["findings"].tolist() == ["Square", "Hole", "Ghost"]
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "16-true", "64-true"])
+def test_the_precision_of_the_model_does_not_touch_the_metrics(precision, command, toy_config, tmp_path):
+    oracle = tmp_path / "oracle_toy.yaml"
+    oracle.write_text(toy_config.read_text().replace("toys.Brightness", "xbench.models.Oracle"))
+    run = command("test", "--config", oracle, "--trainer.precision", precision)
+    assert run.status == 0, run.errors
+    assert set(run.results["grounding"]["macro"].values()) == {1.0}
+    assert run.results["provenance"]["precision"] == precision
+    # A real forward pass in that precision moves the scores only a little.
+    exact, rounded = (
+        command("test", "--config", toy_config, "--trainer.precision", p).results for p in ("32-true", precision)
+    )
+    for name, value in exact["grounding"]["macro"].items():
+        assert rounded["grounding"]["macro"][name] == pytest.approx(value, abs=0.02)
