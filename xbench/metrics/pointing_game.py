@@ -10,7 +10,6 @@ from torch import Tensor
 
 from xbench.metrics.functional import (
     TieRule,
-    check_inputs,
     check_pairs,
     from_fixed_point,
     pairs_on_grid,
@@ -61,45 +60,23 @@ class PointingGame(PerClassMetric):
         tensor([1.0000, 0.5000], dtype=torch.float64)
     """
 
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
-
     hit_sum: Tensor
-    count: Tensor
     pairs: PointingGamePairs
 
     def __init__(self, num_classes: int, ties: TieRule = "share") -> None:
-        super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, not {num_classes}")
+        super().__init__(num_classes)
         if ties not in get_args(TieRule):
             raise ValueError(f"ties must be one of {', '.join(map(repr, get_args(TieRule)))}, not {ties!r}")
-        self.num_classes = num_classes
         self.ties: TieRule = ties
         self.add_state("hit_sum", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
         self.pairs = self._no_pairs()
 
-    def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
-        """Adds the valid pairs of a batch.
-
-        Args:
-            saliency: (B, C, h, w) floating, raw values.
-            regions: (B, C, H, W) bool on the evaluation grid.
-            valid: (B, C) bool, true where the class is positive and has a region.
-
-        Raises:
-            ValueError: Shapes or dtypes do not fit, or a valid pair's map is not finite or its region is empty.
-        """
-        check_inputs(saliency, regions, valid, self.num_classes)
-        rows, classes = valid.nonzero(as_tuple=True)
+    def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
         check_pairs(saliency, regions, rows, classes)
         chunks = pairs_on_grid(saliency, regions, rows, classes)
         hit = torch.cat([pointing_hits(maps, inside, self.ties) for maps, inside in chunks])
         self.pairs = PointingGamePairs(rows, classes, hit)
         self.hit_sum.index_add_(0, classes, to_fixed_point(hit))
-        self.count += torch.bincount(classes, minlength=self.num_classes)
 
     def compute(self) -> dict[str, Tensor]:
         """Means over the valid pairs.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from xbench.metrics.functional import check_inputs, from_fixed_point, to_fixed_point
+from xbench.metrics.functional import from_fixed_point, to_fixed_point
 from xbench.metrics.per_class import PerClassMetric
 from xbench.metrics.sweep import check_thresholds, sweep_pairs, threshold_values
 
@@ -60,46 +60,24 @@ class ThresholdSweep(PerClassMetric):
         tensor([[0.5000, 0.6667, 0.5000]], dtype=torch.float64)
     """
 
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
-
     dice_sum: Tensor
     iou_sum: Tensor
-    count: Tensor
     pairs: ThresholdSweepPairs
 
     def __init__(self, num_classes: int, thresholds: int = 101) -> None:
-        super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, not {num_classes}")
+        super().__init__(num_classes)
         check_thresholds(thresholds)
-        self.num_classes = num_classes
         self.thresholds = thresholds
         empty = torch.zeros(num_classes, thresholds, dtype=torch.int64)
         self.add_state("dice_sum", empty, dist_reduce_fx="sum")
         self.add_state("iou_sum", empty.clone(), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
         self.pairs = self._no_pairs()
 
-    def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
-        """Adds the valid pairs of a batch.
-
-        Args:
-            saliency: (B, C, h, w) floating, raw values.
-            regions: (B, C, H, W) bool on the evaluation grid.
-            valid: (B, C) bool, true where the class is positive and has a region.
-
-        Raises:
-            ValueError: Shapes or dtypes do not fit, or a valid pair's map is not finite or its region is empty.
-        """
-        check_inputs(saliency, regions, valid, self.num_classes)
-        rows, classes = valid.nonzero(as_tuple=True)
+    def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
         counts = sweep_pairs(saliency, regions, rows, classes, self.thresholds)
         self.pairs = ThresholdSweepPairs(rows, classes, counts.dice(), counts.iou())
         self.dice_sum.index_add_(0, classes, to_fixed_point(self.pairs.dice))
         self.iou_sum.index_add_(0, classes, to_fixed_point(self.pairs.iou))
-        self.count += torch.bincount(classes, minlength=self.num_classes)
 
     def compute(self) -> dict[str, Tensor]:
         """Means over the valid pairs.
