@@ -20,7 +20,7 @@ TOY_OPTIONS = ("--data.unreadable", "[4, 5, 8]", "--data.on_error", "skip")
 # Convolutions and matrix products, which round differently when threads share them differently.
 DEMO_OPTIONS = ("--data.images", "19", "--data.batch_size", "4", "--data.num_workers", "0")
 COMMON = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29631", "-m")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m")
 
 
 def launch(

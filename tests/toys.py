@@ -12,7 +12,7 @@ from torch import Tensor
 from xbench.data.base import ChestXrayDataModule, Radiograph, Record
 from xbench.errors import UserError
 from xbench.models.base import VLM
-from xbench.preprocessing import Preprocessing, stretch
+from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
 from xbench.types import ModelOutput
 
 
@@ -22,12 +22,16 @@ class Squares(ChestXrayDataModule):
     Args:
         images: Number of images.
         unreadable: Positions of images that cannot be read.
+        widths: Widths of the images in pixels, in turn; all are 80 high.
     """
 
     findings = ("Square", "Hole", "Ghost")
 
-    def __init__(self, images: int = 20, unreadable: Sequence[int] = (), **kwargs) -> None:
+    def __init__(
+        self, images: int = 20, unreadable: Sequence[int] = (), widths: Sequence[int] = (64,), **kwargs
+    ) -> None:
         super().__init__(**kwargs)
+        self.widths = widths
         self.images = images
         self.unreadable = unreadable
 
@@ -43,7 +47,7 @@ class Squares(ChestXrayDataModule):
         if record.source in self.unreadable:
             raise UserError(f"The file of {record.image_id} is broken.")
         rng = np.random.default_rng(record.source)
-        image = rng.integers(100, 140, (80, 64), dtype=np.uint8)
+        image = rng.integers(100, 140, (80, self.widths[record.source % len(self.widths)]), dtype=np.uint8)
         regions = {}
         for finding, grey in (("Square", 255), ("Hole", 0)):
             if _labels(record.source)[finding]:
@@ -65,11 +69,14 @@ class Brightness(VLM):
     Args:
         gain: Multiplies the logits.
         fault: Makes the model misbehave, for tests.
+        crop: Look at the central square alone instead of at the whole image, stretched.
     """
 
-    def __init__(self, gain: float = 8.0, fault: Literal["none", "nan", "constant", "shape"] = "none") -> None:
+    def __init__(
+        self, gain: float = 8.0, fault: Literal["none", "nan", "constant", "shape"] = "none", crop: bool = False
+    ) -> None:
         super().__init__()
-        self.preprocessing = Preprocessing(stretch((56, 56)))
+        self.preprocessing = Preprocessing([PillowResize(56), CentreCrop(56)] if crop else stretch((56, 56)))
         self.gain = gain
         self.fault = fault
         self.encoded = 0
