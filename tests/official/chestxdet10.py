@@ -1,0 +1,98 @@
+"""ChestX-Det10: PNG files by number, boxes as two corners in one JSON list a split."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from PIL import Image
+
+from official.base import Box, Official
+from official.phantoms import draw_chest, paint, place, scaled
+
+SIDE = 1024
+
+CANONICAL = {
+    "Atelectasis": "Atelectasis",
+    "Calcification": "Calcification",
+    "Consolidation": "Consolidation",
+    "Effusion": "Pleural Effusion",
+    "Emphysema": "Emphysema",
+    "Fibrosis": "Pulmonary Fibrosis",
+    "Fracture": "Fracture",
+    "Mass": "Mass",
+    "Nodule": "Nodule",
+    "Pneumothorax": "Pneumothorax",
+}
+
+# A class once more is a second box; "=" repeats the box before it under another class, or as an exact duplicate.
+_TEST = {
+    "36204": ["Nodule"],
+    "36205": [],
+    "36217": ["Consolidation", "=Effusion", "Effusion"],
+    "36219": ["Fracture", "=Fracture", "Fracture", "Fibrosis"],
+    "36230": [],
+    "36240": ["Emphysema", "Nodule", "Nodule", "Nodule", "Calcification"],
+    "36251": ["Mass", "Atelectasis", "=Consolidation"],
+    "36268": ["Pneumothorax", "Effusion"],
+    "36270": [],
+    "36299": ["Fibrosis", "Calcification", "Consolidation", "Consolidation"],
+}
+_TRAIN = {"50001": ["Effusion", "Effusion"], "50002": []}
+
+
+def write_chestxdet10(root: Path, outside: bool = False) -> Official:
+    """Write ten test images, three of them with empty lists, and two training images.
+
+    Every class has one to three positive test images. Several boxes of one class overlap.
+
+    Args:
+        root: Where to; created.
+        outside: A box of the first test image reaches beyond the frame.
+    """
+    official = Official(root)
+    number = 0
+    for split, images in (("test", _TEST), ("train", _TRAIN)):
+        entries = []
+        for name, classes in images.items():
+            extra = [Box("Mass", -12, 300, 150, 420)] if outside and name == "36204" else []
+            entries.append(_write_image(official, split, name, _boxes(name, classes) + extra, number))
+            number += 1
+        (root / f"{split}.json").write_text(json.dumps(entries))
+    return official
+
+
+def _write_image(official: Official, split: str, name: str, boxes: list[Box], number: int) -> dict[str, object]:
+    image = draw_chest(number, SIDE, SIDE)
+    for box in boxes:
+        paint(image, (box.x1, box.y1, box.x2, box.y2), box.finding)
+    file = official.add(name, image, official.root / f"{split}_data" / f"{name}.png", split)
+    Image.fromarray(image).save(file, compress_level=1)
+    official.annotate(name, {finding: int(finding in [box.finding for box in boxes]) for finding in CANONICAL.values()})
+    for box in boxes:
+        official.fill(name, box)
+    spelled = {finding: spelling for spelling, finding in CANONICAL.items()}
+    return {
+        "file_name": file.name,
+        "syms": [spelled[box.finding] for box in boxes],
+        "boxes": [[box.x1, box.y1, box.x2, box.y2] for box in boxes],
+    }
+
+
+def _boxes(name: str, classes: list[str]) -> list[Box]:
+    boxes: list[Box] = []
+    for entry in classes:
+        finding = CANONICAL[entry.removeprefix("=")]
+        if entry.startswith("="):
+            last = boxes[-1]
+            boxes.append(Box(finding, last.x1, last.y1, last.x2, last.y2))
+            continue
+        before = [box for box in boxes if box.finding == finding]
+        if before:
+            last = before[-1]
+            right, down = (last.x2 - last.x1) // 2, (last.y2 - last.y1) // 3
+            boxes.append(Box(finding, last.x1 + right, last.y1 + down, last.x2 + right, last.y2 + down))
+            continue
+        x1, y1, x2, y2 = scaled(place(finding, "det10", name), SIDE, SIDE)
+        boxes.append(Box(finding, int(x1), int(y1), int(x2), int(y2)))
+    return boxes

@@ -1,0 +1,193 @@
+"""CheXlocalize: CheXpert's JPEG files with labels in tables, run lengths and contours of ten findings in JSON."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pycocotools import mask as coco
+
+from official.base import Official, write_lines
+from official.phantoms import draw_chest, outline, paint, place, polygon_mask, scaled
+
+LABELS = (
+    "Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation", "Pneumonia",
+    "Atelectasis", "Pneumothorax", "Pleural Effusion", "Pleural Other", "Fracture", "Support Devices",
+)  # fmt: skip
+"""The findings in the spelling of the tables, which is the canonical one."""
+
+WITHOUT_MASKS = ("Pneumonia", "Pleural Other", "Fracture")
+
+
+@dataclass(frozen=True)
+class _View:
+    """A view, the number of contours by positive finding (0 if it is not visible here), and height and width."""
+
+    key: str
+    size: tuple[int, int]
+    contours: dict[str, int] = field(default_factory=dict)
+
+
+_HEART = {"Cardiomegaly": 1, "Enlarged Cardiomediastinum": 1, "Pleural Effusion": 2, "Support Devices": 2}
+_TEST = (
+    _View("patient64741_study1_view1_frontal", (401, 317), _HEART),
+    _View("patient64741_study1_view2_lateral", (389, 311), {**dict.fromkeys(_HEART, 0), "Cardiomegaly": 1}),
+    _View("patient64742_study1_view1_frontal", (320, 390)),
+    _View("patient64743_study1_view1_frontal", (333, 389), {"Lung Opacity": 3, "Consolidation": 2, "Atelectasis": 1}),
+    _View("patient64744_study1_view1_frontal", (360, 360), {"Pneumothorax": 1, "Support Devices": 1}),
+    _View("patient64744_study1_view2_lateral", (355, 363), {"Pneumothorax": 0, "Support Devices": 0}),
+    _View("patient64745_study1_view1_frontal", (322, 402), {"Pneumonia": 1}),
+    _View("patient64746_study1_view1_frontal", (390, 320), {"Edema": 2, "Lung Opacity": 1, "Cardiomegaly": 0}),
+    _View("patient64747_study2_view1_frontal", (350, 400), {"Lung Lesion": 1, "Fracture": 1}),
+    _View("patient64748_study1_view1_frontal", (400, 350)),
+    _View("patient64749_study1_view1_frontal", (377, 311), {"Pleural Other": 1, "Pleural Effusion": 1}),
+    _View("patient64750_study1_view1_frontal", (317, 377), {"Enlarged Cardiomediastinum": 1, "Atelectasis": 2}),
+)
+_VAL = (
+    _View("patient64541_study1_view1_frontal", (390, 340), {"Lung Opacity": 1, "Edema": 1, "Pneumonia": 1}),
+    _View("patient64541_study1_view2_lateral", (340, 390), {"Lung Opacity": 1, "Edema": 0, "Pneumonia": 0}),
+    _View("patient64542_study1_view1_frontal", (330, 350)),
+)
+
+
+class _Trap:
+    """Leaves a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return Path.touch, (self.path,)
+
+
+def write_chexlocalize(root: Path, masks_for_all: bool = False, outside: bool = False) -> Official:
+    """Write twelve test views of ten patients and three validation views.
+
+    Two test views are negative, and in no JSON; neither are two positive ones without any mask. A contour of several
+    overlaps or touches the one before. Beside the truth lie the segmentations of other readers and of Grad-CAM, and
+    pickled maps that create `<root>/unpickled` when they are loaded.
+
+    Args:
+        root: Where to; created.
+        masks_for_all: The three findings that are said to have labels only have masks as well.
+        outside: A contour of the first view reaches beyond the frame.
+    """
+    official = Official(root, tolerance=6)
+    number = 0
+    for split, views in (("test", _TEST), ("val", _VAL)):
+        annotations, segmentations, decoys = {}, {}, {}
+        for view in views:
+            contours = _contours(view, masks_for_all)
+            if outside and number == 0:
+                contours["Pleural Effusion"].append(outline((280, 250, 340, 330), "outside"))
+                official.outside.append((view.key, "Pleural Effusion"))
+            _write_image(official, split, view, contours, number)
+            number += 1
+            if not contours:
+                continue
+            spelled = {_spelling(finding): drawn for finding, drawn in contours.items()}
+            annotations[view.key] = {"img_size": list(view.size), **spelled}
+            segmentations[view.key] = _encoded(official, view, masks_for_all)
+            everywhere = _rle(np.ones(view.size, np.bool_))
+            decoys[view.key] = {finding: everywhere for finding in segmentations[view.key]}
+        folder = root / "CheXlocalize"
+        folder.mkdir(exist_ok=True)
+        (folder / f"gt_annotations_{split}.json").write_text(json.dumps(annotations))
+        (folder / f"gt_segmentations_{split}.json").write_text(json.dumps(segmentations))
+        _write_decoys(folder, split, decoys)
+        _write_table(official, split)
+    return official
+
+
+def lengthen_rle(official: Official, image_id: str, finding: str, split: str = "test") -> Path:
+    """Let the run lengths of a mask cover more pixels than its image has; return the changed file."""
+    path = official.root / "CheXlocalize" / f"gt_segmentations_{split}.json"
+    content = json.loads(path.read_text())
+    height, width = official.images[image_id].shape
+    longer = _rle(np.ones((height, width + 40), np.bool_))
+    content[image_id][_spelling(finding)] = {"size": [height, width], "counts": longer["counts"]}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def _spelling(finding: str) -> str:
+    return "Airspace Opacity" if finding == "Lung Opacity" else finding
+
+
+def _contours(view: _View, masks_for_all: bool) -> dict[str, list[list[list[float]]]]:
+    drawn = {}
+    for finding, number in view.contours.items():
+        if not number or (finding in WITHOUT_MASKS and not masks_for_all):
+            continue
+        x1, y1, x2, y2 = scaled(place(finding, "chexlocalize", view.key), *view.size)
+        # The second overlaps the first by half of its width; the third touches the second, or nearly so.
+        shifts = [offset * (x2 - x1) for offset in (0, 0.5, 1.35)[:number]]
+        drawn[finding] = [
+            outline((x1 + by, y1, x2 + by, y2), view.key, finding, which) for which, by in enumerate(shifts)
+        ]
+    return drawn
+
+
+def _write_image(
+    official: Official, split: str, view: _View, contours: dict[str, list[list[list[float]]]], number: int
+) -> None:
+    height, width = view.size
+    image = draw_chest(number, height, width)
+    for finding, outlines in contours.items():
+        for points in outlines:
+            (x1, y1), (x2, y2) = np.min(points, axis=0).tolist(), np.max(points, axis=0).tolist()
+            paint(image, (x1, y1, x2, y2), finding)
+    patient, study, rest = view.key.split("_", 2)
+    file = official.root / "CheXpert" / split / patient / study / f"{rest}.jpg"
+    Image.fromarray(image).save(official.add(view.key, image, file, split), quality=98)
+    official.annotate(view.key, {finding: int(finding in view.contours) for finding in LABELS})
+    for finding, outlines in contours.items():
+        for points in outlines:
+            official.mark(view.key, finding, polygon_mask(points, height, width))
+
+
+def _encoded(official: Official, view: _View, masks_for_all: bool) -> dict[str, dict[str, object]]:
+    nothing = np.zeros(view.size, np.bool_)
+    named = [finding for finding in LABELS if masks_for_all or finding not in WITHOUT_MASKS]
+    return {_spelling(finding): _rle(official.masks[view.key].get(finding, nothing)) for finding in named}
+
+
+def _rle(mask: NDArray[np.bool_]) -> dict[str, object]:
+    encoded = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+    return {"size": list(mask.shape), "counts": encoded["counts"].decode()}
+
+
+def _write_decoys(folder: Path, split: str, decoys: dict[str, dict[str, dict[str, object]]]) -> None:
+    if split == "test":
+        points = {key: {finding: [[3, 3]] for finding in findings} for key, findings in decoys.items()}
+        (folder / "hb_segmentations_test.json").write_text(json.dumps(decoys))
+        (folder / "hb_annotations_test.json").write_text("{}")
+        (folder / "hb_salient_pt_test.json").write_text(json.dumps(points))
+        return
+    (folder / "gradcam_segmentations_val.json").write_text(json.dumps(decoys))
+    maps = folder / "gradcam_maps_val"
+    maps.mkdir()
+    for key in decoys:
+        (maps / f"{key}_Edema_map.pkl").write_bytes(pickle.dumps(_Trap(folder.parent / "unpickled")))
+
+
+def _write_table(official: Official, split: str) -> None:
+    header = ["Path", *LABELS, "No Finding"]
+    if split == "val":
+        header = ["Path", "Sex", "Age", "Frontal/Lateral", "AP/PA", "No Finding", *LABELS]
+    rows = []
+    for number, key in enumerate(official.splits[split]):
+        path = official.files[key].relative_to(official.root / "CheXpert").as_posix()
+        lateral = key.endswith("lateral")
+        cells = {finding: f"{label}.0" for finding, label in official.labels[key].items()}
+        cells["No Finding"] = f"{int(not any(official.labels[key].values()))}.0"
+        cells["Path"] = path if split == "test" else path.replace("val/", "CheXpert-v1.0/valid/", 1)
+        cells |= {"Sex": "Female", "Age": str(60 + number), "Frontal/Lateral": "Lateral" if lateral else "Frontal"}
+        cells["AP/PA"] = "" if lateral else "AP"
+        rows.append(",".join(cells[name] for name in header))
+    write_lines(official.root / "CheXpert" / f"{split}_labels.csv", ",".join(header), *rows)

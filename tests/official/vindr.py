@@ -1,0 +1,267 @@
+"""VinDr-CXR: DICOM files of every kind, boxes as two corners of one consensus or of three readers, label tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from official.base import Box, Official, hexadecimal, write_lines
+from official.dicom import write_dicom
+from official.phantoms import draw_chest, paint, place, scaled
+
+CANONICAL = {
+    "Aortic enlargement": "Aortic Enlargement",
+    "Atelectasis": "Atelectasis",
+    "Calcification": "Calcification",
+    "Cardiomegaly": "Cardiomegaly",
+    "Clavicle fracture": "Clavicle Fracture",
+    "Consolidation": "Consolidation",
+    "Emphysema": "Emphysema",
+    "Enlarged PA": "Enlarged PA",
+    "ILD": "ILD",
+    "Infiltration": "Infiltration",
+    "Lung Opacity": "Lung Opacity",
+    "Lung cavity": "Lung Cavity",
+    "Lung cyst": "Lung Cyst",
+    "Mediastinal shift": "Mediastinal Shift",
+    "Nodule/Mass": "Nodule/Mass",
+    "Other lesion": "Other Lesion",
+    "Pleural effusion": "Pleural Effusion",
+    "Pleural thickening": "Pleural Thickening",
+    "Pneumothorax": "Pneumothorax",
+    "Pulmonary fibrosis": "Pulmonary Fibrosis",
+    "Rib fracture": "Rib Fracture",
+}
+"""The 21 classes of the table. Edema is annotated as well, but is not one of them."""
+
+COLUMNS = (
+    "Aortic enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Clavicle fracture", "Consolidation", "Edema",
+    "Emphysema", "Enlarged PA", "ILD", "Infiltration", "Lung Opacity", "Lung cavity", "Lung cyst", "Mediastinal shift",
+    "Nodule/Mass", "Pleural effusion", "Pleural thickening", "Pneumothorax", "Pulmonary fibrosis", "Rib fracture",
+    "Other lesion", "COPD", "Lung tumor", "Pneumonia", "Tuberculosis", "Other diseases", "No finding",
+)  # fmt: skip
+
+KAGGLE = (
+    "Aortic enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Consolidation", "ILD", "Infiltration",
+    "Lung Opacity", "Nodule/Mass", "Other lesion", "Pleural effusion", "Pleural thickening", "Pneumothorax",
+    "Pulmonary fibrosis", "No finding",
+)  # fmt: skip
+
+READERS = ("R9", "R10", "R8")
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A box with fractions, as a reader drew it; the reader is empty in a consensus."""
+
+    class_name: str
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    reader: str = ""
+
+
+# Classes with boxes, then labels without one. "=" gives the box before it a second class; "|" makes it 3 px wide and
+# "0" moves it to the edge of the image. No image has Clavicle fracture or Lung cyst.
+_TEST: tuple[tuple[tuple[int, int], tuple[str, ...], tuple[str, ...]], ...] = (
+    ((401, 317), ("Aortic enlargement", "Cardiomegaly"), ()),
+    ((317, 401), (), ()),
+    ((389, 333), ("Pleural effusion", "Pleural effusion", "Pleural thickening"), ()),
+    ((360, 360), ("Nodule/Mass", "Nodule/Mass", "Nodule/Mass", "Other lesion"), ("Lung tumor",)),
+    ((333, 389), (), ()),
+    ((150, 176), ("Infiltration", "=Lung Opacity", "Consolidation"), ("Pneumonia",)),
+    ((402, 322), ("Pulmonary fibrosis", "ILD"), ("COPD",)),
+    ((350, 400), ("Cardiomegaly", "Aortic enlargement", "Edema"), ()),
+    ((400, 350), (), ()),
+    ((377, 311), ("Pneumothorax", "|Rib fracture"), ()),
+    ((311, 377), ("Atelectasis", "Mediastinal shift", "0Pleural effusion"), ()),
+    ((344, 414), ("Lung cavity", "Calcification", "Pulmonary fibrosis"), ("Tuberculosis",)),
+    ((176, 150), ("Emphysema", "Enlarged PA"), ("Lung Opacity",)),
+    ((320, 390), (), ("Other diseases",)),
+)
+# What each of READERS drew; a number in front tells apart the boxes of one class.
+_TRAIN: tuple[tuple[tuple[int, int], tuple[tuple[str, ...], ...]], ...] = (
+    ((366, 318), (("Cardiomegaly", "Infiltration", "=Lung Opacity"), ("1Cardiomegaly",), ("Aortic enlargement",))),
+    ((318, 366), ((), (), ())),
+    ((355, 355), (("Nodule/Mass", "Pleural effusion"), ("1Pleural effusion",), ("2Pleural effusion",))),
+)
+
+
+def write_vindr(
+    root: Path,
+    layout: Literal["physionet", "kaggle"] = "physionet",
+    absent_columns: Iterable[str] = (),
+    outside: bool = False,
+) -> Official:
+    """Write fourteen test images with a consensus and three training images with three readers each.
+
+    Coordinates have fractions in PhysioNet's tables and are cut to whole numbers in Kaggle's; a box covers the columns
+    int(x_min) .. int(x_max) - 1. Regions of training images are the union of all readers.
+
+    Args:
+        root: Where to; created.
+        layout: `kaggle` has `train.csv` with 14 classes, two test images that nothing annotates, and no label tables.
+        absent_columns: Columns that the label tables do not have.
+        outside: A box of the third test image reaches beyond the frame.
+    """
+    official = Official(root)
+    drawn: dict[str, list[_Drawn]] = {}
+    extra: dict[str, tuple[str, ...]] = {}
+    for number, (size, classes, labels) in enumerate(_TEST if layout == "physionet" else _TEST[:2]):
+        name = hexadecimal(f"vindr test {number}")
+        drawn[name], extra[name] = _boxes(name, size, classes), labels
+        if outside and number == 2:
+            drawn[name].append(_Drawn("Atelectasis", 250.7, 300.2, 333 + 25.6, 350.9))
+        _write_image(official, "test", name, size, drawn[name], number)
+    for number, (size, readers) in enumerate(_TRAIN):
+        name = hexadecimal(f"vindr train {number}")
+        drawn[name] = [
+            box for reader, classes in zip(READERS, readers, strict=True) for box in _boxes(name, size, classes, reader)
+        ]
+        _write_image(official, "train", name, size, drawn[name], len(_TEST) + number)
+    if layout == "kaggle":
+        _annotate(official, "train", drawn, {}, set(KAGGLE))
+        _write_kaggle_tables(official, drawn)
+        return official
+    for split in ("test", "train"):
+        _annotate(official, split, drawn, extra, set(COLUMNS))
+        _write_physionet_tables(official, split, drawn, extra, [name for name in COLUMNS if name not in absent_columns])
+    return official
+
+
+def _boxes(name: str, size: tuple[int, int], classes: Iterable[str], reader: str = "") -> list[_Drawn]:
+    boxes: list[_Drawn] = []
+    for entry in classes:
+        class_name = entry.lstrip("=|0123456789")
+        kind = entry.removesuffix(class_name)
+        if kind == "=":
+            last = boxes[-1]
+            boxes.append(_Drawn(class_name, last.x1, last.y1, last.x2, last.y2, reader))
+            continue
+        which = sum(box.class_name == class_name for box in boxes)
+        span = scaled(place(CANONICAL.get(class_name, class_name), "vindr", name, which), *size)
+        # No two readers draw quite the same box.
+        x1, y1, x2, y2 = span if not kind.isdecimal() else (edge + 4 * int(kind) for edge in span)
+        if kind == "|":
+            x2 = x1 + 3
+        if kind == "0":
+            x1, x2 = 0, x2 - x1
+        x1, y1, x2, y2 = (round(edge, 3) for edge in (x1, y1, x2, y2))
+        boxes.append(_Drawn(class_name, x1, y1, x2, y2, reader))
+    return boxes
+
+
+def _write_image(
+    official: Official, split: str, name: str, size: tuple[int, int], drawn: list[_Drawn], number: int
+) -> None:
+    image = draw_chest(number, *size)
+    for box in drawn:
+        paint(image, (box.x1, box.y1, box.x2, box.y2), CANONICAL.get(box.class_name, box.class_name))
+    # Full range, so that the stretch to 8 bits gives the image back.
+    image[0, :2] = 0, 255
+    file = official.add(name, image, official.root / split / f"{name}.dicom", split)
+    pixels, encoding, tags = _as_published(image, number)
+    write_dicom(file, pixels, encoding, {"PatientSex": "O", "PatientAge": "", **tags})
+
+
+def _annotate(
+    official: Official,
+    split: str,
+    drawn: dict[str, list[_Drawn]],
+    extra: dict[str, tuple[str, ...]],
+    classes: set[str],
+) -> None:
+    for name in official.splits[split]:
+        positive = {box.class_name for box in drawn[name]} | set(extra.get(name, ()))
+        official.annotate(
+            name, {finding: int(spelled in positive) for spelled, finding in CANONICAL.items() if spelled in classes}
+        )
+        for box in drawn[name]:
+            if box.class_name in CANONICAL:
+                corners = int(box.x1), int(box.y1), int(box.x2), int(box.y2)
+                official.fill(name, Box(CANONICAL[box.class_name], *corners, box.reader))
+
+
+def _write_physionet_tables(
+    official: Official,
+    split: str,
+    drawn: dict[str, list[_Drawn]],
+    extra: dict[str, tuple[str, ...]],
+    columns: list[str],
+) -> None:
+    boxes, labels = [], []
+    for name in official.splits[split]:
+        for reader in READERS if split == "train" else ("",):
+            own = [box for box in drawn[name] if box.reader == reader]
+            who = f"{name},{reader}" if reader else name
+            for box in own:
+                boxes.append(f"{who},{box.class_name},{box.x1},{box.y1},{box.x2},{box.y2}")
+            if not own:
+                boxes.append(f"{who},No finding,,,,")
+            positive = {box.class_name for box in own} | set(extra.get(name, ()))
+            positive = positive or {"No finding"}
+            labels.append(",".join([who, *(str(int(column in positive)) for column in columns)]))
+    who = "image_id,rad_id" if split == "train" else "image_id"
+    # The two tables do not agree on this name.
+    named = [name.replace("diseases", "disease") if split == "test" else name for name in columns]
+    folder = official.root / "annotations"
+    write_lines(folder / f"annotations_{split}.csv", f"{who},class_name,x_min,y_min,x_max,y_max", *boxes)
+    write_lines(folder / f"image_labels_{split}.csv", ",".join([who, *named]), *labels)
+
+
+def _write_kaggle_tables(official: Official, drawn: dict[str, list[_Drawn]]) -> None:
+    rows = []
+    for name in official.splits["train"]:
+        for reader in READERS:
+            own = [box for box in drawn[name] if box.reader == reader]
+            for box in own:
+                edges = ",".join(f"{int(edge)}.0" for edge in (box.x1, box.y1, box.x2, box.y2))
+                rows.append(f"{name},{box.class_name},{KAGGLE.index(box.class_name)},{reader},{edges}")
+            if not own:
+                rows.append(f"{name},No finding,14,{reader},,,,")
+    # The rows of one image lie apart.
+    rows.sort(key=hexadecimal)
+    header = "image_id,class_name,class_id,rad_id,x_min,y_min,x_max,y_max"
+    write_lines(official.root / "train.csv", header, *rows)
+    guesses = (f"{name},14 1 0 0 1 1" for name in official.splits["test"])
+    write_lines(official.root / "sample_submission.csv", "image_id,PredictionString", *guesses)
+
+
+def _as_published(image: NDArray[np.uint8], number: int) -> tuple[NDArray[Any], str, dict[str, Any]]:
+    """An image as pixels, encoding and tags of a DICOM file that shows it; the kinds take turns."""
+    levels = image.astype(np.int64)
+    inverted = {"PhotometricInterpretation": "MONOCHROME1"}
+    kinds: list[tuple[NDArray[Any], str, dict[str, Any]]] = [
+        (_overexposed(300 + levels * 12, 20, 4000), "native", _bits(12) | _window(300, 3360)),
+        (_overexposed(200 + (255 - levels) * 60, 0, 16383), "native", _bits(14) | _window(200, 15500, 1) | inverted),
+        ((levels * 257).astype(np.uint16), "jpeg-2000", {}),
+        ((levels * 4).astype(np.uint16), "jpeg-lossless", _bits(10)),
+        (
+            _overexposed(levels * 8 - 500, -2000, 9000).astype(np.int16),
+            "rle",
+            {"RescaleSlope": "2", "RescaleIntercept": "-1024"} | _window(-2024, 2056),
+        ),
+        ((4080 - levels * 16).astype(np.uint16), "jpeg-ls", _bits(12) | inverted),
+        ((levels * 16).astype(np.uint16), "implicit", _bits(12)),
+    ]
+    return kinds[number % len(kinds)]
+
+
+def _overexposed(pixels: NDArray[np.int64], low: int, high: int) -> NDArray[Any]:
+    """Pixels whose darkest and brightest lie far outside of the window."""
+    return np.select([pixels == pixels.min(), pixels == pixels.max()], [low, high], pixels).astype(np.uint16)
+
+
+def _bits(number: int) -> dict[str, Any]:
+    return {"BitsStored": number, "HighBit": number - 1}
+
+
+def _window(low: int, high: int, *more: int) -> dict[str, Any]:
+    """The window that takes low to black and high to white (PS3.3 C.11.2.1.2), and further ones."""
+    return {"WindowCenter": [(low + high + 1) / 2, *more], "WindowWidth": [high - low + 1, *more]}
