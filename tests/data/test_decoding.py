@@ -11,7 +11,7 @@ import pydicom.data
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from official_siim import SYNTAXES, write_dicom
+from official.dicom import SYNTAXES, write_dicom
 from PIL import Image
 from pydicom import Dataset, dcmread, uid
 from pydicom.encaps import encapsulate, get_frame
@@ -276,7 +276,7 @@ def test_missing_tags(tmp_path, tag):
     assert tag in refusal(path)
 
 
-@pytest.mark.parametrize("encoding", ["native", "rle", "jpeg", "jpeg-lossless", "jpeg-2000"])
+@pytest.mark.parametrize("encoding", ["native", "rle", "jpeg", "jpeg-lossless", "jpeg-ls", "jpeg-2000"])
 def test_giant_dicom(tmp_path, encoding):
     path = write_dicom(tmp_path / "a.dcm", GREY, encoding)
     dataset = dcmread(path)
@@ -285,7 +285,7 @@ def test_giant_dicom(tmp_path, encoding):
     assert "65535 x 65535" in refusal(path)
 
 
-@pytest.mark.parametrize("encoding", ["jpeg", "jpeg-lossless", "jpeg-2000"])
+@pytest.mark.parametrize("encoding", ["jpeg", "jpeg-lossless", "jpeg-ls", "jpeg-2000"])
 def test_the_compressed_image_must_have_the_size_of_the_header(tmp_path, encoding):
     path = write_dicom(tmp_path / "a.dcm", GREY, encoding)
     dataset = dcmread(path)
@@ -294,7 +294,7 @@ def test_the_compressed_image_must_have_the_size_of_the_header(tmp_path, encodin
     assert "48 x 64 pixels, the compressed image inside 64 x 48" in refusal(path)
 
 
-@pytest.mark.parametrize("encoding", ["jpeg", "jpeg-lossless", "jpeg-2000"])
+@pytest.mark.parametrize("encoding", ["jpeg", "jpeg-lossless", "jpeg-ls", "jpeg-2000"])
 def test_a_compressed_image_without_its_end(tmp_path, encoding):
     path = write_dicom(tmp_path / "a.dcm", GREY, encoding)
     dataset = dcmread(path)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from official_siim import encode_relative_rle
+from official.siim import encode_relative_rle
 
 from xbench.data.rle import decode_relative_rle
 from xbench.errors import UserError

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from official_siim import Official, encode_relative_rle, rows_of, write_dicom, write_official
+from downloads import CHANGES, Downloads, notes_of, records_of, rewrite
+from official.base import Official
+from official.dicom import write_dicom
+from official.siim import encode_relative_rle, rows_of, write_mavl_list
 from PIL import Image
 
 from xbench.data.siim import SIIMPneumothorax
@@ -18,9 +21,9 @@ TABLE = "train-rle.csv"
 GREY = np.full((64, 64), 90, np.uint8)
 
 
-@pytest.fixture(scope="module")
-def official(tmp_path_factory) -> Official:
-    return write_official(tmp_path_factory.mktemp("siim") / "download")
+@pytest.fixture
+def official(downloads: Downloads) -> Official:
+    return downloads("siim")
 
 
 def small(root: Path, *rows: str, files: tuple[str, ...] = ("a", "b"), header: str = "ImageId, EncodedPixels") -> Path:
@@ -52,13 +55,36 @@ def test_images_labels_and_masks_come_back(official):
         radiograph = data.load(record)
         difference = np.abs(radiograph.image.astype(int) - official.images[record.image_id])
         # The first kind of file is lossy JPEG.
-        assert difference.max() <= 8
+        assert difference.max() <= official.tolerance
         assert difference.mean() < 0.01
-        assert record.labels == {"Pneumothorax": int(record.image_id in official.masks)}
-        assert list(radiograph.regions) == ["Pneumothorax"] * (record.image_id in official.masks)
-        for region in radiograph.regions.values():
-            np.testing.assert_array_equal(region, official.masks[record.image_id])
+        masks = official.masks[record.image_id]
+        assert record.labels == official.labels[record.image_id] == {"Pneumothorax": len(masks)}
+        assert radiograph.regions.keys() == masks.keys()
+        for finding, region in radiograph.regions.items():
+            np.testing.assert_array_equal(region, masks[finding])
     assert data.annotation_files() == [official.root / TABLE]
+    assert data.notes == []
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_ways_to_write_the_table(downloads, official, tmp_path, change):
+    expected = records_of(SIIMPneumothorax(str(official.root)))
+    copy = downloads.copy("siim", tmp_path / "copy")
+    rewrite(copy.root / TABLE, change)
+    records = records_of(SIIMPneumothorax(str(copy.root)))
+    for name, record in expected.items():
+        assert records[name].labels == record.labels
+        assert sorted(map(repr, records[name].source.annotations)) == sorted(map(repr, record.source.annotations))
+
+
+def test_the_published_test_list_repeats_images(official, tmp_path):
+    chosen = write_mavl_list(official, tmp_path / "test.csv")
+    data = SIIMPneumothorax(str(official.root), image_list=str(tmp_path / "test.csv"))
+    records = records_of(data)
+    assert list(records) == sorted(chosen)
+    everything = records_of(SIIMPneumothorax(str(official.root)))
+    for name, record in records.items():
+        assert record.source == everything[name].source, "with all of its masks, wherever they stand"
 
 
 def test_samples(official):
@@ -69,7 +95,7 @@ def test_samples(official):
         sample = samples[index]
         assert isinstance(sample, Sample)
         assert sample.labels.tolist() == [record.labels["Pneumothorax"]]
-        assert sample.has_region.tolist() == [record.image_id in official.masks]
+        assert sample.has_region.tolist() == [len(official.masks[record.image_id]) == 1]
 
 
 @pytest.mark.parametrize(("header", "before"), [("ImageId, EncodedPixels", ""), ("ImageId,EncodedPixels", " ")])
@@ -215,7 +241,7 @@ def test_malformed_masks_fail_with_their_image(tmp_path, mask):
     assert isinstance(samples[0], Sample)
     failure = samples[1]
     assert isinstance(failure, Failure)
-    assert f"{root / 'stage_2_train.csv'}, image b:" in failure.reason
+    assert f"{root / 'stage_2_train.csv'}, image b, Pneumothorax: The run-length encoding" in failure.reason
 
 
 # Missing and unfit images
@@ -223,24 +249,28 @@ def test_malformed_masks_fail_with_their_image(tmp_path, mask):
 
 def test_a_missing_file_fails_with_its_image(tmp_path):
     root = small(tmp_path, "a,-1", "gone,0 5")
-    data = SIIMPneumothorax(str(root))
-    records = data.read_records(annotated=True)
-    assert [record.image_id for record in records] == ["a", "gone"]
-    with pytest.raises(UserError, match=r"gone\.dcm"):
-        data.load(records[1])
+    data = SIIMPneumothorax(str(root), on_error="skip")
+    records = records_of(data)
+    assert {name: record.missing for name, record in records.items()} == {"a": False, "gone": True}
+    with pytest.raises(UserError, match=f"No file of the image gone lies under {root}"):
+        data.load(records["gone"])
 
 
-def test_missing_files_are_announced_where_the_folder_decides(official, tmp_path):
+def test_missing_files_are_noted_where_the_folder_decides(official, tmp_path):
     table = tmp_path / "more.csv"
     table.write_text("\n".join(["ImageId,EncodedPixels", *rows_of(official.root / TABLE), "gone,-1"]))
-    with pytest.warns(UserWarning, match="1 annotated images have no file"):
-        SIIMPneumothorax(str(official.root), annotations=str(table), split="stage1_test").read_records(annotated=True)
+    data = SIIMPneumothorax(str(official.root), annotations=str(table), split="stage1_test")
+    assert list(records_of(data)) == sorted(official.splits["stage1_test"])
+    said = "an annotated image without a file; it is in neither split, which go by the folder"
+    assert notes_of(data) == {said: ["gone"]}
 
 
 def test_no_file_at_all(tmp_path):
-    message = refusal(small(tmp_path, "gone,-1", "lost,1 2"))
-    assert "gone.dcm" in message
-    assert "dicom-images-train" in message
+    root = small(tmp_path, "gone,-1", "lost,1 2", files=())
+    with pytest.raises(UserError) as caught:
+        SIIMPneumothorax(str(root)).setup("test")
+    for part in ("2 of 2 annotated images have no file (first: gone, lost)", "dicom-images-train", "--data.on_error"):
+        assert part in str(caught.value)
 
 
 def test_other_shapes(tmp_path):

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+from downloads import CHANGES, CUT_OFF, SHARED, assert_reads, notes_of, records_of, refusal, rewrite, write_small
+
+from xbench.data import ChestXray14
+
+BOXES = "BBox_List_2017.csv"
+LABELS = "Data_Entry_2017_v2020.csv"
+HEADER = "Image Index,Finding Label,Bbox [x,y,w,h],,,"
+LABEL_HEADER = "Image Index,Finding Labels,Follow-up #,OriginalImage[Width,Height]"
+REAL = SHARED / "data" / "nih_chestxray14"
+SPELLED = {"Effusion": "Pleural Effusion", "Infiltrate": "Infiltration"}
+UNNAMED = "an image that the table of labels does not name; findings without a box are unknown"
+DISAGREE = "a box of a finding that the table of labels does not give the image"
+
+
+@pytest.mark.parametrize("split", ["boxes", "test"])
+def test_images_labels_and_regions(downloads, split):
+    official = downloads("chestxray14")
+    data = ChestXray14(str(official.root), split=split)
+    noted = assert_reads(data, official, official.splits[split])
+    assert noted == {name: (CUT_OFF,) for name, _ in official.outside} != {}
+    # The box that reaches over the edge is one that the labels know of.
+    assert data.notes == []
+    files = [BOXES, LABELS, *(["test_list.txt"] if split == "test" else [])]
+    assert [path.name for path in data.annotation_files()] == files
+
+
+def test_labels_without_a_box_are_positive_without_a_region(downloads):
+    official = downloads("chestxray14")
+    data = ChestXray14(str(official.root))
+    record = records_of(data)["00000061_002"]
+    assert (record.labels["Cardiomegaly"], record.labels["Pleural Effusion"], record.labels["Mass"]) == (1, 1, 0)
+    assert data.load(record).regions.keys() == {"Cardiomegaly"}
+
+
+def test_all_images_in_one_folder(downloads, tmp_path):
+    official = downloads.copy("chestxray14", tmp_path / "copy")
+    (official.root / "images").mkdir()
+    for path in official.files.values():
+        path.rename(official.root / "images" / path.name)
+    expected = records_of(ChestXray14(str(downloads("chestxray14").root)))
+    records = records_of(ChestXray14(str(official.root)))
+    assert {name: record.labels for name, record in records.items()} == {
+        name: record.labels for name, record in expected.items()
+    }
+    assert not any(record.missing for record in records.values())
+
+
+def test_without_the_table_of_labels_what_has_no_box_is_unknown(downloads, tmp_path):
+    official = downloads.copy("chestxray14", tmp_path / "copy")
+    (official.root / LABELS).unlink()
+    for split in ("boxes", "test"):
+        data = ChestXray14(str(official.root), split=split)
+        for name, record in records_of(data).items():
+            assert record.labels == dict.fromkeys(official.masks[name], 1)
+        assert data.notes == []
+
+
+def test_image_list(downloads, tmp_path):
+    official = downloads("chestxray14")
+    chosen = official.splits["test"][2:6]
+    (tmp_path / "list.csv").write_text("Image Index,x\n" + "".join(f"images\\{name}.png,1\n" for name in chosen))
+    data = ChestXray14(str(official.root), split="test", image_list=str(tmp_path / "list.csv"))
+    assert list(records_of(data)) == chosen
+    (tmp_path / "list.csv").write_text(f"{official.splits['train_val'][0]}.png\n")
+    assert "'00000001_000'" in refusal("chestxray14", official.root, image_list=str(tmp_path / "list.csv"))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_ways_to_write_the_tables(downloads, tmp_path, change):
+    expected = records_of(ChestXray14(str(downloads("chestxray14").root), split="test"))
+    official = downloads.copy("chestxray14", tmp_path / "copy")
+    for table in (BOXES, LABELS):
+        rewrite(official.root / table, change)
+    if change != "spaces":
+        rewrite(official.root / "test_list.txt", change)
+    records = records_of(ChestXray14(str(official.root), split="test"))
+    for name, record in expected.items():
+        assert records[name].labels == record.labels
+        assert sorted(map(repr, records[name].source.annotations)) == sorted(map(repr, record.source.annotations))
+
+
+def small(root, rows, labels=None, header=HEADER, label_header=LABEL_HEADER, names=("1_0", "2_0")):
+    write_small(root / "images", names)
+    (root / BOXES).write_text("\n".join([header, *rows]) + "\n")
+    if labels is not None:
+        (root / LABELS).write_text("\n".join([label_header, *labels]) + "\n")
+    return root
+
+
+ROW = "1_0.png,Mass,10.9,20.1,3.99,4.5"
+
+
+def test_numbers(tmp_path):
+    data = ChestXray14(str(small(tmp_path, [ROW])))
+    region = data.load(records_of(data)["1_0"]).regions["Mass"]
+    expected = np.zeros((1024, 1024), bool)
+    expected[20:24, 10:13] = True
+    np.testing.assert_array_equal(region, expected)
+
+
+def test_spellings(tmp_path):
+    rows = [f"1_0.png,{label},1,2,3,4" for label in ("Infiltrate", "Infiltration", "Effusion", "effusion ", "MASS")]
+    labels = ["1_0.png,Effusion|Infiltration|Mass|Pleural_Thickening|Hernia,0,1,2"]
+    data = ChestXray14(str(small(tmp_path, rows, labels)))
+    record = records_of(data)["1_0"]
+    assert {finding for finding, label in record.labels.items() if label} == {
+        "Infiltration",
+        "Pleural Effusion",
+        "Mass",
+    }
+    assert data.notes == []
+
+
+def test_the_table_of_2017_ends_with_an_empty_column(tmp_path):
+    root = small(tmp_path, [ROW], ["1_0.png,Mass,0,1,2,"], label_header=f"{LABEL_HEADER},")
+    (root / LABELS).rename(root / "Data_Entry_2017.csv")
+    assert records_of(ChestXray14(str(root)))["1_0"].labels == {
+        finding: int(finding == "Mass") for finding in ChestXray14.findings
+    }
+
+
+def test_columns_in_another_order_go_by_name(tmp_path):
+    labels = ["0,Mass|Nodule,1_0.png"]
+    root = small(
+        tmp_path, ["4,3,2,1,Mass,1_0.png"], labels, "h,w,y,x,Finding Label,Image Index", "x,Finding Labels,Image Index"
+    )
+    data = ChestXray14(str(root))
+    record = records_of(data)["1_0"]
+    assert {finding for finding, label in record.labels.items() if label} == {"Mass", "Nodule"}
+    assert np.argwhere(data.load(record).regions["Mass"]).min(axis=0).tolist() == [2, 1]
+
+
+def test_tables_that_disagree(tmp_path):
+    data = ChestXray14(str(small(tmp_path, [ROW, ROW.replace("1_0", "2_0")], ["1_0.png,No Finding,0,1,2"])))
+    records = records_of(data)
+    assert (records["1_0"].labels["Mass"], records["1_0"].labels["Nodule"]) == (1, 0)
+    assert records["2_0"].labels == {"Mass": 1}
+    assert notes_of(data) == {DISAGREE: ["1_0"], UNNAMED: ["2_0"]}
+
+
+def test_a_listed_image_that_no_table_names(tmp_path):
+    root = small(tmp_path, [ROW], ["1_0.png,Mass,0,1,2"])
+    (root / "test_list.txt").write_text("2_0.png\n1_0.png\n2_0.png\n")
+    data = ChestXray14(str(root), split="test")
+    assert {name: dict(record.labels) for name, record in records_of(data).items()}["2_0"] == {}
+    assert notes_of(data) == {UNNAMED: ["2_0"]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "said"),
+    [
+        (["1_0.png,Hernia,1,2,3,4"], HEADER, "line 2: the finding 'Hernia' is not one of the eight"),
+        (["1_0.png,,1,2,3,4"], HEADER, "line 2: the finding '' is not one of the eight"),
+        ([",Mass,1,2,3,4"], HEADER, "line 2: Image Index is empty"),
+        (["1_0.png,Mass,1,2,3"], HEADER, "line 2: 5 values for the 6 columns"),
+        (["1_0.png,Mass,1,2,3,x"], HEADER, "line 2: h is 'x', not a number"),
+        (["1_0.png,Mass,1,2,-3,4"], HEADER, "has a negative side"),
+        (["1_0.png,Mass,1,2,3,1e7"], HEADER, "is not a pixel"),
+        ([ROW], "Image Index,Finding,x,y,w,h", "lacks Finding Label"),
+        ([ROW], "", "lacks"),
+        ([ROW], "file,Finding Label,Bbox [x,y,w,h],,,", "lacks"),
+    ],
+)
+def test_malformed_boxes(tmp_path, rows, header, said):
+    root = small(tmp_path, rows, header=header)
+    message = refusal("chestxray14", root)
+    assert str(root / BOXES) in message
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("labels", "header", "said"),
+    [
+        (["1_0.png"], LABEL_HEADER, "line 2: 1 values for the 2 columns"),
+        (["1_0.png,,0"], LABEL_HEADER, "line 2: Finding Labels is empty"),
+        (["1_0.png,Mass", "1_0.png,Nodule"], LABEL_HEADER, "line 3: 1_0 is there a second time"),
+    ],
+)
+def test_malformed_labels(tmp_path, labels, header, said):
+    root = small(tmp_path, [ROW], labels, label_header=header)
+    message = refusal("chestxray14", root)
+    assert str(root / LABELS) in message
+    assert said in message
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")
+def test_real_rows(tmp_path):
+    boxes: dict[str, dict[str, np.ndarray]] = {}
+    rows = (REAL / "BBox_List_2017_excerpt.csv").read_text().splitlines()[1:]
+    for row in rows:
+        name, spelling, *numbers = row.split(",")
+        x, y, width, height = (int(float(number)) for number in numbers[:4])
+        mask = np.zeros((1024, 1024), bool)
+        mask[y : y + height, x : x + width] = True
+        assert boxes.setdefault(name[:-4], {}).setdefault(SPELLED.get(spelling, spelling), mask) is mask
+    with open(REAL / "Data_Entry_2017_v2020_excerpt.csv", newline="") as file:
+        labels = {entry[0][:-4]: entry[1].split("|") for entry in list(csv.reader(file))[1:]}
+    # What the description of the excerpts says.
+    assert (len(rows), len(boxes)) == (48, 34)
+    assert {len(own) for own in boxes.values()} == {1, 2, 3}
+    assert sum(own == ["No Finding"] for own in labels.values()) >= 4
+    root = write_small(tmp_path / "images", sorted(labels)).parent
+    (root / LABELS).write_bytes((REAL / "Data_Entry_2017_v2020_excerpt.csv").read_bytes())
+    (root / "test_list.txt").write_text("".join(f"{name}.png\n" for name in labels))
+    pairs = 0
+    for split, names in (("boxes", boxes), ("test", labels)):
+        data = ChestXray14(str(root), annotations=str(REAL / "BBox_List_2017_excerpt.csv"), split=split)
+        records = records_of(data)
+        assert records.keys() == {*names}
+        assert data.notes == [], "boxes and labels agree"
+        for name, record in records.items():
+            present = {SPELLED.get(label, label) for label in labels[name]}
+            assert record.labels == {finding: int(finding in present) for finding in data.findings}
+            if split == "test":
+                continue
+            regions = data.load(record).regions
+            assert regions.keys() == boxes[name].keys()
+            pairs += len(regions)
+            for finding, mask in boxes[name].items():
+                np.testing.assert_array_equal(regions[finding], mask)
+    assert pairs == 48
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")
+def test_real_images_decode(tmp_path):
+    data = ChestXray14(str(REAL))
+    data.setup("predict")
+    assert [record.image_id for record in data.records] == ["00000001_000", "00027426_000"]
+    for record in data.records:
+        image = data.load(record).image
+        assert image.shape == (512, 512)
+        assert image.std() > 30

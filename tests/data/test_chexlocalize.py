@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from downloads import CHANGES, CUT_OFF, assert_reads, notes_of, records_of, refusal, rewrite, write_small
+from official.chexlocalize import LABELS, WITHOUT_MASKS, lengthen_rle, write_chexlocalize
+from pycocotools import mask as coco
+
+from xbench.data import CheXlocalize
+from xbench.errors import UserError
+
+TABLE = "CheXpert/test_labels.csv"
+MASKS = "CheXlocalize/gt_segmentations_test.json"
+NOT_GIVEN = "a segmentation of a finding that the table of labels does not give; it is present"
+
+
+@pytest.mark.parametrize("split", ["test", "val"])
+def test_images_labels_and_regions(downloads, split):
+    official = downloads("chexlocalize")
+    data = CheXlocalize(str(official.root), split=split)
+    # The run lengths hold what is left of the outline that reaches over the edge.
+    assert assert_reads(data, official, official.splits[split]) == {}
+    assert data.notes == []
+    assert not (official.root / "unpickled").exists()
+    assert {path.name for path in data.annotation_files()} == {f"gt_segmentations_{split}.json", f"{split}_labels.csv"}
+
+
+@pytest.mark.parametrize("split", ["test", "val"])
+def test_contours_give_the_same_masks(downloads, tmp_path, split):
+    official = downloads.copy("chexlocalize", tmp_path / "copy")
+    (official.root / "CheXlocalize" / f"gt_segmentations_{split}.json").unlink()
+    data = CheXlocalize(str(official.root), split=split)
+    noted = assert_reads(data, official, official.splits[split])
+    contours = data.annotation_files()[0]
+    assert contours.name == f"gt_annotations_{split}.json"
+    beyond = set()
+    for name, entry in json.loads(contours.read_text()).items():
+        height, width = entry.pop("img_size")
+        points = [point for drawn in entry.values() for contour in drawn for point in contour]
+        if not all(0 <= x <= width and 0 <= y <= height for x, y in points):
+            beyond.add(name)
+    assert noted == dict.fromkeys(beyond, (CUT_OFF,))
+    assert beyond >= {name for name, _ in official.outside if name in official.splits[split]}
+
+
+def test_masks_of_the_three_others_are_used_if_they_are_there(tmp_path):
+    official = write_chexlocalize(tmp_path / "download", masks_for_all=True)
+    assert_reads(CheXlocalize(str(official.root)), official, official.splits["test"])
+    assert {finding for masks in official.masks.values() for finding in masks} >= {*WITHOUT_MASKS}
+
+
+def test_frontal_views_alone(downloads):
+    official = downloads("chexlocalize")
+    data = CheXlocalize(str(official.root), views="frontal")
+    frontal = [name for name in official.splits["test"] if name.endswith("_frontal")]
+    assert 0 < len(frontal) < len(official.splits["test"])
+    assert list(records_of(data)) == sorted(frontal)
+    assert data.notes == [], "lateral views are no strays"
+
+
+def test_positives_without_a_region(downloads):
+    official = downloads("chexlocalize")
+    records = records_of(CheXlocalize(str(official.root)))
+    lateral = records["patient64744_study1_view2_lateral"]
+    assert {finding for finding, label in lateral.labels.items() if label} == {"Pneumothorax", "Support Devices"}
+    assert lateral.source.annotations == ()
+
+
+def test_image_list(downloads, tmp_path):
+    official = downloads("chexlocalize")
+    chosen = sorted(official.splits["test"])[:5]
+    spelled = [
+        chosen[0],
+        f"{chosen[1]}.jpg",
+        "/".join(["CheXpert-v1.0", "test", *chosen[2].split("_", 2)]) + ".jpg",
+        "\\".join(["C:", "test", *chosen[3].split("_", 2)]) + ".jpg",
+        "/".join(chosen[4].split("_", 2)),
+    ]
+    (tmp_path / "list.csv").write_text("Path,x\n" + "".join(f'"{entry}",1\n' for entry in spelled))
+    data = CheXlocalize(str(official.root), image_list=str(tmp_path / "list.csv"))
+    assert list(records_of(data)) == chosen
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_ways_to_write_the_table(downloads, tmp_path, change):
+    official = downloads.copy("chexlocalize", tmp_path / "copy")
+    rewrite(official.root / TABLE, change)
+    records = records_of(CheXlocalize(str(official.root)))
+    assert {name: dict(record.labels) for name, record in records.items()} == {
+        name: official.labels[name] for name in official.splits["test"]
+    }
+
+
+KEY = "patient1_study1_view1_frontal"
+PATH = "test/patient1/study1/view1_frontal.jpg"
+
+
+def small(root, masks, labels=(), path=PATH, more_rows=(), header=LABELS):
+    write_small(root / "CheXpert" / "test" / "patient1" / "study1", ["view1_frontal"], ".jpg")
+    (root / "CheXlocalize").mkdir(exist_ok=True)
+    (root / MASKS).write_text(json.dumps(masks))
+    row = ",".join([path, *(dict(labels).get(finding, "0.0") for finding in header)])
+    (root / TABLE).write_text("\n".join([",".join(["Path", *header]), row, *more_rows]) + "\n")
+    return root
+
+
+def encoded(mask):
+    rle = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+    return {"size": list(mask.shape), "counts": rle["counts"].decode()}
+
+
+def square(size=(16, 16)):
+    mask = np.zeros(size, bool)
+    mask[3:9, 2:5] = True
+    return mask
+
+
+def test_spellings_of_lung_opacity(tmp_path):
+    data = CheXlocalize(str(small(tmp_path, {KEY: {"Airspace Opacity": encoded(square())}}, {"Lung Opacity": "1.0"})))
+    record = records_of(data)[KEY]
+    assert record.labels["Lung Opacity"] == 1
+    np.testing.assert_array_equal(data.load(record).regions["Lung Opacity"], square())
+    assert data.notes == []
+
+
+def test_unknown_labels(tmp_path):
+    labels = {"Edema": "", "Fracture": "-1.0", "Pneumonia": "1", "Cardiomegaly": "0"}
+    record = records_of(CheXlocalize(str(small(tmp_path, {}, labels))))[KEY]
+    assert len(record.labels) == len(LABELS) - 2
+    assert not {"Edema", "Fracture"} & record.labels.keys()
+    assert (record.labels["Pneumonia"], record.labels["Cardiomegaly"]) == (1, 0)
+
+
+def test_segmentations_that_the_table_does_not_know_of(tmp_path):
+    masks = {KEY: {"Edema": encoded(square()), "Hernia": encoded(square())}, "patient9": {"Edema": encoded(square())}}
+    data = CheXlocalize(str(small(tmp_path, masks)))
+    assert records_of(data)[KEY].labels["Edema"] == 1
+    assert notes_of(data) == {
+        NOT_GIVEN: [KEY],
+        "a segmentation of 'Hernia', which is none of the findings, left out": [KEY],
+        "a segmentation of an image that the table of labels does not name, left out": ["patient9"],
+    }
+
+
+def test_an_empty_mask_is_none(tmp_path):
+    data = CheXlocalize(str(small(tmp_path, {KEY: {"Edema": encoded(np.zeros((16, 16), bool))}})))
+    assert records_of(data)[KEY].labels["Edema"] == 0
+    assert data.notes == []
+
+
+def test_masks_of_other_proportions_are_refused(tmp_path):
+    data = CheXlocalize(str(small(tmp_path, {KEY: {"Edema": encoded(square((16, 20)))}}, {"Edema": "1"})))
+    with pytest.raises(UserError, match="drawn for 20 x 16"):
+        data.load(records_of(data)[KEY])
+
+
+def test_run_lengths_that_do_not_fit_their_image_fail_with_it(downloads, tmp_path):
+    official = downloads.copy("chexlocalize", tmp_path / "copy")
+    name = official.splits["test"][0]
+    path = lengthen_rle(official, name, "Cardiomegaly")
+    data = CheXlocalize(str(official.root))
+    records = records_of(data)
+    with pytest.raises(UserError) as caught:
+        data.load(records[name])
+    for part in (str(path), name, "Cardiomegaly", "do not add up"):
+        assert part in str(caught.value)
+    data.load(records[official.splits["test"][3]])
+
+
+def test_two_folders_of_images(downloads, tmp_path):
+    official = downloads.copy("chexlocalize", tmp_path / "copy")
+    shutil.copytree(official.root / "CheXpert" / "test", official.root / "small" / "train")
+    assert_reads(CheXlocalize(str(official.root)), official, official.splits["test"])
+    shutil.copytree(official.root / "CheXpert" / "test", official.root / "small" / "test")
+    assert "has several files" in refusal("chexlocalize", official.root)
+
+
+RLE = encoded(square())
+
+
+@pytest.mark.parametrize(
+    ("masks", "said"),
+    [
+        ([], "does not hold segmentations by image"),
+        (None, "does not hold segmentations by image"),
+        ({KEY: None}, KEY),
+        ({KEY: "x"}, KEY),
+        ({KEY: []}, KEY),
+        ({KEY: {"Edema": None}}, KEY),
+        ({KEY: {"Edema": {}}}, "'size' is missing"),
+        ({KEY: {"Edema": {"size": [16, 16]}}}, "'counts' is missing"),
+        ({KEY: {"Edema": {"size": [16], "counts": RLE["counts"]}}}, KEY),
+        ({KEY: {"Edema": {"size": [16.0, 16], "counts": RLE["counts"]}}}, "A frame of 16 x 16.0"),
+        ({KEY: {"Edema": {"size": [0, 16], "counts": RLE["counts"]}}}, "A frame of 16 x 0"),
+        ({KEY: {"Edema": {"size": [10**5, 10**5], "counts": RLE["counts"]}}}, "A frame of 100000 x 100000"),
+        ({KEY: {"Edema": {"size": [16, 16], "counts": ""}}}, "is not a COCO run-length encoding"),
+        ({KEY: {"Edema": {"size": [16, 16], "counts": [5, 6]}}}, "is not a COCO run-length encoding"),
+        ({KEY: {"Edema": {"size": [16, 16], "counts": "\u0661\n"}}}, "is not a COCO run-length encoding"),
+        ({KEY: {"Edema": RLE, "Mass": RLE, "Lung Lesion": encoded(square((16, 17)))}}, "differ in size"),
+        ({KEY: {"img_size": [16, 16], "Edema": 7}}, KEY),
+        ({KEY: {"img_size": [16, 16], "Edema": [[]]}}, "A polygon has no points"),
+        ({KEY: {"img_size": [16, 16], "Edema": [[[1, 2], [3, float("nan")]]]}}, "is not a pixel"),
+        ({KEY: {"img_size": [float("inf"), 16], "Edema": []}}, "A frame"),
+        ({KEY: {"img_size": None, "Edema": []}}, KEY),
+    ],
+)
+def test_malformed_segmentations(tmp_path, masks, said):
+    root = small(tmp_path, masks)
+    message = refusal("chexlocalize", root)
+    assert str(root / MASKS) in message
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"labels": {"Edema": "2"}}, "line 2: Edema is '2'; a label is 1, 0 or, unknown, -1"),
+        ({"labels": {"Edema": "yes"}}, "line 2: Edema is 'yes', not a number"),
+        ({"path": ""}, "line 2: Path is empty"),
+        ({"more_rows": [f"{PATH}{',0' * 13}"]}, f"line 3: {KEY} is there a second time"),
+        ({"more_rows": [f"CheXpert-v1.0/{PATH}{',0' * 13}"]}, f"line 3: {KEY} is there a second time"),
+        ({"more_rows": ["test/patient2/study1/view1_frontal.jpg,0.0,1"]}, "line 3: 3 values for the 14 columns"),
+        ({"header": LABELS[:-1]}, "no column for Support Devices"),
+        ({"header": ()}, "no column for"),
+    ],
+)
+def test_malformed_tables(tmp_path, options, said):
+    root = small(tmp_path, {}, **options)
+    message = refusal("chexlocalize", root)
+    assert str(root / TABLE) in message
+    assert said in message
+
+
+def test_paths_that_name_no_view(tmp_path):
+    message = refusal("chexlocalize", small(tmp_path, {}, path="."))
+    assert "1 of 1 annotated images have no file" in message

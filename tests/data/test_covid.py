@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import base64
+import json
+
+import numpy as np
+import pytest
+from downloads import CUT_OFF, assert_reads, notes_of, records_of, refusal, write_small
+from official.covid import write_covid, write_mavl_lists
+from PIL import Image, ImageDraw
+
+from xbench.data import COVID19Rural
+from xbench.errors import UserError
+
+UNKNOWN = "a polygon of the unknown label 'pleural_effusion', taken for an opacity"
+STRAY = "an image that the annotation files do not name, left out"
+NO_MASK = "a radiograph with opacity but without a mask image, scored for recognition only"
+NOT_USED = "a mask image of a radiograph without a polygon of opacity, not used"
+MASK_ALONE = "a radiograph without a LabelMe file; its mask image decides whether it is positive"
+BEYOND = "a mask image that goes far beyond the polygons: more of it lies outside of them than they cover"
+
+
+def test_images_labels_and_regions(downloads):
+    official = downloads("covid")
+    for root in (official.root, official.root / "covid_rural_annot"):
+        data = COVID19Rural(str(root))
+        noted = assert_reads(data, official, official.splits["all"])
+        assert noted == {name: (CUT_OFF,) for name, _ in official.outside} != {}
+        (stray,) = official.images.keys() - {*official.splits["all"]}
+        assert notes_of(data) == {STRAY: [stray], UNKNOWN: [official.splits["all"][5]]}
+        assert len(data.annotation_files()) == len(official.splits["all"])
+
+
+def without_masks(official) -> list[str]:
+    folder = official.root / "covid_rural_annot" / "pngs_masks"
+    return [name for name in official.splits["all"] if not (folder / f"{name}.png").exists()]
+
+
+def test_regions_from_the_masks(downloads):
+    official = downloads("covid", outside=False)
+    data = COVID19Rural(str(official.root), regions="masks")
+    records = records_of(data)
+    missing = [name for name in without_masks(official) if official.labels[name]["COVID-19"]]
+    assert len(missing) == 2
+    for name, record in records.items():
+        assert record.labels == official.labels[name]
+        radiograph = data.load(record)
+        assert radiograph.notes == ()
+        expected = {} if name in missing else official.masks[name]
+        assert radiograph.regions.keys() == expected.keys()
+        for finding, mask in expected.items():
+            np.testing.assert_array_equal(radiograph.regions[finding], mask)
+    notes = notes_of(data)
+    assert notes[NO_MASK] == missing
+    negative = [name for name in records if not official.labels[name]["COVID-19"]]
+    assert notes[NOT_USED] == [name for name in negative if name not in without_masks(official)]
+
+
+def test_masks_that_hold_the_lungs_as_well_are_noticed(tmp_path):
+    official = write_covid(tmp_path / "download", lungs_in_masks=True)
+    data = COVID19Rural(str(official.root), regions="masks")
+    records = records_of(data)
+    positive = [n for n in records if official.labels[n]["COVID-19"] and n not in without_masks(official)]
+    assert {name: data.load(records[name]).notes for name in positive} == dict.fromkeys(positive, (BEYOND,))
+    assert {name: record.labels for name, record in records.items()} == official.labels
+    assert_reads(COVID19Rural(str(official.root)), official, official.splits["all"])
+
+
+def test_the_published_test_list(downloads, tmp_path):
+    official = downloads("covid")
+    for name, images in write_mavl_lists(official, tmp_path).items():
+        data = COVID19Rural(str(official.root), image_list=str(tmp_path / f"{name}.csv"))
+        assert list(records_of(data)) == sorted(images)
+
+
+def labelme(shapes=(), size=(16, 16), **more):
+    content = {
+        "version": "4.5.6",
+        "shapes": [{"label": "consolidation", "shape_type": "polygon", "flags": {}, **shape} for shape in shapes],
+        "imageHeight": size[0],
+        "imageWidth": size[1],
+        "imageData": base64.b64encode(b"whatever").decode(),
+    }
+    return {**content, **more}
+
+
+def small(root, content, names=("a",), size=(16, 16)):
+    write_small(root / "jpgs", names, ".jpg", size)
+    (root / "jpgs" / "jsons").mkdir(exist_ok=True)
+    (root / "jpgs" / "jsons" / "a.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return root
+
+
+def test_shapes_of_labelme(tmp_path):
+    triangle = [[2.5, 2.5], [9.25, 3.75], [4, 11]]
+    shapes = [
+        {"points": triangle, "label": " Consolidation "},
+        {"points": [[14, 15], [12, 13]], "shape_type": "rectangle", "label": "subtle_hazy"},
+        {"points": [[0, 0], [15, 0], [15, 15], [0, 15]], "label": "left_lung"},
+        {"points": [[0, 0], [15, 0], [15, 15], [0, 15]], "label": "Right_Lung"},
+    ]
+    data = COVID19Rural(str(small(tmp_path, labelme(shapes))))
+    record = records_of(data)["a"]
+    canvas = Image.new("1", (16, 16))
+    ImageDraw.Draw(canvas).polygon([tuple(point) for point in triangle], outline=1, fill=1)
+    ImageDraw.Draw(canvas).rectangle([(12, 13), (14, 15)], outline=1, fill=1)
+    np.testing.assert_array_equal(data.load(record).regions["COVID-19"], np.array(canvas))
+    assert data.notes == []
+
+
+def test_a_radiograph_of_lungs_alone_is_negative(tmp_path):
+    data = COVID19Rural(str(small(tmp_path, labelme([{"points": [[0, 0], [9, 0], [9, 9]], "label": "left_lung"}]))))
+    record = records_of(data)["a"]
+    assert (record.labels, dict(data.load(record).regions)) == ({"COVID-19": 0}, {})
+
+
+def test_outlines_of_another_size(tmp_path):
+    square = [{"points": [[0, 0], [31, 0], [31, 31], [0, 31]]}]
+    data = COVID19Rural(str(small(tmp_path / "half", labelme(square, (64, 64)))))
+    region = data.load(records_of(data)["a"]).regions["COVID-19"]
+    assert region.shape == (64, 64), "in the frame of the outlines, which shows the same extent"
+    assert region.sum() == 32 * 32
+    data = COVID19Rural(str(small(tmp_path / "other", labelme(square, (64, 80)))))
+    with pytest.raises(UserError, match="16 x 16 pixels, and its annotations are drawn for 80 x 64"):
+        data.load(records_of(data)["a"])
+
+
+def test_a_mask_without_outlines_decides(tmp_path):
+    root = small(tmp_path, labelme(), names=("a", "b", "c"))
+    masks = root / "pngs_masks"
+    masks.mkdir()
+    mask = np.zeros((16, 16), np.uint8)
+    Image.fromarray(mask).save(masks / "c.png")
+    mask[3:7, 4:6] = 1
+    Image.fromarray(mask).save(masks / "b.png")
+    data = COVID19Rural(str(root), regions="masks")
+    records = records_of(data)
+    assert {name: record.labels["COVID-19"] for name, record in records.items()} == {"a": 0, "b": 1, "c": 0}
+    np.testing.assert_array_equal(data.load(records["b"]).regions["COVID-19"], mask > 0)
+    assert notes_of(data) == {MASK_ALONE: ["b", "c"]}
+    assert list(records_of(COVID19Rural(str(root)))) == ["a"], "on request only"
+
+
+def test_a_mask_of_another_size_is_refused(tmp_path):
+    root = small(tmp_path, labelme([{"points": [[0, 0], [9, 0], [9, 9]]}]))
+    write_small(root / "pngs_masks", ["a"], size=(32, 32))
+    data = COVID19Rural(str(root), regions="masks")
+    with pytest.raises(UserError, match="one of the two was resized"):
+        data.load(records_of(data)["a"])
+
+
+def test_two_files_about_one_image(tmp_path):
+    root = small(tmp_path, labelme())
+    (root / "old" / "jsons").mkdir(parents=True)
+    (root / "old" / "jsons" / "a.json").write_text(json.dumps(labelme()))
+    assert "a is annotated twice" in refusal("covid", root)
+    (root / "old" / "jsons" / "a.json").unlink()
+    for folder in ("old", "new"):
+        write_small(root / folder / "pngs_masks", ["a"])
+    assert "a has several masks" in refusal("covid", root, regions="masks")
+
+
+TRIANGLE = [[0, 0], [9, 0], [9, 9]]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([], "is not a LabelMe file"),
+        (7, "is not a LabelMe file"),
+        ({}, "'imageHeight' is missing"),
+        ({"imageHeight": 16, "imageWidth": 16}, "'shapes' is missing"),
+        (labelme(imageHeight=0), "A frame of 16 x 0 pixels is not possible"),
+        (labelme(imageHeight=-16, imageWidth=-16), "A frame of -16 x -16 pixels"),
+        (labelme(imageHeight="16"), "A frame"),
+        (labelme(imageHeight=None), "A frame of 16 x None"),
+        (labelme(imageHeight=float("inf")), "A frame"),
+        (labelme(imageHeight=10**6, imageWidth=10**6), "A frame of 1000000 x 1000000"),
+        (labelme() | {"shapes": 7}, "is not a LabelMe file"),
+        (labelme([{}]), "'points' is missing"),
+        (labelme([{"points": []}]), "A polygon has no points"),
+        (labelme([{"points": None}]), "is not a LabelMe file"),
+        (labelme([{"points": [[1]]}]), "is not a LabelMe file"),
+        (labelme([{"points": [[1, 2, 3]]}]), "is not a LabelMe file"),
+        (labelme([{"points": [[1, "2"], [3, 4], [5, 6]]}]), "'2' is not a pixel"),
+        (labelme([{"points": [[1, 1e30], [3, 4], [5, 6]]}]), "is not a pixel"),
+        (labelme([{"points": TRIANGLE, "shape_type": "circle"}]), "is a circle, not a polygon"),
+        (labelme([{"points": TRIANGLE, "shape_type": "rectangle"}]), "is not a LabelMe file"),
+    ],
+)
+def test_malformed_files(tmp_path, content, said):
+    message = refusal("covid", small(tmp_path, content))
+    assert str(tmp_path / "jpgs" / "jsons" / "a.json") in message
+    assert said in message
+
+
+def test_options(downloads):
+    root = str(downloads("covid").root)
+    with pytest.raises(UserError, match="a file of annotations per image"):
+        COVID19Rural(root, annotations="x.csv")

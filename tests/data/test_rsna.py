@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+from downloads import CHANGES, CUT_OFF, SHARED, assert_reads, notes_of, records_of, refusal, rewrite, write_small
+from official.rsna import MDAI, write_medklip_list
+
+from xbench.data import RSNAPneumonia
+
+TABLE = "stage_2_train_labels.csv"
+HEADER = "patientId,x,y,width,height,Target"
+REAL = SHARED / "data" / "rsna_pneumonia" / "stage_2_train_labels_excerpt.csv"
+
+
+def test_images_labels_and_regions(downloads):
+    official = downloads("rsna")
+    data = RSNAPneumonia(str(official.root))
+    noted = assert_reads(data, official, official.splits["train"])
+    assert noted == {name: (CUT_OFF,) for name, _ in official.outside} != {}
+    assert data.notes == []
+    assert data.annotation_files() == [official.root / TABLE]
+    boxes = {record.image_id: len(record.source.annotations) for record in data.records}
+    assert boxes == {name: len(official.boxes.get(name, [])) for name in official.splits["train"]}
+
+
+def test_the_original_files_with_a_published_list(downloads):
+    official = downloads("rsna", layout="mdai", outside=False)
+    data = RSNAPneumonia(str(official.root), annotations=str(official.root / "test.csv"))
+    assert_reads(data, official, official.splits["train"])
+    assert data.notes == []
+    message = refusal("rsna", official.root)
+    assert TABLE in message
+    assert "--data.annotations" in message
+
+
+def test_the_original_files_are_found_whatever_their_paths_look_like(downloads, tmp_path):
+    official = downloads("rsna", layout="mdai", outside=False)
+    table = tmp_path / "list.csv"
+    text = (official.root / "test.csv").read_text()
+    for other in (text.replace("/", "\\"), text.replace(MDAI, "/data/elsewhere/mdai"), text.replace(f"{MDAI}/", "")):
+        table.write_text(other)
+        records = records_of(RSNAPneumonia(str(official.root), annotations=str(table)))
+        assert {name: record.source.path for name, record in records.items()} == official.files
+    table.write_text(text.replace(f"{MDAI}/", "../../"))
+    records = records_of(RSNAPneumonia(str(official.root / MDAI), annotations=str(table)))
+    assert {name: record.source.path for name, record in records.items()} == official.files
+
+
+def test_a_published_list_chooses_images_or_annotates_them(downloads, tmp_path):
+    official = downloads("rsna")
+    chosen = official.splits["train"][1:6]
+    write_medklip_list(official, tmp_path / "list.csv", chosen)
+    for option in ("image_list", "annotations"):
+        data = RSNAPneumonia(str(official.root), **{option: str(tmp_path / "list.csv")})
+        assert_reads(data, official, chosen)
+        assert data.notes == [], "the other images are not strays"
+        assert tmp_path / "list.csv" in data.annotation_files()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_ways_to_write_the_table(downloads, tmp_path, change):
+    expected = records_of(RSNAPneumonia(str(downloads("rsna").root)))
+    official = downloads.copy("rsna", tmp_path / "copy")
+    rewrite(official.root / TABLE, change)
+    records = records_of(RSNAPneumonia(str(official.root)))
+    for name, record in expected.items():
+        assert records[name].labels == record.labels
+        assert sorted(map(repr, records[name].source.annotations)) == sorted(map(repr, record.source.annotations))
+
+
+def small(root, *rows, header=HEADER, names=("a", "b")):
+    write_small(root / "stage_2_train_images", names, ".dcm")
+    (root / TABLE).write_text("\n".join([header, *rows]) + "\n")
+    return root
+
+
+def region(root, name="a", **options):
+    data = RSNAPneumonia(str(root), **options)
+    return data.load(records_of(data)[name]).regions.get("Pneumonia")
+
+
+def test_numbers(tmp_path):
+    root = small(tmp_path, "a,1e1,20.0,3.9,4,1", "a, 11 ,+22,5,2.,1", "b,,,,,0")
+    expected = np.zeros((1024, 1024), bool)
+    expected[20:24, 10:13] = expected[22:24, 11:16] = True
+    np.testing.assert_array_equal(region(root), expected)
+
+
+def test_columns_go_by_name(tmp_path):
+    root = small(tmp_path, "1,8,7,6,5,a,x", "0,,,,,b,x", header="Target,height,width,y,x,patientId,more")
+    expected = np.zeros((1024, 1024), bool)
+    expected[6:14, 5:12] = True
+    np.testing.assert_array_equal(region(root), expected)
+
+
+def test_empty_columns_at_the_end_mean_nothing(tmp_path):
+    assert region(small(tmp_path / "rows", "a,1,2,3,4,1,,", "b,,,,,0,")).sum() == 12
+    assert region(small(tmp_path / "all", "a,1,2,3,4,1,", "b,,,,,0,", header=f"{HEADER},")).sum() == 12
+
+
+def test_names_are_text(tmp_path):
+    root = small(tmp_path, "007,1,2,3,4,1", "7,,,,,0", "1e3,,,,,0", "a b,,,,,0", names=("007", "7", "1e3", "a b"))
+    assert {name: record.labels["Pneumonia"] for name, record in records_of(RSNAPneumonia(str(root))).items()} == {
+        "007": 1,
+        "7": 0,
+        "1e3": 0,
+        "a b": 0,
+    }
+
+
+def test_a_box_without_area_is_a_positive_without_a_region(tmp_path):
+    root = small(tmp_path, "a,1,2,0,4,1", "b,,,,,0")
+    data = RSNAPneumonia(str(root))
+    record = records_of(data)["a"]
+    radiograph = data.load(record)
+    assert record.labels == {"Pneumonia": 1}
+    assert (dict(radiograph.regions), radiograph.notes) == ({}, ("an annotation covers no pixel",))
+
+
+def test_strays_are_counted(tmp_path):
+    data = RSNAPneumonia(str(small(tmp_path, "a,,,,,0", names=("a", "b", "c"))))
+    assert list(records_of(data)) == ["a"]
+    assert notes_of(data) == {"an image that the annotation files do not name, left out": ["b", "c"]}
+
+
+def test_a_copy_in_another_folder_is_no_second_candidate(tmp_path):
+    root = small(tmp_path, "a,,,,,0", "b,,,,,0")
+    write_small(root / "png224", ["a", "b"])
+    data = RSNAPneumonia(str(root))
+    assert {record.source.path.suffix for record in records_of(data).values()} == {".dcm"}
+    (root / "stage_2_train_images" / "a.dcm").unlink()
+    assert "1 of 2 annotated images have no file (first: a)" in refusal("rsna", root)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (["a,1,2,3,4,1", "a,,,,,0"], "line 3: a has Target 0 here and 1 further up"),
+        (["a,,,,,0", "a,1,2,3,4,1"], "line 3: a has Target 1 here and 0 further up"),
+        (["a,1,2,3,4,0"], "line 2: there is a box, and Target is 0"),
+        (["a,,,,,1"], "line 2: x is '', not a number"),
+        (["a,1,2,3,nan,1"], "line 2: height is 'nan', not a number"),
+        (["a,1,2,3,inf,1"], "line 2: height is 'inf', not a number"),
+        (["a,1,2,1_0,4,1"], "line 2: width is '1_0', not a number"),
+        (["a,1,2,-3,4,1"], "line 2: A box of -3.0 x 4.0 pixels has a negative side"),
+        (["a,1,2,3,1e9,1"], "line 2: The coordinate '1000000000.0' is not a pixel"),
+        (["a,,,,,"], "line 2: Target is '', not 0 or 1"),
+        (["a,,,,,-1"], "line 2: Target is '-1', not 0 or 1"),
+        (["a,,,,,2"], "line 2: Target is '2'"),
+        (["a,,,,,0", ",,,,,0"], "line 3: patientId is empty"),
+        (["a,1,2,3,4"], "line 2: 5 values for the 6 columns"),
+        (["a,1,2,3,4,1,5"], "line 2: 7 values for the 6 columns"),
+        (['a,1,2,3,4,"1'], "cannot be read"),
+    ],
+)
+def test_malformed_rows(tmp_path, rows, said):
+    root = small(tmp_path, *rows)
+    message = refusal("rsna", root)
+    assert str(root / TABLE) in message
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (["a,x.dcm,1;2;3,1"], "line 2: boxes holds '1;2;3', which is not x;y;width;height"),
+        (["a,x.dcm,1;2;3;4;5,1"], "which is not x;y;width;height"),
+        (["a,x.dcm,1;2;3;nan,1"], "is not a pixel"),
+        (["a,x.dcm,,1"], "line 2: classes is '1', and there are 0 boxes"),
+        (["a,x.dcm,1;2;3;4,0"], "line 2: classes is '0', and there are 1 boxes"),
+        (["a,x.dcm,1;2;3;4,"], "line 2: classes is ''"),
+        (["a,x.dcm,,0", "a,x.dcm,,0"], "line 3: a is there a second time"),
+    ],
+)
+def test_malformed_lists(tmp_path, rows, said):
+    root = small(tmp_path, "a,,,,,0")
+    table = root / "list.csv"
+    table.write_text("\n".join(["ID,img_path,boxes,classes", *rows]) + "\n")
+    message = refusal("rsna", root, annotations=str(table))
+    assert str(table) in message
+    assert said in message
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason="no real data here")
+def test_real_rows(tmp_path):
+    boxes: dict[str, list[tuple[int, ...]]] = {}
+    with open(REAL, newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        own = boxes.setdefault(row["patientId"], [])
+        if row["Target"] == "1":
+            own.append(tuple(int(float(row[name])) for name in ("x", "y", "width", "height")))
+    # What the description of the excerpt says.
+    assert (len(rows), len(boxes), sum(not own for own in boxes.values())) == (43, 25, 8)
+    assert {len(own) for own in boxes.values()} == {0, 1, 2, 3, 4}
+    data = RSNAPneumonia(str(write_small(tmp_path, sorted(boxes))), annotations=str(REAL))
+    records = records_of(data)
+    assert records.keys() == boxes.keys()
+    for name, own in boxes.items():
+        expected = np.zeros((1024, 1024), bool)
+        for x, y, width, height in own:
+            expected[y : y + height, x : x + width] = True
+        assert records[name].labels == {"Pneumonia": int(bool(own))}
+        assert len(records[name].source.annotations) == len(own)
+        drawn = data.load(records[name]).regions.get("Pneumonia", np.zeros_like(expected))
+        np.testing.assert_array_equal(drawn, expected)

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from downloads import CHANGES, CUT_OFF, assert_reads, notes_of, records_of, refusal, rewrite, write_small
+from official.base import write_lines
+from official.vindr import CANONICAL, COLUMNS, KAGGLE, READERS
+from PIL import Image
+
+from xbench.data import VinDrCXR
+from xbench.errors import UserError
+
+BOXES, LABELS = "annotations/annotations_{}.csv", "annotations/image_labels_{}.csv"
+EDEMA = "a box or label of 'Edema', which is none of the 21 findings, left out"
+ABSENT = "a box of a finding that the table of labels calls absent; it is present"
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_images_labels_and_regions(downloads, split):
+    official = downloads("vindr")
+    data = VinDrCXR(str(official.root), split=split)
+    noted = assert_reads(data, official, official.splits[split])
+    assert noted == ({name: (CUT_OFF,) for name, _ in official.outside} if split == "test" else {})
+    with_edema = [official.splits["test"][7]] if split == "test" else []
+    assert notes_of(data) == ({EDEMA: with_edema} if with_edema else {})
+    boxes = {record.image_id: len(record.source.annotations) for record in data.records}
+    assert boxes == {name: len(official.boxes.get(name, [])) for name in official.splits[split]}
+
+
+def test_kaggle(downloads):
+    official = downloads("vindr", layout="kaggle", outside=False)
+    data = VinDrCXR(str(official.root), split="train")
+    assert_reads(data, official, official.splits["train"])
+    assert data.notes == []
+    known = {finding for spelled, finding in CANONICAL.items() if spelled in KAGGLE}
+    assert len(known) == 14
+    assert all(record.labels.keys() == known for record in data.records), "the other seven are unknown"
+    assert "no annotations_test.csv" in refusal("vindr", official.root)
+
+
+@pytest.mark.parametrize("layout", ["physionet", "kaggle"])
+@pytest.mark.parametrize("needed", [1, 2, 3, 4])
+def test_how_many_readers_must_agree(downloads, layout, needed):
+    official = downloads("vindr", layout=layout, outside=layout == "physionet")
+    data = VinDrCXR(str(official.root), split="train", min_readers=needed)
+    positives = 0
+    for name, record in records_of(data).items():
+        height, width = official.images[name].shape
+        regions = data.load(record).regions
+        for finding in official.labels[name]:
+            own = [box for box in official.boxes.get(name, []) if box.finding == finding]
+            present = len({box.reader for box in own}) >= needed
+            positives += present
+            assert record.labels[finding] == int(present)
+            assert (finding in regions) == present
+            if present:
+                expected = np.zeros((height, width), bool)
+                for box in own:
+                    expected[box.y1 : box.y2, box.x1 : box.x2] = True
+                np.testing.assert_array_equal(regions[finding], expected)
+    assert positives == {1: 6, 2: 2, 3: 1, 4: 0}[needed]
+
+
+def test_readers_do_not_matter_to_the_test_split(downloads):
+    official = downloads("vindr")
+    assert_reads(VinDrCXR(str(official.root), min_readers=3), official, official.splits["test"])
+    with pytest.raises(UserError, match="min_readers 0 must be at least 1"):
+        VinDrCXR(str(official.root), min_readers=0)
+
+
+def test_without_the_table_of_labels(downloads, tmp_path):
+    official = downloads.copy("vindr", tmp_path / "copy")
+    (official.root / LABELS.format("test")).unlink()
+    for name, record in records_of(VinDrCXR(str(official.root))).items():
+        assert record.labels == {finding: int(finding in official.masks[name]) for finding in VinDrCXR.findings}
+
+
+def test_image_list(downloads, tmp_path):
+    official = downloads("vindr")
+    chosen = sorted(official.splits["test"][3:6])
+    for line in ("{}", "{}.dicom", "test/{}.dicom", "C:\\vindr\\test\\{}.dicom", "images/{}.png"):
+        (tmp_path / "list.txt").write_text("image_id\n" + "".join(line.format(name) + "\n" for name in chosen))
+        assert list(records_of(VinDrCXR(str(official.root), image_list=str(tmp_path / "list.txt")))) == chosen
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_other_ways_to_write_the_tables(downloads, tmp_path, change, split):
+    expected = records_of(VinDrCXR(str(downloads("vindr").root), split=split))
+    official = downloads.copy("vindr", tmp_path / "copy")
+    for table in (BOXES, LABELS):
+        rewrite(official.root / table.format(split), change)
+    records = records_of(VinDrCXR(str(official.root), split=split))
+    for name, record in expected.items():
+        assert records[name].labels == record.labels
+        assert sorted(map(repr, records[name].source.annotations)) == sorted(map(repr, record.source.annotations))
+
+
+def small(
+    root, rows, labels=None, header="image_id,class_name,x_min,y_min,x_max,y_max", names=("a", "b"), split="test"
+):
+    write_small(root / split, names, ".dicom")
+    write_lines(root / BOXES.format(split), header, *rows)
+    if labels is not None:
+        write_lines(root / LABELS.format(split), ",".join(["image_id", *COLUMNS]), *labels)
+    return root
+
+
+def labels_row(name, **given):
+    return ",".join([name, *(str(given.get(column.replace(" ", "_"), 0)) for column in COLUMNS)])
+
+
+def test_boxes_are_half_open(tmp_path):
+    data = VinDrCXR(
+        str(small(tmp_path, ["a,Lung cavity,1.9,2.9,4.9,5.1", "a,Lung Cavity,0,0,0.9,9", "b,No finding,,,,"]))
+    )
+    record = records_of(data)["a"]
+    expected = np.zeros((16, 16), bool)
+    expected[2:5, 1:4] = True
+    radiograph = data.load(record)
+    np.testing.assert_array_equal(radiograph.regions["Lung Cavity"], expected)
+    assert {finding for finding, label in record.labels.items() if label} == {"Lung Cavity"}
+
+
+def test_the_two_tables_disagree(tmp_path):
+    rows = ["a,ILD,1,1,5,5", "a,ILD,2,2,6,6", "b,No finding,,,,"]
+    labels = [labels_row("a", Cardiomegaly=1), labels_row("b", ILD=1, Pneumonia=1, Edema=1), labels_row("c")]
+    data = VinDrCXR(str(small(tmp_path, rows, labels, names=("a", "b", "c"))))
+    records = records_of(data)
+    present = {name: {f for f, label in record.labels.items() if label} for name, record in records.items()}
+    assert present == {"a": {"ILD", "Cardiomegaly"}, "b": {"ILD"}, "c": set()}
+    assert data.load(records["b"]).regions == {}
+    assert notes_of(data) == {ABSENT: ["a"]}
+
+
+def test_a_row_without_coordinates_is_a_label(tmp_path):
+    data = VinDrCXR(str(small(tmp_path, ["a,ILD,,,,", "b,No Finding,,,,"])))
+    records = records_of(data)
+    assert (records["a"].labels["ILD"], records["a"].source.annotations) == (1, ())
+    assert not any(records["b"].labels.values())
+
+
+def test_other_classes_with_the_columns_of_kaggle(tmp_path):
+    header = "image_id,class_name,class_id,rad_id,x_min,y_min,x_max,y_max"
+    rows = ["a,Rib fracture,20,R1,1,1,5,5", "b,No finding,14,R1,,,,"]
+    data = VinDrCXR(str(small(tmp_path, rows, header=header, split="train")), split="train")
+    records = records_of(data)
+    assert (records["a"].labels["Rib Fracture"], records["b"].labels["Rib Fracture"]) == (1, 0)
+    assert "Clavicle Fracture" not in records["a"].labels
+
+
+def test_copies_as_png_are_not_read(tmp_path):
+    root = small(tmp_path, ["a,ILD,1,1,5,5"], names=("b",))
+    Image.fromarray(np.zeros((16, 16), np.uint8)).save(root / "test" / "a.png")
+    assert "1 of 1 annotated images have no file (first: a)" in refusal("vindr", root)
+
+
+def test_strays_are_counted(tmp_path):
+    data = VinDrCXR(str(small(tmp_path, ["a,ILD,1,1,5,5"])))
+    assert list(records_of(data)) == ["a"]
+    assert notes_of(data) == {"an image that the annotation files do not name, left out": ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "said"),
+    [
+        (["a,ILD,5,1,1,5"], None, "line 2: The box (5.0, 1.0) to (1.0, 5.0) ends before it begins"),
+        (["a,ILD,1,1,,5"], None, "line 2: x_max is '', not a number"),
+        (["a,ILD,1,1,inf,5"], None, "line 2: x_max is 'inf'"),
+        (["a,ILD,1,1,1e8,5"], None, "line 2: The coordinate"),
+        (["a,,1,1,5,5"], None, "line 2: class_name is empty"),
+        ([",ILD,1,1,5,5"], None, "line 2: image_id is empty"),
+        (["a,ILD,1,1,5"], None, "line 2: 5 values for the 6 columns"),
+        (["a,ILD,1,1,5,5,6"], None, "line 2: 7 values for the 6 columns"),
+        (["a,ILD,1,1,5,5"], [labels_row("a", ILD="yes")], "line 2: ILD is 'yes', not a number"),
+        (["a,ILD,1,1,5,5"], [labels_row("a", ILD="")], "line 2: ILD is '', not 0 or 1"),
+        (["a,ILD,1,1,5,5"], [labels_row("a", ILD=-1)], "line 2: ILD is '-1', not 0 or 1"),
+        (["a,ILD,1,1,5,5"], [labels_row("a")[:-4]], "line 2: 27 values for the 29 columns"),
+        (["a,ILD,1,1,5,5"], [labels_row("")], "line 2: image_id is empty"),
+    ],
+)
+def test_malformed_rows(tmp_path, rows, labels, said):
+    root = small(tmp_path, rows, labels)
+    message = refusal("vindr", root)
+    assert str(root / (BOXES if labels is None else LABELS).format("test")) in message
+    assert said in message
+
+
+def test_readers_of_the_fixture_have_names(downloads):
+    data = VinDrCXR(str(downloads("vindr").root), split="train")
+    records = records_of(data)
+    assert {a.reader for record in records.values() for a in record.source.annotations} == {*READERS}

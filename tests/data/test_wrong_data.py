@@ -1,0 +1,262 @@
+"""All seven datasets on downloads that something is wrong with: one paragraph each, and nothing worse."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from downloads import ANNOTATION_FILES, CLASSES, notes_of, records_of, refusal
+from official import wrong
+from official.base import Official
+
+from xbench.data.download import Source
+from xbench.errors import UserError
+from xbench.preprocessing import Preprocessing, stretch
+from xbench.types import Failure
+
+EACH = pytest.mark.parametrize("name", CLASSES)
+EACH_FILE = pytest.mark.parametrize("file", ANNOTATION_FILES, ids=str)
+# The folder that holds images of the default split, below which there is nothing else that is needed.
+IMAGES = {
+    "rsna": "stage_2_train_images",
+    "siim": "dicom-images-train",
+    "covid": "covid_rural_annot/jpgs",
+    "chestxdet10": "test_data",
+    "chexlocalize": "CheXpert/test",
+    "chestxray14": "images_001",
+    "vindr": "test",
+}
+SIBLINGS = {
+    "covid": "covid_rural_annot/pngs_masks",
+    "chestxdet10": "train_data",
+    "chexlocalize": "CheXlocalize",
+    "vindr": "annotations",
+    "chestxray14": "images_002",
+    "rsna": "stage_2_test_images",
+    "siim": "dicom-images-test",
+}
+
+
+def images_of(official: Official, split: str) -> list[str]:
+    """Images of a split; of SIIM all are the two that its folders tell apart."""
+    splits = official.splits
+    return sorted(splits[split] if split in splits else splits["stage1_train"] + splits["stage1_test"])
+
+
+# The root
+
+
+@EACH
+def test_the_root_may_be_a_parent(downloads, name):
+    root = downloads(name).root
+    for above in (root, root.parent):
+        data = CLASSES[name](str(above))
+        assert list(records_of(data)) == images_of(downloads(name), data.split)
+
+
+@EACH
+def test_the_root_is_a_child(downloads, name):
+    root = downloads(name).root
+    if name == "covid":
+        assert len(records_of(CLASSES[name](str(root / IMAGES[name])))) == 10, "it holds all that is needed"
+    else:
+        message = refusal(name, root / IMAGES[name])
+        assert message.startswith(f"{name}: no ")
+        assert "did you mean --data.root" in message or "set --data.root to the folder that holds both" in message
+
+
+@EACH
+def test_the_root_is_a_sibling(downloads, name):
+    root = downloads(name).root
+    message = refusal(name, root / SIBLINGS[name])
+    assert message.startswith(f"{name}: ")
+    # Something in another folder is named, and what to do with it.
+    assert "--data.root" in message
+    assert message.count(str(root)) >= 2
+
+
+@EACH
+def test_the_root_is_a_file_or_nothing(downloads, name, tmp_path):
+    file = next(path for path in downloads(name).root.rglob("*") if path.is_file())
+    assert f"--data.root {file} is a file; unpack it and give the folder" in refusal(name, file)
+    assert f"--data.root {tmp_path / 'none'} is not a folder" in refusal(name, tmp_path / "none")
+    message = refusal(name, tmp_path)
+    assert message.startswith(f"{name}: no ")
+    assert CLASSES[name].layout in message
+
+
+@EACH
+def test_an_archive_that_is_not_unpacked(downloads, name, tmp_path):
+    official = downloads.copy(name, tmp_path / "copy")
+    folder = official.root / IMAGES[name]
+    if name == "covid":
+        shutil.move(folder / "jsons", folder.parent / "jsons")
+    archive = wrong.pack(folder, ".tar.gz" if name == "chestxray14" else ".zip")
+    message = refusal(name, official.root)
+    assert f"not unpacked lie there ({archive}" in message
+    assert "annotated images have no file" in message
+
+
+@EACH
+def test_all_of_it_is_in_an_archive(downloads, name, tmp_path):
+    root = tmp_path / "one" / "two" / "three" / "root"
+    root.mkdir(parents=True)
+    (root / "download.zip").touch()
+    message = refusal(name, root)
+    assert f"archives that are not unpacked ({root / 'download.zip'})" in message
+
+
+# Images
+
+
+@EACH
+def test_a_missing_image(downloads, name, tmp_path):
+    official = downloads.copy(name, tmp_path / "copy")
+    names = images_of(official, CLASSES[name].splits[0])
+    gone = names[1]
+    wrong.remove_image(official, gone)
+    message = refusal(name, official.root)
+    for part in (f"1 of {len(names)} annotated images have no file (first: {gone})", "--data.on_error skip"):
+        assert part in message
+    data = CLASSES[name](str(official.root), on_error="skip")
+    records = records_of(data)
+    assert [other for other, record in records.items() if record.missing] == [gone]
+    failure = data.samples(Preprocessing(stretch((8, 8))))[1]
+    assert isinstance(failure, Failure)
+    assert (failure.image_id, "\n" in failure.reason) == (gone, False)
+
+
+@EACH
+def test_a_stray_image(downloads, name, tmp_path):
+    official = downloads.copy(name, tmp_path / "copy")
+    data = CLASSES[name](str(official.root))
+    names = list(records_of(data))
+    before = notes_of(data)
+    stray = "view9_frontal" if name == "chexlocalize" else "nobody"
+    wrong.add_stray_image(official, names[0], stray)
+    data = CLASSES[name](str(official.root))
+    assert list(records_of(data)) == names
+    new = {text: images for text, images in notes_of(data).items() if images != before.get(text)}
+    if not data.exhaustive():
+        assert new == {}
+        return
+    ((text, images),) = new.items()
+    assert text == "an image that the annotation files do not name, left out"
+    assert any(stray in image for image in images)
+
+
+@EACH
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.97])
+def test_a_truncated_image(downloads, name, share, tmp_path):
+    official = downloads.copy(name, tmp_path / "copy")
+    data = CLASSES[name](str(official.root), limit=1)
+    (image_id,) = records_of(data)
+    path = official.files[image_id]
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[: int(len(content) * share)])
+    failure = data.samples(Preprocessing(stretch((8, 8))))[0]
+    assert isinstance(failure, Failure)
+    assert str(path) in failure.reason
+    assert "\n" not in failure.reason
+
+
+@EACH
+def test_two_files_of_one_image(downloads, name, tmp_path):
+    official = downloads.copy(name, tmp_path / "copy")
+    data = CLASSES[name](str(official.root))
+    first = min(records_of(data))
+    path = official.files[first]
+    if name == "chexlocalize":
+        other = official.root / "more" / path.relative_to(official.root / "CheXpert")
+    else:
+        other = path.parent / "more" / path.name
+    other.parent.mkdir(parents=True)
+    os.link(path, other)
+    message = refusal(name, official.root)
+    for part in (f"image {first} has several files", str(path), str(other), "set --data.root"):
+        assert part in message
+
+
+# Annotation files
+
+
+@EACH_FILE
+def test_a_missing_file(downloads, tmp_path, file):
+    path = downloads.copy_with(file, tmp_path / "copy", images=True)
+    path.unlink()
+    if file.required:
+        message = refusal(file.dataset, tmp_path / "copy", split=file.split)
+        assert path.name in message
+        assert f"lies under {tmp_path / 'copy'}" in message
+    else:
+        assert records_of(file.open(tmp_path / "copy"))
+
+
+SPOILT = {
+    "empty": b"",
+    "blank": b"\n \n",
+    "binary": bytes(range(256)) * 4,
+    "zeros": bytes(1000),
+    "not UTF-8": "id,name,größe\n".encode("latin-1") * 3,
+    "UTF-16": "image,x\na,1\n".encode("utf-16"),
+    "a page of HTML": b"<!DOCTYPE html>\n<html><body>Sign in to download</body></html>\n",
+    "a pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:1234\nsize 5678\n",
+    "deep": b"[" * 50_000,
+    "another JSON": b'{"a": [1, 2, {"b": null}]}',
+    "another list": b'[1, "two", null, [], {}]',
+}
+
+
+@EACH_FILE
+@pytest.mark.parametrize("content", SPOILT)
+def test_a_file_of_something_else(downloads, tmp_path, file, content):
+    path = downloads.copy_with(file, tmp_path / "copy")
+    path.write_bytes(SPOILT[content])
+    assert str(path) in refusal(file.dataset, tmp_path / "copy", split=file.split)
+
+
+@EACH_FILE
+def test_a_truncated_file(downloads, tmp_path, file):
+    path = downloads.copy_with(file, tmp_path / "copy")
+    data = file.open(tmp_path / "copy")
+    content, whole = path.read_bytes(), len(data.read_records(annotated=True))
+    for share in (0.1, 0.35, 0.6, 0.99):
+        path.write_bytes(content[: int(len(content) * share)])
+        if path.suffix == ".json":
+            assert "cannot be read" in refusal(file.dataset, tmp_path / "copy", split=file.split)
+            continue
+        # A table that ends within a row is refused, unless only the end of its last value is missing.
+        try:
+            assert len(data.read_records(annotated=True)) <= whole
+        except UserError as error:
+            assert str(path) in str(error)
+
+
+@EACH
+@pytest.mark.parametrize("up", ["../", "../../", "/etc/", "..\\"])
+def test_names_that_lead_out_of_the_root(downloads, tmp_path, name, up):
+    """An image beside the root that an annotation file points to is not read."""
+    root = tmp_path / "root"
+    official = downloads.copy(name, root)
+    image = min(records_of(CLASSES[name](str(root))))
+    path = official.files[image]
+    path.rename(tmp_path / path.name)
+    stem = Path(image).name if name != "chexlocalize" else "test/" + "/".join(image.split("_", 2))
+    for file in ANNOTATION_FILES:
+        if file.dataset == name and stem in (text := (root / file.path).read_text()):
+            outside = json.dumps(f"{up}{stem}")[1:-1] if file.path.endswith(".json") else f"{up}{stem}"
+            (root / file.path).write_text(text.replace(stem, outside))
+    data = CLASSES[name](str(root), on_error="skip")
+    try:
+        records = records_of(data)
+    except UserError as error:
+        assert "\n" not in str(error)
+        return
+    for record in records.values():
+        source: Source = record.source
+        assert source.path is None or source.path.is_relative_to(root)
+    assert sum(record.missing for record in records.values()) >= 1

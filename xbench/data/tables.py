@@ -1,0 +1,182 @@
+"""Reading of annotation files: CSV and JSON from anywhere, with a clear paragraph for whatever is wrong in them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xbench.errors import UserError
+
+__all__ = ["Row", "read_csv", "read_image_list", "read_json"]
+
+_AGAIN = "Take the file as its owners publish it."
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table.
+
+    Attributes:
+        dataset: Whose table it is, for messages.
+        path: File of the table.
+        line: Line of the file, from 1.
+        values: Stripped values by stripped column name.
+    """
+
+    dataset: str
+    path: Path
+    line: int
+    values: dict[str, str]
+
+    def __getitem__(self, column: str) -> str:
+        """Return a value, stripped; empty where the file has none."""
+        return self.values[column]
+
+    def get(self, column: str) -> str:
+        """Return a value, stripped; empty where the file has no such column."""
+        return self.values.get(column, "")
+
+    def name(self, column: str) -> str:
+        """Return a value that may not be empty.
+
+        Raises:
+            UserError: It is empty.
+        """
+        if not self.values[column]:
+            raise self.error(f"{column} is empty")
+        return self.values[column]
+
+    def number(self, column: str) -> float:
+        """Return a value as a finite number.
+
+        Raises:
+            UserError: It is none.
+        """
+        text = self.values[column]
+        try:
+            # Python alone reads 1_0 as a number.
+            value = math.nan if "_" in text else float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise self.error(f"{column} is {text[:40]!r}, not a number")
+        return value
+
+    def flag(self, column: str) -> int | None:
+        """Return a label: 1, 0, or None for unknown (empty or -1).
+
+        Raises:
+            UserError: It is anything else.
+        """
+        if not self.values[column]:
+            return None
+        value = self.number(column)
+        if value not in (1, 0, -1):
+            raise self.error(f"{column} is {self.values[column]!r}; a label is 1, 0 or, unknown, -1")
+        return None if value == -1 else int(value)
+
+    def error(self, problem: str) -> UserError:
+        """Return an error about this row, to be raised."""
+        # A quoted value may hold line breaks.
+        said = " ".join(problem.split())
+        return UserError(f"{self.dataset}: {self.path}, line {self.line}: {said}. {_AGAIN}")
+
+
+def read_csv(dataset: str, path: Path, columns: Sequence[str], header: Sequence[str] | None = None) -> Iterator[Row]:
+    """Read a table row by row.
+
+    Args:
+        dataset: Whose table it is, for messages.
+        path: The file.
+        columns: Columns that it must have; it may have more.
+        header: Names to give the columns by position, where the file's own header cannot be split at its commas; the
+            first two of the file must be the same. Columns after these are left aside.
+
+    Yields:
+        Its rows; empty lines are left out.
+
+    Raises:
+        UserError: The file cannot be read, lacks a column, or a row has not a value for each column.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            # Strict, for a quotation mark that is never closed would swallow the rest of the file.
+            reader = csv.reader(file, strict=True)
+            names = [name.strip() for name in next(reader, [])]
+            while names and not names[-1]:
+                del names[-1]
+            if header is not None and names[:2] == [*header[:2]]:
+                names = list(header)
+            if missing := [column for column in columns if column not in names]:
+                found = repr(", ".join(names[:20])[:200]) if names else "none"
+                raise UserError(
+                    f"{dataset}: {path} lacks {', '.join(missing)}. Expected columns: {', '.join(columns)}; found: "
+                    f"{found}. {_AGAIN}"
+                )
+            for values in reader:
+                if not any(value.strip() for value in values):
+                    continue
+                row = Row(dataset, path, reader.line_num, dict.fromkeys(names, ""))
+                # A row that was cut off must not pass for one of empty values.
+                if len(values) < len(names) or (header is None and any(map(str.strip, values[len(names) :]))):
+                    raise row.error(f"{len(values)} values for the {len(names)} columns {', '.join(names[:20])}")
+                row.values.update((name, value.strip()) for name, value in zip(names, values, strict=False))
+                yield row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{dataset}: the annotation file {path} cannot be read: {error}. {_AGAIN}") from error
+
+
+def read_json(dataset: str, path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        UserError: It cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{dataset}: the annotation file {path} cannot be read: {error}. {_AGAIN}") from error
+
+
+def read_image_list(dataset: str, path: Path) -> list[str]:
+    """Return the first column of a text or CSV file, without a header if it has one.
+
+    A first line that names no file and no image is a header: one of the names that published lists use.
+
+    Raises:
+        UserError: It cannot be read, or names no image.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            entries = [row[0].strip(" \t\"'") for row in csv.reader(file, skipinitialspace=True) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(
+            f"{dataset}: the list of images {path} cannot be read: {error}. It is to be a text or CSV file in UTF-8 "
+            "with an image in the first column of each line."
+        ) from error
+    if entries and entries[0].casefold() in _LIST_HEADERS:
+        del entries[0]
+    if not any(entries):
+        raise UserError(
+            f"{dataset}: the list of images {path} names none. It is to name one in the first column of each line."
+        )
+    return [entry for entry in entries if entry]
+
+
+_LIST_HEADERS = (
+    "imageid",
+    "image_id",
+    "id",
+    "image index",
+    "filepath",
+    "path",
+    "patientid",
+    "file_name",
+    "image",
+    "name",
+)

@@ -1,0 +1,130 @@
+"""VinDr-CXR: radiographs from Hanoi with boxes of 21 findings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from xbench.data.download import Case, DownloadedDataset
+from xbench.data.folder import Folder
+from xbench.data.shapes import Annotation, Box
+from xbench.data.tables import Row, read_csv
+from xbench.errors import UserError
+from xbench.findings import FINDINGS, canonical, spellings
+
+__all__ = ["VinDrCXR"]
+
+_CORNERS = ("x_min", "y_min", "x_max", "y_max")
+_NOTHING = "no finding"
+_KAGGLE = "train.csv"
+
+
+class VinDrCXR(DownloadedDataset):
+    """VinDr-CXR 1.0.0, as it is downloaded; physionet.org/content/vindr-cxr.
+
+    The split `test` is PhysioNet's, 3,000 images whose boxes five radiologists agreed on. The split `train` has three
+    readers an image, each of whose boxes has a row; it can be had from PhysioNet or, with 14 classes, from Kaggle
+    (vinbigdata-chest-xray-abnormalities-detection), where the findings that are not among those 14 are unknown.
+
+    Boxes are corners in the pixels of the DICOM file, which alone states its size, so nothing but the original files is
+    read. A finding's region is the union of its boxes by all readers. A finding is present if it has a box, or if
+    `image_labels_*.csv` says so: without a box it is positive without a region. Boxes of other classes than the 21
+    (Edema; whether the test split has any is not documented) are counted and left out.
+
+    Args:
+        root: Folder of the download.
+        min_readers: In the split `train`, how many readers must have found something for it to be present: 1 for the
+            union of all, 2 for the majority. What fewer found is absent.
+        **kwargs: `annotations`, `image_list` and the options of every dataset.
+
+    Raises:
+        UserError: `min_readers` is below 1.
+    """
+
+    name = "vindr"
+    findings = FINDINGS["vindr"]
+    splits = ("test", "train")
+    layout = (
+        "test/<image>.dicom and annotations/annotations_test.csv with image_labels_test.csv beside it (for the split "
+        f"train: train instead of test, or {_KAGGLE} of Kaggle)"
+    )
+    suffixes = (".dicom", ".dcm")
+    folders: ClassVar = {"test": ("test",), "train": ("train",)}
+
+    def __init__(self, root: str, min_readers: int = 1, **kwargs: Any) -> None:
+        super().__init__(root, **kwargs)
+        if min_readers < 1:
+            raise UserError(f"--data.min_readers {min_readers} must be at least 1.", exit_status=2)
+        self.min_readers = min_readers
+
+    def read_cases(self, folder: Folder) -> Iterable[Case]:
+        """Read the boxes, and the table of labels if there is one."""
+        tables = [f"annotations_{self.split}.csv"]
+        if self.split == "train" and not folder.find(*tables):
+            tables.append(_KAGGLE)
+        path = self.table(folder, *tables)
+        boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
+        readers: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        kaggle = False
+        for row in read_csv(self.name, path, ("image_id", "class_name", *_CORNERS)):
+            kaggle = "class_id" in row.values
+            name, label = row.name("image_id"), row.name("class_name")
+            annotations = boxes[name]
+            if label.casefold() == _NOTHING:
+                continue
+            finding = canonical(label)
+            if finding is None or finding not in self.findings:
+                self.note(f"a box or label of {label!r}, which is none of the 21 findings, left out", name)
+                continue
+            reader = row.get("rad_id")
+            readers[name, finding].add(reader)
+            if any(row[corner] for corner in _CORNERS):
+                annotations.append(Annotation(finding, _box(row), label, reader))
+        # What a table has boxes of it was drawn for, whatever Kaggle's usually has.
+        known = {*spellings("vindr_kaggle"), *(finding for _, finding in readers)} if kaggle else {*self.findings}
+        votes = self._read_labels(folder, boxes, known)
+        needed = self.min_readers if self.split == "train" else 1
+        cases = []
+        for name, drawn in boxes.items():
+            labels = {}
+            for finding in (f for f in self.findings if f in known):
+                found = readers[name, finding] | votes.get((name, finding), set())
+                labels[finding] = int(len(found) >= needed)
+            present = tuple(annotation for annotation in drawn if labels[annotation.finding])
+            cases.append(Case(name, labels, present))
+        return cases
+
+    def _read_labels(
+        self, folder: Folder, boxes: defaultdict[str, list[Annotation]], known: set[str]
+    ) -> dict[tuple[str, str], set[str]]:
+        """Readers who gave an image a label, by image and finding; adds images that have no row among the boxes."""
+        names = [f"image_labels_{self.split}.csv"]
+        votes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        if not folder.find(*names):
+            return votes
+        path: Path = self.reading(folder.choose(self.name, names, self.layout))
+        for row in read_csv(self.name, path, ["image_id"]):
+            name = row.name("image_id")
+            drawn = {annotation.finding for annotation in boxes[name]}
+            reader = row.get("rad_id")
+            for column in row.values:
+                finding = canonical(column)
+                if finding not in known or finding is None:
+                    continue
+                flag = row.flag(column)
+                if flag is None:
+                    raise row.error(f"{column} is {row[column]!r}, not 0 or 1")
+                if flag:
+                    votes[name, finding].add(reader)
+                elif finding in drawn and self.split == "test":
+                    self.note("a box of a finding that the table of labels calls absent; it is present", name)
+        return votes
+
+
+def _box(row: Row) -> Box:
+    try:
+        return Box.from_corners(*(row.number(corner) for corner in _CORNERS))
+    except UserError as error:
+        raise row.error(str(error).rstrip(".")) from None
