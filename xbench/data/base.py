@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,15 +12,15 @@ from typing import Any, Literal
 import cv2
 import lightning.pytorch as pl
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
+from xbench.data.prepared import PreparedStore, find_store
 from xbench.data.sampler import DealtBatchSampler
+from xbench.data.samples import Grid, Samples
 from xbench.errors import UserError
-from xbench.geometry import region_on_grid
 from xbench.preprocessing import Preprocessing, stretch
-from xbench.types import Batch, Failure, Sample
+from xbench.types import Batch, Failure, Note, Sample
 
 __all__ = ["ChestXrayDataModule", "Radiograph", "Record"]
 
@@ -32,14 +32,18 @@ class Record:
     Attributes:
         image_id: The dataset's own name of the image.
         labels: 1 (present) or 0 (absent) per finding; a finding that is not a key is unknown.
-        source: Whatever the data module needs to load the image: a path, rows of an annotation file ...
+        source: Whatever the data module needs to load the image: a path, rows of an annotation file ... Only plain
+            values, paths, arrays, and containers and dataclasses of these if the image is to be prepared.
         missing: The annotations name the image, but there is no file; `load` must fail with a `UserError`.
+        files: Every file that `load` reads for this image, so that a prepared copy is never used once one has changed.
+            Without them (None) the image cannot be prepared.
     """
 
     image_id: str
     labels: Mapping[str, int]
     source: Any = None
     missing: bool = False
+    files: tuple[Path, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,13 @@ class Radiograph:
         image: Grey image (H, W), uint8, bright where the body attenuates.
         regions: Union of the annotations per finding (h, w), bool. The frame may be of another size than the image as
             long as it shows the same extent. A finding that is not a key has no region.
+        notes: What is odd about the image or its annotations and was put right, such as a box cut off at the edge; in
+            the same words for every image, for the results count them.
     """
 
     image: NDArray[np.uint8]
     regions: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class ChestXrayDataModule(pl.LightningDataModule, ABC):
@@ -68,13 +75,19 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         num_workers: Processes that load images; None for as many as there are cores, four at most.
         on_error: `stop` ends the run at the first image that cannot be read; `skip` leaves such images out, counts them
             and names them in the results.
-        grid: Height and width of the evaluation grid in pixels; one number for both.
+        grid: Height and width of the evaluation grid in pixels, one number for both; or `native`, to score each image
+            on its own pixels, which takes as much more time and memory as there are more of them.
         gamma: Share of a grid pixel that an annotation must cover for the pixel to belong to the region.
+        cache: Folder of the images that `prepare` has decoded and resized, which are then read from there; true for
+            `$XBENCH_CACHE`, or `xbench` in the user's folder for caches; false to decode every image in every run.
 
     Attributes:
         name: Short name in results and run folders; the class name in lower case unless the class sets it.
         findings: Names of the C findings, in the order of the results.
         splits: Names of the splits; the first is the default.
+        records: The images of the split, from `setup` on.
+        notes: What is odd about the annotation files; `read_records` fills it.
+        prepared: The prepared images that the run reads, if there are any.
 
     Raises:
         UserError: An option is out of its range.
@@ -96,8 +109,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         batch_size: int = 8,
         num_workers: int | None = None,
         on_error: Literal["stop", "skip"] = "stop",
-        grid: int | tuple[int, int] = 224,
+        grid: int | tuple[int, int] | Literal["native"] = 224,
         gamma: float = 0.5,
+        cache: bool | str = True,
     ) -> None:
         super().__init__()
         self.split = self.splits[0] if split is None else split
@@ -116,13 +130,18 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             )
         if not 0 < gamma <= 1:
             raise UserError(f"--data.gamma {gamma} must lie in (0, 1].", exit_status=2)
+        if grid != "native" and min((grid,) if isinstance(grid, int) else grid) < 1:
+            raise UserError(f"--data.grid {grid}: each side must be at least 1 pixel.", exit_status=2)
         self.limit = limit
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.on_error = on_error
-        self.grid = (grid, grid) if isinstance(grid, int) else grid
+        self.grid: Grid = (grid, grid) if isinstance(grid, int) else grid
         self.gamma = gamma
+        self.cache = cache
         self.records: Sequence[Record] = ()
+        self.notes: list[Note] = []
+        self.prepared: PreparedStore | None = None
 
     @abstractmethod
     def read_records(self, annotated: bool) -> Sequence[Record]:
@@ -147,12 +166,17 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         """Return the files that the ground truth comes from; their digests go into the results."""
         return ()
 
+    def where_images_are(self) -> str:
+        """Return a sentence that says where images are expected, for the message that they are missing."""
+        return ""
+
     def setup(self, stage: str) -> None:
         """Read the records.
 
         Raises:
             UserError: No image is left to score, or images are missing and `on_error` is `stop`.
         """
+        self.notes = []
         records = self.read_records(annotated=stage != "predict")
         self.records = records[: self.limit]
         if not self.records:
@@ -162,18 +186,20 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         if missing and self.on_error == "stop":
             raise UserError(
                 f"{self.name}: {len(missing)} of {len(self.records)} annotated images have no file (first: "
-                f"{', '.join(missing[:3])}). Complete the download, or leave out such images with --data.on_error skip "
-                "(they are counted and named in results.json)."
+                f"{', '.join(missing[:3])}). {self.where_images_are()} Complete the download, or leave out such images "
+                "with --data.on_error skip (they are counted and named in results.json)."
             )
 
     def test_dataloader(self) -> DataLoader[Sample | Failure]:
         """Return the loader of this process's batches, with images as the trainer's model wants them.
 
-        Without a trainer all batches come, with images stretched to the evaluation grid, in [0, 1].
+        Without a trainer all batches come, with images stretched to the evaluation grid (the native one: to 224 x 224),
+        in [0, 1].
         """
         trainer = self.trainer
         if trainer is None:
-            preprocessing, rank, processes = Preprocessing(stretch(self.grid)), 0, 1
+            size = (224, 224) if self.grid == "native" else self.grid
+            preprocessing, rank, processes = Preprocessing(stretch(size)), 0, 1
         else:
             preprocessing = trainer.lightning_module.preprocessing  # type: ignore[assignment]
             rank, processes = trainer.global_rank, trainer.world_size
@@ -181,16 +207,19 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             self.samples(preprocessing),
             batch_sampler=DealtBatchSampler(len(self.records), self.batch_size, rank, processes),
             num_workers=self.num_workers,
+            # Batches that wait are large on the native grid: one per worker and not the usual two.
+            prefetch_factor=1 if self.grid == "native" and self.num_workers else None,
             collate_fn=Batch.collate,
             pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
-            worker_init_fn=_one_thread,
+            worker_init_fn=one_thread,
         )
 
     predict_dataloader = test_dataloader
 
-    def samples(self, preprocessing: Preprocessing) -> Dataset[Sample | Failure]:
-        """Return the records as samples for a model with the given preprocessing."""
-        return _Samples(self.records, self.load, self.findings, preprocessing, self.grid, self.gamma)
+    def samples(self, preprocessing: Preprocessing) -> Samples:
+        """Return the records as samples for a model with the given preprocessing, from the store if there is one."""
+        self.prepared = find_store(self, preprocessing)
+        return Samples(self.records, self.load, self.findings, preprocessing, self.grid, self.gamma, self.prepared)
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Stop at an unreadable image unless asked to skip it.
@@ -208,52 +237,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         return batch
 
 
-class _Samples(Dataset[Sample | Failure]):
-    """Records turned into samples on demand."""
-
-    def __init__(
-        self,
-        records: Sequence[Record],
-        load: Callable[[Record], Radiograph],
-        findings: Sequence[str],
-        preprocessing: Preprocessing,
-        grid: tuple[int, int],
-        gamma: float,
-    ) -> None:
-        self._records = records
-        self._load = load
-        self._findings = findings
-        self._preprocessing = preprocessing
-        self._grid = grid
-        self._gamma = gamma
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index: int) -> Sample | Failure:
-        record = self._records[index]
-        try:
-            radiograph = self._load(record)
-        except UserError as error:
-            return Failure(index, record.image_id, str(error))
-        image, view = self._preprocessing(radiograph.image)
-        display = cv2.resize(radiograph.image, self._grid[::-1], interpolation=cv2.INTER_AREA)
-        regions = np.zeros((len(self._findings), *self._grid), np.bool_)
-        for position, finding in enumerate(self._findings):
-            if finding in radiograph.regions:
-                regions[position] = region_on_grid(radiograph.regions[finding], self._grid, self._gamma)
-        return Sample(
-            index=index,
-            image_id=record.image_id,
-            image=image,
-            view=view,
-            display=torch.from_numpy(display),
-            labels=torch.tensor([record.labels.get(finding, -1) for finding in self._findings], dtype=torch.int8),
-            regions=torch.from_numpy(regions),
-            has_region=torch.from_numpy(regions.any(axis=(1, 2))),
-        )
-
-
-def _one_thread(worker: int) -> None:
+def one_thread(worker: int) -> None:
+    """Initialise a process that loads images."""
     # Workers are many; threads of their own would only contend with the forward pass.
     cv2.setNumThreads(0)

@@ -1,0 +1,162 @@
+"""What decoding costs, by format, and what reading a prepared image costs instead.
+
+Each format is one drawn radiograph with one annotated box. Both sides do all that a sample needs before mean and
+standard deviation: on one side the file is decoded and resized and the box brought to the grid, on the other the row is
+found, read, checked and unpacked. They take turns, every ratio is the median of those within a round, and time is that
+of the processor, in one thread. Files are in the page cache, so a slow disk is not part of it.
+
+    python benchmarks/decoding.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from PIL import Image
+from sweep import processor, take_turns
+
+# Encoders of DICOM that the tests have already.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from official.dicom import write_dicom
+
+from xbench.data.base import ChestXrayDataModule, Radiograph, Record
+from xbench.data.decoding import decode_image
+from xbench.data.prepared import PreparedStore, pack, store_for
+from xbench.data.samples import Samples
+from xbench.data.shapes import Box
+from xbench.phantom import draw_phantom
+from xbench.prepare import prepare
+from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing
+
+RECORDS = 12_600
+PREPROCESSING = Preprocessing([PillowResize(224), CentreCrop(224)])
+
+
+class Files(ChestXrayDataModule):
+    """Every file of a folder, each with the same box."""
+
+    findings = ("Nodule",)
+
+    def __init__(self, root: Path, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.root = root
+
+    def read_records(self, annotated: bool) -> Sequence[Record]:
+        return [
+            Record(path.stem, {"Nodule": 1}, (path, Box(300, 400, 500, 700)), files=(path,))
+            for path in sorted(self.root.iterdir())
+        ]
+
+    def load(self, record: Record) -> Radiograph:
+        path, box = record.source
+        image = decode_image(path)
+        return Radiograph(image, {"Nodule": box.draw(*image.shape)})
+
+
+def write_files(root: Path) -> dict[str, Path]:
+    """A file of each format, by what it is called in the table."""
+    small, large = draw(1024, 1024), draw(2500, 2000)
+    wide = np.ascontiguousarray(cv2.resize(large, (2300, 2800), interpolation=cv2.INTER_CUBIC))
+    # 12 bits in 16, with noise in the lowest, as detectors have it.
+    noise = np.random.default_rng(0).integers(0, 16, large.shape, np.uint16)
+    deep = large.astype(np.uint16) * 16 + noise
+    tags = {"BitsStored": 12, "HighBit": 11}
+    root.mkdir()
+    Image.fromarray(small).save(root / "a.png")
+    Image.fromarray(wide).save(root / "b.jpg", quality=95)
+    write_dicom(root / "c.dcm", small, "jpeg")
+    write_dicom(root / "d.dcm", deep, "native", tags)
+    write_dicom(root / "e.dcm", deep, "jpeg-lossless", tags)
+    write_dicom(root / "f.dcm", deep, "jpeg-2000", tags)
+    names = (
+        "PNG, 1024 x 1024",
+        "JPEG, 2300 x 2800",
+        "DICOM, JPEG baseline, 1024 x 1024",
+        "DICOM, uncompressed, 2000 x 2500, 12 bits",
+        "DICOM, JPEG lossless, 2000 x 2500, 12 bits",
+        "DICOM, JPEG 2000 lossless, 2000 x 2500, 12 bits",
+    )
+    return dict(zip(names, sorted(root.iterdir()), strict=True))
+
+
+def draw(height: int, width: int) -> np.ndarray:
+    return draw_phantom(0, 3, height, width).image
+
+
+def main() -> None:
+    cv2.setNumThreads(0)
+    torch.set_num_threads(1)
+    os.environ.pop("XBENCH_CACHE", None)
+    print(f"{processor()}, one thread; to 224 x 224 by Pillow's bicubic filter and on a grid of 224 x 224\n")
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        files = write_files(folder / "files")
+        data = Files(folder / "files", cache=str(folder / "cache"), num_workers=0)
+        data.setup("test")
+        decoding = data.samples(PREPROCESSING)
+        methods = {f"decode {name}": every(decoding, [number]) for number, name in enumerate(files)}
+
+        started = time.process_time()
+        with contextlib.redirect_stdout(io.StringIO()):
+            prepare(data, PREPROCESSING, progress=False)
+        preparing = time.process_time() - started
+        reading = data.samples(PREPROCESSING)
+        methods |= {f"read {name}": every(reading, [number] * 50) for number, name in enumerate(files)}
+        seconds = take_turns(methods)
+
+        print(f"{'':50}{'file':>10}{'decode':>12}{'read':>10}{'ratio':>9}")
+        for name, path in files.items():
+            decode, read = seconds[f"decode {name}"], seconds[f"read {name}"] / 50
+            print(
+                f"{name:50}{path.stat().st_size / 1e6:7.1f} MB{np.median(decode) * 1e3:9.1f} ms"
+                f"{np.median(read) * 1e3:7.3f} ms{np.median(decode / read):9.0f}"
+            )
+        ratios = [np.median(seconds[f"decode {name}"] / seconds[f"read {name}"]) * 50 for name in files]
+        once = sum(float(np.median(seconds[f"decode {name}"])) for name in files)
+        print(f"\n{'least of these ratios':66}{min(ratios):8.0f} (wanted: at least 200)")
+        print(f"{'preparing all of these / decoding them':66}{preparing / once:8.2f}")
+        start_up(data, reading, folder)
+
+
+def every(samples: Samples, numbers: Sequence[int]) -> Any:
+    return lambda: [samples.prepare(samples.records[number]) for number in numbers]
+
+
+def start_up(data: Files, samples: Samples, folder: Path) -> None:
+    """What a run of thousands of images pays besides reading them."""
+    path, box = data.records[0].source
+    row = pack(samples.prepare(data.records[0]))
+    records = []
+    for number in range(RECORDS):
+        link = folder / f"{number:05d}.png"
+        link.hardlink_to(path)
+        records.append(Record(link.stem, {}, (link, box), files=(link,)))
+    store = PreparedStore(folder / "many")
+    with store.writer() as writer:
+        for number in range(RECORDS):
+            writer.add(number.to_bytes(32), row)
+    clocks = [time.process_time()]
+    store_for(data, PREPROCESSING)
+    clocks.append(time.process_time())
+    len(store)
+    clocks.append(time.process_time())
+    sum(map(store.holds, records))
+    clocks.append(time.process_time())
+    print(f"{RECORDS:,} images of {len(row):,} bytes take {store.size / 1e9:.2f} GB; a run pays besides reading them")
+    for what, took in zip(("what they depend on", "index", "keys and states of files"), np.diff(clocks), strict=True):
+        print(f"    {what:62}{took:8.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""From records to samples: decode, resize, and bring image and annotations to where they are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from xbench.errors import UserError
+from xbench.geometry import region_on_grid
+from xbench.preprocessing import Preprocessing
+from xbench.types import Failure, Note, Sample, View
+
+if TYPE_CHECKING:
+    from xbench.data.base import Radiograph, Record
+    from xbench.data.prepared import PreparedStore
+
+__all__ = ["Grid", "PreparedImage", "Samples", "prepare_image"]
+
+Grid = tuple[int, int] | Literal["native"]
+"""Height and width of the evaluation grid, or the pixels of each image."""
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """Everything of a sample that takes time to make: decoded, resized, annotations drawn.
+
+    Attributes:
+        pixels: Model input before mean and standard deviation (h, w): uint8, or float32 in [0, 1].
+        view: Part of the radiograph that the model input shows.
+        display: The grey radiograph on the evaluation grid (H, W), uint8.
+        findings: The K findings that have a region, in the order of the dataset's.
+        regions: Their regions on the evaluation grid (K, H, W), bool.
+        notes: What was odd about the image or its annotations.
+    """
+
+    pixels: NDArray[np.uint8] | NDArray[np.float32]
+    view: View
+    display: NDArray[np.uint8]
+    findings: tuple[str, ...]
+    regions: NDArray[np.bool_]
+    notes: tuple[str, ...] = ()
+
+
+def prepare_image(
+    radiograph: Radiograph, findings: Sequence[str], preprocessing: Preprocessing, grid: Grid, gamma: float
+) -> PreparedImage:
+    """Bring a radiograph and its regions to the model's input frame and to the evaluation grid.
+
+    Args:
+        radiograph: Image and regions.
+        findings: Names of the dataset's findings; regions of others are left aside.
+        preprocessing: The model's.
+        grid: The evaluation grid.
+        gamma: Share of a grid pixel that an annotation must cover.
+    """
+    image = radiograph.image
+    pixels, view = preprocessing.pixels(image)
+    size = (image.shape[0], image.shape[1]) if grid == "native" else grid
+    drawn = tuple(f for f in findings if f in radiograph.regions and radiograph.regions[f].any())
+    regions = np.zeros((len(drawn), *size), np.bool_)
+    for position, finding in enumerate(drawn):
+        regions[position] = region_on_grid(radiograph.regions[finding], size, gamma)
+    display = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
+    return PreparedImage(pixels, view, display.astype(np.uint8, copy=False), drawn, regions, radiograph.notes)
+
+
+@dataclass(frozen=True)
+class Samples(Dataset[Sample | Failure]):
+    """Records turned into samples on demand, in worker processes.
+
+    Attributes:
+        records: The images.
+        load: Decodes one and draws its annotations.
+        findings: Names of the C findings.
+        preprocessing: The model's.
+        grid: The evaluation grid.
+        gamma: Share of a grid pixel that an annotation must cover.
+        store: Prepared images, to be read instead wherever it has them.
+    """
+
+    records: Sequence[Record]
+    load: Callable[[Record], Radiograph]
+    findings: Sequence[str]
+    preprocessing: Preprocessing
+    grid: Grid
+    gamma: float
+    store: PreparedStore | None = None
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> Sample | Failure:
+        """Return a sample, or why there is none."""
+        record = self.records[index]
+        try:
+            prepared = self.prepare(record)
+        except UserError as error:
+            return Failure(index, record.image_id, str(error))
+        return Sample(
+            index=index,
+            image_id=record.image_id,
+            image=self.preprocessing.normalise(prepared.pixels),
+            view=prepared.view,
+            display=torch.from_numpy(prepared.display),
+            labels=torch.tensor([record.labels.get(finding, -1) for finding in self.findings], dtype=torch.int8),
+            regions=torch.from_numpy(prepared.regions),
+            has_region=torch.tensor([finding in prepared.findings for finding in self.findings]),
+            notes=tuple(Note(text, record.image_id) for text in prepared.notes),
+        )
+
+    def prepare(self, record: Record) -> PreparedImage:
+        """Read an image from the store, or else decode and resize it.
+
+        Raises:
+            UserError: The image or its annotation cannot be read.
+        """
+        stored = None if self.store is None else self.store.read(record)
+        return stored or prepare_image(self.load(record), self.findings, self.preprocessing, self.grid, self.gamma)
