@@ -15,6 +15,9 @@ _USAGE = """usage: python -m xbench.cli COMMAND [options]
   test     evaluate a model on a dataset        test --config demo.yaml
                                                 test --config clip_siim --data.root /data/siim
   predict  write logits and saliency maps       predict --config clip_siim --data.root /data/siim
+  check    look at data and weights first       check --config clip_siim --data.root /data/siim
+  prepare  decode a dataset once, for later     prepare --config clip_siim --data.root /data/siim
+  convert  an official checkpoint, made clean   convert carzero CARZero_best_model.ckpt carzero.safetensors
   list     models, datasets, findings, configs  list models
 
 COMMAND --help shows the options of a command. Names, first steps and what each number means: README.md.
@@ -41,7 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from xbench.listing import print_list
 
             print_list(options)
-        elif command in ("test", "predict"):
+        elif command == "convert":
+            from xbench.convert import convert
+
+            convert(options)
+        elif command in ("test", "predict", "prepare", "check"):
             # Imported only here: torch and Lightning take seconds.
             from xbench.run import run
 

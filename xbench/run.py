@@ -7,25 +7,28 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from jsonargparse import ActionConfigFile, Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback, instantiate_class
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
+from xbench.check import check
 from xbench.data.base import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
+from xbench.prepare import prepare
 from xbench.shipped import defaults, resolve_config
 
 __all__ = ["run"]
 
 
 def run(command: str, options: Sequence[str]) -> None:
-    """Run `test` or `predict`.
+    """Run `test`, `predict`, `prepare` or `check`.
 
     Args:
         command: Name of the trainer's method.
@@ -42,6 +45,7 @@ def run(command: str, options: Sequence[str]) -> None:
             datamodule_class=ChestXrayDataModule,
             subclass_mode_model=True,
             subclass_mode_data=True,
+            trainer_class=_Trainer,
             save_config_callback=_ResolvedConfig,
             seed_everything_default=0,
             # The data module deals the batches; Lightning's sampler would count some images twice.
@@ -106,7 +110,7 @@ class _Parser(LightningArgumentParser):
 
 def _one_paragraph(message: str) -> str:
     """Shorten jsonargparse's account of a value that fits no member of a union to the part about the class."""
-    if "arguments are required" in message and (missing := re.findall(r"\b(?:test|predict)\.(data|model)\b", message)):
+    if "arguments are required" in message and (missing := re.findall(r"\b\w+\.(data|model)\b", message)):
         return (
             f"No {' and no '.join(sorted(missing, reverse=True))} was chosen: give --config with a shipped name or a "
             "file, such as --config demo; `python -m xbench.cli list` shows what there is."
@@ -143,6 +147,20 @@ class _ResolvedConfig(SaveConfigCallback):
         """Leave the file to the writers of run folders."""
 
 
+class _Trainer(Trainer):
+    """Trainer with the commands that are none of Lightning's, for LightningCLI runs methods of its trainer."""
+
+    def prepare(self, model: SaliencyModel, datamodule: ChestXrayDataModule) -> None:
+        """Decode and resize a dataset once, into a cache that test and predict read."""
+        prepare(datamodule, model.preprocessing, progress=self.progress_bar_callback is not None)
+
+    def check(self, model: SaliencyModel | UserError, datamodule: ChestXrayDataModule | UserError) -> None:
+        """Validate files, annotations, checkpoint and versions without running the model."""
+        folder = Path(self.default_root_dir) / "check"
+        name = "" if isinstance(datamodule, UserError) else datamodule.name
+        check(datamodule, model, folder / name, progress=self.progress_bar_callback is not None)
+
+
 class _RunCLI(LightningCLI):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(parser_class=_Parser, **kwargs)
@@ -151,7 +169,12 @@ class _RunCLI(LightningCLI):
     def subcommands() -> dict[str, set[str]]:
         # ckpt_path restores Lightning checkpoints, not the models' weights: offering it would mislead.
         hidden = {"model", "dataloaders", "datamodule", "ckpt_path", "weights_only", "verbose", "return_predictions"}
-        return {"test": hidden - {"return_predictions"}, "predict": hidden - {"verbose"}}
+        return {
+            "test": hidden - {"return_predictions"},
+            "predict": hidden - {"verbose"},
+            "prepare": hidden,
+            "check": hidden,
+        }
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
         parser = self.parser_class(**kwargs)
@@ -200,10 +223,30 @@ class _RunCLI(LightningCLI):
         torch.set_num_threads(config.threads)
         _send_loggers_home(config.trainer)
 
+    def instantiate_classes(self) -> None:
+        if self.subcommand != "check":
+            super().instantiate_classes()
+            return
+        # One by one, so that what is wrong with one does not hide what is wrong with the other.
+        config = self.config["check"]
+        self.datamodule, self.model = (_build(config[part]) for part in ("data", "model"))
+        options = {name: config.trainer[name] for name in ("default_root_dir", "enable_progress_bar")}
+        self.trainer = _Trainer(accelerator="cpu", devices=1, logger=False, enable_model_summary=False, **options)
+        self.config_init = self.config
+
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
         # Neither printed twice nor piled up in memory: callbacks take care of results and predictions.
-        return kwargs | ({"verbose": False} if subcommand == "test" else {"return_predictions": False})
+        return kwargs | {"test": {"verbose": False}, "predict": {"return_predictions": False}}.get(subcommand, {})
+
+
+def _build(part: Namespace) -> Any:
+    """Build a model or a data module, or return why it cannot be built."""
+    arguments = part.get("init_args") or Namespace()
+    try:
+        return instantiate_class((), {"class_path": part.class_path, "init_args": arguments.as_dict()})
+    except UserError as error:
+        return error
 
 
 def _send_loggers_home(trainer: Namespace) -> None:

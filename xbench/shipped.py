@@ -20,7 +20,7 @@ CONFIGS = Path(xbench.configs.__file__).parent
 
 
 def defaults(command: str) -> list[Path]:
-    """Return the files that `test` or `predict` starts from, the later over the earlier."""
+    """Return the files that a command starts from, the later over the earlier."""
     return [CONFIGS / "defaults" / "run.yaml", CONFIGS / "defaults" / f"{command}.yaml"]
 
 
