@@ -15,7 +15,7 @@ from .wandb_logger import WandbLogger
 
 
 class ConsoleSummary(Callback):
-    """Prints a table of the findings with the macro row, what was skipped, and where the files are."""
+    """Prints a table of the findings with the macro row, what was skipped or odd, and where the files are."""
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the summary on the first process."""
@@ -88,6 +88,9 @@ def _remarks(results: Results) -> list[str]:
             f"Skipped {len(results.skipped)} images that could not be read; results.json names them all. The first: "
             f"{first['image_id']}: {first['reason']}"
         )
+    for note in results.notes:
+        images = "1 image" if note["count"] == 1 else f"{note['count']} images"
+        remarks.append(f"{images}: {note['note']} (first: {note['first'][0]}).")
     if results.constant_maps["count"]:
         first = results.constant_maps["first"][0]
         remarks.append(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,12 +30,15 @@ from xbench.results import (
     Results,
     macro_mean,
 )
-from xbench.types import Batch, Failure, ModelOutput
+from xbench.types import Batch, Failure, ModelOutput, Note
 
 from .output_checks import check_output
 
 _GROUNDING_NUMBERS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
 _CLASSIFICATION_NUMBERS = ("auroc", "average_precision", "f1", "accuracy")
+
+_PIXELS_AT_A_TIME = 2**24
+"""On the grid: one map of 4,096 x 4,096, or all pairs of any usual batch on 224 x 224."""
 
 
 class Evaluation(Callback):
@@ -96,6 +100,7 @@ class Evaluation(Callback):
         self._parts: list[ImageRows] = []
         self._failures: list[Failure] = []
         self._constant: list[tuple[int, str, str]] = []
+        self._notes: list[Note] = []
         self._clock = time.perf_counter()
         self._seconds["setup"] += self._clock - self._setup_started
 
@@ -125,37 +130,35 @@ class Evaluation(Callback):
         """
         self._lap("forward")
         self._failures += batch.failures
+        self._notes += batch.notes
         if outputs is not None:
             model, data = _parts(trainer)
             check_output(outputs, batch, model.name, data.findings)
-            self._score(outputs, batch, data)
+            self._score(outputs, batch, model, data)
         self._lap("metrics")
 
-    def _score(self, output: ModelOutput, batch: Batch, data: ChestXrayDataModule) -> None:
-        valid = (batch.labels == 1) & batch.has_region
-        image, finding = valid.nonzero(as_tuple=True)
-        raw = output.saliency[image, finding]
-        flat = raw.flatten(1)
-        for pair in (flat.amin(1) == flat.amax(1)).nonzero()[:, 0].tolist() if len(flat) else ():
-            row = int(image[pair])
-            self._constant.append((int(batch.index[row]), batch.image_ids[row], data.findings[int(finding[pair])]))
+    def _score(self, output: ModelOutput, batch: Batch, model: SaliencyModel, data: ChestXrayDataModule) -> None:
+        views = torch.tensor(batch.views, dtype=torch.float32, device=output.saliency.device)
+        pointing_hit, dice, iou = (np.full(tuple(batch.labels.shape), np.nan) for _ in range(3))
+        for image, finding, regions in _pairs(batch, image_by_image=data.grid == "native"):
+            raw = output.saliency[image, finding]
+            place = (image.cpu().numpy(), finding.cpu().numpy())
+            flat = raw.flatten(1)
+            for pair in (flat.amin(1) == flat.amax(1)).nonzero()[:, 0].tolist():
+                row, column = int(place[0][pair]), int(place[1][pair])
+                self._constant.append((int(batch.index[row]), batch.image_ids[row], data.findings[column]))
+            size = (regions.shape[1], regions.shape[2])
+            on_grid = saliency_on_grid(raw, views[image], size, model.saliency_upsample)
+            self._pointing_game.update_pairs(on_grid, regions, finding)
+            self._sweep.update_pairs(on_grid, regions, finding)
+            pointing_hit[place] = self._pointing_game.pairs.hit.cpu().numpy()
+            dice[place] = self._sweep.pairs.dice[:, self.thresholds // 2].cpu().numpy()
+            iou[place] = self._sweep.pairs.iou[:, self.thresholds // 2].cpu().numpy()
 
-        # Only pairs that are scored are brought to the grid; the metrics never look at the others.
-        on_grid = torch.zeros(valid.shape + data.grid, device=valid.device)
-        on_grid[image, finding] = saliency_on_grid(
-            raw, raw.new_tensor(batch.views, dtype=torch.float32)[image], data.grid
-        )
-        self._pointing_game.update(on_grid, batch.regions, valid)
-        self._sweep.update(on_grid, batch.regions, valid)
-
-        def per_pair(values: Tensor) -> np.ndarray:
-            table = np.full(tuple(valid.shape), np.nan)
-            table[image.cpu().numpy(), finding.cpu().numpy()] = values.double().cpu().numpy()
-            return table
-
-        fixed = self.thresholds // 2
-        area = batch.regions.sum((2, 3)).cpu().numpy() / (data.grid[0] * data.grid[1])
         has_region = batch.has_region.cpu().numpy()
+        region_area = np.full(has_region.shape, np.nan)
+        each = [region for regions in batch.regions for region in regions]
+        region_area[has_region] = [region.count_nonzero().item() / region.numel() for region in each]
         self._parts.append(
             ImageRows(
                 index=batch.index.cpu().numpy(),
@@ -164,10 +167,10 @@ class Evaluation(Callback):
                 has_region=has_region,
                 logits=output.logits.double().cpu().numpy(),
                 probabilities=output.probabilities.double().cpu().numpy(),
-                pointing_hit=per_pair(self._pointing_game.pairs.hit),
-                dice=per_pair(self._sweep.pairs.dice[:, fixed]),
-                iou=per_pair(self._sweep.pairs.iou[:, fixed]),
-                region_area=np.where(has_region, area, np.nan),
+                pointing_hit=pointing_hit,
+                dice=dice,
+                iou=iou,
+                region_area=region_area,
             )
         )
 
@@ -175,13 +178,15 @@ class Evaluation(Callback):
         """Reduce over processes and prove that each image was scored exactly once."""
         model, data = _parts(trainer)
         pointing_game, sweep = self._pointing_game.compute(), self._sweep.compute()
-        gathered = gather((self._parts, self._failures, self._constant))
+        gathered = gather((self._parts, self._failures, self._constant, self._notes))
         self._lap("metrics")
         if not trainer.is_global_zero:
             return
-        parts = [part for parts, _, _ in gathered for part in parts]
-        failures = sorted((f for _, failures, _ in gathered for f in failures), key=lambda failure: failure.index)
-        constant = sorted(pair for _, _, pairs in gathered for pair in pairs)
+        parts = [part for parts, *_ in gathered for part in parts]
+        failures = sorted((f for _, failures, *_ in gathered for f in failures), key=lambda failure: failure.index)
+        constant = sorted(pair for *_, pairs, _ in gathered for pair in pairs)
+        # What the annotation files say every process knows; what the images say, only the process that read them.
+        notes = [*data.notes, *(note for *_, notes in gathered for note in notes)]
         seen = sorted([i for part in parts for i in part.index.tolist()] + [failure.index for failure in failures])
         if seen != list(range(len(data.records))):
             raise RuntimeError(
@@ -209,6 +214,7 @@ class Evaluation(Callback):
                 "count": len(constant),
                 "first": [{"image_id": image_id, "finding": finding} for _, image_id, finding in constant[:10]],
             },
+            notes=_count_images(notes),
             counts={
                 finding: FindingCounts(
                     positives=int((labels[:, c] == 1).sum()),
@@ -269,6 +275,38 @@ def _parts(trainer: Trainer) -> tuple[SaliencyModel, ChestXrayDataModule]:
             f"{type(data).__name__}."
         )
     return model, data
+
+
+def _pairs(batch: Batch, image_by_image: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Scored pairs, row by row, in portions that bound the memory.
+
+    Args:
+        batch: At least one image, on any device.
+        image_by_image: Keep images apart, which may differ in size.
+
+    Yields:
+        Place of the image in the batch (P,), finding (P,), both int64, and region (P, H, W) bool; P is at least 1.
+    """
+    scored = (batch.labels == 1) & batch.has_region
+    for rows in torch.arange(len(batch), device=scored.device).split(1 if image_by_image else len(batch)):
+        image, finding = scored[rows].nonzero(as_tuple=True)
+        regions = [
+            region
+            for row in rows.tolist()
+            for region, wanted in zip(batch.regions[row], scored[row, batch.has_region[row]].tolist(), strict=True)
+            if wanted
+        ]
+        step = max(1, _PIXELS_AT_A_TIME // regions[0].numel()) if regions else 1
+        for start in range(0, len(regions), step):
+            part = slice(start, start + step)
+            yield rows[image[part]], finding[part], torch.stack(regions[part])
+
+
+def _count_images(notes: Iterable[Note]) -> list[dict[str, Any]]:
+    images: defaultdict[str, set[str]] = defaultdict(set)
+    for note in notes:
+        images[note.text].add(note.image_id)
+    return [{"note": text, "count": len(ids), "first": sorted(ids)[:10]} for text, ids in sorted(images.items())]
 
 
 def _grounding(

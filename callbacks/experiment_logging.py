@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from xbench.data.base import ChestXrayDataModule
 from xbench.distributed import gather
-from xbench.geometry import saliency_on_grid
+from xbench.geometry import region_on_grid, saliency_on_grid
 from xbench.metrics.functional import normalise
 from xbench.results import Results
 from xbench.types import Batch, ModelOutput
@@ -27,7 +27,10 @@ from .wandb_logger import WandbLogger
 
 @dataclass(frozen=True)
 class Overlay:
-    """A radiograph, the map of one finding that it has, and the annotated region, all on the evaluation grid.
+    """A radiograph, the map of one finding that it has, and the annotated region.
+
+    All three lie on the evaluation grid, or on a coarser one of the same proportions if a side of it is longer than
+    1,024 pixels.
 
     Attributes:
         index: Position of the image in the dataset.
@@ -71,6 +74,9 @@ _COLUMNS = (
 )
 
 
+_LONGEST_SIDE = 1024
+
+
 class ExperimentLogging(Callback):
     """Logs a run's configuration, numbers and pictures.
 
@@ -111,19 +117,22 @@ class ExperimentLogging(Callback):
             return
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         pairs = ((batch.labels == 1) & batch.has_region).nonzero()[: self.overlays - len(self._pictures)]
-        rows, columns = pairs[:, 0], pairs[:, 1]
-        views = torch.tensor(batch.views, device=rows.device)[rows]
-        maps = normalise(saliency_on_grid(outputs.saliency[rows, columns], views, data.grid)).cpu().numpy()
-        for saliency, row, column in zip(maps, rows.tolist(), columns.tolist(), strict=True):
+        for row, column in pairs.tolist():
+            display, region = batch.display[row].cpu().numpy(), batch.regions[row]
+            size = _picture_size(*display.shape)
+            raw = outputs.saliency[row, column][None]
+            view = raw.new_tensor([batch.views[row]], dtype=torch.float32)
+            saliency = saliency_on_grid(raw, view, size, pl_module.saliency_upsample)  # type: ignore[arg-type]
+            place = int(batch.has_region[row, :column].sum())
             self._pictures.append(
                 Overlay(
                     index=int(batch.index[row]),
                     image_id=batch.image_ids[row],
                     finding=data.findings[column],
                     probability=float(outputs.probabilities[row, column]),
-                    display=batch.display[row].cpu().numpy(),
-                    saliency=saliency,
-                    region=batch.regions[row, column].cpu().numpy(),
+                    display=cv2.resize(display, size[::-1], interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False),
+                    saliency=normalise(saliency)[0].cpu().numpy(),
+                    region=region_on_grid(region[place].cpu().numpy(), size),
                 )
             )
 
@@ -144,6 +153,12 @@ class ExperimentLogging(Callback):
         for logger in _wandb_loggers(trainer):
             _log_panels(logger.experiment, results, self._pictures)
             _describe(logger.experiment, results)
+
+
+def _picture_size(height: int, width: int) -> tuple[int, int]:
+    """Return the grid's size, made smaller if needed: two dozen films of ten megapixels are too much to send."""
+    scale = min(1.0, _LONGEST_SIDE / max(height, width))
+    return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 def _wandb_loggers(trainer: Trainer) -> list[WandbLogger]:

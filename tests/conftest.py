@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from downloads import Downloads
 
 from xbench.cli import main
 
 # The machine that runs tests is shared, and contended threads are slower than one.
 torch.set_num_threads(1)
+# Nobody's own prepared images; tests of the cache choose folders of theirs.
+os.environ["XBENCH_CACHE"] = os.devnull
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,12 @@ class Run:
     def rows(self) -> list[dict[str, Any]]:
         assert self.folder is not None, self.errors
         return pq.read_table(self.folder / "per_image.parquet").to_pylist()
+
+
+@pytest.fixture(scope="session")
+def downloads(tmp_path_factory: pytest.TempPathFactory) -> Downloads:
+    """The datasets as they are downloaded, each written when a test first asks for it."""
+    return Downloads(tmp_path_factory.mktemp("downloads"))
 
 
 @pytest.fixture

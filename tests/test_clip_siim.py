@@ -10,7 +10,8 @@ import numpy as np
 import open_clip
 import pytest
 import torch
-from official_siim import Official, write_official
+from official.base import Official
+from official.siim import write_siim
 from safetensors.torch import save_file
 
 from xbench.geometry import region_on_grid
@@ -36,7 +37,7 @@ def architecture(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def official(tmp_path_factory: pytest.TempPathFactory) -> Official:
-    return write_official(tmp_path_factory.mktemp("siim") / "download", positives=5, negatives=4)
+    return write_siim(tmp_path_factory.mktemp("siim") / "download", positives=5, negatives=4)
 
 
 OPTIONS = ("--trainer.logger", "false", "--data.num_workers", "0", "--trainer.accelerator", "cpu")
@@ -51,7 +52,7 @@ def test_clip_on_the_official_layout(command, official, architecture):
     assert results["counts"]["images"] == 9
     assert results["counts"]["per_finding"]["Pneumothorax"] == {"positives": 5, "negatives": 4, "with_region": 5}
     for row in run.rows:
-        mask = official.masks.get(row["image_id"])
+        mask = official.masks[row["image_id"]].get("Pneumothorax")
         assert row["label"] == int(mask is not None)
         if mask is not None:
             assert row["region_area"] == region_on_grid(mask, (224, 224)).mean()

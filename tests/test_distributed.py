@@ -16,7 +16,8 @@ TOY = (
     "data: {class_path: toys.Squares, init_args: {num_workers: 0, images: 19, batch_size: 2}}\n"
 )
 # Ten batches: 2 processes get 5 each, 3 get 4, 3 and 3. One holds a single image, one none that can be read.
-TOY_OPTIONS = ("--data.unreadable", "[4, 5, 8]", "--data.on_error", "skip")
+TOY_OPTIONS = ("--data.unreadable", "[4, 5, 8]", "--data.on_error", "skip", "--data.odd", "[1, 3, 4, 6, 9, 15]")
+NATIVE_OPTIONS = ("--data.grid", "native", "--data.widths", "[64, 48, 90]")
 # Convolutions and matrix products, which round differently when threads share them differently.
 DEMO_OPTIONS = ("--data.images", "19", "--data.batch_size", "4", "--data.num_workers", "0")
 COMMON = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
@@ -54,26 +55,32 @@ def read(folder: Path) -> dict[str, bytes | str]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes | str]]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, tuple[str, ...]], dict[str, bytes | str]]:
     """What one process writes."""
     files = {}
-    for config, options in (("toy", TOY_OPTIONS), ("demo", DEMO_OPTIONS)):
+    for config, options in (("toy", TOY_OPTIONS), ("toy", TOY_OPTIONS + NATIVE_OPTIONS), ("demo", DEMO_OPTIONS)):
         folder = tmp_path_factory.mktemp(config)
         run = launch(folder, config, *options)
         assert run.returncode == 0, run.stderr
-        files[config] = read(folder)
+        files[config, options] = read(folder)
+    assert '"a row without an image"' in files["toy", TOY_OPTIONS]["results.json"]
     return files
 
 
 @pytest.mark.parametrize(
     ("config", "options", "processes"),
-    [("toy", TOY_OPTIONS, 3), ("demo", DEMO_OPTIONS, 2), ("demo", DEMO_OPTIONS, 3)],
-    ids=["toy on 3", "demo on 2", "demo on 3"],
+    [
+        ("toy", TOY_OPTIONS, 3),
+        ("toy", TOY_OPTIONS + NATIVE_OPTIONS, 2),
+        ("demo", DEMO_OPTIONS, 2),
+        ("demo", DEMO_OPTIONS, 3),
+    ],
+    ids=["toy on 3", "native toy on 2", "demo on 2", "demo on 3"],
 )
 def test_any_number_of_processes_gives_the_same_bytes(config, options, processes, alone, tmp_path):
     run = launch(tmp_path, config, *options, "--trainer.devices", str(processes))
     assert run.returncode == 0, run.stderr
-    assert read(tmp_path) == alone[config]
+    assert read(tmp_path) == alone[config, options]
     (results,) = tmp_path.glob("runs/*/*/results.json")
     assert json.loads(results.read_text())["provenance"]["devices"]["processes"] == processes
 
@@ -81,7 +88,7 @@ def test_any_number_of_processes_gives_the_same_bytes(config, options, processes
 def test_torchrun_gives_the_same_bytes(alone, tmp_path):
     run = launch(tmp_path, "demo", *DEMO_OPTIONS, "--trainer.devices", "2", launcher=TORCHRUN)
     assert run.returncode == 0, run.stderr
-    assert read(tmp_path) == alone["demo"]
+    assert read(tmp_path) == alone["demo", DEMO_OPTIONS]
 
 
 def test_fewer_batches_than_processes_is_refused(tmp_path):

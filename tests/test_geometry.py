@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
+import albumentations as A
+import cv2
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from xbench.data.base import Radiograph
+from xbench.data.samples import Grid, prepare_image
 from xbench.geometry import FULL_VIEW, region_on_grid, saliency_on_grid
-from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+from xbench.phantom import draw_phantom
+from xbench.preprocessing import CentreCrop, HistogramEqualisation, PillowResize, Preprocessing, stretch
 
 SIDES = st.integers(1, 9)
 REGIONS = st.tuples(SIDES, SIDES).flatmap(lambda shape: arrays(bool, shape))
@@ -188,6 +194,61 @@ def test_nothing_and_half_precision() -> None:
         on_grid = saliency_on_grid(half, torch.tensor([view]), (9, 9))
         assert on_grid.dtype == torch.float32
         assert torch.equal(on_grid, saliency_on_grid(half.float(), torch.tensor([view]), (9, 9)))
+
+
+GEOMETRIES = {
+    "stretch": stretch((64, 52)),
+    "shortest and crop": [PillowResize(64, interpolation="bilinear"), CentreCrop(64)],
+    "larger, then crop": [PillowResize(72), CentreCrop(64)],
+    "longest and pad": [PillowResize(64, "longest"), A.PadIfNeeded(64, 64, border_mode=cv2.BORDER_CONSTANT)],
+    "longest, pad, crop": [PillowResize(70, "longest", "bilinear"), A.PadIfNeeded(70, 70), CentreCrop(64)],
+    "crop and stretch": [CentreCrop(140), PillowResize(64, "both")],
+}
+
+
+def grown(mask: np.ndarray, pixels: tuple[float, float]) -> np.ndarray:
+    """The mask with a margin of so many pixels, rounded up, down and across."""
+    height, width = (2 * math.ceil(side) + 1 for side in pixels)
+    return cv2.dilate(mask.astype(np.uint8), np.ones((height, width), np.uint8)) > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.tuples(st.integers(140, 280), st.integers(140, 280)),
+    geometry=st.sampled_from(sorted(GEOMETRIES)),
+    equalisations=st.lists(st.integers(0, 3), max_size=2),
+    grid=st.sampled_from([(112, 112), (75, 130), "native"]),
+    phantom=st.integers(0, 30),
+)
+def test_image_and_region_travel_together(
+    shape: tuple[int, int], geometry: str, equalisations: list[int], grid: Grid, phantom: int
+) -> None:
+    """A phantom's region is drawn into its image as the brightest pixels: the model input has them where it belongs."""
+    steps = list(GEOMETRIES[geometry])
+    for place in equalisations:
+        steps.insert(place, HistogramEqualisation())
+    drawing = draw_phantom(5, phantom, *shape)
+    masks = sorted(drawing.masks.items(), key=lambda item: item[1].sum())
+    assume(masks)
+    finding, region = masks[-1]
+    image = np.where(region, 255, drawing.image // 2).astype(np.uint8)
+    sample = prepare_image(Radiograph(image, {finding: region}), (finding,), Preprocessing(steps), grid, 0.5)
+
+    on_grid = shape if grid == "native" else grid
+    assert sample.display.shape == sample.regions.shape[1:] == on_grid
+    left, top, right, bottom = sample.view
+    pixels = torch.tensor(sample.pixels, dtype=torch.float32)
+    # Equalisation leaves nothing but the brightest grey value at 255, be it ever so rare.
+    found = saliency_on_grid(pixels[None], torch.tensor([sample.view]), on_grid)[0].numpy() > 254.999
+    rows, columns = ((np.arange(side) + 0.5) / side for side in on_grid)
+    seen = ((rows >= top) & (rows <= bottom))[:, None] & ((columns >= left) & (columns <= right))
+    expected = sample.regions[0]
+    height, width = on_grid[0] * (bottom - top) / pixels.shape[0], on_grid[1] * (right - left) / pixels.shape[1]
+    assert not (found & ~grown(expected, (1 + height, 1 + width))).any()
+    # A bicubic filter blurs an edge over two pixels of the model input, and the way to the grid over a third.
+    inner = seen & ~grown(~expected, (1 + 3 * height, 1 + 3 * width))
+    assert found[inner].all()
+    event(f"inner pixels: {bool(inner.any())}")
 
 
 @pytest.mark.parametrize("shape", [(300, 417), (417, 300), (512, 512), (601, 380)])

@@ -155,7 +155,7 @@ def test_text_is_encoded_once(command, toy_config, monkeypatch):
     original = Brightness.__init__
     monkeypatch.setattr(Brightness, "__init__", lambda self, *a, **k: (models.append(self), original(self, *a, **k))[1])
     assert command("test", "--config", toy_config).status == 0
-    assert [model.encoded for model in models] == [1]
+    assert [model.times_encoded for model in models] == [1]
 
 
 def test_results_do_not_depend_on_batch_size(command, toy_config):
@@ -210,6 +210,15 @@ def test_skipped_images_are_counted_and_named(command, toy_config):
     assert len(run.rows) == 45
 
 
+@pytest.mark.parametrize("grid", ["224", "native"])
+def test_nothing_to_ground(grid, command, toy_config):
+    options = ("--data.grid", grid, "--data.unreadable", "[0, 1]", "--data.limit", "3", "--data.on_error", "skip")
+    run = command("test", "--config", toy_config, *options)
+    assert run.status == 0, run.errors
+    assert set(run.results["grounding"]["macro"].values()) == {None}
+    assert [row["region_area"] for row in run.rows] == [None] * 3
+
+
 def test_provenance(command, toy_config):
     provenance = command("test", "--config", toy_config).results["provenance"]
     assert provenance["versions"]["torch"].startswith(torch.__version__.split("+")[0])
@@ -233,6 +242,97 @@ def test_other_grid_and_thresholds(command, toy_config, tmp_path):
     # At native resolution the region is exactly the 12 x 10 square that was drawn.
     areas = {row["region_area"] for row in run.rows if row["has_region"]}
     assert areas == {120 / (80 * 64)}
+
+
+@pytest.mark.parametrize("crop", [False, True], ids=["whole", "crop"])
+def test_native_grid_scores_each_image_on_its_own_pixels(crop, command, toy_config, monkeypatch):
+    """Images of several sizes in a batch, against each image by itself, in plain loops."""
+    widths = [64, 90, 48]
+    options = ("--data.widths", str(widths), "--data.batch_size", "7", "--data.grid", "native")
+    options += ("--model.crop", str(crop).lower())
+    run = command("test", "--config", toy_config, *options)
+    assert run.status == 0, run.errors
+    assert run.results["provenance"]["data"]["grid"] == "native"
+    data, model = Squares(num_workers=0, widths=widths), Brightness(crop=crop)
+    data.setup("test")
+    queries = model.encode_prompts([list(model.default_prompts(finding)) for finding in data.findings])
+    rows = {(row["image_id"], row["finding"]): row for row in run.rows}
+    scored = 0
+    for index, record in enumerate(data.records):
+        radiograph = data.load(record)
+        size = radiograph.image.shape
+        assert size == (80, widths[index % 3])
+        pixels, view = model.preprocessing(radiograph.image)
+        saliency = model(pixels[None], queries).saliency[0]
+        for c, finding in enumerate(data.findings):
+            row = rows[record.image_id, finding]
+            if record.labels.get(finding) != 1:
+                assert row["dice"] is row["region_area"] is None
+                continue
+            scored += 1
+            raw = saliency_on_grid(saliency[c : c + 1], torch.tensor([view]), size)[0].numpy()
+            region = radiograph.regions[finding]
+            assert row["region_area"] == 120 / (80 * widths[index % 3])
+            ties = raw == raw.max()
+            mask = (raw - raw.min()) / (raw.max() - raw.min()) >= 0.5
+            both, either = (mask & region).sum(), (mask | region).sum()
+            # The interpolation of a crop rounds differently beside another finding of the image.
+            close = dict(rel=0, abs=0.02 if crop else 0)
+            assert row["pointing_hit"] == pytest.approx((ties & region).sum() / ties.sum(), **close)
+            assert row["dice"] == pytest.approx(2 * both / (mask.sum() + region.sum()), **close)
+            assert row["iou"] == pytest.approx(both / either, **close)
+    assert scored == 17
+
+    # Neither the neighbours in the batch nor the portions in which pairs are scored matter.
+    for batch_size, at_a_time in (("1", 2**24), ("20", 1)):
+        monkeypatch.setattr("xbench.callbacks.evaluation._PIXELS_AT_A_TIME", at_a_time)
+        other = command("test", "--config", toy_config, *options, "--data.batch_size", batch_size)
+        for one, two in zip(run.rows, other.rows, strict=True):
+            assert one.pop("probability") == pytest.approx(two.pop("probability"), rel=1e-6)
+            if crop and at_a_time == 1:
+                for name in ("pointing_hit", "dice", "iou"):
+                    assert one.pop(name) == pytest.approx(two.pop(name), abs=0.02)
+            assert one == two
+
+
+def test_portions_of_a_batch_change_nothing(command, toy_config, monkeypatch):
+    whole = command("test", "--config", toy_config, "--data.batch_size", "20")
+    monkeypatch.setattr("xbench.callbacks.evaluation._PIXELS_AT_A_TIME", 3 * 224**2)
+    portions = command("test", "--config", toy_config, "--data.batch_size", "20")
+    assert whole.rows == portions.rows
+    assert whole.results["grounding"] == portions.results["grounding"]
+
+
+@pytest.mark.parametrize("grid", ["natural", "0", "[224, 0]", "[224]"])
+def test_other_grids_are_refused(grid, command, toy_config):
+    run = command("test", "--config", toy_config, "--data.grid", grid)
+    assert run.status == 2
+    assert "grid" in run.errors
+    assert "Traceback" not in run.errors
+
+
+def test_notes_count_images_whatever_the_batches(command, toy_config):
+    options = ("--data.odd", "[3, 9, 15, 1, 5, 4]", "--data.unreadable", "[5]", "--data.on_error", "skip")
+    expected = [
+        {"note": "a row without an image", "count": 2, "first": ["square-998", "square-999"]},
+        # Images 3, 9 and 15 have two annotations each, 4 has none, and 5 cannot be read.
+        {"note": "an annotation is odd", "count": 4, "first": ["square-001", "square-003", "square-009", "square-015"]},
+    ]
+    for batch_size in ("1", "7"):
+        run = command("test", "--config", toy_config, *options, "--data.batch_size", batch_size)
+        assert run.status == 0, run.errors
+        assert run.results["counts"]["notes"] == expected
+        lines = " ".join(run.output.split())
+        assert "2 images: a row without an image (first: square-998)." in lines
+        assert "4 images: an annotation is odd (first: square-001)." in lines
+    few = command("test", "--config", toy_config, *options, "--data.limit", "2")
+    assert [note["count"] for note in few.results["counts"]["notes"]] == [2, 1]
+    assert "1 image: an annotation is odd" in " ".join(few.output.split())
+    many = command("test", "--config", toy_config, "--data.odd", str(list(range(20))))
+    (note,) = [note for note in many.results["counts"]["notes"] if note["note"] == "an annotation is odd"]
+    assert note["count"] == 14 and len(note["first"]) == 10
+    assert note["first"] == sorted(note["first"])
+    assert command("test", "--config", toy_config).results["counts"]["notes"] == []
 
 
 def test_predict_needs_no_annotations(command, toy_config, expected):

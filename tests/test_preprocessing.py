@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from fractions import Fraction
+from pathlib import Path
 from typing import Literal
 
 import albumentations as A
@@ -11,10 +12,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from open_clip import image_transform
 from PIL import Image
 
-from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+from xbench.preprocessing import CentreCrop, HistogramEqualisation, PillowResize, Preprocessing, stretch
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SHAPES = [(1, 1), (31, 33), (32, 32), (64, 32), (65, 33), (33, 65), (299, 224), (512, 427), (2048, 1531), (3001, 2500)]
@@ -151,3 +153,86 @@ def test_image_is_left_as_it_was() -> None:
     before = image.copy()
     Preprocessing([PillowResize(32), CentreCrop(32)])(image)[0].zero_()
     assert np.array_equal(image, before)
+
+
+def equalised_by_hand(image: np.ndarray) -> np.ndarray:
+    """scikit-image's equalize_hist, written out after its documentation, on image / 255; then to 8 bits."""
+    values = image.astype(float) / 255
+    counts, edges = np.histogram(values.flatten(), bins=256)
+    centres = (edges[:-1] + edges[1:]) / 2
+    cumulative = np.cumsum(counts)
+    equalised = np.interp(values.flatten(), centres, cumulative / float(cumulative[-1])).reshape(image.shape)
+    return (255 * equalised).astype(np.uint8)
+
+
+def equalise(image: np.ndarray) -> np.ndarray:
+    return Preprocessing([HistogramEqualisation()]).pixels(image)[0]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    arrays(np.uint8, st.tuples(st.integers(1, 30), st.integers(1, 30)), elements=st.integers(0, 255)),
+    st.integers(0, 255),
+    st.integers(0, 255),
+)
+def test_equalisation(image: np.ndarray, one: int, other: int) -> None:
+    least, largest = sorted((one, other))
+    for pixels in (image, image.clip(least, largest), np.where(image > 99, one, other).astype(np.uint8)):
+        assert np.array_equal(equalise(pixels), equalised_by_hand(pixels))
+
+
+@pytest.mark.parametrize("grey", range(256))
+def test_equalisation_of_a_constant_image(grey: int) -> None:
+    """It stays one, in the middle of the range or at its end, as rounding puts its value into a bin."""
+    image = np.full((7, 5), grey, np.uint8)
+    assert np.array_equal(equalise(image), equalised_by_hand(image))
+    assert set(equalise(image).ravel().tolist()) < {127, 255}
+
+
+def test_equalisation_by_hand() -> None:
+    # Ten pixels. The bins of 0, 100 and 255 hold 5, 2 and 3 of them. Half a bin off its centre at either end, 0 and 255
+    # get the shares 0.5 and 1; 100 / 255 falls on 0.392 of bin 100, between the centres of bins 99 and 100.
+    image = np.array([[0, 0, 0, 0, 0, 100, 100, 255, 255, 255]], np.uint8)
+    middle = 0.5 + 0.2 * (100 / 255 * 256 - 99.5)
+    expected = [int(255 * share) for share in [0.5] * 5 + [middle] * 2 + [1.0] * 3]
+    assert equalise(image).tolist() == [expected]
+
+
+def test_equalisation_keeps_the_order_and_the_view() -> None:
+    image = (noise(90, 70) // 8 + 60).astype(np.uint8)
+    pixels, view = Preprocessing([HistogramEqualisation()]).pixels(image)
+    assert pixels.dtype == np.uint8 and view == (0, 0, 1, 1)
+    assert pixels.min() < 10 and pixels.max() == 255
+    levels = [pixels[image == grey] for grey in np.unique(image)]
+    assert all(level.min() == level.max() for level in levels)
+    assert (np.diff([int(level[0]) for level in levels]) > 0).all()
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_equalisation_anywhere_in_the_geometry(place: int) -> None:
+    steps: list[A.BasicTransform] = [PillowResize(40), CentreCrop(32)]
+    image = noise(50, 71) // 3
+    expected, view = image, Preprocessing(steps)(image)[1]
+    for step in (*steps[:place], None, *steps[place:]):
+        expected = equalised_by_hand(expected) if step is None else Preprocessing([step]).pixels(expected)[0]
+    steps.insert(place, HistogramEqualisation())
+    preprocessing = pickle.loads(pickle.dumps(Preprocessing(steps)))
+    pixels, found = preprocessing.pixels(image)
+    assert np.array_equal(pixels, expected)
+    assert found == view
+
+
+PARITY = Path(__file__).resolve().parents[1] / ".." / "shared" / "parity"
+
+
+@pytest.mark.parametrize("model", ["medklip", "mavl"])
+def test_equalisation_is_that_of_the_official_loaders(model: str) -> None:
+    path = PARITY / model / "preprocess.npz"
+    if not path.is_file():
+        pytest.skip("the official loaders' output is not here")
+    official = np.load(path)
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    preprocessing = Preprocessing([HistogramEqualisation(), PillowResize(224, "both", "bilinear")], mean, std)
+    assert np.array_equal(preprocessing.pixels(official["rsna_dicom/pixels"])[0], official["rsna_dicom/resized"])
+    ours = preprocessing(official["rsna_dicom/pixels"])[0][:, ::8, ::8]
+    np.testing.assert_allclose(ours, official["rsna_dicom/tensor_every_8"], rtol=0, atol=1e-6)

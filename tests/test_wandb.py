@@ -6,12 +6,16 @@ import json
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import wandb
+from toys import Brightness, Squares
 
 import xbench.callbacks.wandb_logger
+from xbench.callbacks import experiment_logging
 from xbench.callbacks.wandb_logger import WandbLogger
+from xbench.types import Batch
 
 
 @pytest.fixture
@@ -79,6 +83,33 @@ def test_offline_run_holds_scalars_tables_curves_overlays_and_provenance(records
     text = json.dumps(lines)
     for word in ("provenance", "annotation_sha256", "class_path", "brightness_squares", "model_name"):
         assert word in text
+
+
+def test_overlays_show_each_image_on_its_grid_but_never_larger_than_a_screen(monkeypatch):
+    """The picture, the map and the region stay on top of each other, whatever the grid."""
+    data = Squares(num_workers=0, widths=[64, 30], grid="native")
+    data.setup("test")
+    model = Brightness()
+    queries = model.encode_prompts([list(model.default_prompts(finding)) for finding in data.findings])
+    samples = data.samples(model.preprocessing)
+    batch = Batch.collate([samples[index] for index in (1, 2, 3, 6)])
+    trainer = SimpleNamespace(datamodule=data)
+    monkeypatch.setattr(experiment_logging, "_wandb_loggers", lambda trainer: [None])
+    for longest in (1024, 40):
+        monkeypatch.setattr(experiment_logging, "_LONGEST_SIDE", longest)
+        logging = experiment_logging.ExperimentLogging(overlays=3)
+        logging._pictures = []
+        logging.on_test_batch_end(trainer, model, model(batch.images, queries), batch, 0)
+        pictures = logging._pictures
+        assert [(picture.index, picture.finding) for picture in pictures] == [(1, "Square"), (3, "Square"), (3, "Hole")]
+        assert {picture.display.shape for picture in pictures} == ({(80, 30)} if longest == 1024 else {(40, 15)})
+        for picture in pictures:
+            shape = picture.display.shape
+            assert picture.picture().shape == (*shape, 3)
+            assert picture.saliency.shape == picture.region.shape == shape
+            inside = picture.display[picture.region].mean()
+            assert inside > 200 if picture.finding == "Square" else inside < 50
+            assert picture.saliency[picture.region].mean() > picture.saliency[~picture.region].mean() + 0.3
 
 
 @pytest.mark.parametrize(

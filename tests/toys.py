@@ -13,7 +13,7 @@ from xbench.data.base import ChestXrayDataModule, Radiograph, Record
 from xbench.errors import UserError
 from xbench.models.base import VLM
 from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
-from xbench.types import ModelOutput
+from xbench.types import ModelOutput, Note
 
 
 class Squares(ChestXrayDataModule):
@@ -23,19 +23,28 @@ class Squares(ChestXrayDataModule):
         images: Number of images.
         unreadable: Positions of images that cannot be read.
         widths: Widths of the images in pixels, in turn; all are 80 high.
+        odd: Positions of images with something to note about each of their annotations.
     """
 
     findings = ("Square", "Hole", "Ghost")
 
     def __init__(
-        self, images: int = 20, unreadable: Sequence[int] = (), widths: Sequence[int] = (64,), **kwargs
+        self,
+        images: int = 20,
+        unreadable: Sequence[int] = (),
+        widths: Sequence[int] = (64,),
+        odd: Sequence[int] = (),
+        **kwargs,
     ) -> None:
         super().__init__(**kwargs)
         self.widths = widths
+        self.odd = odd
         self.images = images
         self.unreadable = unreadable
 
     def read_records(self, annotated: bool) -> list[Record]:
+        if self.odd:
+            self.notes += [Note("a row without an image", name) for name in ("square-999", "square-998", "square-999")]
         return [
             Record(
                 f"square-{index:03d}", {"Square": index % 2, "Hole": int(index % 3 == 0)} if annotated else {}, index
@@ -56,7 +65,8 @@ class Squares(ChestXrayDataModule):
                 region[top : top + 12, left : left + 10] = True
                 image[region] = grey
                 regions[finding] = region
-        return Radiograph(image, regions)
+        notes = ("an annotation is odd",) * len(regions) if record.source in self.odd else ()
+        return Radiograph(image, regions, notes)
 
 
 def _labels(index: int) -> dict[str, int]:
@@ -79,13 +89,13 @@ class Brightness(VLM):
         self.preprocessing = Preprocessing([PillowResize(56), CentreCrop(56)] if crop else stretch((56, 56)))
         self.gain = gain
         self.fault = fault
-        self.encoded = 0
+        self.times_encoded = 0
 
     def default_prompts(self, finding: str) -> Sequence[str]:
         return [f"a dark {finding}" if finding == "Hole" else f"a bright {finding}"]
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        self.encoded += 1
+        self.times_encoded += 1
         return torch.tensor([-1.0 if "dark" in prompt else 1.0 for (prompt,) in prompts], device=self.device)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:

@@ -1,8 +1,8 @@
 """How a model wants its input: geometry, then mean and standard deviation.
 
-The geometry is an albumentations pipeline of the model's own choice (stretch, resize and crop, pad ...). The two outer
-corners of the radiograph travel through it as keypoints, so that where the input lies on the radiograph is measured
-and never guessed.
+The geometry is an albumentations pipeline of the model's own choice (stretch, resize and crop, pad ...), with
+equalisation of the grey values anywhere in it. The two outer corners of the radiograph travel through it as keypoints,
+so that where the input lies on the radiograph is measured and never guessed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ import cv2
 
 from xbench.types import View
 
-__all__ = ["CentreCrop", "PillowResize", "Preprocessing", "stretch"]
+__all__ = ["CentreCrop", "HistogramEqualisation", "PillowResize", "Preprocessing", "stretch"]
 
 
 class Preprocessing:
     """A model's preprocessing of a grey radiograph.
 
     Args:
-        geometry: albumentations transforms that only move pixels: any mix of resizing, cropping and padding to a fixed
-            size, along the axes. (albumentations' own LongestMaxSize and SmallestMaxSize move points by the unrounded
-            factor and so misplace the view by up to half a pixel; use `PillowResize`.)
+        geometry: albumentations transforms that move pixels, any mix of resizing, cropping and padding to a fixed
+            size, along the axes, or that change nothing but grey values. (albumentations' own LongestMaxSize and
+            SmallestMaxSize move points by the unrounded factor and so misplace the view by up to half a pixel; use
+            `PillowResize`.)
         mean: Per channel, subtracted after scaling to [0, 1].
         std: Per channel, divided by.
     """
@@ -51,26 +52,51 @@ class Preprocessing:
         self._mean = torch.tensor(mean, dtype=torch.float32)[:, None, None]
         self._std = torch.tensor(std, dtype=torch.float32)[:, None, None]
 
+    @property
+    def geometry(self) -> A.Compose:
+        """The albumentations pipeline."""
+        return self._geometry
+
     def __call__(self, image: NDArray[np.uint8]) -> tuple[Tensor, View]:
-        """Make a model input.
+        """Make a model input: `pixels`, then `normalise`."""
+        pixels, view = self.pixels(image)
+        return self.normalise(pixels), view
+
+    def pixels(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8] | NDArray[np.float32], View]:
+        """Run the geometry.
 
         Args:
             image: Grey radiograph (H, W), uint8.
 
         Returns:
-            The model input (3, h, w) float32, and its view of the radiograph.
+            The pixels of the model input (h, w), uint8 or float32 as the geometry leaves them, and its view of the
+            radiograph.
         """
         height, width = image.shape
         corners = np.array([[0, 0], [width, height]], np.float32)
         moved = self._geometry(image=image, keypoints=corners)
-        pixels = torch.from_numpy(np.array(moved["image"], np.float32)).div(255)
+        pixels = moved["image"]
         (x0, y0), (x1, y1) = np.asarray(moved["keypoints"], np.float64)
         h, w = pixels.shape
         # Model input x lies at the share (x - x0) / (x1 - x0) of the radiograph's width.
         edges = (-x0 / (x1 - x0), -y0 / (y1 - y0), (w - x0) / (x1 - x0), (h - y0) / (y1 - y0))
         # albumentations moves points in float32; a rounding error must not make a full view look like a crop.
         left, top, right, bottom = (round(float(edge), 6) + 0.0 for edge in edges)
-        return pixels.sub(self._mean).div(self._std), (left, top, right, bottom)
+        return np.ascontiguousarray(pixels), (left, top, right, bottom)
+
+    def normalise(self, pixels: NDArray[np.uint8] | NDArray[np.float32]) -> Tensor:
+        """Scale to [0, 1], repeat for three channels, subtract the mean and divide by the standard deviation.
+
+        Args:
+            pixels: (h, w): uint8 in 0..255, or float32 in [0, 1].
+
+        Returns:
+            (3, h, w) float32.
+        """
+        grey = torch.from_numpy(np.array(pixels, np.float32))
+        if pixels.dtype == np.uint8:
+            grey.div_(255)
+        return grey.sub(self._mean).div(self._std)
 
 
 def stretch(size: tuple[int, int]) -> list[A.BasicTransform]:
@@ -147,3 +173,25 @@ class CentreCrop(A.DualTransform):
 
     def _offset(self, shape: Sequence[int]) -> tuple[int, int]:
         return round((shape[0] - self.size) / 2), round((shape[1] - self.size) / 2)
+
+
+class HistogramEqualisation(A.ImageOnlyTransform):
+    """Spread grey values so that equally many pixels have each, to 8 bits, as the loaders of MedKLIP and MAVL do.
+
+    That is `(255 * skimage.exposure.equalize_hist(image / 255)).astype(uint8)`: the cumulative distribution over 256
+    bins from the least to the largest value, interpolated linearly between the bins' centres, times 255, truncated.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(p=1.0)
+
+    def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
+        """Equalise a grey image (H, W), uint8."""
+        # A pixel's new value depends on its grey value alone, so 256 of them are worked out and looked up.
+        grey = np.arange(256) / 255
+        pixels = np.bincount(img.ravel(), minlength=256)
+        occurring = grey[pixels > 0]
+        counts, edges = np.histogram(grey, bins=256, range=(occurring.min(), occurring.max()), weights=pixels)
+        share = counts.cumsum() / img.size
+        equalised = np.interp(grey, (edges[:-1] + edges[1:]) / 2, share)
+        return np.asarray(cv2.LUT(img, (255 * equalised).astype(np.uint8)), np.uint8)

@@ -123,6 +123,8 @@ class Results:
         constant_maps: Pairs of image and finding whose map is the same everywhere: `count`, and the `first` few by
             `image_id` and `finding`. They are scored as the definitions say: all zeros when normalised, every pixel
             tied for the maximum.
+        notes: What is odd about images or their annotations and was put right: the `note` in words, the `count` of
+            images, and the `first` few by name. What the annotation files say of images outside the run counts too.
         counts: Labels and regions per finding.
         thresholds: The T thresholds of the sweep.
         grounding: Grounding per finding.
@@ -139,6 +141,7 @@ class Results:
     images: int
     skipped: list[dict[str, str]]
     constant_maps: dict[str, Any]
+    notes: list[dict[str, Any]]
     counts: dict[str, FindingCounts]
     thresholds: list[float]
     grounding: dict[str, FindingGrounding]
@@ -159,6 +162,7 @@ class Results:
                 "images": self.images,
                 "skipped": self.skipped,
                 "constant_maps": self.constant_maps,
+                "notes": self.notes,
                 "per_finding": {finding: asdict(count) for finding, count in self.counts.items()},
             },
             "grounding": {

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Failure", "ModelOutput", "Sample", "View"]
+__all__ = ["Batch", "Failure", "ModelOutput", "Note", "Sample", "View"]
 
 View = tuple[float, float, float, float]
 """Part of a radiograph that a model input shows: left, top, right, bottom as fractions of its width and height.
 
 Below 0 or above 1 where the input is padded. Plain numbers, so that no precision plug-in rounds them with the images.
 """
+
+
+class Note(NamedTuple):
+    """Something odd about an image or its annotations that does not keep it from being scored.
+
+    A named tuple, for Lightning refuses frozen dataclasses when it moves a batch to a device.
+
+    Attributes:
+        text: What it is, in the same words for every image that it applies to.
+        image_id: The image.
+    """
+
+    text: str
+    image_id: str
 
 
 @dataclass(slots=True)
@@ -27,8 +43,10 @@ class Sample:
         view: Part of the radiograph that the model input shows.
         display: The grey radiograph on the evaluation grid (H, W), uint8, for pictures.
         labels: (C,) int8: 1 present, 0 absent, -1 unknown.
-        regions: Annotated regions on the evaluation grid (C, H, W), bool.
-        has_region: (C,) bool: whether the finding has an annotated region.
+        regions: Annotated regions on the evaluation grid (K, H, W), bool: those of the K findings that have one, in
+            the order of the findings.
+        has_region: (C,) bool: whether the finding has an annotated region; K of them do.
+        notes: What is odd about it.
     """
 
     index: int
@@ -39,6 +57,7 @@ class Sample:
     labels: Tensor
     regions: Tensor
     has_region: Tensor
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(slots=True)
@@ -54,18 +73,21 @@ class Failure:
 class Batch:
     """B samples side by side, and the images of the batch that could not be read.
 
-    Tensors are those of `Sample` with a leading batch dimension; `index` is (B,) int64. When every image of the batch
-    failed, B is 0 and the tensors are empty, without the other dimensions.
+    Tensors are those of `Sample` with a leading batch dimension; `index` is (B,) int64. What lies on the evaluation
+    grid, `display` (H, W) and `regions` (K, H, W), comes as one tensor per image, because on the native grid images
+    differ in size. When every image of the batch failed, B is 0, the lists are empty, and so are the tensors, without
+    the other dimensions.
     """
 
     index: Tensor
     image_ids: list[str]
     images: Tensor
     views: list[View]
-    display: Tensor
+    display: list[Tensor]
     labels: Tensor
-    regions: Tensor
+    regions: list[Tensor]
     has_region: Tensor
+    notes: list[Note]
     failures: list[Failure]
 
     def __len__(self) -> int:
@@ -85,10 +107,11 @@ class Batch:
             image_ids=[sample.image_id for sample in samples],
             images=stack([sample.image for sample in samples]),
             views=[sample.view for sample in samples],
-            display=stack([sample.display for sample in samples]),
+            display=[image[0] for image in _neighbours([sample.display[None] for sample in samples])],
             labels=stack([sample.labels for sample in samples]),
-            regions=stack([sample.regions for sample in samples]),
+            regions=_neighbours([sample.regions for sample in samples]),
             has_region=stack([sample.has_region for sample in samples]),
+            notes=[note for sample in samples for note in sample.notes],
             failures=[item for item in items if isinstance(item, Failure)],
         )
 
@@ -98,6 +121,8 @@ class Batch:
             value = getattr(self, field.name)
             if isinstance(value, Tensor):
                 setattr(self, field.name, value.pin_memory())
+            elif field.name in ("display", "regions"):
+                setattr(self, field.name, [one.pin_memory() for one in value])
         return self
 
 
@@ -115,3 +140,13 @@ class ModelOutput:
     logits: Tensor
     probabilities: Tensor
     saliency: Tensor
+
+
+def _neighbours(tensors: list[Tensor]) -> list[Tensor]:
+    """Lay tensors (K, H, W) of one H and W in one storage; leave others as they are.
+
+    A worker hands over each storage in a file descriptor, of which a process may open about a thousand.
+    """
+    if any(one.shape[1:] != other.shape[1:] for one, other in pairwise(tensors)):
+        return tensors
+    return list(torch.cat(tensors).split([len(one) for one in tensors])) if tensors else []

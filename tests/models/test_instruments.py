@@ -43,6 +43,23 @@ def test_the_oracle_scores_exactly_one(pair, command, tmp_path):
             assert (row["pointing_hit"], row["dice"], row["iou"]) == (1.0, 1.0, 1.0)
 
 
+def test_the_oracle_on_the_native_grid(command, tmp_path):
+    config = tmp_path / "oracle_toy.yaml"
+    config.write_text("model: {class_path: xbench.models.Oracle}\ndata: {class_path: toys.Squares}\n")
+    options = ("--config", str(config), "--data.grid", "native", "--trainer.logger", "false", "--data.num_workers", "0")
+    for sizes in (("--data.batch_size", "1", "--data.widths", "[64, 48, 90]"), ("--data.batch_size", "8")):
+        run = command("test", *options, *sizes)
+        assert run.status == 0, run.errors
+        assert set(run.results["grounding"]["macro"].values()) == {1.0}
+        for row in run.rows:
+            if row["has_region"]:
+                assert (row["pointing_hit"], row["dice"], row["iou"]) == (1.0, 1.0, 1.0)
+    run = command("test", *options, "--data.widths", "[64, 48, 90]")
+    assert run.status == 1
+    assert "--data.batch_size 1" in run.errors
+    assert "Traceback" not in run.errors
+
+
 def test_centre_prior(command, tmp_path):
     config = tmp_path / "centre_toy.yaml"
     config.write_text("model: {class_path: xbench.models.CentrePrior}\ndata: {class_path: toys.Squares}\n")
@@ -54,7 +71,7 @@ def test_centre_prior(command, tmp_path):
     samples = data.samples(CentrePrior().preprocessing)
     for finding in range(2):
         hits = [
-            sample.regions[finding, 111:113, 111:113].double().mean().item()
+            sample.regions[sample.has_region[:finding].sum(), 111:113, 111:113].double().mean().item()
             for sample in (samples[index] for index in range(20))
             if sample.labels[finding] == 1
         ]

@@ -13,6 +13,7 @@ from xbench.geometry import upsample
 __all__ = [
     "TieRule",
     "check_inputs",
+    "check_pair_inputs",
     "check_pairs",
     "chunk_pixels",
     "from_fixed_point",
@@ -135,12 +136,41 @@ def check_inputs(saliency: Tensor, regions: Tensor, valid: Tensor, num_classes: 
         )
 
 
+def check_pair_inputs(saliency: Tensor, regions: Tensor, classes: Tensor, num_classes: int) -> None:
+    """Refusal of pairs whose shapes, dtypes or classes do not fit together.
+
+    Args:
+        saliency: (P, h, w) floating.
+        regions: (P, H, W) bool.
+        classes: (P,) int64.
+        num_classes: C.
+
+    Raises:
+        ValueError: Something does not fit; the message names the argument.
+    """
+    if saliency.ndim != 3 or not saliency.is_floating_point() or 0 in saliency.shape[1:]:
+        raise ValueError(f"saliency must be a floating tensor (P, h, w), not {tuple(saliency.shape)} {saliency.dtype}")
+    pairs = len(saliency)
+    if regions.ndim != 3 or regions.dtype != torch.bool or len(regions) != pairs or 0 in regions.shape[1:]:
+        raise ValueError(
+            f"regions must be a bool tensor ({pairs}, H, W) beside this saliency, "
+            f"not {tuple(regions.shape)} {regions.dtype}"
+        )
+    if classes.shape != (pairs,) or classes.dtype != torch.int64:
+        raise ValueError(
+            f"classes must be an int64 tensor ({pairs},) beside this saliency, "
+            f"not {tuple(classes.shape)} {classes.dtype}"
+        )
+    if pairs and not (classes.amin() >= 0 and classes.amax() < num_classes):
+        raise ValueError(f"classes must lie in 0..{num_classes - 1}, the classes that the metric was made for")
+
+
 def check_pairs(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
     """Refusal of chosen pairs that no score is defined for; the other pairs are not looked at.
 
     Args:
-        saliency: (B, C, h, w) floating, raw values.
-        regions: (B, C, H, W) bool.
+        saliency: (B, C, h, w) floating, raw values; or (N, h, w), those of the pairs alone.
+        regions: (B, C, H, W) bool; or (N, H, W).
         rows: (N,) int64, the place of each pair's image in the batch.
         classes: (N,) int64, the class of each pair.
 
@@ -162,8 +192,8 @@ def pairs_on_grid(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tens
     """The chosen pairs in chunks that stay in the cache: raw maps brought to the regions' grid, and the regions.
 
     Args:
-        saliency: (B, C, h, w) floating, raw values.
-        regions: (B, C, H, W) bool.
+        saliency: (B, C, h, w) floating, raw values; or (N, h, w), those of the pairs alone.
+        regions: (B, C, H, W) bool; or (N, H, W).
         rows: (N,) int64, the place of each pair's image in the batch.
         classes: (N,) int64, the class of each pair.
 
@@ -192,9 +222,14 @@ def from_fixed_point(total: Tensor, count: Tensor) -> Tensor:
 
 
 def _chosen(tensor: Tensor, rows: Tensor, classes: Tensor, step: int | None = None) -> Iterator[Tensor]:
-    """The chosen pairs of a (B, C, ...) tensor as (n, ...) chunks, at least one."""
+    """The chosen pairs of a (B, C, h, w) tensor, or all of a (N, h, w) one, as (n, h, w) chunks, at least one."""
+    step = step or _maps_per_chunk(tensor)
+    if tensor.ndim == 3:
+        for chunk in tensor.split(step):
+            yield chunk.contiguous()
+        return
     flat = tensor.flatten(0, 1)
-    for pairs in (rows * tensor.shape[1] + classes).split(step or _maps_per_chunk(tensor)):
+    for pairs in (rows * tensor.shape[1] + classes).split(step):
         # index_select copies whole maps where indexing goes pixel by pixel, five times as long.
         yield flat.index_select(0, pairs)
 

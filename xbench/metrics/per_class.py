@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from xbench.metrics.functional import check_inputs
+from xbench.metrics.functional import check_inputs, check_pair_inputs
 
 __all__ = ["PerClassMetric"]
 
@@ -55,9 +55,30 @@ class PerClassMetric(Metric, ABC):
         self._add(saliency, regions, rows, classes)
         self.count += torch.bincount(classes, minlength=self.num_classes)
 
+    def update_pairs(self, saliency: Tensor, regions: Tensor, classes: Tensor) -> None:
+        """Adds pairs of image and class that are all valid, without a batch round them.
+
+        To the bit what `update` does with these pairs in this order; `pairs.rows` then counts them from 0.
+
+        Args:
+            saliency: (P, h, w) floating, raw values.
+            regions: (P, H, W) bool on the evaluation grid.
+            classes: (P,) int64, the class of each pair.
+
+        Raises:
+            ValueError: Shapes, dtypes or classes do not fit, or a map is not finite or its region is empty.
+        """
+        # Wrapped as torchmetrics wraps `update`: no gradient, and results computed before are forgotten.
+        self._wrap_update(self._update_pairs)(saliency, regions, classes)
+
+    def _update_pairs(self, saliency: Tensor, regions: Tensor, classes: Tensor) -> None:
+        check_pair_inputs(saliency, regions, classes, self.num_classes)
+        self._add(saliency, regions, torch.arange(len(classes), device=classes.device), classes)
+        self.count += torch.bincount(classes, minlength=self.num_classes)
+
     @abstractmethod
     def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
-        """Adds the pairs at `rows` and `classes` (N,) of a checked batch."""
+        """Adds checked pairs: those at `rows` and `classes` (N,) of a batch, or all of (N, h, w) and (N, H, W)."""
 
     def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         # torchmetrics squeezes every result of one element, so that with one class (C,) would become a scalar.

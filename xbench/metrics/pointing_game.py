@@ -23,10 +23,10 @@ __all__ = ["PointingGame", "PointingGamePairs"]
 
 @dataclass(frozen=True)
 class PointingGamePairs:
-    """Hits of the valid pairs of one batch, in row-major order of the batch.
+    """Hits of the valid pairs of one batch in row-major order, or of the pairs of one `update_pairs` in theirs.
 
     Args:
-        rows: (N,) int64, the place of the pair's image in the batch.
+        rows: (N,) int64, the place of the pair's image in the batch, or of the pair.
         classes: (N,) int64.
         hit: (N,) float64 in [0, 1]; fractions only where `ties="share"` met tied maxima.
     """

@@ -89,11 +89,11 @@ def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelC
 
 @torch.no_grad()
 def sweep_pairs(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor, thresholds: int) -> PixelCounts:
-    """Counts for the chosen pairs of a batch, their raw maps upsampled to the regions' grid and normalised on the way.
+    """Counts for chosen pairs, their raw maps upsampled to the regions' grid and normalised on the way.
 
     Args:
-        saliency: (B, C, h, w) floating, raw values.
-        regions: (B, C, H, W) bool.
+        saliency: (B, C, h, w) floating, raw values; or (N, h, w), those of the pairs alone.
+        regions: (B, C, H, W) bool; or (N, H, W).
         rows: (N,) int64, the place of each pair's image in the batch.
         classes: (N,) int64, the class of each pair.
         thresholds: T.

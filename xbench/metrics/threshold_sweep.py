@@ -16,10 +16,10 @@ __all__ = ["ThresholdSweep", "ThresholdSweepPairs"]
 
 @dataclass(frozen=True)
 class ThresholdSweepPairs:
-    """Scores of the valid pairs of one batch, in row-major order of the batch.
+    """Scores of the valid pairs of one batch in row-major order, or of the pairs of one `update_pairs` in theirs.
 
     Args:
-        rows: (N,) int64, the place of the pair's image in the batch.
+        rows: (N,) int64, the place of the pair's image in the batch, or of the pair.
         classes: (N,) int64.
         dice: (N, T) float64.
         iou: (N, T) float64.

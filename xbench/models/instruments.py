@@ -25,9 +25,21 @@ class Oracle(SaliencyModel):
         self.preprocessing = Preprocessing(stretch((224, 224)))
 
     def score(self, batch: Batch) -> ModelOutput:
-        """Return labels as logits and regions as maps."""
+        """Return labels as logits and regions as maps.
+
+        Raises:
+            UserError: Images of the batch differ in size on the native grid, which one tensor of maps cannot hold.
+        """
+        sizes = {regions.shape[1:] for regions in batch.regions}
+        if len(sizes) > 1:
+            raise UserError(
+                f"{self.name}: its maps are the annotated regions themselves, and on the native grid the images of a "
+                "batch differ in size: set --data.batch_size 1."
+            )
         labels = batch.labels.float()
-        return ModelOutput(logits=labels, probabilities=labels.clamp(min=0), saliency=batch.regions.float())
+        saliency = torch.zeros(*labels.shape, *sizes.pop(), dtype=torch.float32, device=labels.device)
+        saliency[batch.has_region] = torch.cat(batch.regions).float()
+        return ModelOutput(logits=labels, probabilities=labels.clamp(min=0), saliency=saliency)
 
 
 class CentrePrior(SaliencyModel):

@@ -1,0 +1,80 @@
+"""The ceiling on all seven datasets: exactly 1 wherever there is a number, and the counts of what was written."""
+
+from __future__ import annotations
+
+import pytest
+from downloads import CLASSES, Downloads
+from official.base import Official
+
+OPTIONS = ("--trainer.logger", "false", "--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu")
+CASES = [(name, {}, {}) for name in CLASSES] + [
+    ("chexlocalize", {"split": "val"}, {}),
+    ("chexlocalize", {"views": "frontal"}, {}),
+    ("chestxray14", {"split": "test"}, {}),
+    ("chestxdet10", {"split": "train"}, {}),
+    ("vindr", {"split": "train"}, {"layout": "kaggle", "outside": False}),
+]
+
+
+def _id(value: str | dict[str, object]) -> str:
+    return value if isinstance(value, str) else "-".join(map(str, value.values())) or "as-it-is"
+
+
+def images_of(official: Official, name: str, options: dict[str, str]) -> list[str]:
+    splits = official.splits
+    if name == "siim":
+        return sorted(splits["stage1_train"] + splits["stage1_test"])
+    images = splits[options.get("split", CLASSES[name].splits[0])]
+    return sorted(image for image in images if options.get("views") != "frontal" or image.endswith("_frontal"))
+
+
+@pytest.mark.parametrize(("name", "options", "written"), CASES, ids=_id)
+def test_the_oracle_scores_one(command, downloads: Downloads, name, options, written):
+    official = downloads(name, **written)
+    words = [word for option, value in options.items() for word in (f"--data.{option}", value)]
+    run = command(
+        "test", "--config", f"oracle_{name}", "--data.root", official.root, "--data.num_workers", "0", *OPTIONS, *words
+    )
+    assert run.status == 0, run.errors
+    results = run.results
+    images = images_of(official, name, options)
+    assert results["counts"]["images"] == len(images)
+    assert results["counts"]["skipped"] == []
+    assert results["findings"] == list(CLASSES[name].findings)
+    scored = {"grounding": 0, "classification": 0}
+    for finding in results["findings"]:
+        labels = [official.labels[image].get(finding) for image in images]
+        regions = sum(finding in official.masks[image] for image in images)
+        counts = results["counts"]["per_finding"][finding]
+        assert counts == {"positives": labels.count(1), "negatives": labels.count(0), "with_region": regions}
+        grounding = results["grounding"]["per_class"][finding]
+        assert grounding.pop("count") == regions
+        for number, value in grounding.items():
+            if not regions:
+                assert value is None, number
+            elif number.endswith("_curve"):
+                # At threshold 0 the mask is the whole image.
+                assert set(value[1:]) == {1.0}, number
+            elif number.endswith("_threshold"):
+                assert value == 0.01, "the lowest that leaves out what is 0"
+            else:
+                assert value == 1, number
+                scored["grounding"] += 1
+        recognition = results["classification"]["per_class"][finding]
+        for number in ("auroc", "average_precision"):
+            assert recognition[number] == (1 if {0, 1} <= {*labels} else None), (finding, number)
+        assert recognition["f1"] == (1 if 1 in labels else None)
+        assert recognition["accuracy"] == (1 if {0, 1} & {*labels} else None)
+        scored["classification"] += recognition["auroc"] is not None
+    assert {*results["grounding"]["macro"].values()} == {1}
+    if scored["classification"]:
+        assert {*results["classification"]["macro"].values()} == {1}
+    assert scored["grounding"]
+    notes = {note["note"]: note for note in results["counts"]["notes"]}
+    outside = sorted({image for image, _ in official.outside if image in images})
+    cut_off = [note for text, note in notes.items() if "over the edge" in text]
+    # Run lengths end where their image does.
+    if outside and name != "chexlocalize":
+        assert [note["first"] for note in cut_off] == [outside]
+    else:
+        assert cut_off == []
