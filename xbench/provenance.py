@@ -67,16 +67,27 @@ def collect_provenance(
         "checkpoint_sha256": details.pop("checkpoint_sha256", None),
         "annotation_sha256": {path.name: file_sha256(path) for path in data.annotation_files()},
         "prompts": details.pop("prompts", None),
-        "model": {"class": f"{type(model).__module__}.{type(model).__qualname__}", **details},
+        "model": {
+            "class": f"{type(model).__module__}.{type(model).__qualname__}",
+            "saliency_upsample": model.saliency_upsample,
+            **details,
+        },
         "data": {
             "class": f"{type(data).__module__}.{type(data).__qualname__}",
             "batch_size": data.batch_size,
             "limit": data.limit,
-            "grid": list(data.grid),
+            "grid": data.grid if data.grid == "native" else list(data.grid),
             "gamma": data.gamma,
         },
+        "prepared": _prepared(data),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
     }
+
+
+def _prepared(data: ChestXrayDataModule) -> dict[str, Any] | None:
+    """Return which store of prepared images the run could read, and how many of its images are in it."""
+    store = data.prepared
+    return None if store is None else {"store": store.folder.name, "images": sum(map(store.holds, data.records))}
 
 
 def _git_commit() -> str | None:

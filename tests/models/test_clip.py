@@ -22,6 +22,7 @@ from torch import Tensor
 from xbench.errors import UserError
 from xbench.models import _open_clip
 from xbench.models.clip import CLIP
+from xbench.models.dense import project
 
 HERE = Path(__file__).resolve().parent
 SHARED = HERE.parents[1] / ".." / "shared" / "parity" / "openclip" / "golden.npz"
@@ -130,28 +131,6 @@ def test_golden_vectors(
         np.testing.assert_allclose(queries, text, rtol=0, atol=1e-6)
         np.testing.assert_allclose(output.logits, complete[f"{case}/cosine"] / 0.07, rtol=0, atol=1e-5)
         np.testing.assert_allclose(output.saliency, complete[f"{case}/maps"], rtol=0, atol=1e-6)
-
-
-@pytest.mark.skipif(not SHARED.exists(), reason="needs the golden vectors beside the repository")
-def test_golden_vectors_of_a_biomedclip(tmp_path: Path) -> None:
-    golden = np.load(SHARED)
-    transformers.BertConfig(vocab_size=30522).save_pretrained(tmp_path)
-    config = json.loads(SHARED.with_suffix(".json").read_text())["biomedclip_like_model_cfg"]
-    config["text_cfg"] |= {"hf_model_name": str(tmp_path), "hf_tokenizer_name": str(tmp_path)}
-    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
-    architecture = f"local-dir:{tmp_path}"
-    shapes = open_clip.create_model(architecture, load_weights=False, pretrained_text=False)
-    file = tmp_path / "open_clip_model.safetensors"
-    save_file(weights_of(shapes), file)
-    del shapes
-    model = CLIP(architecture)
-    file.unlink()
-    ids, mask = token_ids("openclip-public-b", 3, 256, 30522, 101, 102)
-    output = model(images_of("openclip-public-b", 2), model.encode_tokens(ids, mask))
-    np.testing.assert_array_equal(ids, golden["b/input_ids"])
-    np.testing.assert_allclose(output.logits, golden["b/logits"], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(output.probabilities, golden["b/probabilities"], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(output.saliency, golden["b/maps"], rtol=0, atol=1e-6)
 
 
 def test_golden_preprocessing(vit_b_32: Callable[[str], CLIP]) -> None:
@@ -295,7 +274,7 @@ def test_patches_go_the_way_of_the_class_token(folder: Path, bert: CLIP, kind: s
         normalize=False,
         image_output_extra_tokens=True,
     )
-    class_token = model._project(seen["image_intermediates_prefix"][0][:, 0])
+    class_token = project(model.model.visual, seen["image_intermediates_prefix"][0][:, 0])
     torch.testing.assert_close(class_token, model.model.encode_image(images), rtol=0, atol=1e-6)
 
 
@@ -303,7 +282,7 @@ def test_patches_average_to_the_pooled_vector_of_an_average_pool(folder: Path) -
     model = CLIP("tiny-average", checkpoint=str(folder / "tiny-average.safetensors"))
     images = images_of("average", 2, 32)
     seen = model.model.forward_intermediates(image=images, image_indices=1, normalize_intermediates=True)
-    patches = model._project(seen["image_intermediates"][0].permute(0, 2, 3, 1))
+    patches = project(model.model.visual, seen["image_intermediates"][0].permute(0, 2, 3, 1))
     torch.testing.assert_close(patches.mean(dim=(1, 2)), model.model.encode_image(images), rtol=0, atol=1e-5)
 
 
@@ -379,6 +358,75 @@ def test_oblong_input_is_refused(folder: Path) -> None:
         CLIP("tiny-oblong", checkpoint=str(folder / "tiny-oblong.safetensors"))
 
 
+# Other input sizes
+
+
+@pytest.mark.parametrize("size", [16, 32, 56])
+@pytest.mark.parametrize("kind", ["tiny-clip", "tiny-average", "bert"])
+def test_image_size_is_open_clips(folder: Path, bert_folder: Path, kind: str, size: int) -> None:
+    """Interpolated position embeddings, scores, maps and preprocessing, against open_clip's own way."""
+    if kind == "bert":
+        size *= 4
+        architecture, file = f"local-dir:{bert_folder}", None
+        plain = open_clip.create_model(architecture, force_image_size=size).eval()
+    else:
+        architecture, file = kind, str(folder / f"{kind}.safetensors")
+        plain = open_clip.create_model(kind, pretrained=file, force_image_size=size).eval()
+    model = CLIP(architecture, checkpoint=file, image_size=size)
+    images, queries = images_of("size", 2, size), torch.nn.functional.normalize(weight("queries", (3, 16)), dim=1)
+    with torch.no_grad():
+        expected = plain.encode_image(images, normalize=True) @ queries.T * plain.logit_scale.exp()
+        output = model(images, queries)
+    torch.testing.assert_close(output.logits, expected, rtol=0, atol=1e-5)
+    side = size // (16 if kind == "bert" else 8)
+    assert output.saliency.shape == (2, 3, side, side)
+    pixels, _ = model.preprocessing(grey("size", 90, 70))
+    assert pixels.shape == (3, size, size)
+    transform = image_transform_v2(PreprocessCfg(**plain.visual.preprocess_cfg), is_train=False)
+    assert torch.equal(pixels, transform(Image.fromarray(grey("size", 90, 70))))
+    assert model.image_size == size
+
+
+def test_own_size_changes_nothing(tiny: CLIP, folder: Path) -> None:
+    model = CLIP("tiny-clip", checkpoint=str(folder / "tiny-clip.safetensors"), image_size=32)
+    for name, tensor in tiny.model.state_dict().items():
+        assert torch.equal(model.model.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("kind", ["open_clip", "timm"])
+def test_weights_of_another_size_are_kept(folder: Path, bert_folder: Path, tmp_path: Path, kind: str) -> None:
+    """Fine-tuned at the size that is asked for, the position embeddings need no interpolation."""
+    if kind == "timm":
+        weights = torch.load(bert_folder / "open_clip_pytorch_model.bin")
+        name, size, architecture = "visual.trunk.pos_embed", 64, f"local-dir:{bert_folder}"
+        weights[name] = weight("fine-tuned", (1, 17, 192))
+    else:
+        weights = weights_of(open_clip.create_model("tiny-clip"))
+        name, size, architecture = "visual.positional_embedding", 48, "tiny-clip"
+        weights[name] = weight("fine-tuned", (37, 32))
+    file = tmp_path / "finetuned.pt"
+    torch.save(weights, file)
+    model = CLIP(architecture, checkpoint=str(file), image_size=size)
+    assert torch.equal(model.model.state_dict()[name], weights[name])
+    with pytest.raises(UserError, match=rf"1 of another shape \({name}"):
+        CLIP(architecture, checkpoint=str(file))
+
+
+@pytest.mark.parametrize("size", [4, 30, 0])
+def test_patches_must_tile_the_image(folder: Path, size: int) -> None:
+    with pytest.raises(UserError, match=r"patches of 8 pixels.*multiple of 8, such as (8|32)") as caught:
+        CLIP("tiny-clip", checkpoint=str(folder / "tiny-clip.safetensors"), image_size=size)
+    assert caught.value.exit_status == 2
+
+
+def test_odd_position_embeddings_are_a_misfit(folder: Path, weights: dict[str, Tensor], tmp_path: Path) -> None:
+    file = tmp_path / "odd.pt"
+    for shape in ((18, 32), (17, 8), (3,), (1, 1)):
+        torch.save(weights | {"visual.positional_embedding": torch.zeros(shape)}, file)
+        with pytest.raises(UserError, match=r"1 of another shape \(visual\.positional_embedding"):
+            CLIP("tiny-clip", checkpoint=str(file), image_size=48)
+
+
 # Prompts
 
 
@@ -392,9 +440,19 @@ def test_prompt_that_is_cut_off_is_an_error(tiny: CLIP, bert: CLIP, kind: str, s
         model.encode_prompts([["chest", "x-ray"], [fits, "chest " * (room + surplus)]])
 
 
-def test_three_prompts_are_an_error(tiny: CLIP) -> None:
-    with pytest.raises(UserError, match=r"\(2, 3, 77\)"):
-        tiny.encode_prompts([["a", "b", "c"], ["d", "e", "f"]])
+def test_of_several_prompts_the_mean_direction_is_present(tiny: CLIP) -> None:
+    """And the last the absent one; classes may have different numbers of them."""
+    prompts = [["edema", "fluid in the lung", "no edema"], ["a mass", "no mass"], ["a", "b", "c", "d"], ["e", "f", "g"]]
+    queries = tiny.encode_prompts(prompts)
+    for query, texts in zip(queries, prompts, strict=True):
+        *present, absent = (tiny.encode_prompts([[text]])[0] for text in texts)
+        mean = sum(present) / len(present)
+        torch.testing.assert_close(query, torch.stack([mean / mean.norm(), absent]))
+
+
+def test_an_absent_prompt_for_some_findings_alone_is_an_error(tiny: CLIP) -> None:
+    with pytest.raises(UserError, match="for every finding or for none"):
+        tiny.encode_prompts([["edema", "no edema"], ["a mass"]])
 
 
 def test_attention_mask_must_follow_the_padding(bert: CLIP) -> None:
@@ -615,6 +673,7 @@ def test_setup_and_provenance(folder: Path) -> None:
         "pretrained": None,
         "checkpoint": str(file),
         "checkpoint_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "image_size": 32,
         "saliency": "patch",
         "prompts": {"Edema": ["edema", "no edema"], "Mass": ["mass", "no mass"]},
     }

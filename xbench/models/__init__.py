@@ -8,21 +8,47 @@ from xbench.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from xbench.models.base import VLM, SaliencyModel
+    from xbench.models.biomedclip import BiomedCLIP
+    from xbench.models.carzero import CARZero
     from xbench.models.clip import CLIP
     from xbench.models.demo import Demo
+    from xbench.models.devide import DeViDe
     from xbench.models.instruments import CentrePrior, Oracle, UniformRandom
+    from xbench.models.kad import KAD
+    from xbench.models.mavl import MAVL
+    from xbench.models.medklip import MedKLIP
 
-__all__ = ["CLIP", "VLM", "CentrePrior", "Demo", "Oracle", "SaliencyModel", "UniformRandom"]
+__all__ = [
+    "CLIP",
+    "KAD",
+    "MAVL",
+    "VLM",
+    "BiomedCLIP",
+    "CARZero",
+    "CentrePrior",
+    "DeViDe",
+    "Demo",
+    "MedKLIP",
+    "Oracle",
+    "SaliencyModel",
+    "UniformRandom",
+]
 
 __getattr__ = lazy_attributes(
     __name__,
     {
+        "BiomedCLIP": "biomedclip",
+        "CARZero": "carzero",
         "CLIP": "clip",
-        "VLM": "base",
         "CentrePrior": "instruments",
+        "DeViDe": "devide",
         "Demo": "demo",
+        "KAD": "kad",
+        "MAVL": "mavl",
+        "MedKLIP": "medklip",
         "Oracle": "instruments",
         "SaliencyModel": "base",
         "UniformRandom": "instruments",
+        "VLM": "base",
     },
 )

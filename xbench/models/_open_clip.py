@@ -5,28 +5,27 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-import pickle
-import zipfile
-from collections.abc import Iterator
+import math
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import open_clip
-import torch
 from open_clip.pretrained import download_pretrained_from_hf
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import QuickGELU, VisionTransformer
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from timm.layers import resample_abs_pos_embed
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
 from xbench.errors import UserError
+from xbench.models.checkpoint import fill, first_line, read_tensors
 
-__all__ = ["Loaded", "first_line", "load"]
+__all__ = ["Loaded", "first_line", "load", "load_configured", "read_config", "weights_in"]
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,12 @@ class Loaded:
     model: Any
 
 
-def load(architecture: str, pretrained: str | None, checkpoint: str | None) -> Loaded:
+def load(architecture: str, pretrained: str | None, checkpoint: str | None, image_size: int | None = None) -> Loaded:
     """Load a model whose patch tokens compare with text. The arguments are those of `xbench.models.clip.CLIP`.
 
     Raises:
-        UserError: Unknown architecture or tag, weights that cannot be had, read or fitted, or an image tower whose
-            patches do not share the way of the class token.
+        UserError: Unknown architecture or tag, weights that cannot be had, read or fitted, an image tower whose
+            patches do not share the way of the class token, or a size that its patches do not tile.
     """
     folder = _config_folder(architecture)
     trained_with: dict[str, Any] = {}
@@ -59,21 +58,65 @@ def load(architecture: str, pretrained: str | None, checkpoint: str | None) -> L
         architecture = _known_architecture(architecture)
         if checkpoint is None:
             trained_with = _known_tag(architecture, pretrained)
-    model = _build(architecture, folder, trained_with)
-    _check_image_tower(model, architecture)
+    model = _build(architecture, folder, trained_with, image_size)
     path = Path(checkpoint).expanduser() if checkpoint else _own_weights(architecture, folder, trained_with)
-    _fill(model, _read_weights(path), path, architecture)
-    return Loaded(
-        architecture=architecture,
-        pretrained=pretrained if trained_with else None,
-        checkpoint=path,
-        model=model.eval().requires_grad_(False),
-    )
+    advice = "Give the --model.architecture that they were trained with."
+    return _complete(model, architecture, pretrained if trained_with else None, path, image_size, advice)
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, the rest of which belongs in a traceback."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def load_configured(
+    architecture: str, config: Mapping[str, Any], path: Path, image_size: int | None, advice: str
+) -> Loaded:
+    """Load a model by its configuration instead of a name that open_clip knows.
+
+    Args:
+        architecture: How to call it.
+        config: Content of an open_clip_config.json.
+        path: File of weights.
+        image_size: As for `load`.
+        advice: What to do if the weights do not fit.
+
+    Raises:
+        UserError: As `load`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
+        model = _build(architecture, Path(folder), {}, image_size)
+    return _complete(model, architecture, None, path, image_size, advice)
+
+
+def read_config(folder: Path, option: str) -> dict[str, Any]:
+    """Return the content of the open_clip_config.json in a folder; `option` is how the user named it.
+
+    Raises:
+        UserError: The file cannot be read, or is something else.
+    """
+    file = folder / "open_clip_config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{option}: {file} cannot be read ({error}).") from error
+    if not isinstance(config, dict) or "model_cfg" not in config:
+        raise UserError(f"{option}: {file} lacks the key model_cfg.")
+    return config
+
+
+def weights_in(folder: Path, option: str) -> Path:
+    """Return the file of weights in a folder; `option` is how the user named it.
+
+    Raises:
+        UserError: There is none, or several of which none has a usual name.
+    """
+    for usual in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
+        if (folder / usual).is_file():
+            return folder / usual
+    found = sorted(file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".pth"))
+    if len(found) != 1:
+        raise UserError(
+            f"{option}: the folder should hold one file of weights, as open_clip_model.safetensors, and holds "
+            f"{', '.join(file.name for file in found) or 'none'}. Put it there or give it by --model.checkpoint."
+        )
+    return found[0]
 
 
 def _config_folder(architecture: str) -> Path | None:
@@ -85,13 +128,7 @@ def _config_folder(architecture: str) -> Path | None:
         folder = Path(_download(architecture, place, "open_clip_config.json")).parent
     else:
         return None
-    config = folder / "open_clip_config.json"
-    try:
-        complete = "model_cfg" in json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"--model.architecture {architecture}: {config} cannot be read ({error}).") from error
-    if not complete:
-        raise UserError(f"--model.architecture {architecture}: {config} lacks the key model_cfg.")
+    read_config(folder, f"--model.architecture {architecture}")
     return folder
 
 
@@ -140,17 +177,7 @@ def _own_weights(architecture: str, folder: Path | None, tag: dict[str, Any]) ->
             raise _download_error(architecture, tag["hf_hub"] or tag["url"], error) from error
     if architecture.startswith("hf-hub:"):
         return Path(_download(architecture, architecture.removeprefix("hf-hub:"), None))
-    for usual in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
-        if (folder / usual).is_file():
-            return folder / usual
-    found = sorted(file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".pth"))
-    if len(found) != 1:
-        raise UserError(
-            f"--model.architecture {architecture}: the folder should hold one file of weights, as "
-            f"open_clip_model.safetensors, and holds {', '.join(file.name for file in found) or 'none'}. Put it there "
-            "or give it by --model.checkpoint."
-        )
-    return found[0]
+    return weights_in(folder, f"--model.architecture {architecture}")
 
 
 def _download(architecture: str, repository: str, filename: str | None) -> str:
@@ -168,7 +195,7 @@ def _download_error(architecture: str, source: str, error: Exception) -> UserErr
     )
 
 
-def _build(architecture: str, folder: Path | None, trained_with: dict[str, Any]) -> nn.Module:
+def _build(architecture: str, folder: Path | None, trained_with: dict[str, Any], image_size: int | None) -> Any:
     """Build a model without its weights, and without fetching any."""
     of_weights = {key: trained_with.get(key) for key in ("mean", "std", "interpolation", "resize_mode")}
     try:
@@ -177,6 +204,7 @@ def _build(architecture: str, folder: Path | None, trained_with: dict[str, Any])
                 architecture if folder is None else f"local-dir:{folder}",
                 load_weights=False,
                 pretrained_text=False,
+                force_image_size=image_size,
                 force_preprocess_cfg=of_weights,
             )
     except (OSError, RuntimeError, ValueError, TypeError, KeyError, AssertionError) as error:
@@ -186,6 +214,19 @@ def _build(architecture: str, folder: Path | None, trained_with: dict[str, Any])
             "text_cfg.hf_model_name in its open_clip_config.json the absolute path of a folder that holds the text "
             "tower's config.json."
         ) from error
+
+
+def _complete(
+    model: Any, architecture: str, pretrained: str | None, path: Path, image_size: int | None, advice: str
+) -> Loaded:
+    """Check a model, and give it its weights."""
+    _check_image_tower(model, architecture)
+    _check_image_size(model.visual, architecture)
+    tensors = read_tensors(path)
+    if image_size is not None:
+        _resize_positions(tensors, model.visual)
+    _fill(model, tensors, path, architecture, advice)
+    return Loaded(architecture, pretrained, path, model.eval().requires_grad_(False))
 
 
 @contextmanager
@@ -219,72 +260,39 @@ def _check_image_tower(model: nn.Module, architecture: str) -> None:
         )
 
 
-def _fill(model: nn.Module, found: dict[str, Tensor], path: Path, architecture: str) -> None:
+def _check_image_size(visual: Any, architecture: str) -> None:
+    """Raise unless patches tile the image: a rest would be seen by no patch, and the map would be misplaced."""
+    patches = (
+        visual.trunk.patch_embed.feat_ratio(as_scalar=False) if isinstance(visual, TimmModel) else visual.patch_size
+    )
+    for side, patch in zip(visual.image_size, patches, strict=True):
+        if side < patch or side % patch:
+            raise UserError(
+                f"{architecture} cuts images into patches of {patch} pixels, which do not tile an image of {side}. "
+                f"Give --model.image_size a multiple of {patch}, such as {max(1, round(side / patch)) * patch}.",
+                exit_status=2,
+            )
+
+
+def _resize_positions(tensors: dict[str, Tensor], visual: Any) -> None:
+    """Interpolate the position embeddings among the weights to the patch grid of the model, as open_clip does."""
+    if isinstance(visual, TimmModel):
+        name, grid = "visual.trunk.pos_embed", visual.trunk.patch_embed.grid_size
+        prefix = 0 if visual.trunk.no_embed_class else visual.trunk.num_prefix_tokens
+    else:
+        name, grid, prefix = "visual.positional_embedding", visual.grid_size, 1
+    found = tensors.get(name)
+    # Anything but a square grid is left for the check of the weights to name.
+    if found is not None and found.ndim >= 2 and math.isqrt(count := found.shape[-2] - prefix) ** 2 == count > 0:
+        positions = found.reshape(1, *found.shape[-2:])
+        resized = resample_abs_pos_embed(positions, list(grid), num_prefix_tokens=prefix)
+        tensors[name] = resized.reshape(*found.shape[:-2], *resized.shape[-2:])
+
+
+def _fill(model: nn.Module, found: dict[str, Tensor], path: Path, architecture: str, advice: str) -> None:
     """Give a model the weights found in a file, every name and shape as the model has them."""
     if "input_resolution" in found and not any(isinstance(part, QuickGELU) for part in model.modules()):
         raise _quick_gelu_error(architecture, f"OpenAI's weights in {path}")
-    wanted = model.state_dict()
     # OpenAI's files hold three settings among the weights; older transformers counted positions in a buffer.
-    settings = {"input_resolution", "context_length", "vocab_size", "text.transformer.embeddings.position_ids"}
-    found = {name: tensor for name, tensor in found.items() if name in wanted or name not in settings}
-    for name in found.keys() & {"logit_scale", "logit_bias"} & wanted.keys():
-        if found[name].numel() == 1:
-            found[name] = found[name].reshape(wanted[name].shape)
-    misfits = {
-        "missing": [name for name in wanted if name not in found],
-        "unexpected": [name for name in found if name not in wanted],
-        "of another shape": [
-            f"{name} {tuple(found[name].shape)} instead of {tuple(tensor.shape)}"
-            for name, tensor in wanted.items()
-            if name in found and found[name].shape != tensor.shape
-        ],
-    }
-    if any(misfits.values()):
-        listed = "; ".join(
-            f"{len(names)} {kind} ({', '.join(names[:3])}{' ...' if len(names) > 3 else ''})"
-            for kind, names in misfits.items()
-            if names
-        )
-        raise UserError(
-            f"The weights in {path} do not fit {architecture}: {listed}, of {len(wanted)} tensors. Give the "
-            "--model.architecture that they were trained with."
-        )
-    model.load_state_dict(found)
-
-
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    """Read a file of weights without running anything in it."""
-    if not path.is_file():
-        raise UserError(f"The file of weights {path} does not exist. Check --model.checkpoint.")
-    content: Any
-    try:
-        if path.suffix == ".safetensors":
-            content = load_file(path)
-        elif _is_torchscript(path):
-            raise UserError(
-                f"{path} is a TorchScript archive, as OpenAI published them: a program, which is not run here. Leave "
-                "--model.checkpoint out so that the tag fetches plain weights, or, if you trust the file, keep its "
-                "weights alone: torch.save(torch.jit.load(FILE, map_location='cpu').state_dict(), NEW_FILE)."
-            )
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise UserError(
-            f"{path} is no file of plain weights, and reading it further could run code hidden in it. If you trust the "
-            "file, keep its weights alone: torch.save(torch.load(FILE, weights_only=False)['state_dict'], NEW_FILE)."
-        ) from error
-    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, LookupError) as error:
-        raise UserError(f"The file of weights {path} cannot be read ({first_line(error)}). Fetch it again.") from error
-    for wrapper in ("state_dict", "model"):
-        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-            content = content[wrapper]
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise UserError(f"{path} holds no state dict: names of tensors and the tensors, alone or under `state_dict`.")
-    return {name.removeprefix("module."): tensor for name, tensor in content.items()}
-
-
-def _is_torchscript(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    settings = ("input_resolution", "context_length", "vocab_size", "text.transformer.embeddings.position_ids")
+    fill(model, found, path, architecture, ignored=settings, advice=advice)

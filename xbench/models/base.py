@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import lightning.pytorch as pl
+import torch
 from torch import Tensor
 
+from xbench.errors import UserError
+from xbench.findings import canonical
+from xbench.geometry import Upsampling
+from xbench.models._kept_queries import keep_queries
 from xbench.preprocessing import Preprocessing
+from xbench.prompts import STYLES, Style, prompts_in_style, read_prompts
 from xbench.types import Batch, ModelOutput
 
 __all__ = ["VLM", "SaliencyModel", "file_sha256"]
@@ -26,11 +32,14 @@ class SaliencyModel(pl.LightningModule, ABC):
         name: Short name in results and run folders; the class name in lower case unless the class sets it.
         preprocessing: How the model wants its input. Set it in the constructor.
         findings: Names of the C findings of the dataset, known from `setup` on.
+        saliency_upsample: How maps are enlarged to the evaluation grid. A model whose authors do it otherwise than
+            bilinearly may say so; results name it.
     """
 
     name: str = ""
     preprocessing: Preprocessing
     findings: tuple[str, ...]
+    saliency_upsample: Upsampling = "bilinear"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -38,7 +47,17 @@ class SaliencyModel(pl.LightningModule, ABC):
             cls.name = cls.__name__.lower()
 
     def setup(self, stage: str) -> None:
-        """Take the findings from the data module."""
+        """Take the findings from the data module.
+
+        Raises:
+            UserError: `saliency_upsample` is none of the ways there are.
+        """
+        ways = get_args(Upsampling)
+        if self.saliency_upsample not in ways:
+            raise UserError(
+                f"{self.name}: saliency_upsample is {self.saliency_upsample!r}; give one of {', '.join(ways)}.",
+                exit_status=2,
+            )
         self.findings = tuple(self.trainer.datamodule.findings)  # type: ignore[attr-defined]
 
     @abstractmethod
@@ -60,45 +79,136 @@ class SaliencyModel(pl.LightningModule, ABC):
 
 
 class VLM(SaliencyModel):
-    """A vision-language model: prompts are encoded once per run, images batch by batch.
+    """A vision-language model: prompts are encoded once, images batch by batch.
 
-    A subclass gives `default_prompts`, `encode_prompts` and `forward`. Calling the model with images and queries works
-    outside a trainer too.
+    A subclass gives `default_prompts`, `encode_prompts` and `forward`, and hands these arguments on for them to be
+    options. Calling the model with images and queries works outside a trainer too.
+
+    Args:
+        prompts: Words for the findings other than the model's own: a style of the package (`name`, `phrase`,
+            `description` or `aspects`), or a JSON or YAML file with one text or several for each finding.
+        compile: Compile `forward` with torch.compile: slower to start, faster after.
+        channels_last: Lay images and convolutions out with the channels last, which is faster for convolutions.
+        cache_queries: Keep encoded prompts on disk for the next run, where a model says what they depend on.
     """
 
     prompts: list[list[str]]
     queries: Any
 
+    def __init__(
+        self,
+        prompts: str | None = None,
+        compile: bool = False,
+        channels_last: bool = False,
+        cache_queries: bool = True,
+    ) -> None:
+        super().__init__()
+        self.prompt_source = prompts
+        self._compile_forward = compile
+        self._channels_last = channels_last
+        self._cache_queries = cache_queries
+        # Read now: a wrong file must not be found after the data was.
+        self._given_prompts = None if prompts is None or prompts in STYLES else _by_finding(prompts)
+
     def setup(self, stage: str) -> None:
         """Write the prompts of the dataset's findings."""
         super().setup(stage)
-        self.prompts = [list(self.default_prompts(finding)) for finding in self.findings]
+        self.prompts = [list(self.prompts_of(finding)) for finding in self.findings]
+
+    def prompts_of(self, finding: str) -> Sequence[str]:
+        """Return the prompts of a finding in the words that were asked for.
+
+        Raises:
+            UserError: Nobody worded the finding.
+        """
+        if self.prompt_source is None:
+            return self.default_prompts(finding)
+        if self._given_prompts is None:
+            return self.word_prompts(finding, prompts_in_style(cast(Style, self.prompt_source), finding))
+        if finding not in self._given_prompts:
+            raise UserError(
+                f"--model.prompts {self.prompt_source} has no prompt for {finding}; it has "
+                f"{', '.join(self._given_prompts) or 'none'}. Add one.",
+                exit_status=2,
+            )
+        return self.word_prompts(finding, self._given_prompts[finding])
 
     @abstractmethod
     def default_prompts(self, finding: str) -> Sequence[str]:
         """Return the K prompts of a finding, K the same for every finding."""
 
+    def word_prompts(self, finding: str, texts: Sequence[str]) -> Sequence[str]:
+        """Return the prompts of a finding made of other words for it, one or several; by default those words."""
+        return texts
+
     @abstractmethod
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Any:
         """Encode C x K prompts into whatever `forward` needs for C classes, on the model's device."""
+
+    def queries_depend_on(self) -> Mapping[str, Any] | None:
+        """Return what encoded prompts depend on besides the prompts, such as digests of weights, in plain values.
+
+        None, as by default, if that is not known: they are then encoded in every run.
+        """
+        return None
 
     @abstractmethod
     def forward(self, images: Tensor, queries: Any) -> ModelOutput:
         """Score images (B, 3, h, w), normalised, against the queries of C classes."""
 
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the tensors under the names by which the checkpoint has them."""
+        return self.state_dict()
+
     def on_test_start(self) -> None:
-        """Encode the prompts, once."""
-        self.queries = self.encode_prompts(self.prompts)
+        """Encode the prompts, once, and lay the model out as asked."""
+        self.queries = self.encoded(self.asked())
+        if self._channels_last:
+            self.to(memory_format=torch.channels_last)
+        if self._compile_forward:
+            self.compile()
 
     on_predict_start = on_test_start
 
+    def asked(self) -> Sequence[Sequence[str]]:
+        """Return what is encoded for a run, by class: the prompts of the findings, unless a model asks for more."""
+        return self.prompts
+
+    def encoded(self, prompts: Sequence[Sequence[str]]) -> Any:
+        """Return encoded prompts, from the disk if they were encoded before."""
+        depends_on = self.queries_depend_on() if self._cache_queries else None
+        if depends_on is None:
+            return self.encode_prompts(prompts)
+        depends_on = {
+            **depends_on,
+            "model": type(self).__qualname__,
+            "device": self.device.type,
+            "dtype": str(self.dtype),
+        }
+        return keep_queries(lambda: self.encode_prompts(prompts), prompts, depends_on, self.device)
+
     def score(self, batch: Batch) -> ModelOutput:
         """Score a batch against the encoded prompts."""
-        return self(batch.images, self.queries)
+        images = batch.images
+        if self._channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return self(images, self.queries)
 
     def provenance(self) -> dict[str, Any]:
-        """Return the prompts."""
-        return {"prompts": dict(zip(self.findings, self.prompts, strict=True))}
+        """Return the prompts, and where they come from."""
+        source = {} if self.prompt_source is None else {"prompt_source": self.prompt_source}
+        return {**source, "prompts": dict(zip(self.findings, self.prompts, strict=True))}
+
+
+def _by_finding(path: str) -> dict[str, list[str]]:
+    """Prompts of a file by canonical name of the finding, or by the name in the file if it is no finding of ours."""
+    given: dict[str, list[str]] = {}
+    for name, texts in read_prompts(path).items():
+        finding = canonical(name) or name
+        if finding in given:
+            raise UserError(f"--model.prompts {path} words {finding} twice, once as {name}.", exit_status=2)
+        given[finding] = texts
+    return given
 
 
 def file_sha256(path: Path) -> str:

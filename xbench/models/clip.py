@@ -1,14 +1,15 @@
-"""CLIP-style models of open_clip, with plain dense patch-text similarity as saliency.
+"""CLIP-style models of open_clip.
 
 A. Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021. The score is
-exp(logit_scale) times the cosine of the pooled image vector and the text vector. The map is the cosine of each patch
-token of the last block with the text vector, after the patch token went through what the class token goes through:
-final norm and projection.
+exp(logit_scale) times the cosine of the pooled image vector and the text vector. The map is by default the cosine of
+each patch token of the last block with the text vector, after the patch token went through what the class token goes
+through: final norm and projection. `xbench.models.dense` has stronger ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -17,65 +18,67 @@ import open_clip
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from open_clip.timm_model import TimmModel
 from torch import Tensor
 
 from xbench.errors import UserError
-from xbench.models._open_clip import first_line, load
+from xbench.models._open_clip import Loaded, first_line, load
 from xbench.models.base import VLM, file_sha256
+from xbench.models.dense import Saliency, check_saliency, features_and_maps
 from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.prompts import fill_templates
 from xbench.types import ModelOutput
 
-__all__ = ["CLIP"]
+__all__ = ["CLIP", "OpenCLIP", "ResizeMode"]
+
+ResizeMode = Literal["shortest", "longest", "squash"]
 
 
-class CLIP(VLM):
-    """A CLIP-style model of open_clip with a vision transformer as image tower.
+class OpenCLIP(VLM):
+    """What models of open_clip share; a subclass loads one.
 
     Every finding gets a pair of prompts, present and absent: its logit is the difference of the two scaled cosines,
-    its probability their softmax, and its map the cosine of the patches with the present prompt.
-
-    Args:
-        architecture: open_clip's name of the model. OpenAI, MetaCLIP and DFN weights need the one with `-quickgelu`.
-            `local-dir:FOLDER` and `hf-hub:ORGANISATION/NAME` take configuration, weights and tokeniser from a folder or
-            from the Hugging Face hub.
-        pretrained: open_clip's tag of the weights. Left aside with `checkpoint`, `local-dir:` and `hf-hub:`.
-        checkpoint: File of weights to load instead (.safetensors, .pt, .pth or .bin). open_clip's default mean,
-            standard deviation and resizing go with it, unless the architecture is a `local-dir:` or `hf-hub:` one.
-        templates: Present and absent prompt, each with `{finding}`.
-        resize_mode: `shortest` resizes the shorter side and crops the rest of the longer one away, `longest` resizes
-            the longer side and pads with black, `squash` stretches. By default what the weights were trained with.
-
-    Raises:
-        UserError: Unknown architecture or tag, weights that cannot be had, read or fitted, or an image tower whose
-            patches do not share the way of the class token.
+    its probability their softmax, and its map that of the present prompt.
     """
 
     def __init__(
         self,
-        architecture: str = "ViT-B-16-quickgelu",
-        pretrained: str | None = "openai",
-        checkpoint: str | None = None,
-        templates: tuple[str, str] = ("a chest x-ray showing {finding}", "a chest x-ray without {finding}"),
-        resize_mode: Literal["shortest", "longest", "squash"] | None = None,
+        loaded: Loaded,
+        templates: tuple[str, str],
+        resize_mode: ResizeMode | None,
+        saliency: Saliency,
+        **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**options)
         self.templates = templates
-        loaded = load(architecture, pretrained, checkpoint)
+        self.saliency = saliency
         self.architecture, self.pretrained, self.checkpoint = loaded.architecture, loaded.pretrained, loaded.checkpoint
         self.model = loaded.model
+        check_saliency(self.model.visual, saliency, self.architecture)
         self.preprocessing = _preprocessing(self.model.visual.preprocess_cfg, resize_mode, self.architecture)
+        self.image_size = self.model.visual.image_size[0]
 
     def default_prompts(self, finding: str) -> list[str]:
         """Return the present and the absent prompt."""
         return fill_templates(self.templates, finding)
 
+    def word_prompts(self, finding: str, texts: Sequence[str]) -> list[str]:
+        """Return the texts as prompts of the present finding, and the absent prompt last.
+
+        Names and phrases go into the template; what says more than that stands for itself.
+        """
+        absent = self.default_prompts(finding)[1]
+        if self.prompt_source in ("name", "phrase"):
+            texts = [self.templates[0].format(finding=text) for text in texts]
+        return [*texts, absent]
+
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
         """Encode C pairs (or C single prompts) as `encode_tokens` does.
 
+        Of more than two prompts the last is the absent one, and the mean direction of the others the present one.
+
         Raises:
-            UserError: A prompt is too long for the model, or the tokeniser cannot be had.
+            UserError: A prompt is too long for the model, some classes lack the absent one, or the tokeniser cannot be
+                had.
         """
         flat = [prompt for of_finding in prompts for prompt in of_finding]
         length = self._tokenizer.context_length
@@ -87,9 +90,33 @@ class CLIP(VLM):
         if cut.any():
             raise UserError(
                 f"The prompt {flat[int(cut.int().argmax())]!r} is longer than the {length} tokens that "
-                f"{self.architecture} reads. Shorten --model.templates or the name of the finding."
+                f"{self.architecture} reads. Shorten it: it is from --model.templates with the name of the finding, or from "
+                "--model.prompts."
             )
-        return self.encode_tokens(input_ids.unflatten(0, (len(prompts), -1)).squeeze(1))
+        counts = [len(of_finding) for of_finding in prompts]
+        if {*counts} == {1}:
+            return self.encode_tokens(input_ids)
+        if {*counts} == {2}:
+            return self.encode_tokens(input_ids.unflatten(0, (-1, 2)))
+        if min(counts) < 2:
+            raise UserError(f"{self.name} takes an absent prompt for every finding or for none.")
+        # A file of prompts may word one finding by more texts than another.
+        classes = self.encode_tokens(input_ids).split(counts)
+        present = torch.stack([F.normalize(texts[:-1].mean(dim=0), dim=-1) for texts in classes])
+        return torch.stack([present, torch.stack([texts[-1] for texts in classes])], dim=1)
+
+    def queries_depend_on(self) -> dict[str, Any]:
+        """Return digest and architecture of the weights, and the token ids."""
+        tokens = self._tokenizer([prompt for of_finding in self.prompts for prompt in of_finding])
+        return {
+            "architecture": self.architecture,
+            "checkpoint_sha256": file_sha256(self.checkpoint),
+            "tokens": tokens.tolist(),
+        }
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the tensors under open_clip's names."""
+        return self.model.state_dict()
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encode tokenised prompts.
@@ -129,16 +156,13 @@ class CLIP(VLM):
                 single prompts (C, D), the probabilities are the softmax over the C classes, as in the CLIP paper.
 
         Returns:
-            Logits and probabilities (B, C); saliency (B, C, rows, columns) of the patch grid, cosines. All float32.
+            Logits and probabilities (B, C); saliency (B, C, rows, columns) of the patch grid. All float32.
         """
-        seen = self.model.forward_intermediates(
-            image=images, image_indices=1, normalize_intermediates=True, normalize=False
-        )
-        patches = self._project(seen["image_intermediates"][0].permute(0, 2, 3, 1))
+        present = queries[:, 0] if queries.ndim == 3 else queries
+        pooled, saliency = features_and_maps(self.model, images, present, self.saliency)
         # Under autocast the products below would fall back to 16 bits, too few to rank cosines.
         with torch.autocast(images.device.type, enabled=False):
-            pooled = F.normalize(seen["image_features"].float(), dim=-1)
-            patches = F.normalize(patches.float(), dim=-1)
+            pooled = F.normalize(pooled.float(), dim=-1)
             scale = self.model.logit_scale.float().exp()
             cosines = torch.einsum("bd,c...d->bc...", pooled, queries)
             if queries.ndim == 3:
@@ -148,23 +172,70 @@ class CLIP(VLM):
                 bias = 0 if self.model.logit_bias is None else self.model.logit_bias.float()
                 logits = scale * cosines + bias
                 probabilities = logits.softmax(dim=1)
-            present = queries[:, 0] if queries.ndim == 3 else queries
-            saliency = torch.einsum("bhwd,cd->bchw", patches, present)
         return ModelOutput(logits=logits, probabilities=probabilities, saliency=saliency)
 
     def provenance(self) -> dict[str, Any]:
-        """Return architecture, tag, weights and prompts."""
+        """Return architecture, tag, weights, size, definition of the maps, and prompts."""
         return {
             "architecture": self.architecture,
             "pretrained": self.pretrained,
             "checkpoint": str(self.checkpoint),
             "checkpoint_sha256": file_sha256(self.checkpoint),
-            "saliency": "patch",
+            "image_size": self.image_size,
+            "saliency": self.saliency,
             **super().provenance(),
         }
 
     @cached_property
     def _tokenizer(self) -> Any:
+        return self._load_tokenizer()
+
+    @abstractmethod
+    def _load_tokenizer(self) -> Any:
+        """Return a tokeniser of open_clip, or raise a UserError. Token ids can be encoded without."""
+
+
+class CLIP(OpenCLIP):
+    """A CLIP-style model of open_clip with a vision transformer as image tower.
+
+    Args:
+        architecture: open_clip's name of the model. OpenAI, MetaCLIP and DFN weights need the one with `-quickgelu`.
+            `local-dir:FOLDER` and `hf-hub:ORGANISATION/NAME` take configuration, weights and tokeniser from a folder or
+            from the Hugging Face hub.
+        pretrained: open_clip's tag of the weights. Left aside with `checkpoint`, `local-dir:` and `hf-hub:`.
+        checkpoint: File of weights to load instead (.safetensors, .pt, .pth or .bin). open_clip's default mean,
+            standard deviation and resizing go with it, unless the architecture is a `local-dir:` or `hf-hub:` one.
+        templates: Present and absent prompt, each with `{finding}`.
+        resize_mode: `shortest` resizes the shorter side and crops the rest of the longer one away, `longest` resizes
+            the longer side and pads with black, `squash` stretches. By default what the weights were trained with.
+        image_size: Side of the square input in pixels, a multiple of the patch size. At another size than the weights
+            were trained with, the position embeddings are interpolated. By default the size of the architecture.
+        saliency: Definition of the maps, see `xbench.models.dense`: `patch`, `maskclip`, `vv` and `gem` cost one pass
+            over the image tower or little more, `grad_attention` one more token of one block per class, `legrad` two
+            more blocks per class.
+        **options: Those of every vision-language model, see `xbench.models.VLM`. Other `prompts` replace the present
+            one; of several the mean direction counts.
+
+    Raises:
+        UserError: Unknown architecture or tag, weights that cannot be had, read or fitted, an image tower whose
+            patches do not share the way of the class token, or a size or definition of maps that it does not allow.
+    """
+
+    def __init__(
+        self,
+        architecture: str = "ViT-B-16-quickgelu",
+        pretrained: str | None = "openai",
+        checkpoint: str | None = None,
+        templates: tuple[str, str] = ("a chest x-ray showing {finding}", "a chest x-ray without {finding}"),
+        resize_mode: ResizeMode | None = None,
+        image_size: int | None = None,
+        saliency: Saliency = "patch",
+        **options: Any,
+    ) -> None:
+        loaded = load(architecture, pretrained, checkpoint, image_size)
+        super().__init__(loaded, templates, resize_mode, saliency, **options)
+
+    def _load_tokenizer(self) -> Any:
         try:
             return open_clip.get_tokenizer(self.architecture)
         except (OSError, ValueError, RuntimeError, ImportError) as error:
@@ -173,13 +244,6 @@ class CLIP(VLM):
                 "its files into one folder with the model's open_clip_config.json and give --model.architecture "
                 "local-dir:FOLDER."
             ) from error
-
-    def _project(self, tokens: Tensor) -> Tensor:
-        """Send normed tokens (..., width) the way of the class token to the joint space (..., D)."""
-        visual = self.model.visual
-        if isinstance(visual, TimmModel):
-            return visual.head(visual.trunk.head(visual.trunk.fc_norm(tokens)))
-        return tokens @ visual.proj
 
 
 class _FitInSquare(PillowResize):
@@ -213,7 +277,7 @@ class _FitInSquare(PillowResize):
         return (self.size - height) // 2, (self.size - width) // 2
 
 
-def _preprocessing(config: dict[str, Any], resize_mode: str | None, architecture: str) -> Preprocessing:
+def _preprocessing(config: dict[str, Any], resize_mode: ResizeMode | None, architecture: str) -> Preprocessing:
     """Say in our terms what open_clip's evaluation transform does with `preprocess_cfg`."""
     size = config["size"]
     height, width = (size, size) if isinstance(size, int) else size

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+import transformers
+from open_clip.transform import PreprocessCfg, image_transform_v2
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+
+from xbench.errors import UserError
+from xbench.models import biomedclip
+from xbench.models.biomedclip import BiomedCLIP
+from xbench.models.clip import CLIP
+
+SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "parity" / "openclip" / "golden.npz"
+HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
+BERT = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "chest", "x", "-", "ray", "showing", "without", "edema"]
+PAIRS = [["chest showing edema", "chest without edema"], ["showing a chest x-ray", "without a chest x-ray"]]
+IDS = torch.tensor([[[2, 6, 10, 12, 3, 0, 0], [2, 6, 11, 12, 3, 0, 0]], [[2, 9, 3, 0, 0, 0, 0], [2, 5, 9, 3, 0, 0, 0]]])
+
+
+# The rule by which the golden vectors' weights and inputs were drawn.
+
+
+def random_state(name: str) -> np.random.RandomState:
+    return np.random.RandomState(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
+
+
+def weight(name: str, shape: tuple[int, ...]) -> Tensor:
+    noise = random_state(name).standard_normal(shape or (1,)).astype(np.float32).reshape(shape)
+    if name.endswith("logit_scale"):
+        noise = np.full(shape, math.log(1 / 0.07), dtype=np.float32)
+    elif name.endswith("bias"):
+        noise = 0.02 * noise
+    elif len(shape) <= 1:
+        noise = 1.0 + 0.1 * noise
+    else:
+        noise = noise / math.sqrt(math.prod(shape[1:]))
+    return torch.from_numpy(np.ascontiguousarray(noise, dtype=np.float32))
+
+
+def images_of(seed: str, batch: int, size: int = 224) -> Tensor:
+    return torch.from_numpy(random_state(f"image/{seed}").standard_normal((batch, 3, size, size)).astype(np.float32))
+
+
+def weights_of(folder: Path) -> dict[str, Tensor]:
+    shapes = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False).state_dict()
+    weights = {name: weight(name, tuple(tensor.shape)) for name, tensor in shapes.items()}
+    return weights | {"text.transformer.embeddings.position_ids": torch.arange(512)[None]}
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(biomedclip, "download_pretrained_from_hf", refuse)
+    monkeypatch.setattr(transformers.utils.hub, "hf_hub_download", refuse)
+
+
+# The real size
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the golden vectors beside the repository")
+def test_golden_vectors(tmp_path: Path) -> None:
+    """From a file of weights alone: nothing else is needed for token ids."""
+    golden = np.load(SHARED)
+    config = json.loads(SHARED.with_suffix(".json").read_text())["biomedclip_like_model_cfg"]
+    config["text_cfg"] |= {"hf_model_name": str(tmp_path), "hf_tokenizer_name": str(tmp_path)}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    transformers.BertConfig(vocab_size=30522).save_pretrained(tmp_path)
+    file = tmp_path / "alone" / "open_clip_pytorch_model.bin"
+    file.parent.mkdir()
+    torch.save(weights_of(tmp_path), file)
+    model = BiomedCLIP(checkpoint=str(file))
+    file.unlink()
+    queries = model.encode_tokens(torch.from_numpy(golden["b/input_ids"].astype(np.int64)))
+    images = images_of("openclip-public-b", 2)
+    with torch.no_grad():
+        output = model(images, queries)
+        pair = model(images[:1], queries[None, :2])
+    text = golden["b/text_features"] / np.linalg.norm(golden["b/text_features"], axis=1, keepdims=True)
+    np.testing.assert_allclose(queries, text, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(output.logits, golden["b/logits"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(output.probabilities, golden["b/probabilities"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(output.saliency, golden["b/maps"], rtol=0, atol=1e-6)
+    difference = golden["b/logits"][0, 0] - golden["b/logits"][0, 1]
+    np.testing.assert_allclose(pair.logits, [[difference]], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(pair.probabilities, [[1 / (1 + math.exp(-difference))]], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(pair.saliency[0, 0], golden["b/maps"][0, 0], rtol=0, atol=1e-6)
+
+
+@pytest.fixture
+def configured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What open_clip would build a model from, and the configuration of its BERT; nothing is built."""
+    seen: dict[str, Any] = {}
+
+    def stop(architecture: str, config: dict[str, Any], path: Path, image_size: int | None, advice: str) -> None:
+        bert = Path(config["model_cfg"]["text_cfg"]["hf_model_name"], "config.json")
+        seen.update(config, bert=json.loads(bert.read_text()))
+        raise InterruptedError
+
+    monkeypatch.setattr(biomedclip, "load_configured", stop)
+    return seen
+
+
+def check_bert_base(config: dict[str, Any]) -> None:
+    expected = transformers.BertConfig(vocab_size=30522).to_dict()
+    for key in ("hidden_size", "num_hidden_layers", "vocab_size", "pad_token_id", "hidden_act", "layer_norm_eps"):
+        assert config[key] == expected[key]
+
+
+def test_configuration_of_the_authors(configured: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InterruptedError):
+        BiomedCLIP(checkpoint=str(tmp_path / "weights.bin"))
+    check_bert_base(configured["bert"])
+    assert configured["preprocess_cfg"] == {}
+    assert configured["model_cfg"]["text_cfg"]["context_length"] == 256
+    if SHARED.exists():
+        spec = json.loads(SHARED.with_suffix(".json").read_text())["biomedclip_like_model_cfg"]
+        assert configured["model_cfg"]["vision_cfg"] == spec["vision_cfg"]
+        assert configured["model_cfg"]["embed_dim"] == spec["embed_dim"]
+        for key in ("hf_proj_type", "hf_pooler_type", "context_length"):
+            assert configured["model_cfg"]["text_cfg"][key] == spec["text_cfg"][key]
+
+
+# Everything else on a small one
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in the layout of the authors' repository, with a BERT of one layer."""
+    folder = tmp_path_factory.mktemp("biomedclip")
+    (folder / "vocab.txt").write_text("\n".join(WORDS))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    transformers.BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    ).save_pretrained(folder)
+    text_cfg = {
+        "hf_model_name": str(folder),
+        "hf_tokenizer_name": str(folder),
+        "hf_proj_type": "mlp",
+        "hf_pooler_type": "cls_last_hidden_state_pooler",
+        "context_length": 12,
+    }
+    vision_cfg = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "", "timm_proj": "linear"}
+    config = {
+        "model_cfg": {"embed_dim": 16, "vision_cfg": vision_cfg, "text_cfg": text_cfg},
+        "preprocess_cfg": {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.6, 0.7], "resize_mode": "squash"},
+    }
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    torch.save(weights_of(folder), folder / "open_clip_pytorch_model.bin")
+    return folder
+
+
+def copy_of(folder: Path, to: Path, *names: str, **text_cfg: str) -> Path:
+    """Copy the configuration, changed, and link files."""
+    config = json.loads((folder / "open_clip_config.json").read_text())
+    config["model_cfg"]["text_cfg"] |= text_cfg
+    to.mkdir(exist_ok=True)
+    (to / "open_clip_config.json").write_text(json.dumps(config))
+    for name in ("open_clip_pytorch_model.bin", *names):
+        (to / name).symlink_to(folder / name)
+    return to
+
+
+@pytest.fixture(scope="module")
+def tiny(folder: Path) -> BiomedCLIP:
+    return BiomedCLIP(checkpoint=str(folder), image_size=64)
+
+
+def same(model: BiomedCLIP, other: BiomedCLIP | CLIP) -> None:
+    for name, tensor in other.model.state_dict().items():
+        assert torch.equal(model.model.state_dict()[name], tensor)
+
+
+def test_is_the_clip_of_its_folder(tiny: BiomedCLIP, folder: Path) -> None:
+    clip = CLIP(f"local-dir:{folder}", image_size=64)
+    same(tiny, clip)
+    same(BiomedCLIP(checkpoint=f"local-dir:{folder}", image_size=64), clip)
+    with torch.no_grad():
+        queries = tiny.encode_prompts(PAIRS)
+        assert torch.equal(queries, clip.encode_prompts(PAIRS))
+        images = images_of("folder", 2, 64)
+        assert torch.equal(tiny(images, queries).logits, clip(images, queries).logits)
+    grey = random_state("grey").randint(0, 256, size=(90, 130)).astype(np.uint8)
+    pixels = image_transform_v2(
+        PreprocessCfg(64, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7), resize_mode="squash"), is_train=False
+    )(Image.fromarray(grey))
+    assert torch.equal(tiny.preprocessing(grey)[0], pixels)
+    assert torch.equal(clip.preprocessing(grey)[0], pixels)
+
+
+def test_pairs_and_singles(tiny: BiomedCLIP) -> None:
+    with torch.no_grad():
+        pairs = tiny.encode_tokens(IDS, (IDS != 0).long())
+        singles = tiny.encode_tokens(IDS.flatten(0, 1))
+        output, single = tiny(images_of("pairs", 3, 64), pairs), tiny(images_of("pairs", 3, 64), singles)
+    torch.testing.assert_close(pairs.flatten(0, 1), singles, rtol=0, atol=1e-6)
+    torch.testing.assert_close(output.logits, single.logits[:, ::2] - single.logits[:, 1::2], rtol=0, atol=1e-5)
+    torch.testing.assert_close(output.probabilities, output.logits.sigmoid(), rtol=0, atol=1e-7)
+    torch.testing.assert_close(single.probabilities, single.logits.softmax(1), rtol=0, atol=1e-7)
+    assert output.saliency.shape == (3, 2, 4, 4)
+
+
+def test_prompts(tiny: BiomedCLIP) -> None:
+    assert tiny.name == "biomedclip"
+    assert tiny.default_prompts("Pleural Effusion") == [
+        "this is a photo of a chest x-ray showing pleural effusion",
+        "this is a photo of a chest x-ray without pleural effusion",
+    ]
+    with torch.no_grad():
+        assert torch.equal(tiny.encode_prompts([PAIRS[0]])[0], tiny.encode_tokens(IDS[0]))
+
+
+def test_text_encoder_beside_a_folder(folder: Path, tiny: BiomedCLIP, tmp_path: Path) -> None:
+    """The hub's own layout: the configuration names a repository that is out of reach."""
+    place = copy_of(folder, tmp_path / "hub", hf_model_name="org/bert", hf_tokenizer_name="org/bert")
+    with pytest.raises(UserError, match="cannot build"):
+        BiomedCLIP(checkpoint=str(place))
+    model = BiomedCLIP(checkpoint=str(place), text_encoder=str(folder), image_size=64)
+    same(model, tiny)
+    assert torch.equal(model.encode_prompts(PAIRS), tiny.encode_prompts(PAIRS))
+    with_bert = copy_of(
+        folder, tmp_path / "bert", "config.json", hf_model_name="org/bert", hf_tokenizer_name="org/bert"
+    )
+    model = BiomedCLIP(checkpoint=str(with_bert), image_size=64)
+    same(model, tiny)
+    with pytest.raises(UserError, match=r"tokeniser of org/bert cannot be loaded.*--model\.text_encoder a folder"):
+        model.encode_prompts(PAIRS)
+    with_words = copy_of(folder, tmp_path / "words", "config.json", "vocab.txt", "tokenizer_config.json")
+    assert BiomedCLIP(checkpoint=str(with_words)).text_encoder == str(with_words)
+
+
+@pytest.mark.parametrize("name", [BERT, "microsoft/BiomedNLP-PubMedBERT-base-uncased-abstract"])
+def test_folder_as_fetched_needs_no_network(
+    folder: Path, configured: dict[str, Any], tmp_path: Path, name: str
+) -> None:
+    """The text encoder's configuration is known, whichever of its two names the folder gives it."""
+    with pytest.raises(InterruptedError):
+        BiomedCLIP(checkpoint=str(copy_of(folder, tmp_path, hf_model_name=name, hf_tokenizer_name=name)))
+    check_bert_base(configured["bert"])
+    assert configured["model_cfg"]["embed_dim"] == 16
+
+
+def test_text_encoder_out_of_reach(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--model\.text_encoder org/bert: its config\.json cannot be had"):
+        BiomedCLIP(checkpoint=str(folder), text_encoder="org/bert")
+
+
+def test_tokeniser_of_another_model(folder: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / name).symlink_to(folder / name)
+    (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, "cardiomegaly"]))
+    model = BiomedCLIP(checkpoint=str(folder), text_encoder=str(tmp_path))
+    with pytest.raises(UserError, match=r"knows 14 tokens, and BiomedCLIP was trained with 13"):
+        model.encode_prompts(PAIRS)
+
+
+@pytest.fixture
+def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the small model for the authors'."""
+    config = json.loads((folder / "open_clip_config.json").read_text())
+    monkeypatch.setattr(biomedclip, "_MODEL", config["model_cfg"])
+
+
+def test_without_a_checkpoint(folder: Path, tiny: BiomedCLIP, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"could not be downloaded.*--model\.checkpoint FILE"):
+        BiomedCLIP()
+    asked = []
+
+    def fetch(repository: str) -> str:
+        asked.append(repository)
+        return str(folder / "open_clip_pytorch_model.bin")
+
+    monkeypatch.setattr(biomedclip, "download_pretrained_from_hf", fetch)
+    model = BiomedCLIP(image_size=64)
+    same(model, tiny)
+    assert asked == ["microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"]
+    assert model.preprocessing(np.zeros((5, 5), np.uint8))[0][:, 0, 0].tolist() == pytest.approx(
+        [-mean / std for mean, std in zip(open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+def test_file_and_text_encoder(folder: Path, tiny: BiomedCLIP, small: None, tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"weights{suffix}"
+    weights = torch.load(folder / "open_clip_pytorch_model.bin")
+    if suffix == ".safetensors":
+        save_file(weights, file)
+    else:
+        torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in weights.items()}}, file)
+    model = BiomedCLIP(checkpoint=str(file), text_encoder=str(folder), image_size=64)
+    same(model, tiny)
+    assert torch.equal(model.encode_prompts(PAIRS), tiny.encode_prompts(PAIRS))
+
+
+def test_other_weights_are_a_misfit(small: None, tmp_path: Path) -> None:
+    save_file({"visual.conv1.weight": torch.zeros(1)}, tmp_path / "clip.safetensors")
+    with pytest.raises(UserError, match=r"do not fit .*1 unexpected \(visual\.conv1\.weight\).*authors of BiomedCLIP"):
+        BiomedCLIP(checkpoint=str(tmp_path / "clip.safetensors"))
+    with pytest.raises(UserError, match="does not exist"):
+        BiomedCLIP(checkpoint=str(tmp_path / "absent.bin"))
+
+
+def test_folder_of_another_model(tmp_path: Path) -> None:
+    (tmp_path / "open_clip_config.json").write_text(
+        json.dumps({"model_cfg": {"embed_dim": 8, "text_cfg": {"width": 8}}})
+    )
+    with pytest.raises(UserError, match=r"holds none"):
+        BiomedCLIP(checkpoint=str(tmp_path))
+    (tmp_path / "weights.bin").touch()
+    with pytest.raises(UserError, match=r"not that of a BiomedCLIP.*--model\.architecture local-dir:"):
+        BiomedCLIP(checkpoint=str(tmp_path))
+    (tmp_path / "open_clip_config.json").write_text("[]")
+    with pytest.raises(UserError, match="lacks the key model_cfg"):
+        BiomedCLIP(checkpoint=str(tmp_path))
+
+
+def test_setup_and_provenance(folder: Path) -> None:
+    model = BiomedCLIP(checkpoint=str(folder), templates=("{finding}", "no {finding}"), image_size=64, saliency="gem")
+    model.trainer = SimpleNamespace(datamodule=SimpleNamespace(findings=("Edema",)))  # type: ignore[assignment]
+    model.setup("test")
+    model.on_test_start()
+    file = folder / "open_clip_pytorch_model.bin"
+    assert model.provenance() == {
+        "text_encoder": str(folder),
+        "architecture": HUB,
+        "pretrained": None,
+        "checkpoint": str(file),
+        "checkpoint_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "image_size": 64,
+        "saliency": "gem",
+        "prompts": {"Edema": ["edema", "no edema"]},
+    }
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    output = model.score(SimpleNamespace(images=images_of("score", 2, 64)))  # type: ignore[arg-type]
+    assert output.saliency.shape == (2, 1, 4, 4)

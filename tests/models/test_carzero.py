@@ -1,0 +1,673 @@
+"""CARZero against its authors' numbers, and against a second, slow implementation with weights drawn at random."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel
+
+from xbench.errors import UserError
+from xbench.findings import FINDINGS
+from xbench.geometry import saliency_on_grid
+from xbench.models import carzero
+from xbench.models._carzero_text import TOKENS, WordPieces, aggregate, clean
+from xbench.models.carzero import CARZero
+from xbench.prompts import prompts_in_style
+
+PARITY = Path(__file__).resolve().parents[2] / ".." / "shared" / "parity" / "carzero"
+
+# A vocabulary of forty tokens. Prompts below say what becomes of them.
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "there", "is", "pl", "##eur", "##al", "effusion", "a"]
+VOCABULARY += ["edema", "lung", "nod", "##ule", "no", "mass", *(f"word{i}" for i in range(22))]
+
+
+# The rule by which the golden vectors' weights and inputs were drawn.
+
+
+def random_state(name: str) -> np.random.RandomState:
+    return np.random.RandomState(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
+
+
+def weight(name: str, shape: tuple[int, ...]) -> Tensor:
+    noise = random_state(name).standard_normal(shape or (1,)).astype(np.float32).reshape(shape)
+    return scaled(name, torch.from_numpy(noise))
+
+
+def scaled(name: str, noise: Tensor) -> Tensor:
+    if name.endswith("logit_scale"):
+        return torch.full_like(noise, math.log(1 / 0.07))
+    if name.endswith("bias"):
+        return 0.02 * noise
+    if noise.ndim <= 1:
+        return 1.0 + 0.1 * noise
+    return noise / torch.tensor(math.prod(noise.shape[1:])).sqrt()
+
+
+def images_of(seed: str, batch: int, size: int = 224) -> Tensor:
+    return torch.from_numpy(random_state(f"image/{seed}").standard_normal((batch, 3, size, size)).astype(np.float32))
+
+
+def grey(seed: str, height: int, width: int) -> np.ndarray:
+    coarse = random_state("gray/" + seed).randint(0, 256, size=(-(-height // 8), -(-width // 8)))
+    return coarse.astype(np.uint8).repeat(8, 0).repeat(8, 1)[:height, :width]
+
+
+def largest(ours: Tensor, expected: Any) -> float:
+    return float((ours - torch.as_tensor(expected)).abs().max())
+
+
+# The authors' numbers
+
+
+@pytest.mark.skipif(not PARITY.is_dir(), reason="the golden vectors are not here")
+class TestGolden:
+    @pytest.fixture(scope="class")
+    def golden(self) -> dict[str, Any]:
+        return {**json.loads((PARITY / "golden.json").read_text()), "arrays": np.load(PARITY / "golden.npz")}
+
+    @pytest.fixture(scope="class")
+    def model(self, golden: dict[str, Any]) -> Iterator[CARZero]:
+        """The full network from a file in the layout of the authors' training script."""
+        parameters = json.loads((PARITY / "manifest.json").read_text())["parameters"]
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "CARZero_best_model.ckpt")
+            tensors = {
+                f"CARZero.{name}": weight(entry.get("alias_of", name), tuple(entry["shape"]))
+                for name, entry in parameters.items()
+            }
+            torch.save({"state_dict": tensors, "epoch": 3, "hyper_parameters": argparse.Namespace(lr=1e-4)}, file)
+            del tensors
+            # The stub of a tokeniser by which the authors' code was run.
+            tokens = [f"##{i}" if i >= 1000 and i % 4 == 0 else f"word{i}" for i in range(golden["vocabulary"])]
+            tokens[0], tokens[100:104] = "[PAD]", ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+            Path(folder, "vocab.txt").write_text("\n".join(tokens) + "\n")
+            yield CARZero(str(file), text_encoder=folder)
+
+    @pytest.mark.parametrize("case", [0, 1], ids=["long prompts", "short prompts"])
+    def test_scores_and_maps(self, golden: dict[str, Any], model: CARZero, case: int) -> None:
+        about = golden["cases"][case]
+        expected = {
+            name.partition("/")[2]: golden["arrays"][name]
+            for name in golden["arrays"]
+            if name.startswith(f"{about['name']}/")
+        }
+        images = images_of(about["image_seed"], about["images"])
+        ids, mask = (torch.from_numpy(expected[name]) for name in ("input_ids", "attention_mask"))
+        text = model.encode_text(ids, mask)
+        assert largest(text[:, 0], expected["text_global"]) < 1e-5
+        # Of values up to 13.5, the authors' own float32 is 1.3e-5 from what it would be in float64.
+        assert largest(text[:, 1:, ::64].transpose(1, 2), expected["text_local_every64"]) < 2.5e-5
+        queries = model.encode_tokens(ids, mask)
+        output = model(images, queries)
+        assert largest(output.logits, expected["logits"]) < 2e-6
+        assert largest(output.saliency, expected["attention_maps"]) < 5e-8
+        torch.testing.assert_close(output.probabilities, 1 / (1 + torch.exp(-output.logits)))
+        tokens = model.img_encoder(images)
+        assert largest(tokens[:, 0], expected["image_global"]) < 1e-5
+        assert largest(tokens[:, 1:, ::64].mT.unflatten(-1, (14, 14)), expected["image_local_every64"]) < 1e-5
+        fusion = model.fusion_module
+        a, attention = fusion(queries[0], fusion.keys_values(tokens), range(4))
+        assert largest(a, expected["logits_query_text_memory_image"]) < 2e-6
+        for layer in range(4):
+            assert largest(attention[layer].mean(dim=1), expected["attention_per_layer_query_text"][:, layer]) < 5e-8
+        b, attention = fusion(tokens[:, 0], queries[1], range(4))
+        assert largest(b.T, expected["logits_query_image_memory_text"]) < 2e-6
+        for layer in range(4):
+            by_image = attention[layer].mean(dim=1).transpose(0, 1)
+            assert largest(by_image, expected["attention_per_layer_query_image"][:, layer]) < 5e-8
+
+    @pytest.mark.parametrize("seed", ["tall", "wide", "exact", "large", "small"])
+    def test_preprocessing(self, golden: dict[str, Any], seed: str) -> None:
+        about = next(entry for entry in golden["preprocess"] if entry["seed"] == seed)
+        preprocessing = carzero._preprocessing(224)
+        image = grey(seed, about["height"], about["width"])
+        pixels, _ = preprocessing.pixels(image)
+        assert np.array_equal(pixels, golden["arrays"][f"preprocess/{seed}/padded_uint8"][16:240, 16:240])
+        tensor, _ = preprocessing(image)
+        for name in ("min", "max", "mean"):
+            assert float(getattr(tensor, name)()) == pytest.approx(about[f"tensor_{name}"], abs=1e-6)
+
+    def test_cleaning(self, golden: dict[str, Any]) -> None:
+        assert [clean(entry["raw"]) for entry in golden["text_normalisation"]] == [
+            entry["normalised"] for entry in golden["text_normalisation"]
+        ]
+
+    def test_names_and_shapes(self) -> None:
+        """The random weights of the tests below come under the authors' names."""
+        parameters = json.loads((PARITY / "manifest.json").read_text())["parameters"]
+        ours = {name: list(shape) for name, shape in shapes(layers=12, vocabulary=28996, inner=3072, positions=512)}
+        assert ours == {name: entry["shape"] for name, entry in parameters.items()}
+
+
+# A second implementation, in float64 and one pair at a time
+
+
+def shapes(layers: int, vocabulary: int, inner: int, positions: int) -> Iterator[tuple[str, torch.Size]]:
+    """Give name and shape of every tensor in a checkpoint, put together from PyTorch's own modules."""
+    with torch.device("meta"):
+        parts = {
+            "img_encoder.model": VisionTransformer(num_classes=0),
+            "text_encoder.model": BertModel(bert_config(layers, vocabulary, inner, positions)),
+            "fusion_module.decoder_norm": nn.LayerNorm(768),
+            "fusion_module.decoder.norm": nn.LayerNorm(768),
+            "fusion_module.mlp_head": nn.ModuleDict(
+                {"0": nn.Linear(768, 1024), "3": nn.Linear(1024, 512), "6": nn.Linear(512, 256), "9": nn.Linear(256, 1)}
+            ),
+            **{
+                f"fusion_module.decoder.layers.{number}": nn.TransformerDecoderLayer(768, 4, 1024)
+                for number in range(4)
+            },
+        }
+    for prefix, part in parts.items():
+        for name, tensor in part.state_dict().items():
+            yield f"{prefix}.{name}", tensor.shape
+    yield "fusion_module.logit_scale", torch.Size([])
+
+
+def bert_config(layers: int, vocabulary: int, inner: int, positions: int) -> BertConfig:
+    return BertConfig(
+        vocab_size=vocabulary,
+        num_hidden_layers=layers,
+        intermediate_size=inner,
+        max_position_embeddings=positions,
+    )
+
+
+def small_weights() -> dict[str, Tensor]:
+    """Draw a network with the image side as it is and a little BERT."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        name: scaled(name, torch.randn(shape, generator=generator))
+        for name, shape in shapes(layers=5, vocabulary=len(VOCABULARY), inner=64, positions=TOKENS)
+    }
+    for leaf in ("weight", "bias"):
+        tensors[f"fusion_module.decoder_norm.{leaf}"] = tensors[f"fusion_module.decoder.norm.{leaf}"].clone()
+    # Sharper attention than such weights give, so that a map that is off cannot be close.
+    for number in range(4):
+        tensors[f"fusion_module.decoder.layers.{number}.multihead_attn.in_proj_weight"][:1536] *= 1.7
+    return tensors
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def plain_direction(tensors: dict[str, Tensor], query: Tensor, memory: Tensor) -> tuple[float, np.ndarray]:
+    """Score one query (768,) against one memory (N, 768); return the weights (layers, heads, N) too."""
+    t = {name: tensor.double().numpy() for name, tensor in part(tensors, "fusion_module.").items()}
+
+    def norm(x: np.ndarray, name: str) -> np.ndarray:
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * t[f"{name}.weight"] + t[f"{name}.bias"]
+
+    def linear(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ t[f"{name}.weight"].T + t[f"{name}.bias"]
+
+    q, m = norm(query.double().numpy(), "decoder.norm"), norm(memory.double().numpy(), "decoder.norm")
+    weights = np.zeros((4, 4, len(m)))
+    for number in range(4):
+        layer = f"decoder.layers.{number}"
+        w, b = (t[f"{layer}.multihead_attn.in_proj_{leaf}"] for leaf in ("weight", "bias"))
+        normed = norm(q, f"{layer}.norm2")
+        heads = []
+        for head in range(4):
+            one = slice(192 * head, 192 * head + 192)
+            keys, values = (m @ w[768 * k :][one].T + b[768 * k :][one] for k in (1, 2))
+            score = np.exp(keys @ (w[one] @ normed + b[one]) / math.sqrt(192))
+            weights[number, head] = score / score.sum()
+            heads.append(weights[number, head] @ values)
+        q = q + linear(np.concatenate(heads), f"{layer}.multihead_attn.out_proj")
+        q = q + linear(np.maximum(linear(norm(q, f"{layer}.norm3"), f"{layer}.linear1"), 0), f"{layer}.linear2")
+    x = norm(q, "decoder.norm")
+    layers = sorted({int(name.split(".")[1]) for name in t if name.startswith("mlp_head.")})
+    for number in layers[:-1]:
+        x = np.maximum(linear(x, f"mlp_head.{number}"), 0)
+    return float(linear(x, f"mlp_head.{layers[-1]}")[0]), weights
+
+
+def plain_text(tensors: dict[str, Tensor], prompt: str) -> Tensor:
+    """Encode a prompt, tokens separated by blanks, to (98, 768)."""
+    bert = BertModel(bert_config(5, len(VOCABULARY), 64, TOKENS)).eval()
+    bert.load_state_dict(part(tensors, "text_encoder.model."))
+    tokens = ["[CLS]", *prompt.split(), "[SEP]"]
+    ids = torch.tensor([[VOCABULARY.index(token) for token in tokens]])
+    states = bert(ids, output_hidden_states=True).hidden_states
+    words: list[Tensor] = []
+    for position, token in enumerate(tokens):
+        state = sum(states[layer][0, position] for layer in (2, 3, 4, 5))
+        if token.startswith("##"):
+            words[-1] = words[-1] + state
+        else:
+            words.append(state)
+    rows = words + [torch.zeros(768)] * (TOKENS - len(words))
+    return torch.stack([torch.stack(rows).mean(dim=0), *rows])
+
+
+@torch.no_grad()
+def plain_output(tensors: dict[str, Tensor], tokens: Tensor, prompts: list[str]) -> tuple[Tensor, Tensor]:
+    """Return logits (B, C) and maps (B, C, 14, 14) for image tokens (B, 197, 768)."""
+    logits, maps = torch.zeros(len(tokens), len(prompts)), torch.zeros(len(tokens), len(prompts), 14, 14)
+    for c, prompt in enumerate(prompts):
+        text = plain_text(tensors, prompt)
+        for b in range(len(tokens)):
+            by_sentence, weights = plain_direction(tensors, text[0], tokens[b])
+            by_image, _ = plain_direction(tensors, tokens[b, 0], text)
+            logits[b, c] = (by_sentence + by_image) / 2
+            maps[b, c] = torch.from_numpy(weights.mean(axis=(0, 1))[1:].reshape(14, 14))
+    return logits, maps
+
+
+def plain_vit(tensors: dict[str, Tensor], size: int = 224) -> VisionTransformer:
+    # Drawing weights takes longer than a forward pass.
+    with torch.device("meta"):
+        vit = VisionTransformer(size, num_classes=0).eval()
+    resized = checkpoint_filter_fn(part(tensors, "img_encoder.model."), vit)
+    vit.load_state_dict(resized, assign=True)
+    return vit
+
+
+PROMPTS = ["There is Pleural Effusion", "There is a Lung Nodule.", "1. There is no mass"]
+PIECES = ["there is pl ##eur ##al effusion", "there is a lung nod ##ule", "there is no mass"]
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, Tensor]:
+    return small_weights()
+
+
+@pytest.fixture(scope="module")
+def folder(weights: dict[str, Tensor]) -> Iterator[Path]:
+    """A checkpoint with the authors' names and a folder with a tokeniser."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        save_file({name: tensor for name, tensor in weights.items()}, folder / "carzero.safetensors")
+        (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+        (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> CARZero:
+    return CARZero(str(folder / "carzero.safetensors"), text_encoder=str(folder))
+
+
+def built(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch, **options: Any) -> CARZero:
+    """Build a model from tensors as if a file held them."""
+    monkeypatch.setattr(carzero, "locate", lambda checkpoint, *_: Path(checkpoint))
+    monkeypatch.setattr(carzero, "read_tensors", lambda path: weights)
+    model = CARZero("memory.ckpt", **options)
+    model.word_pieces = WordPieces.of({token: number for number, token in enumerate(VOCABULARY)})
+    return model
+
+
+def token_ids(pieces: list[str]) -> tuple[Tensor, Tensor]:
+    ids = torch.zeros(len(pieces), TOKENS, dtype=torch.int64)
+    for row, prompt in zip(ids, pieces, strict=True):
+        tokens = ["[CLS]", *prompt.split(), "[SEP]"]
+        row[: len(tokens)] = torch.tensor([VOCABULARY.index(token) for token in tokens])
+    return ids, (ids != 0).long()
+
+
+@torch.no_grad()
+def test_against_a_second_implementation(model: CARZero, weights: dict[str, Tensor]) -> None:
+    images = images_of("second", 2)
+    logits, maps = plain_output(weights, plain_vit(weights).forward_features(images), PIECES)
+    output = model(images, model.encode_prompts([[prompt] for prompt in PROMPTS]))
+    assert logits.std() > 0.005
+    torch.testing.assert_close(output.logits, logits, rtol=0, atol=5e-6)
+    torch.testing.assert_close(output.saliency, maps, rtol=0, atol=1e-7)
+    assert output.saliency.min() > 0
+    assert output.saliency.sum(dim=(2, 3)).max() < 1
+
+
+def test_prompts_become_tokens(model: CARZero) -> None:
+    by_prompts, by_tokens = model.encode_prompts([[p] for p in PROMPTS]), model.encode_tokens(*token_ids(PIECES))
+    torch.testing.assert_close(by_prompts, by_tokens, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("form", ["no mask", "one prompt per class", "short rows", "long rows", "int32"])
+def test_forms_of_token_ids(model: CARZero, form: str) -> None:
+    ids, mask = token_ids(PIECES)
+    expected = model.encode_text(ids, mask)
+    given: tuple[Tensor, ...] = {
+        "no mask": (ids,),
+        "one prompt per class": (ids[:, None], mask[:, None]),
+        "short rows": (ids[:, :9], mask[:, :9]),
+        "long rows": (torch.cat([ids, 0 * ids], dim=1), torch.cat([mask, 0 * mask], dim=1)),
+        "int32": (ids.int(), mask.to(torch.int8)),
+    }[form]
+    torch.testing.assert_close(model.encode_text(*given), expected, rtol=0, atol=0)
+
+
+def test_batches_and_other_classes_do_not_matter(model: CARZero) -> None:
+    images = images_of("batch", 2)
+    ids, mask = token_ids(PIECES)
+    together = model(images, model.encode_tokens(ids, mask))
+    for c in range(2):
+        alone = model(images[1:], model.encode_tokens(ids[c : c + 1], mask[c : c + 1]))
+        torch.testing.assert_close(alone.logits[0, 0], together.logits[1, c], rtol=0, atol=2e-6)
+        torch.testing.assert_close(alone.saliency[0, 0], together.saliency[1, c], rtol=0, atol=1e-7)
+
+
+def test_layers_and_heads_of_the_map(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built(weights, monkeypatch, layers=[1, 3], heads=[2])
+    images = images_of("layers", 1)
+    queries = model.encode_tokens(*token_ids(PIECES[:1]))
+    tokens = model.img_encoder(images)
+    logit, attention = plain_direction(weights, queries[0][0], tokens[0])
+    monkeypatch.setattr(model.img_encoder, "forward", lambda images: tokens)
+    output = model(images, queries)
+    mean = torch.from_numpy(attention[[1, 3], 2].mean(axis=0)[1:].reshape(14, 14)).float()
+    torch.testing.assert_close(output.saliency[0, 0], mean, rtol=0, atol=5e-7)
+    by_image, _ = plain_direction(weights, tokens[0, 0], model.encode_text(*token_ids(PIECES[:1]))[0])
+    assert output.logits.item() == pytest.approx((logit + by_image) / 2, abs=5e-6)
+    model.findings, model.prompts = ("Mass",), [["There is Pulmonary Mass"]]
+    monkeypatch.setattr(carzero, "file_sha256", lambda path: "digest")
+    provenance = json.loads(json.dumps(model.provenance()))
+    assert provenance["saliency"] == {"kind": "cross-attention", "layers": [1, 3], "heads": [2]}
+    assert provenance["prompts"] == {"Mass": ["There is Pulmonary Mass"]}
+
+
+def test_linear_head(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {name: tensor for name, tensor in weights.items() if ".mlp_head." not in name}
+    kept["fusion_module.mlp_head.0.weight"] = weight("linear.weight", (1, 768))
+    kept["fusion_module.mlp_head.0.bias"] = weight("linear.bias", (1,))
+    model = built(kept, monkeypatch)
+    images = images_of("linear", 1)
+    logits, _ = plain_output(kept, model.img_encoder(images), PIECES[:1])
+    assert largest(model(images, model.encode_tokens(*token_ids(PIECES[:1]))).logits, logits) < 5e-6
+
+
+def test_what_has_no_influence(model: CARZero, weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors that only the authors' loader asks for may be NaN, and of two names for the norm the later one counts."""
+    unused = (".self_attn.", ".norm1.", ".pooler.", ".logit_scale", ".decoder_norm.")
+    spoilt = {
+        name: torch.full_like(tensor, torch.nan)
+        if any(word in name for word in unused) and not name.startswith("img_encoder.")
+        else tensor
+        for name, tensor in weights.items()
+    }
+    assert sum(bool(tensor.isnan().any()) for tensor in spoilt.values()) == 27 + 2
+    spoilt["text_encoder.model.embeddings.position_ids"] = torch.arange(TOKENS)[None]
+    images = images_of("unused", 1)
+    ids = token_ids(PIECES)
+    expected = model(images, model.encode_tokens(*ids))
+    other = built({f"CARZero.{name}": tensor for name, tensor in spoilt.items()}, monkeypatch)
+    output = other(images, other.encode_tokens(*ids))
+    torch.testing.assert_close(output.logits, expected.logits, rtol=0, atol=0)
+    torch.testing.assert_close(output.saliency, expected.saliency, rtol=0, atol=0)
+
+
+def test_the_norm_under_its_other_name(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("fusion_module.decoder.norm.")}
+    norm = built(kept, monkeypatch).fusion_module.decoder.norm
+    assert torch.equal(norm.weight, weights["fusion_module.decoder_norm.weight"])
+
+
+def test_misfits(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = {**weights, "extra.weight": torch.zeros(3), "fusion_module.mlp_head.9.weight": torch.zeros(2, 256)}
+    del changed["img_encoder.model.norm.weight"]
+    with pytest.raises(UserError) as error:
+        built(changed, monkeypatch)
+    for complaint in (
+        "1 missing (img_encoder.model.norm.weight)",
+        "1 unexpected (extra.weight)",
+        "1 of another shape (fusion_module.mlp_head.9.weight (2, 256) instead of (1, 256))",
+    ):
+        assert complaint in str(error.value)
+
+
+def test_files_that_are_not_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carzero, "read_tensors", lambda path: {"visual.conv1.weight": torch.zeros(1)})
+    with pytest.raises(UserError, match="look like those of a CLIP model"):
+        CARZero("clip.ckpt")
+    with pytest.raises(UserError, match=r"give --model.checkpoint FILE.*github.com/laihaoran/CARZero"):
+        CARZero()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": [4]}, "there are 4 layers"),
+        ({"layers": []}, "there are 4 layers"),
+        ({"heads": [1, 1]}, "there are 4 heads"),
+        ({"image_size": 230}, "multiple of its 16-pixel patches"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        CARZero("unread.ckpt", **options)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [176, 272])
+def test_other_input_sizes(model: CARZero, weights: dict[str, Tensor], size: int) -> None:
+    """As timm interpolates position embeddings when it is told the size."""
+    images = images_of("size", 1, size)
+    output = model(images, model.encode_tokens(*token_ids(PIECES[:1])))
+    assert output.saliency.shape == (1, 1, size // 16, size // 16)
+    expected = plain_vit(weights, size).forward_features(images)
+    torch.testing.assert_close(model.img_encoder(images), expected, rtol=0, atol=2e-5)
+
+
+def test_lower_precision_keeps_float32_scores(model: CARZero) -> None:
+    images = images_of("precision", 2)
+    queries = model.encode_tokens(*token_ids(PIECES))
+    exact = model(images, queries)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = model(images, queries)
+    for name in ("logits", "probabilities", "saliency"):
+        assert getattr(rough, name).dtype == torch.float32
+    torch.testing.assert_close(rough.logits, exact.logits, rtol=0, atol=0.02)
+    # Were the head's products rounded to bfloat16, every score would survive a cast.
+    assert not torch.equal(rough.logits.bfloat16().float(), rough.logits)
+
+
+# Text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "read"),
+    [
+        ("There is Atelectasis", "there is atelectasis"),
+        ("Edema", ""),
+        ("Heart is enlarged. Edema. No effusion.", "heart is enlarged no effusion"),
+        ("1. Heart is big 2. No mass", "heart is big no mass"),
+        ("There is a 2.5 cm nodule", "there is a 5 cm nodule"),
+        ("a\nnon-axial (old) post_op Café's mass", "a non axial old post_op caf s mass"),
+        ("Größe über", "gre ber"),
+        ("é è. there is", "there is"),
+        ("", ""),
+    ],
+)
+def test_cleaning(prompt: str, read: str) -> None:
+    assert clean(prompt) == read
+
+
+def test_prompts_of_the_datasets(model: CARZero) -> None:
+    officially = {
+        "chestxray14": "Atelectasis Cardiomegaly Pleural-Effusion Pulmonary-Infiltration Pulmonary-Mass Lung-Nodule "
+        "Pneumonia Pneumothorax",
+        "chestxdet10": "Atelectasis Tissue-Calcification Pulmonary-Consolidation Pleural-Effusion Pulmonary-Emphysema "
+        "Fibrosis Bone-Fracture Pulmonary-Mass Lung-Nodule Pneumothorax",
+    }
+    for dataset, texts in officially.items():
+        assert [model.default_prompts(f) for f in FINDINGS[dataset]] == [
+            [f"There is {text.replace('-', ' ')}"] for text in texts.split()
+        ]
+    for findings in FINDINGS.values():
+        read = [clean(*model.default_prompts(finding)) for finding in findings]
+        assert len({*read}) == len(findings)
+        assert all(text.startswith("there is ") for text in read)
+
+
+@pytest.mark.parametrize(
+    ("style", "prompts"),
+    [
+        ("name", ["There is ILD"]),
+        ("phrase", ["There is interstitial lung disease"]),
+        ("description", prompts_in_style("description", "ILD")),
+        ("file", ["scarred lungs"]),
+    ],
+)
+def test_styles_of_prompts(
+    weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, style: str, prompts: list[str]
+) -> None:
+    file = tmp_path / "prompts.json"
+    file.write_text(json.dumps({"ILD": "scarred lungs"}))
+    model = built(weights, monkeypatch, prompts=str(file) if style == "file" else style)
+    assert list(model.prompts_of("ILD")) == prompts
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.lists(st.integers(0, 9), min_size=0, max_size=TOKENS - 2), min_size=1, max_size=3),
+    continuing=st.sets(st.integers(0, 9)),
+)
+@example(rows=[[3] * (TOKENS - 2)], continuing=set())
+def test_words_of_pieces(rows: list[list[int]], continuing: set[int]) -> None:
+    """Ids 0 to 9 are word pieces, 10 is [CLS], 11 [SEP], 12 padding."""
+    pieces = WordPieces(torch.tensor([number in continuing for number in range(13)]), separator=11)
+    ids = torch.full((len(rows), TOKENS), 12)
+    for row, of_row in zip(ids, rows, strict=True):
+        row[: len(of_row) + 2] = torch.tensor([10, *of_row, 11])
+    states = torch.randint(-8, 9, (*ids.shape, 2)).float()
+    found = aggregate(states, ids, pieces)
+    for row, of_row, of_ids in zip(found, states.tolist(), ids.tolist(), strict=True):
+        words: list[list[float]] = []
+        for state, number in zip(of_row, of_ids, strict=True):
+            if number in continuing:
+                words[-1] = [a + b for a, b in zip(words[-1], state, strict=True)]
+            else:
+                words.append(state)
+            if number == 11:
+                break
+        words += [[0.0, 0.0]] * (TOKENS - len(words))
+        assert row[1:].tolist() == words
+        torch.testing.assert_close(row[0], torch.tensor(words).mean(dim=0))
+
+
+def test_text_that_cannot_be_encoded(model: CARZero) -> None:
+    ids, _ = token_ids(PIECES)
+    for prompts, message in (
+        ([["There is a mass"], ["Edema"]], "'Edema' nothing is left"),
+        ([["There is a mass", "No mass is seen"]], "exactly one prompt per class"),
+        ([["There is a mass"], ["a lung " * 48]], "'a lung .* more than the 97 tokens"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model.encode_prompts(prompts)
+    model.encode_prompts([["a lung " * 47 + "mass"]])
+    for given_ids, message in (
+        (torch.stack([ids, ids], dim=1), "exactly one prompt per class"),
+        (torch.where(ids == 3, 4, ids), r"class 0 lack \[SEP\]"),
+        (torch.where(ids == 10, 400, ids), "400 is beyond the vocabulary of 40"),
+        (torch.cat([ids, ids], dim=1), "reads 97 tokens"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model.encode_tokens(given_ids)
+
+
+def test_tokenisers_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
+    checkpoint = str(folder / "carzero.safetensors")
+    model = CARZero(checkpoint, text_encoder=str(tmp_path / "absent"))
+    # Token ids from elsewhere are encoded all the same, every token as a word: that concerns the words alone.
+    with pytest.warns(UserWarning, match="absent does not exist"):
+        guessed = model.encode_text(*token_ids(PIECES))
+    with pytest.raises(UserError, match="absent"):
+        model.encode_prompts([["There is a mass"]])
+    model.word_pieces = WordPieces.of({token: number for number, token in enumerate(VOCABULARY)})
+    known = model.encode_text(*token_ids(PIECES))
+    torch.testing.assert_close(guessed[:, 0], known[:, 0])
+    assert not torch.allclose(guessed[:, 1:], known[:, 1:])
+    del model.word_pieces
+    (tmp_path / "vocab.txt").write_text("\n".join([*VOCABULARY, "more"]))
+    model.tokenizer_source = str(tmp_path)
+    with pytest.raises(UserError, match=r"has 41 tokens and the BERT in .* 40: they do not belong together"):
+        model.encode_tokens(*token_ids(PIECES))
+    with pytest.raises(UserError, match=r"without \[SEP\]"):
+        WordPieces.of({"a": 0})
+
+
+# Geometry
+
+
+def plain_canvas(image: np.ndarray, size: int) -> np.ndarray:
+    """What the authors' script does, written down step by step."""
+    height, width = image.shape
+    if height >= width:
+        resized = cv2.resize(image, (int(width * (size / height)), size), interpolation=cv2.INTER_AREA)
+    else:
+        resized = cv2.resize(image, (size, int(height * (size / width))), interpolation=cv2.INTER_AREA)
+    down, across = size - resized.shape[0], size - resized.shape[1]
+    return np.pad(resized, ((down // 2, -(-down // 2)), (across // 2, -(-across // 2))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(height=st.integers(20, 600), width=st.integers(20, 600), seed=st.integers(0, 9))
+@example(height=49, width=49, seed=0)
+def test_input_and_view(height: int, width: int, seed: int) -> None:
+    image = np.random.default_rng(seed).integers(0, 256, (height, width), dtype=np.uint8)
+    pixels, view = carzero._preprocessing(224).pixels(image)
+    canvas = plain_canvas(image, 256)
+    assert np.array_equal(pixels, canvas[16:240, 16:240])
+    # Where the radiograph lies on a canvas of its own is where white becomes something.
+    rows, columns = (np.flatnonzero(plain_canvas(np.full_like(image, 255), 256).any(axis=axis)) for axis in (1, 0))
+    for (low, high), edge in ((view[::2], columns), (view[1::2], rows)):
+        covered = edge[-1] + 1 - edge[0]
+        assert low == pytest.approx((16 - edge[0]) / covered, abs=1e-5)
+        assert high == pytest.approx((240 - edge[0]) / covered, abs=1e-5)
+
+
+@pytest.mark.parametrize(("image_size", "canvas"), [(224, 256), (448, 512), (384, 438), (112, 128)])
+def test_canvas_grows_with_the_input(image_size: int, canvas: int) -> None:
+    image = grey("canvas", 700, 500)
+    border = (canvas - image_size) // 2
+    expected = plain_canvas(image, canvas)[border : canvas - border, border : canvas - border]
+    assert np.array_equal(carzero._preprocessing(image_size).pixels(image)[0], expected)
+
+
+@pytest.mark.parametrize("shape", [(1000, 700), (700, 1000), (512, 512), (333, 400), (2000, 300)])
+def test_bright_lesion_comes_back_to_its_place(shape: tuple[int, int]) -> None:
+    """A map that shows the input's brightness in patches points, on the evaluation grid, to where the lesion is."""
+    for down, across in ((0.2, 0.8), (0.5, 0.5), (0.75, 0.3)):
+        y, x = round(down * shape[0]), round(across * shape[1])
+        image = np.zeros(shape, np.uint8)
+        side = max(shape) // 16
+        image[max(y - side, 0) : y + side, max(x - side, 0) : x + side] = 255
+        pixels, view = carzero._preprocessing(224)(image)
+        patches = pixels[:1].unfold(1, 16, 16).unfold(2, 16, 16).mean(dim=(3, 4))
+        grid = saliency_on_grid(patches, torch.tensor([view]), (224, 224))[0]
+        bright = (grid - grid.min()).double()
+        covered = np.argwhere(image).mean(axis=0) + 0.5
+        for axis, centre in enumerate(covered / shape):
+            # The centre of mass, within a quarter of a patch.
+            profile = bright.sum(dim=1 - axis)
+            found = float((profile * (torch.arange(224) + 0.5)).sum() / profile.sum()) / 224
+            assert found == pytest.approx(float(centre), abs=4 / 224 * max(shape) / shape[axis])
+
+
+def test_the_border_that_is_not_shown_counts_least() -> None:
+    _, view = carzero._preprocessing(224)(np.zeros((512, 512), np.uint8))
+    maps = torch.rand(1, 14, 14, generator=torch.Generator().manual_seed(0)) + 1
+    grid = saliency_on_grid(maps, torch.tensor([view]), (256, 256))[0]
+    inner = grid[16:240, 16:240]
+    assert (grid[:16] == inner.min()).all() and (grid[240:] == inner.min()).all()
+    assert (grid[:, :16] == inner.min()).all() and (grid[:, 240:] == inner.min()).all()
+    assert (inner > inner.min()).float().mean() > 0.99

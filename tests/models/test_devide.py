@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from kad_reference import (
+    Decoder,
+    Text,
+    ViTEncoder,
+    deterministic,
+    golden,
+    nested,
+    official_weights,
+    sections,
+    small_bert,
+    varied,
+)
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import ViTConfig, ViTModel
+
+from xbench.errors import UserError
+from xbench.models import _kebert
+from xbench.models._vit import ViTB16
+from xbench.models.devide import DeViDe
+
+IDS = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0], [101, 30, 31, 102, 0], [101, 40, 41, 102, 0]])
+IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+
+
+def largest(ours: Tensor, expected: Any) -> float:
+    return float((ours - torch.as_tensor(expected)).abs().max())
+
+
+def write(folder: Path, content: dict[str, Any]) -> str:
+    path = folder / "devide.pt"
+    torch.save(content, path)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def bert_of_one_layer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.originalname != "test_it_is_kad_where_it_is_told_to_be":
+        monkeypatch.setattr(_kebert, "bert_base", small_bert)
+
+
+@pytest.fixture(scope="module")
+def timm_vit() -> nn.Module:
+    torch.manual_seed(2)
+    return varied(timm.create_model("vit_base_patch16_224", img_size=32, num_classes=0))
+
+
+@pytest.fixture(scope="module")
+def content(timm_vit: nn.Module) -> dict[str, Any]:
+    torch.manual_seed(0)
+    return sections(timm_vit, varied(Text()), varied(Decoder()))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(content: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write(tmp_path_factory.mktemp("devide"), content)
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: str) -> Iterator[DeViDe]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_kebert, "bert_base", small_bert)
+        yield DeViDe(checkpoint=checkpoint)
+
+
+def score(model: DeViDe) -> Tensor:
+    return model(IMAGES, model.encode_tokens(IDS)).logits
+
+
+def test_it_is_kad_where_it_is_told_to_be(tmp_path: Path) -> None:
+    draw = deterministic()
+    cases, arrays = golden("golden_variants")
+    case = cases["vit384"]
+    weights = official_weights("manifest_vit.json", ("image_encoder", "text_encoder", "model"))
+    path = tmp_path / "kad.pt"
+    torch.save(nested(weights), path)
+    del weights
+    model = DeViDe(checkpoint=str(path), image_size=384, image_encoder_norm=False)
+    path.unlink()
+    images = draw.image(**case["image"])
+    seen = model.image_encoder(images).flatten(1, 2)
+    assert largest(seen[:, :8], arrays["vit384/image_tokens_first8"]) < 5e-5
+    assert largest(seen[:, -4:], arrays["vit384/image_tokens_last4"]) < 5e-5
+    queries = model.encode_tokens(*draw.token_ids(**case["tokens"]))
+    output = model(images, queries)
+    logits = arrays["vit384/logits"]
+    assert largest(output.logits, logits[..., 1] - logits[..., 0]) < 5e-6
+    assert largest(output.probabilities, arrays["vit384/probability"]) < 2e-6
+    assert largest(output.saliency, arrays["vit384/layer_maps"].mean(axis=0)) < 1e-7
+
+
+def test_the_image_encoder_is_that_of_timm() -> None:
+    official = varied(timm.create_model("vit_base_patch16_224", num_classes=0))
+    ours = ViTB16(224).eval().requires_grad_(False)
+    assert len(official.state_dict()) == 150
+    ours.load_state_dict(official.state_dict(), strict=True)
+    images = torch.randn(1, 3, 224, 224)
+    tokens = ours(images)
+    assert tokens.shape == (1, 14, 14, 768)
+    assert largest(tokens.flatten(1, 2), official.forward_features(images)[:, 1:]) < 1e-5
+
+
+def test_scores_and_maps_agree_with_plain_modules(model: DeViDe, content: dict[str, Any], timm_vit: nn.Module) -> None:
+    text, decoder = Text(), Decoder()
+    text.load_state_dict(content["text_encoder"])
+    decoder.load_state_dict(content["model"])
+    text.eval()
+    decoder.eval()
+    with torch.no_grad():
+        queries = text(IDS, (IDS != 0).long())
+        logits, attention = decoder(timm_vit.forward_features(IMAGES)[:, 1:], queries)
+    output = model(IMAGES, model.encode_tokens(IDS))
+    assert largest(output.logits, logits[..., 1] - logits[..., 0]) < 1e-5
+    assert largest(output.probabilities, logits.softmax(-1)[..., 1]) < 2e-6
+    assert largest(output.saliency.flatten(2), attention.mean(dim=(0, 2))) < 1e-6
+
+
+@pytest.mark.parametrize("names", ["as saved", "in memory"])
+def test_a_vit_of_hugging_face_is_renamed(names: str, content: dict[str, Any], tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    vit = varied(ViTModel(ViTConfig(image_size=32)))
+    if names == "as saved":
+        vit.save_pretrained(tmp_path)
+        tensors = load_file(tmp_path / "model.safetensors")
+        assert "encoder.layer.0.attention.attention.query.weight" in tensors
+        tensors = {f"vit.{name}": tensor for name, tensor in tensors.items()}
+    else:
+        tensors = vit.state_dict()
+    path = write(tmp_path, {**content, "image_encoder": tensors})
+    model = DeViDe(checkpoint=path)
+    assert model.design["image_encoder_eps"] == 1e-12
+    expected = vit(IMAGES).last_hidden_state[:, 1:]
+    assert largest(model.image_encoder(IMAGES).flatten(1, 2), expected) < 1e-5
+
+
+def test_a_vit_of_pytorch_pretrained_vit_is_renamed(content: dict[str, Any], tmp_path: Path) -> None:
+    plain = varied(ViTEncoder(32))
+    path = write(tmp_path, {**content, "image_encoder": plain.state_dict()})
+    model = DeViDe(checkpoint=path, image_encoder_norm=False)
+    assert largest(model.image_encoder(IMAGES).flatten(1, 2), plain(IMAGES)) < 1e-4
+
+
+def test_descriptions_are_averaged_whatever_their_number(model: DeViDe) -> None:
+    single = model.encode_tokens(IDS)
+    thrice = model.encode_tokens(IDS[:, None].expand(-1, 3, -1))
+    assert largest(thrice, single) < 1e-6
+    assert largest(model(IMAGES, thrice).logits, model(IMAGES, single).logits) < 1e-5
+
+    # Three, one and two descriptions.
+    rows = [IDS[:3], IDS[3:], IDS[1:3]]
+    ragged = torch.zeros(3, 3, 5, dtype=torch.int64)
+    for row, descriptions in enumerate(rows):
+        ragged[row, : len(descriptions)] = descriptions
+    expected = torch.stack([model.encode_tokens(descriptions).mean(dim=0) for descriptions in rows])
+    queries = model.encode_tokens(ragged, (ragged != 0).long())
+    assert largest(queries, expected) < 1e-6
+    # Plain averaging over the padding would be far off.
+    assert largest(queries[1] / 3, expected[1]) > 0.01
+    assert largest(model.encode_tokens(ragged.flip(1)), queries) < 1e-6
+
+
+def test_the_mlp_comes_before_the_mean(content: dict[str, Any], tmp_path: Path) -> None:
+    mlp = varied(nn.Sequential(nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 768)))
+    trained = {f"description_proj.{name}": tensor for name, tensor in mlp.state_dict().items()}
+    path = write(tmp_path, {**content, "model": {**content["model"], **trained}})
+    model = DeViDe(checkpoint=path, description_pooling="mlp")
+    text = Text().eval()
+    text.load_state_dict(content["text_encoder"])
+    with torch.no_grad():
+        expected = mlp(text(IDS, (IDS != 0).long())).unflatten(0, (2, 2)).mean(dim=1)
+    assert largest(model.encode_tokens(IDS.unflatten(0, (2, 2))), expected) < 1e-5
+    # A trained projection must not be passed over.
+    with pytest.raises(UserError, match=r"4 unexpected \(model\.description_proj"):
+        DeViDe(checkpoint=path)
+
+
+def test_the_image_projection_is_an_identity_unless_there_is_one(
+    model: DeViDe, content: dict[str, Any], tmp_path: Path
+) -> None:
+    def checkpoint_with(**projection: Tensor) -> str:
+        named = {f"image_proj.{name}": tensor for name, tensor in projection.items()}
+        return write(tmp_path, {**content, "model": {**content["model"], **named}})
+
+    identity = DeViDe(checkpoint=checkpoint_with(weight=torch.eye(768), bias=torch.zeros(768)))
+    assert torch.equal(score(identity), score(model))
+    matrix = torch.randn(768, 768, generator=torch.Generator().manual_seed(1)) / 28
+    trained = DeViDe(checkpoint=checkpoint_with(weight=matrix, bias=torch.ones(768)))
+    assert (model.design["image_projection"], trained.design["image_projection"]) == ("identity", "trained")
+    decoder = Decoder().eval()
+    decoder.load_state_dict(content["model"])
+    with torch.no_grad():
+        tokens = trained.image_encoder(IMAGES).flatten(1, 2) @ matrix.T + 1
+        logits = decoder(tokens, trained.encode_tokens(IDS))[0]
+    assert largest(score(trained), logits[..., 1] - logits[..., 0]) < 1e-5
+    with pytest.raises(UserError, match=r"1 missing \(model\.image_proj\.bias\)"):
+        DeViDe(checkpoint=checkpoint_with(weight=matrix))
+
+
+def test_a_single_output_is_a_logit(content: dict[str, Any], tmp_path: Path) -> None:
+    decoder = varied(Decoder(outputs=1))
+    path = write(tmp_path, {**content, "model": decoder.state_dict()})
+    model = DeViDe(checkpoint=path, head_outputs=1)
+    queries = model.encode_tokens(IDS)
+    output = model(IMAGES, queries)
+    expected = decoder(model.image_encoder(IMAGES).flatten(1, 2), queries)[0][..., 0]
+    assert largest(output.logits, expected) < 1e-5
+    assert largest(output.probabilities, expected.sigmoid()) < 1e-6
+    with pytest.raises(UserError, match=r"model\.mlp_head\.0\.weight \(1, 768\) instead of \(2, 768\)"):
+        DeViDe(checkpoint=path)
+
+
+def test_a_saved_model_comes_back(model: DeViDe, tmp_path: Path) -> None:
+    path = tmp_path / "own.pt"
+    torch.save(model.state_dict(), path)
+    again, first = DeViDe(checkpoint=str(path)), model(IMAGES, model.encode_tokens(IDS))
+    output = again(IMAGES, again.encode_tokens(IDS))
+    for name in ("logits", "probabilities", "saliency"):
+        assert torch.equal(getattr(output, name), getattr(first, name))
+
+
+def test_maps_are_distributions_and_the_layers_a_choice(model: DeViDe, checkpoint: str) -> None:
+    queries = model.encode_tokens(IDS)
+    saliency = model(IMAGES, queries).saliency
+    assert saliency.shape == (2, 4, 2, 2)
+    assert (saliency >= 0).all()
+    assert largest(saliency.sum(dim=(-1, -2)), torch.ones(2, 4)) < 1e-6
+    tokens = model.image_encoder(IMAGES).flatten(1, 2)
+    of_layers = model.model(tokens, queries, range(4))[1]
+    last = DeViDe(checkpoint=checkpoint, layers="last")
+    assert last.layers == [3]
+    assert largest(last(IMAGES, queries).saliency.flatten(2), of_layers[3].mean(dim=1)) < 1e-7
+    assert largest(last(IMAGES, queries).saliency, saliency) > 1e-5
+
+
+def foreign(content: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, str | None]]:
+    names = {
+        "image_encoder": "net.visual.",
+        "text_encoder": "net.text.",
+        "model": "net.fusion.",
+    }
+    flat = {f"{names[section]}{name}": tensor for section in names for name, tensor in content[section].items()}
+    flat["net.visual.projector.weight"] = torch.zeros(2)
+    key_map = {new: f"{old}." for old, new in names.items()}
+    return flat, {**key_map, "net.visual.projector.": None}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_names_of_a_file_are_mapped_by_the_config(
+    wrapped: bool, model: DeViDe, content: dict[str, Any], tmp_path: Path
+) -> None:
+    flat, key_map = foreign(content)
+    path = write(tmp_path, {"state_dict": flat, "epoch": 3} if wrapped else flat)
+    assert torch.equal(score(DeViDe(checkpoint=path, key_map=key_map)), score(model))
+    with pytest.raises(UserError, match=r"do not fit DeViDe.*key_map renames"):
+        DeViDe(checkpoint=path)
+    both: dict[str, str | None] = {**key_map, "net.visual.projector.": "image_encoder.norm."}
+    with pytest.raises(UserError, match=r"makes image_encoder\.norm\.weight of two names"):
+        DeViDe(checkpoint=path, key_map=both)
+
+
+def test_sections_of_a_file_are_mapped_by_the_config(model: DeViDe, content: dict[str, Any], tmp_path: Path) -> None:
+    path = write(
+        tmp_path, {"visual": content["image_encoder"], "bert": content["text_encoder"], "head": content["model"]}
+    )
+    key_map: dict[str, str | None] = {"visual.": "image_encoder.", "bert.": "text_encoder.", "head.": "model."}
+    assert torch.equal(score(DeViDe(checkpoint=path, key_map=key_map)), score(model))
+
+
+def test_a_classifier_on_the_image_encoder_is_left_aside(
+    model: DeViDe, content: dict[str, Any], tmp_path: Path
+) -> None:
+    encoder = {**content["image_encoder"], "head.weight": torch.zeros(14, 768), "head.bias": torch.zeros(14)}
+    assert torch.equal(score(DeViDe(checkpoint=write(tmp_path, {**content, "image_encoder": encoder}))), score(model))
+
+
+def test_the_decoder_has_the_size_that_is_given(content: dict[str, Any], checkpoint: str, tmp_path: Path) -> None:
+    shorter = {name: tensor for name, tensor in content["model"].items() if not name.startswith("decoder.layers.3.")}
+    path = write(tmp_path, {**content, "model": shorter})
+    with pytest.raises(UserError, match=r"18 missing \(model\.decoder\.layers\.3"):
+        DeViDe(checkpoint=path)
+    model = DeViDe(checkpoint=path, decoder_layers=3, decoder_heads=8)
+    assert (model.layers, model.heads) == ([0, 1, 2], list(range(8)))
+    assert model(IMAGES, model.encode_tokens(IDS)).saliency.shape == (2, 4, 2, 2)
+    with pytest.raises(UserError, match=r"instead of \(512, 768\)"):
+        DeViDe(checkpoint=checkpoint, decoder_feedforward=512)
+    with pytest.raises(UserError, match="divides"):
+        DeViDe(checkpoint=checkpoint, decoder_heads=5)
+
+
+def test_pixels_come_in_with_the_constants_that_are_given(checkpoint: str, model: DeViDe) -> None:
+    image = np.full((40, 60), 255, np.uint8)
+    white = (1 - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor([0.229, 0.224, 0.225])
+    pixels, view = model.preprocessing(image)
+    assert pixels.shape == (3, 224, 224)
+    assert view == (0.0, 0.0, 1.0, 1.0)
+    assert largest(pixels, white[:, None, None].expand(3, 224, 224)) < 1e-6
+    other = DeViDe(checkpoint=checkpoint, image_size=64, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    assert torch.equal(other.preprocessing(image)[0], torch.ones(3, 64, 64))
+    with pytest.raises(UserError, match="multiple of 16"):
+        DeViDe(checkpoint=checkpoint, image_size=100)
+
+
+def test_it_says_that_it_is_a_reimplementation(model: DeViDe) -> None:
+    model.findings, model.prompts = ("Mass",), [["lung mass", "a round opacity"]]
+    provenance = model.provenance()
+    assert "published neither code nor weights" in provenance["implementation"]
+    assert provenance["saliency"] == {"kind": "cross-attention", "layers": [0, 1, 2, 3], "heads": [0, 1, 2, 3]}
+    assert provenance["design"]["description_pooling"] == "mean"
+    assert model.default_prompts("Mass") == ["lung mass"]
+    assert model.name == "devide"
+    assert "neither code nor weights" in (DeViDe.__doc__ or "")
+    with pytest.raises(UserError, match="neither code nor weights"):
+        DeViDe()

@@ -1,0 +1,494 @@
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kad_reference import (
+    PARITY,
+    Decoder,
+    DenseEncoder,
+    ResNetEncoder,
+    Text,
+    ViTEncoder,
+    deterministic,
+    golden,
+    nested,
+    official_weights,
+    sections,
+    small_bert,
+    varied,
+)
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from xbench.errors import UserError
+from xbench.findings import FINDINGS
+from xbench.models import _kebert
+from xbench.models._kebert import class_name
+from xbench.models._vit import ViTB16, side_of, with_timm_names
+from xbench.models.kad import KAD
+from xbench.preprocessing import PillowResize, Preprocessing
+
+GOLDEN = [
+    ("golden", "square512"),
+    ("golden", "square224"),
+    ("golden_variants", "stride16_224"),
+    ("golden_variants", "vit384"),
+]
+
+
+def write(folder: Path, content: dict[str, Any]) -> str:
+    path = folder / "best_valid.pt"
+    torch.save(content, path)
+    return str(path)
+
+
+def flat(content: dict[str, Any]) -> dict[str, Tensor]:
+    """Join the sections of an official file; every tensor gets its own memory, as safetensors wants it."""
+    return {
+        f"{section}.{name}": tensor.clone()
+        for section in ("image_encoder", "text_encoder", "model")
+        for name, tensor in content[section].items()
+    }
+
+
+def largest(ours: Tensor, expected: Any) -> float:
+    return float((ours - torch.as_tensor(expected)).abs().max())
+
+
+# The official implementation's own numbers.
+
+
+@pytest.fixture(scope="module")
+def text_and_decoder() -> dict[str, Tensor]:
+    return official_weights("manifest.json", ("text_encoder", "model"))
+
+
+@pytest.fixture(scope="module")
+def official(
+    text_and_decoder: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], KAD]]:
+    """Loads a manifest's weights from a file in the official layout; one model is in memory at a time."""
+    folder, loaded = tmp_path_factory.mktemp("kad"), {}
+
+    def load(manifest: str) -> KAD:
+        if manifest not in loaded:
+            loaded.clear()
+            tensors = {**official_weights(manifest, ("image_encoder",)), **text_and_decoder}
+            loaded[manifest] = KAD(checkpoint=write(folder, nested(tensors)))
+        return loaded[manifest]
+
+    yield load
+    (folder / "best_valid.pt").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(("file", "case"), GOLDEN, ids=[case for _, case in GOLDEN])
+def test_the_official_numbers_come_out(official: Callable[[str], KAD], file: str, case: str) -> None:
+    draw = deterministic()
+    cases, arrays = golden(file)
+    model = official(cases[case]["manifest"])
+    expected = {name.removeprefix(f"{case}/"): arrays[name] for name in arrays.files if name.startswith(f"{case}/")}
+    ids, mask = draw.token_ids(**cases[case]["tokens"])
+    images = draw.image(**cases[case]["image"])
+
+    queries = model.encode_tokens(ids, mask)
+    seen = model.image_encoder(images).flatten(1, 2)
+    attention = model.model(seen, queries, range(4))[1]
+    output = model(images, queries)
+
+    vit = case == "vit384"
+    assert largest(queries, expected["text_features"]) < 1e-5
+    assert largest(seen[:, :8], expected["image_tokens_first8"]) < (5e-5 if vit else 1e-5)
+    assert largest(seen[:, -4:], expected["image_tokens_last4"]) < (5e-5 if vit else 1e-5)
+    if not vit:
+        assert largest(seen.mean(dim=1), expected["image_pool"]) < 1e-5
+    assert largest(output.logits, expected["logits"][..., 1] - expected["logits"][..., 0]) < 5e-6
+    assert largest(output.probabilities, expected["probability"]) < 2e-6
+    assert largest(output.saliency, expected["maps"]) < 1e-7
+    for layer, of_layer in attention.items():
+        maps = of_layer.mean(dim=1).unflatten(-1, output.saliency.shape[-2:])
+        assert largest(maps, expected["layer_maps"][layer]) < 1e-7
+
+    overlay = cases[case]["overlay"]
+    heat = output.saliency[overlay["image"], overlay["class"]]
+    heat = torch.nn.functional.interpolate(
+        (heat / heat.max() * 255)[None, None], (overlay["height"], overlay["width"]), mode="bilinear"
+    )
+    assert largest(heat[0, 0], expected["overlay_heat_float"]) < 1e-2
+
+
+PREPROCESSED = ["grey_square", "grey_shorter_side", "grey_enlarged", "rgba_square", "sixteen_bit"]
+
+
+@pytest.mark.skipif(not PARITY.is_dir(), reason="the golden vectors are not here")
+@pytest.mark.parametrize("case", PREPROCESSED)
+def test_images_come_in_as_officially(case: str) -> None:
+    facts = json.loads((PARITY / "kad" / "preprocess.json").read_text())["cases"]
+    arrays = np.load(PARITY / "kad" / "preprocess.npz")
+    assert sorted(facts) == sorted(PREPROCESSED)
+    pixels, expected = arrays[f"{case}/pixels"], torch.from_numpy(arrays[f"{case}/tensor"])
+    size = facts[case]["img_res"]
+    if case == "sixteen_bit":
+        pixels = (pixels / pixels.max() * 255).astype(np.uint8)
+    statistics = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    preprocessing = _kebert._stretched(size, 4, *statistics)
+    if case == "grey_shorter_side":
+        preprocessing = Preprocessing([PillowResize(size, "shortest")], *statistics)
+    # The harness hands over grey images; in a colour image every channel goes the same way.
+    channels = [pixels] * 3 if pixels.ndim == 2 else [np.ascontiguousarray(pixels[..., c]) for c in range(3)]
+    ours = torch.stack([preprocessing(channel)[0][c] for c, channel in enumerate(channels)])
+    assert ours.shape == expected.shape
+    assert largest(ours, expected) < 1e-6
+
+
+@pytest.mark.skipif(not PARITY.is_dir(), reason="the golden vectors are not here")
+def test_queries_are_the_official_class_names() -> None:
+    official = json.loads((PARITY / "kad" / "queries.json").read_text())
+    ours = {class_name(finding) for findings in FINDINGS.values() for finding in findings}
+    # Hernia is the one class of ChestX-ray14 that none of the datasets has annotated.
+    assert set(official["chestxray14"]) - ours == {"hernia"}
+    assert set(official["chexpert5"]) <= ours
+
+
+def test_other_findings_are_asked_by_their_name_in_lower_case() -> None:
+    assert [class_name(finding) for finding in ("Pleural Thickening", "Mass", "Enlarged PA", "COVID-19")] == [
+        "pleural thicken",
+        "lung mass",
+        "enlarged pa",
+        "covid-19",
+    ]
+
+
+# A plain rebuild of the official modules, with a BERT of one layer.
+
+
+@pytest.fixture(autouse=True)
+def bert_of_one_layer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "official" not in request.fixturenames:
+        monkeypatch.setattr(_kebert, "bert_base", small_bert)
+
+
+@pytest.fixture(scope="module")
+def text() -> nn.Module:
+    torch.manual_seed(0)
+    return varied(Text())
+
+
+@pytest.fixture(scope="module")
+def decoder() -> nn.Module:
+    torch.manual_seed(1)
+    return varied(Decoder())
+
+
+ENCODERS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "stride 32": (lambda: ResNetEncoder(-2), "ResNet-50, stride 32"),
+    "stride 16": (lambda: ResNetEncoder(-3), "ResNet-50, stride 16"),
+    "DenseNet": (DenseEncoder, "DenseNet-121, stride 32"),
+    "ViT": (lambda: ViTEncoder(64), "ViT-B/16 of 64 pixels"),
+}
+IDS = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0], [101, 30, 31, 102, 0], [101, 40, 41, 102, 0]])
+MASK = (IDS != 0).long()
+IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.fixture(scope="module", params=ENCODERS)
+def rebuilt(request: pytest.FixtureRequest) -> tuple[nn.Module, str]:
+    torch.manual_seed(2)
+    build, name = ENCODERS[request.param]
+    return varied(build()), name
+
+
+@pytest.fixture(scope="module")
+def content(text: nn.Module, decoder: nn.Module) -> dict[str, Any]:
+    """What a file with the released encoder holds."""
+    torch.manual_seed(2)
+    return sections(varied(ResNetEncoder(-2)), text, decoder)
+
+
+def test_every_encoder_agrees_with_a_plain_rebuild(
+    rebuilt: tuple[nn.Module, str], text: nn.Module, decoder: nn.Module, tmp_path: Path
+) -> None:
+    image_encoder, name = rebuilt
+    checkpoint = write(tmp_path, sections(image_encoder, text, decoder))
+    model = KAD(checkpoint=checkpoint, image_size=64)
+    tokens = image_encoder(IMAGES)
+    side = int(tokens.shape[1] ** 0.5)
+    logits, attention = decoder(tokens, text(IDS, MASK))
+
+    output = model(IMAGES, model.encode_tokens(IDS, MASK))
+    assert largest(output.logits, logits[..., 1] - logits[..., 0]) < 1e-5
+    assert largest(output.probabilities, logits.softmax(-1)[..., 1]) < 2e-6
+    maps = attention.unflatten(-1, (side, side))
+    assert largest(output.saliency, maps[3].mean(dim=1)) < 1e-6
+    # Maps of single layers and heads differ from one another by far more than that.
+    assert float(maps.flatten(0, 0).std(dim=(0, 2)).mean()) > 1e-4
+    model.layers, model.heads = [0, 2], [1, 3]
+    assert largest(model(IMAGES, text(IDS, MASK)).saliency, maps[[0, 2]][:, :, [1, 3]].mean(dim=(0, 2))) < 1e-6
+
+    model.findings, model.prompts = ("Edema", "Mass"), [["edema"], ["lung mass"]]
+    provenance = model.provenance()
+    assert provenance["image_encoder"] == name
+    assert provenance["saliency"] == {"kind": "cross-attention", "layers": [0, 2], "heads": [1, 3]}
+    assert provenance["prompts"] == {"Edema": ["edema"], "Mass": ["lung mass"]}
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    assert not model.training
+
+
+def test_a_vit_takes_images_of_another_size() -> None:
+    plain = varied(ViTEncoder(32))
+    # Position embeddings that are everywhere the same stay so, whatever the size they are interpolated to.
+    plain.vit.positional_embedding.pos_embedding[:, 1:] = 0.25
+    tensors = with_timm_names({f"image_encoder.{name}": tensor for name, tensor in plain.state_dict().items()})
+    network = ViTB16(side_of(tensors), final_norm=False).eval()
+    fitting = without(tensors, "image_encoder.norm.").items()
+    network.load_state_dict({name.removeprefix("image_encoder."): tensor for name, tensor in fitting})
+    images = torch.randn(1, 3, 48, 64)
+    embedding = plain.vit.positional_embedding.pos_embedding
+    plain.vit.positional_embedding.pos_embedding.data = torch.cat([embedding, embedding[:, 1:].repeat(1, 2, 1)], dim=1)
+    with torch.no_grad():
+        tokens = network(images)
+    assert tokens.shape == (1, 3, 4, 768)
+    assert largest(tokens.flatten(1, 2), plain(images)) < 1e-4
+
+
+@pytest.fixture(scope="module")
+def released(content: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[KAD]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_kebert, "bert_base", small_bert)
+        yield KAD(checkpoint=write(tmp_path_factory.mktemp("released"), content))
+
+
+def score(model: KAD) -> Tensor:
+    return model(IMAGES, model.encode_tokens(IDS, MASK)).logits
+
+
+def without(tensors: dict[str, Tensor], *beginnings: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(beginnings)}
+
+
+@pytest.mark.parametrize("layout", ["module.", "one name of each pair", "the other names", "older transformers"])
+def test_files_of_other_layouts_load_the_same(
+    layout: str, content: dict[str, Any], released: KAD, tmp_path: Path
+) -> None:
+    tensors = flat(content)
+    if layout == "module.":
+        parts = {
+            section: {f"module.{name}": tensor for name, tensor in content[section].items()}
+            for section in ("image_encoder", "text_encoder", "model")
+        }
+        checkpoint = write(tmp_path, parts)
+    else:
+        if layout == "one name of each pair":
+            tensors = without(tensors, "image_encoder.resnet.", "model.decoder_norm.")
+            tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("num_batches_tracked")}
+        elif layout == "the other names":
+            tensors = without(tensors, "image_encoder.res_features.", "model.decoder.norm.")
+        else:
+            tensors["text_encoder.bert_model.embeddings.position_ids"] = torch.arange(512)[None]
+        checkpoint = str(tmp_path / "kad.safetensors")
+        save_file(tensors, checkpoint)
+    assert torch.equal(score(KAD(checkpoint=checkpoint)), score(released))
+
+
+def test_of_two_names_the_one_counts_that_official_modules_read_last(
+    content: dict[str, Any], released: KAD, tmp_path: Path
+) -> None:
+    tensors = flat(content)
+    for name in tensors:
+        if name.startswith(("image_encoder.resnet.", "model.decoder_norm.")) and tensors[name].is_floating_point():
+            tensors[name] = torch.full_like(tensors[name], torch.nan)
+    path = tmp_path / "kad.safetensors"
+    save_file(tensors, path)
+    assert torch.equal(score(KAD(checkpoint=str(path))), score(released))
+
+
+def test_of_two_names_of_a_vit_the_official_one_counts() -> None:
+    one, other = torch.ones(3), torch.zeros(3)
+    pairs = {
+        "class_token": (other, one),
+        "patch_embedding.bias": (one, other),
+        "transformer.blocks.3.proj.bias": (one, other),
+    }
+    tensors = {f"image_encoder.{name}": plain for name, (plain, _) in pairs.items()}
+    tensors |= {f"image_encoder.vit.{name}": behind for name, (_, behind) in pairs.items()}
+    for given in (tensors, dict(reversed(tensors.items()))):
+        renamed = with_timm_names(given)
+        assert {name.removeprefix("image_encoder.") for name in renamed} == {
+            "cls_token",
+            "patch_embed.proj.bias",
+            "blocks.3.attn.proj.bias",
+        }
+        assert all(tensor is one for tensor in renamed.values())
+
+
+def test_its_own_weights_make_a_file_that_loads(text: nn.Module, decoder: nn.Module, tmp_path: Path) -> None:
+    model = KAD(checkpoint=write(tmp_path, sections(varied(ViTEncoder(32)), text, decoder)))
+    path = tmp_path / "clean.safetensors"
+    save_file(model.state_dict(), path)
+    assert torch.equal(score(KAD(checkpoint=str(path))), score(model))
+
+
+def misfit(tensors: dict[str, Tensor], tmp_path: Path) -> str:
+    path = tmp_path / "kad.safetensors"
+    save_file(tensors, path)
+    with pytest.raises(UserError) as caught:
+        KAD(checkpoint=str(path))
+    return str(caught.value)
+
+
+def test_a_misfit_says_what_is_wrong(content: dict[str, Any], tmp_path: Path) -> None:
+    tensors = flat(content)
+    odd = without(tensors, "model.mlp_head.0.bias", "text_encoder.bert_model.pooler.")
+    odd |= {"model.extra": torch.zeros(1), "text_encoder.mlp_embed.2.bias": torch.zeros(512)}
+    says = misfit(odd, tmp_path)
+    assert "3 missing (text_encoder.bert_model.pooler.dense.weight" in says
+    assert "1 unexpected (model.extra)" in says
+    assert "1 of another shape (text_encoder.mlp_embed.2.bias (512,) instead of (768,))" in says
+    # The 224-pixel encoder on the weights of the other one.
+    swapped = {**tensors, "image_encoder.res_l1.weight": torch.zeros(1024, 1024)}
+    assert "image_encoder.res_l1.bias (2048,) instead of (1024,)" in misfit(swapped, tmp_path)
+
+
+def test_vision_transformers_of_other_models_are_refused(text: nn.Module, decoder: nn.Module, tmp_path: Path) -> None:
+    content = sections(nn.Module(), text, decoder)
+    content["image_encoder"] = {"patch_embed.proj.weight": torch.zeros(768, 3, 16, 16), "norm.weight": torch.ones(768)}
+    assert "1 unexpected (image_encoder.norm.weight)" in misfit(flat(content), tmp_path)
+
+
+def test_a_checkpoint_is_asked_for() -> None:
+    with pytest.raises(UserError, match=r"best_valid\.pt"):
+        KAD()
+    with pytest.raises(UserError, match="does not exist"):
+        KAD(checkpoint="nowhere.pt")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"image_size": 240}, "multiple of 32"),
+        ({"image_size": 0}, "multiple of 32"),
+        ({"layers": [4]}, "from 0 to 3"),
+        ({"layers": [-1]}, "from 0 to 3"),
+        ({"layers": []}, "from 0 to 3"),
+        ({"layers": [1, 1]}, "different numbers"),
+        ({"layers": "first"}, "from 0 to 3"),
+        ({"heads": [0, 4]}, "there are 4 heads"),
+    ],
+)
+def test_options_out_of_range_are_told(options: dict[str, Any], says: str, released: KAD) -> None:
+    with pytest.raises(UserError, match=says) as caught:
+        KAD(checkpoint=str(released.checkpoint), **options)
+    assert caught.value.exit_status == 2
+
+
+def test_the_input_is_a_square_of_the_given_size(released: KAD) -> None:
+    image = np.arange(30 * 50, dtype=np.uint8).reshape(30, 50)
+    pixels, view = released.preprocessing(image)
+    assert pixels.shape == (3, 224, 224)
+    assert view == (0.0, 0.0, 1.0, 1.0)
+    larger = KAD(checkpoint=str(released.checkpoint), image_size=512, prompts="phrase")
+    assert larger.preprocessing(image)[0].shape == (3, 512, 512)
+    assert larger.prompts_of("ILD") == ["interstitial lung disease"]
+
+
+def test_layers_and_heads_are_chosen_by_options(released: KAD) -> None:
+    assert (released.layers, released.heads) == ([3], [0, 1, 2, 3])
+    model = KAD(checkpoint=str(released.checkpoint), layers=[0, 1], heads=[2])
+    assert (model.layers, model.heads) == ([0, 1], [2])
+
+
+def test_padding_and_the_order_of_findings_change_nothing_but_other_findings_do(released: KAD) -> None:
+    queries = released.encode_tokens(IDS, MASK)
+    longer = torch.nn.functional.pad(IDS, (0, 20)), torch.nn.functional.pad(MASK, (0, 20))
+    assert largest(released.encode_tokens(*longer), queries) < 1e-6
+    assert torch.equal(released.encode_tokens(IDS), queries)
+    output, order = released(IMAGES, queries), [2, 0, 3, 1]
+    turned = released(IMAGES, queries[order])
+    assert largest(turned.logits, output.logits[:, order]) < 1e-5
+    assert largest(turned.saliency, output.saliency[:, order]) < 1e-6
+    assert largest(released(IMAGES, queries[:2]).logits, output.logits[:, :2]) > 1e-4
+
+
+def test_maps_are_distributions_over_the_image(released: KAD) -> None:
+    saliency = released(IMAGES, released.encode_tokens(IDS)).saliency
+    assert saliency.shape == (2, 4, 2, 2)
+    assert (saliency >= 0).all()
+    assert largest(saliency.sum(dim=(-1, -2)), torch.ones(2, 4)) < 1e-6
+
+
+def test_images_of_a_batch_do_not_see_one_another(released: KAD) -> None:
+    queries = released.encode_tokens(IDS)
+    together, alone = released(IMAGES, queries), released(IMAGES[1:], queries)
+    assert largest(together.logits[1:], alone.logits) < 1e-5
+    assert largest(together.saliency[1:], alone.saliency) < 1e-6
+
+
+@pytest.mark.parametrize("precision", ["autocast", "bfloat16"])
+def test_half_precision_stays_near(precision: str, released: KAD) -> None:
+    expected = released(IMAGES, released.encode_tokens(IDS))
+    if precision == "autocast":
+        with torch.autocast("cpu", torch.bfloat16):
+            output = released(IMAGES, released.encode_tokens(IDS))
+    else:
+        model = copy.deepcopy(released).bfloat16()
+        output = model(IMAGES.bfloat16(), model.encode_tokens(IDS))
+    assert output.logits.dtype == output.probabilities.dtype == output.saliency.dtype == torch.float32
+    assert largest(output.logits, expected.logits) < 0.1
+    assert largest(output.saliency, expected.saliency) < 0.05
+
+
+@pytest.fixture
+def tokenizer_folder(tmp_path: Path) -> Path:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "edema", "lung", "mass", "nod", "##ule"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True})
+    )
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": len(words)}))
+    return tmp_path
+
+
+def test_prompts_are_tokenised_with_the_tokeniser_of_a_folder(released: KAD, tokenizer_folder: Path) -> None:
+    released.tokenizer_source = str(tokenizer_folder)
+    prompts = [released.default_prompts(finding) for finding in ("Edema", "Mass", "Nodule")]
+    assert prompts == [["edema"], ["lung mass"], ["lung nodule"]]
+    ids = torch.tensor([[2, 5, 3, 0, 0], [2, 6, 7, 3, 0], [2, 6, 8, 9, 3]])
+    assert largest(released.encode_prompts(prompts), released.encode_tokens(ids)) < 1e-6
+    # A class may have several texts, and another number than its neighbour.
+    ragged = released.encode_prompts([["Edema", "lung mass"], ["lung nodule"]])
+    queries = released.encode_tokens(ids)
+    assert largest(ragged, torch.stack([queries[:2].mean(dim=0), queries[2]])) < 1e-6
+
+
+def test_a_prompt_that_would_be_cut_off_is_told(released: KAD, tokenizer_folder: Path) -> None:
+    released.tokenizer_source = str(tokenizer_folder)
+    # [CLS] and [SEP] count too.
+    assert released.encode_prompts([["lung " * 254]]).shape == (1, 768)
+    with pytest.raises(UserError, match="longer than the 256 tokens that kad reads"):
+        released.encode_prompts([["mass"], ["edema", "lung " * 255]])
+
+
+def test_encoded_prompts_depend_on_weights_and_tokens(released: KAD, tokenizer_folder: Path) -> None:
+    released.tokenizer_source = str(tokenizer_folder)
+    released.prompts = [["edema"], ["lung mass"]]
+    depends_on = released.queries_depend_on()
+    assert [ids[:4] for ids in depends_on["token_ids"]] == [[2, 5, 3, 0], [2, 6, 7, 3]]
+    digest = hashlib.sha256(released.checkpoint.read_bytes()).hexdigest()
+    assert depends_on["checkpoint_sha256"] == digest
+    json.dumps(depends_on)
+
+
+def test_token_ids_of_no_use_are_told(released: KAD) -> None:
+    with pytest.raises(UserError, match="of one shape"):
+        released.encode_tokens(IDS, MASK[:, :3])
+    with pytest.raises(UserError, match=r"\(C, L\) or \(C, K, L\)"):
+        released.encode_tokens(IDS[0])
+    with pytest.raises(UserError, match="Class 1 has no text"):
+        released.encode_tokens(IDS, MASK * torch.tensor([1, 0, 1, 1])[:, None])

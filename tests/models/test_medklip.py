@@ -1,0 +1,323 @@
+"""MedKLIP against its authors' numbers, and against a second, plain implementation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from book_reference import (
+    PARITY,
+    images_of,
+    largest,
+    medklip,
+    official_shapes,
+    official_weights,
+    tokens_of,
+    write_book,
+    write_official,
+    write_small_bert,
+)
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+
+from xbench.errors import UserError
+from xbench.findings import FINDINGS
+from xbench.models._book import OFFICIAL_ENTRIES, entry_of
+from xbench.models.medklip import MedKLIP
+from xbench.prompts import wording, wordings
+
+HERE = PARITY / "medklip"
+needs_vectors = pytest.mark.skipif(not HERE.is_dir(), reason="needs the golden vectors beside the repository")
+
+# From the golden vectors' first case.
+LOGITS = [
+    [0.9501662, 0.86873794, 1.0171127, 1.2235767, 0.6411816],
+    [0.94640684, 0.86418664, 1.0105643, 1.2201542, 0.6355603],
+]
+PROBABILITIES = [
+    [0.7211486, 0.70448303, 0.7344098, 0.7726924, 0.65502053],
+    [0.720392, 0.70353466, 0.73313063, 0.77209073, 0.65374917],
+]
+# Image 1, prompt 2, row 5.
+MAP_ROW = [0.00477847, 0.00488803, 0.00490499, 0.0049372, 0.0051761, 0.00505202, 0.00550227]
+MAP_ROW += [0.00519909, 0.0052367, 0.00519957, 0.00514638, 0.00519983, 0.00519426, 0.00510658]
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, Tensor]:
+    return official_weights("medklip")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(weights: dict[str, Tensor]) -> Iterator[str]:
+    with TemporaryDirectory() as folder:
+        yield write_official(weights, Path(folder))
+
+
+@pytest.fixture(scope="module")
+def golden_model(checkpoint: str, golden_bert: str) -> MedKLIP:
+    return MedKLIP(checkpoint, golden_bert)
+
+
+@pytest.fixture(scope="module")
+def small_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_small_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: str, small_bert: str) -> MedKLIP:
+    return MedKLIP(checkpoint, small_bert)
+
+
+def queries_of(count: int) -> Tensor:
+    return torch.randn(count, 1, 256, generator=torch.Generator().manual_seed(count))
+
+
+# The authors' numbers
+
+
+def test_golden_numbers(golden_model: MedKLIP) -> None:
+    queries = golden_model.encode_tokens(*tokens_of("medklip/public/0/disease", 5))
+    output = golden_model(images_of("medklip/public/0", 2), queries)
+    assert largest(output.logits, LOGITS) < 1e-5
+    assert largest(output.probabilities, PROBABILITIES) < 3e-6
+    assert largest(output.saliency[1, 2, 5], MAP_ROW) < 1e-7
+
+
+@needs_vectors
+@pytest.mark.parametrize(("case", "images", "prompts"), [(0, 2, 5), (1, 1, 75)])
+def test_golden_vectors(golden_model: MedKLIP, case: int, images: int, prompts: int) -> None:
+    golden = {
+        name.removeprefix(f"case{case}/"): array
+        for name, array in np.load(HERE / "golden.npz").items()
+        if name.startswith(f"case{case}/")
+    }
+    ids, mask = tokens_of(f"medklip/public/{case}/disease", prompts)
+    np.testing.assert_array_equal(ids, golden["disease_book/input_ids"])
+    np.testing.assert_array_equal(mask, golden["disease_book/attention_mask"])
+    # Some of the 75 will do: encoded one by one, or in whatever company, prompts do not influence each other.
+    rows = slice(0, prompts, prompts // 5)
+    queries = torch.from_numpy(golden["query_embeddings"])[:, None].clone()
+    encoded = golden_model.encode_tokens(ids[rows], mask[rows])
+    assert largest(encoded, queries[rows]) < 3e-5
+    queries[rows] = encoded
+    pixels = images_of(f"medklip/public/{case}", images)
+    tokens = golden_model.model.image_tokens(pixels)
+    assert largest(tokens.flatten(2).transpose(1, 2), golden["image_features"]) < 3e-5
+    output = golden_model(pixels, queries)
+    assert largest(output.logits, golden["logits"][..., 1] - golden["logits"][..., 0]) < 1e-5
+    assert largest(output.probabilities, golden["probabilities"]) < 3e-6
+    assert largest(output.saliency, golden["maps"]) < 1e-7
+    every_layer = golden_model.layers
+    for layer in range(4):
+        golden_model.layers = [layer]
+        assert largest(golden_model(pixels, queries).saliency, golden["maps_per_layer"][:, layer]) < 1e-7
+    golden_model.layers = every_layer
+
+
+@needs_vectors
+def test_columns_are_those_of_the_chestxray14_script() -> None:
+    golden = np.load(HERE / "golden.npz")
+    book = {name: [""] for name in OFFICIAL_ENTRIES}
+    in_order = ["Atelectasis", "Cardiomegaly", "Pleural Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"]
+    in_order += ["Pneumothorax", "Consolidation", "Edema", "Emphysema", "Pulmonary Fibrosis", "Pleural Thickening"]
+    columns = [OFFICIAL_ENTRIES.index(str(entry_of(finding, book))) for finding in in_order]
+    # The script's last is hernia, which no dataset here annotates.
+    np.testing.assert_array_equal(
+        golden["case1/probabilities"][:, columns], golden["case1/probabilities_cxr14"][:, :13]
+    )
+
+
+@needs_vectors
+@pytest.mark.parametrize(("case", "equalise"), [("png_grey", False), ("rsna_dicom", True)])
+def test_golden_preprocessing(checkpoint: str, case: str, equalise: bool) -> None:
+    golden = np.load(HERE / "preprocess.npz")
+    preprocessing = MedKLIP(checkpoint, equalise=equalise).preprocessing
+    pixels = golden[f"{case}/pixels"]
+    np.testing.assert_array_equal(preprocessing.pixels(pixels)[0], golden[f"{case}/resized"])
+    tensor, view = preprocessing(pixels)
+    assert largest(tensor[:, ::8, ::8], golden[f"{case}/tensor_every_8"]) < 1e-6
+    assert view == (0, 0, 1, 1)
+
+
+@needs_vectors
+def test_reference_has_the_shapes_of_the_manifest() -> None:
+    listed = json.loads((HERE / "manifest.json").read_text())["parameters"]
+    assert official_shapes("medklip") == {name: tuple(entry["shape"]) for name, entry in listed.items()}
+
+
+# A second implementation
+
+
+@pytest.mark.parametrize("size", [224, 96])
+def test_against_plain_functions(weights: dict[str, Tensor], checkpoint: str, model: MedKLIP, size: int) -> None:
+    images, queries = images_of("plain", 2, size), queries_of(6)
+    logits, attention = medklip(weights, images, queries[:, 0])
+    output = model(images, queries)
+    assert largest(output.logits, logits[..., 1] - logits[..., 0]) < 1e-5
+    assert largest(output.probabilities, logits.softmax(dim=-1)[..., 1]) < 3e-6
+    side = size // 16
+    assert output.saliency.shape == (2, 6, side, side)
+    assert largest(output.saliency.flatten(2), attention.mean(dim=(1, 2))) < 1e-7
+    assert largest(output.saliency.sum(dim=(2, 3)), torch.ones(2, 6)) < 1e-5
+    chosen = MedKLIP(checkpoint, layers=[3, 1], heads=[2], image_size=size)
+    expected = (attention[:, 1, 2] + attention[:, 3, 2]) / 2
+    assert largest(chosen(images, queries).saliency.flatten(2), expected) < 1e-7
+
+
+def test_preprocessing_is_pillows(model: MedKLIP) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (150, 260)).astype(np.uint8)
+    resized = np.asarray(Image.fromarray(image).convert("RGB").resize((224, 224), Image.Resampling.BILINEAR))
+    tensor, _ = model.preprocessing(image)
+    for channel, (mean, std) in enumerate(((0.485, 0.229), (0.456, 0.224), (0.406, 0.225))):
+        assert largest(tensor[channel], np.float32((resized[..., channel] / 255 - mean) / std)) < 1e-6
+
+
+def test_prompts_see_each_other_but_images_do_not(model: MedKLIP) -> None:
+    images, queries = images_of("together", 3, 64), queries_of(5)
+    together = model(images, queries)
+    order = [3, 0, 4, 1, 2]
+    assert largest(model(images, queries[order]).logits, together.logits[:, order]) < 1e-5
+    assert largest(model(images[1:2], queries).logits, together.logits[1:2]) < 1e-5
+    assert largest(model(images[1:2], queries).saliency, together.saliency[1:2]) < 1e-7
+    assert largest(model(images, queries[:4]).logits, together.logits[:, :4]) > 1e-4
+
+
+def test_lower_precision_is_close(model: MedKLIP) -> None:
+    images, queries = images_of("precision", 2, 64), queries_of(5)
+    exact = model(images, queries)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = model(images, queries)
+    for name in ("logits", "probabilities", "saliency"):
+        assert getattr(rounded, name).dtype == torch.float32
+    assert largest(rounded.probabilities, exact.probabilities) < 0.01
+    assert largest(rounded.saliency, exact.saliency) < 0.01 * float(exact.saliency.max())
+
+
+def test_frozen(model: MedKLIP) -> None:
+    assert model.name == "medklip"
+    assert not any(module.training for module in model.model.modules())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+# Text
+
+
+def test_prompts_become_tokens(model: MedKLIP) -> None:
+    # [CLS] a large ##r heart , white: lower-cased, without [SEP].
+    ids = torch.zeros(2, 64, dtype=torch.int64)
+    ids[0, :7] = torch.tensor([2, 5, 9, 10, 6, 11, 8])
+    ids[1, :2] = torch.tensor([2, 1])
+    queries = model.encode_prompts([["A LARGER heart, white"], ["unheard"]])
+    assert queries.shape == (2, 1, 256)
+    assert largest(queries, model.encode_tokens(ids)) < 1e-5
+    assert largest(model.encode_tokens(ids[:, None], (ids != 0).long()[:, None]), queries) < 1e-5
+    with pytest.raises(UserError, match="takes 1 prompts per class, got 2"):
+        model.encode_prompts([["a", "heart"]])
+    with pytest.raises(UserError, match=r"\(C, L\), got \(2, 2, 32\)"):
+        model.encode_tokens(ids.reshape(2, 2, 32))
+    with pytest.raises(UserError, match=r"\(C, L\), got \(2, 64\) and \(2, 32\)"):
+        model.encode_tokens(ids, torch.ones(2, 32))
+
+
+def attached(model: MedKLIP, *findings: str) -> MedKLIP:
+    model.trainer = SimpleNamespace(datamodule=SimpleNamespace(findings=findings))  # type: ignore[assignment]
+    model.setup("test")
+    return model
+
+
+def score(model: MedKLIP, images: Tensor) -> Any:
+    return model.score(SimpleNamespace(images=images))  # type: ignore[arg-type]
+
+
+def test_own_book(checkpoint: str, small_bert: str) -> None:
+    model = attached(MedKLIP(checkpoint, small_bert), "Nodule", "Edema")
+    entries = [*wordings("references"), *wordings("findings")]
+    assert entries[:2] == ["Normal", "Clear Lungs"]
+    assert list(model.book.entries) == entries
+    assert model.prompts == [[wording("Nodule").description], [wording("Edema").description]]
+    model.on_test_start()
+    images = images_of("own", 2, 64)
+    every = model(images, model.encode_prompts([[wording(name).description] for name in entries]))
+    output = score(model, images)
+    columns = [entries.index("Nodule"), entries.index("Edema")]
+    assert torch.equal(output.logits, every.logits[:, columns])
+    assert torch.equal(output.probabilities, every.probabilities[:, columns])
+    assert torch.equal(output.saliency, every.saliency[:, columns])
+    provenance = model.provenance()
+    assert provenance["prompts"]["Edema"] == [wording("Edema").description]
+    assert provenance["book"] | {"entries": []} == {
+        "files": {},
+        "official": False,
+        "entries": [],
+        "columns": {"Nodule": "Nodule", "Edema": "Edema"},
+        "added": [],
+    }
+
+
+def test_official_book(checkpoint: str, small_bert: str, tmp_path: Path) -> None:
+    # The file as it is, with its misspelt name.
+    book = write_book(tmp_path / "observation explanation.json", renamed={"pneumonia": "eumonia"})
+    model = attached(MedKLIP(checkpoint, small_bert, book), *FINDINGS["vindr"], "Pneumonia")
+    assert list(model.book.entries)[:75] == list(OFFICIAL_ENTRIES)
+    added = ["Aortic Enlargement", "Clavicle Fracture", "Enlarged PA", "ILD", "Lung Cavity", "Lung Cyst"]
+    added += ["Mediastinal Shift", "Nodule/Mass", "Other Lesion", "Rib Fracture"]
+    assert sorted(list(model.book.entries)[75:]) == sorted(model.book.added) == added
+    prompts = dict(zip(model.findings, model.prompts, strict=True))
+    assert prompts["Pneumonia"] == ["eumonia at 20"]
+    assert prompts["Pulmonary Fibrosis"] == ["tail_abnorm_obs at 73"]
+    assert prompts["Rib Fracture"] == [wording("Rib Fracture").description]
+    model.on_test_start()
+    assert model.queries.shape == (85, 1, 256)
+    output = score(model, images_of("official", 1, 64))
+    every = model(images_of("official", 1, 64), model.queries)
+    assert torch.equal(output.logits[:, -1], every.logits[:, 20])
+    provenance = model.provenance()
+    assert provenance["book"]["official"] and provenance["book"]["added"] == list(model.book.added)
+    assert provenance["book"]["files"] == {book: hashlib.sha256(Path(book).read_bytes()).hexdigest()}
+    assert provenance["saliency"] == {"kind": "cross-attention", "layers": [0, 1, 2, 3], "heads": [0, 1, 2, 3]}
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": [4]}, r"layers \[4\].*from 0 to 3"),
+        ({"layers": []}, "layers"),
+        ({"heads": [1, 1]}, "heads"),
+        ({"image_size": 100}, "multiple of 16"),
+        ({"book": "absent.json"}, r"absent\.json cannot be read"),
+    ],
+)
+def test_options_out_of_range(checkpoint: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        MedKLIP(checkpoint, **options)
+
+
+def test_checkpoint_must_be_given_and_fit(weights: dict[str, Tensor], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--model\.checkpoint FILE.*MediaBrain-SJTU/MedKLIP.*no licence"):
+        MedKLIP()
+    save_file(weights, tmp_path / "flat.safetensors")
+    assert torch.equal(MedKLIP(str(tmp_path / "flat.safetensors")).model.res_l2.weight, weights["res_l2.weight"])
+    for change, message in (
+        ({"classifier.bias": None}, r"1 missing \(classifier\.bias\)"),
+        ({"extra": torch.zeros(1)}, r"1 unexpected \(extra\)"),
+        ({"classifier.weight": torch.zeros(2, 2304)}, r"1 of another shape \(classifier\.weight \(2, 2304\) instead"),
+    ):
+        changed = {name: tensor for name, tensor in (weights | change).items() if tensor is not None}
+        with pytest.raises(UserError, match=rf"do not fit MedKLIP: {message}"):
+            MedKLIP(write_official(changed, tmp_path))
+    with pytest.raises(UserError, match="They look like those of MAVL"):
+        names = official_shapes("mavl")
+        MedKLIP(write_official({name: torch.zeros(()).expand(shape) for name, shape in names.items()}, tmp_path))

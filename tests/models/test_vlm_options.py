@@ -1,0 +1,163 @@
+"""The options that every vision-language model has."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from xbench.errors import UserError
+from xbench.models.base import VLM
+from xbench.preprocessing import Preprocessing, stretch
+from xbench.prompts import ASPECTS, wording
+from xbench.types import ModelOutput
+
+
+class Tiny(VLM):
+    """A convolution for images and a checksum for prompts."""
+
+    def __init__(self, identity: str | None = "weights-1", **options: Any) -> None:
+        super().__init__(**options)
+        self.preprocessing = Preprocessing(stretch((8, 8)))
+        torch.manual_seed(0)
+        self.tower = torch.nn.Conv2d(3, 4, 2, 2).requires_grad_(False)
+        self.identity = identity
+        self.calls = 0
+
+    def default_prompts(self, finding: str) -> list[str]:
+        return [f"official {finding}"]
+
+    def queries_depend_on(self) -> dict[str, Any] | None:
+        return None if self.identity is None else {"weights": self.identity}
+
+    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        self.calls += 1
+        rows = [[zlib.crc32(f"{k}{text}".encode()) / 2**32 for k in range(4)] for (text, *_) in prompts]
+        return torch.tensor(rows)
+
+    def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
+        saliency = torch.einsum("bdhw,cd->bchw", self.tower(images), queries)
+        logits = saliency.mean((2, 3))
+        return ModelOutput(logits, logits.sigmoid(), saliency)
+
+
+def started(findings: tuple[str, ...] = ("Nodule", "Pleural Effusion"), **options: Any) -> Tiny:
+    model = Tiny(**options)
+    # As the trainer does before a run.
+    model._trainer = SimpleNamespace(datamodule=SimpleNamespace(findings=findings))  # type: ignore[assignment]
+    model.setup("test")
+    model.on_test_start()
+    return model
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XBENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "queries"
+
+
+def test_the_official_words_are_the_default():
+    assert started().prompts == [["official Nodule"], ["official Pleural Effusion"]]
+
+
+def test_a_style_of_the_package():
+    model = started(prompts="description")
+    assert model.prompts == [[wording(finding).description] for finding in model.findings]
+    assert model.provenance()["prompt_source"] == "description"
+    assert [len(texts) for texts in started(prompts="aspects").prompts] == [len(ASPECTS)] * 2
+
+
+def test_a_file_of_prompts_by_any_spelling(tmp_path):
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps({"effusion": "fluid", "nodule": ["a spot", "a coin"], "Nobody's finding": "?"}))
+    assert started(prompts=str(path)).prompts == [["a spot", "a coin"], ["fluid"]]
+
+
+def test_a_finding_that_the_file_lacks(tmp_path):
+    path = tmp_path / "prompts.yaml"
+    path.write_text("Nodule: a spot\n")
+    with pytest.raises(UserError, match="no prompt for Pleural Effusion"):
+        started(prompts=str(path))
+
+
+def test_a_finding_that_the_file_words_twice(tmp_path):
+    path = tmp_path / "prompts.yaml"
+    path.write_text("Effusion: fluid\nPleural effusion: more fluid\n")
+    with pytest.raises(UserError, match="twice"):
+        Tiny(prompts=str(path))
+
+
+def test_a_wrong_file_is_found_at_once(tmp_path):
+    with pytest.raises(UserError, match=r"no\.yaml"):
+        Tiny(prompts=str(tmp_path / "no.yaml"))
+
+
+# Encoded prompts on disk
+
+
+def test_prompts_are_encoded_once(cache):
+    first, second = started(), started()
+    assert (first.calls, second.calls) == (1, 0)
+    assert torch.equal(first.queries, second.queries)
+    assert len([*cache.iterdir()]) == 1
+
+
+@pytest.mark.parametrize(
+    "change", [{"prompts": "phrase"}, {"identity": "weights-2"}, {"findings": ("Pleural Effusion", "Nodule")}]
+)
+def test_whatever_they_depend_on_makes_them_new(change):
+    started()
+    assert started(**change).calls == 1
+
+
+def test_other_code_makes_them_new(monkeypatch):
+    started()
+    monkeypatch.setattr("xbench.models._kept_queries._source", lambda: "other")
+    assert started().calls == 1
+
+
+@pytest.mark.parametrize("options", [{"cache_queries": False}, {"identity": None}])
+def test_nothing_is_kept_unasked_or_on_a_guess(cache, options):
+    assert started(**options).calls == 1
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-40], lambda content: b"nonsense", lambda content: b""])
+def test_a_damaged_file_is_made_again(cache, damage):
+    expected = started().queries
+    (file,) = cache.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    again = started()
+    assert again.calls == 1
+    assert torch.equal(again.queries, expected)
+    assert started().calls == 0
+
+
+def test_a_disk_that_cannot_be_written_costs_time_alone(cache):
+    cache.parent.mkdir()
+    cache.write_text("a file where a folder should be")
+    assert started().calls == started().calls == 1
+
+
+# Layout and compilation
+
+
+def test_channels_last_changes_nothing_but_the_layout():
+    images = torch.randn(2, 3, 8, 8)
+    plain, turned = started(), started(channels_last=True)
+    batch = SimpleNamespace(images=images)
+    torch.testing.assert_close(turned.score(batch).saliency, plain.score(batch).saliency)  # type: ignore[arg-type]
+    assert turned.tower.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_compiled_models_say_the_same():
+    batch = SimpleNamespace(images=torch.randn(2, 3, 8, 8))
+    plain, compiled = started().score(batch), started(compile=True).score(batch)  # type: ignore[arg-type]
+    torch.testing.assert_close(compiled.logits, plain.logits)
+    torch.testing.assert_close(compiled.saliency, plain.saliency)

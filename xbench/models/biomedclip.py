@@ -1,0 +1,186 @@
+"""BiomedCLIP: a vision transformer and PubMedBERT, trained on figures and captions of biomedical articles.
+
+S. Zhang et al., "BiomedCLIP: a multimodal biomedical foundation model pretrained from fifteen million scientific
+image-text pairs", 2023. Score and maps are those of `xbench.models.clip`.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import transformers
+from open_clip.pretrained import download_pretrained_from_hf
+from open_clip.tokenizer import HFTokenizer
+
+from xbench.errors import UserError
+from xbench.models._open_clip import first_line, load_configured, read_config, weights_in
+from xbench.models.clip import OpenCLIP, ResizeMode
+from xbench.models.dense import Saliency
+
+__all__ = ["BiomedCLIP"]
+
+_HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
+
+# The repository has had two names.
+_TEXT_ENCODERS = (
+    "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract",
+    "microsoft/BiomedNLP-PubMedBERT-base-uncased-abstract",
+)
+_TEXT_ENCODER = _TEXT_ENCODERS[0]
+
+# What the authors' open_clip_config.json says; mean, standard deviation and resizing are open_clip's own.
+_MODEL: dict[str, Any] = {
+    "embed_dim": 512,
+    "vision_cfg": {
+        "timm_model_name": "vit_base_patch16_224",
+        "timm_model_pretrained": False,
+        "timm_pool": "",
+        "timm_proj": "linear",
+        "image_size": 224,
+    },
+    "text_cfg": {
+        "hf_model_name": _TEXT_ENCODER,
+        "hf_tokenizer_name": _TEXT_ENCODER,
+        "hf_proj_type": "mlp",
+        "hf_pooler_type": "cls_last_hidden_state_pooler",
+        "context_length": 256,
+    },
+}
+
+
+class BiomedCLIP(OpenCLIP):
+    """BiomedCLIP through open_clip.
+
+    Every finding gets a pair of prompts, present and absent, that begin as the authors' do ("this is a photo of"): its
+    logit is the difference of the two scaled cosines, its probability their softmax.
+
+    Args:
+        checkpoint: File of the authors' weights (open_clip_pytorch_model.bin, or as .safetensors), or a folder in the
+            layout of open_clip, with or without `local-dir:` before it: weights, open_clip_config.json and files of
+            the tokeniser. Without, the weights are fetched from the Hugging Face hub.
+        text_encoder: Folder, or name on the Hugging Face hub, of a BERT's config.json and tokeniser; its weights are
+            in the checkpoint. By default what the folder of the checkpoint has, or else the authors': the
+            configuration is known here, the tokeniser is fetched when prompts are encoded.
+        templates: Present and absent prompt, each with `{finding}`.
+        resize_mode: As for `xbench.models.clip.CLIP`.
+        image_size: Likewise.
+        saliency: Likewise.
+        **options: Likewise.
+
+    Raises:
+        UserError: Weights that cannot be had, read or fitted, or a size that 16 does not divide.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        text_encoder: str | None = None,
+        templates: tuple[str, str] = (
+            "this is a photo of a chest x-ray showing {finding}",
+            "this is a photo of a chest x-ray without {finding}",
+        ),
+        resize_mode: ResizeMode | None = None,
+        image_size: int | None = None,
+        saliency: Saliency = "patch",
+        **options: Any,
+    ) -> None:
+        place = Path((checkpoint or "").removeprefix("local-dir:")).expanduser()
+        folder = place if checkpoint and place.is_dir() else None
+        if checkpoint:
+            path = place if folder is None else weights_in(folder, f"--model.checkpoint {folder}")
+        else:
+            path = _fetch()
+        config = _config(folder)
+        text = config["model_cfg"]["text_cfg"]
+        advice = "Give --model.checkpoint the file that the authors of BiomedCLIP released."
+        with tempfile.TemporaryDirectory() as bert:
+            text["hf_model_name"] = _text_config(text_encoder, text["hf_model_name"], folder, bert)
+            loaded = load_configured(_HUB, config, path, image_size, advice)
+        super().__init__(loaded, templates, resize_mode, saliency, **options)
+        self.text_encoder = _tokenizer_source(text_encoder, text, folder)
+        self._context_length = text["context_length"]
+
+    def provenance(self) -> dict[str, Any]:
+        """Return where the tokeniser comes from, beside what every model of open_clip tells."""
+        return {"text_encoder": self.text_encoder, **super().provenance()}
+
+    def _load_tokenizer(self) -> Any:
+        try:
+            tokenizer = HFTokenizer(self.text_encoder, context_length=self._context_length)
+        except (OSError, ValueError, RuntimeError, ImportError, TypeError) as error:
+            raise UserError(
+                f"The tokeniser of {self.text_encoder} cannot be loaded ({first_line(error)}). Without a network, give "
+                f"--model.text_encoder a folder with the files of {_TEXT_ENCODER}: vocab.txt, tokenizer_config.json "
+                "and config.json."
+            ) from error
+        known, expected = len(tokenizer.tokenizer), self.model.text.config.vocab_size
+        if known != expected:
+            raise UserError(
+                f"The tokeniser of {self.text_encoder} knows {known} tokens, and BiomedCLIP was trained with "
+                f"{expected}: give --model.text_encoder the files of {_TEXT_ENCODER}."
+            )
+        return tokenizer
+
+
+def _fetch() -> Path:
+    """Return the authors' file of weights, downloaded if need be."""
+    try:
+        return Path(download_pretrained_from_hf(_HUB.removeprefix("hf-hub:")))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"The weights of BiomedCLIP could not be downloaded ({first_line(error)}). Fetch "
+            f"open_clip_pytorch_model.bin from huggingface.co/{_HUB.removeprefix('hf-hub:')} where there is a network "
+            "and give --model.checkpoint FILE."
+        ) from error
+
+
+def _config(folder: Path | None) -> dict[str, Any]:
+    """Return the configuration: that of the folder, or the one that belongs to the authors' weights."""
+    if folder is None or not (folder / "open_clip_config.json").is_file():
+        return {"model_cfg": copy.deepcopy(_MODEL), "preprocess_cfg": {}}
+    config = read_config(folder, f"--model.checkpoint {folder}")
+    text = config["model_cfg"].get("text_cfg", {})
+    if not {"hf_model_name", "context_length"} <= text.keys():
+        raise UserError(
+            f"--model.checkpoint {folder}: its open_clip_config.json is not that of a BiomedCLIP, whose text_cfg names "
+            "a BERT (hf_model_name) and a context_length. Other models of open_clip are run by xbench.models.clip.CLIP "
+            f"with --model.architecture local-dir:{folder}.",
+            exit_status=2,
+        )
+    return config
+
+
+def _text_config(text_encoder: str | None, configured: str, folder: Path | None, bert: str) -> str:
+    """Return where the configuration of the BERT is; the folder `bert` is there to write one to."""
+    if text_encoder is not None:
+        try:
+            transformers.AutoConfig.from_pretrained(_expanded(text_encoder)).save_pretrained(bert)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"--model.text_encoder {text_encoder}: its config.json cannot be had ({first_line(error)}). Give a "
+                f"folder with the files of {_TEXT_ENCODER}, or leave the option out: the configuration of the authors' "
+                "text encoder is known."
+            ) from error
+    elif configured in _TEXT_ENCODERS:
+        transformers.BertConfig(vocab_size=30522).save_pretrained(bert)
+    elif not Path(configured).is_dir() and folder is not None and (folder / "config.json").is_file():
+        return str(folder)
+    else:
+        return configured
+    return bert
+
+
+def _tokenizer_source(text_encoder: str | None, text: dict[str, Any], folder: Path | None) -> str:
+    if text_encoder is not None:
+        return _expanded(text_encoder)
+    if folder is not None and any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
+        return str(folder)
+    return text.get("hf_tokenizer_name") or _TEXT_ENCODER
+
+
+def _expanded(text_encoder: str) -> str:
+    return os.path.expanduser(text_encoder)

@@ -1,0 +1,269 @@
+"""Files of weights: read without running anything in them, and fitted to a network by name and shape."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from xbench.errors import UserError
+
+__all__ = ["fill", "first_line", "locate", "read_tensors"]
+
+
+def locate(checkpoint: str | None, model: str, source: str) -> Path:
+    """Return the path of a checkpoint that has to come from the user.
+
+    Args:
+        checkpoint: The option as given.
+        model: Name of the model, for the message.
+        source: Where the file is to be had, a sentence or two.
+
+    Raises:
+        UserError: None was given, or there is no such file.
+    """
+    if not checkpoint:
+        raise UserError(
+            f"{model} needs the weights of its authors: give --model.checkpoint FILE. {source}", exit_status=2
+        )
+    path = Path(checkpoint).expanduser()
+    if not path.is_file():
+        raise UserError(f"The file of weights {path} does not exist. Check --model.checkpoint. {source}")
+    return path
+
+
+def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
+    """Read a file of weights: safetensors, or what torch.save wrote.
+
+    Names lose the prefixes that parallel and compiled training leaves (`module.`, `_orig_mod.`), tensors come out of
+    the dict (`state_dict`, `model`) that they are wrapped in. Of everything else in the file nothing is kept.
+
+    Args:
+        path: The file.
+        sections: Keys of an official file that keeps its networks in several dicts. Their names are returned with the
+            key in front (`image_encoder.conv1.weight`), as a file without sections must have them already.
+
+    Raises:
+        UserError: No such file, or one without plain weights.
+    """
+    if not path.is_file():
+        raise UserError(f"The file of weights {path} does not exist. Check --model.checkpoint.")
+    content = _load(path)
+    found = [key for key in sections if isinstance(content, dict) and isinstance(content.get(key), dict)]
+    # `model` alone is as likely the usual wrapper.
+    if set(found) - {"model", "state_dict"}:
+        content = {f"{key}.{_bare(str(name))}": tensor for key in found for name, tensor in content[key].items()}
+    else:
+        for wrapper in ("state_dict", "model"):
+            if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+                content = content[wrapper]
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
+        raise UserError(f"{path} holds no state dict: names of tensors and the tensors, alone or under `state_dict`.")
+    return {_bare(name): tensor for name, tensor in content.items()}
+
+
+def fill(
+    network: nn.Module,
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    model: str,
+    *,
+    ignored: Sequence[str] = (),
+    aliases: Mapping[str, str] | None = None,
+    advice: str = "",
+) -> None:
+    """Give a network its weights: every name there is in it, none beside, each in its shape.
+
+    Counters of batch normalisation may be missing, and are then 0, or too many: nothing at test time depends on them.
+
+    Args:
+        network: The network.
+        tensors: From `read_tensors`.
+        path: The file that they come from, for the message.
+        model: Name of the model, for the message.
+        ignored: Patterns (`*` for anything) of names that the file may have although the network does not.
+        aliases: Beginnings of names under which a file holds a tensor a second time, and how its first name begins.
+            The second is used where the file lacks the first.
+        advice: What to do about a misfit; by default to give the authors' file of this model.
+
+    Raises:
+        UserError: The file does not fit, with counts and examples and what it looks like instead.
+    """
+    wanted = network.state_dict()
+    found = _without_aliases(tensors, aliases or {})
+    found = {
+        name: tensor
+        for name, tensor in found.items()
+        if name in wanted or not any(fnmatchcase(name, pattern) for pattern in (*ignored, _COUNTER))
+    }
+    for name, tensor in found.items():
+        # A lone number is stored as (), (1,) or (1, 1), depending on the version that wrote it.
+        if name in wanted and tensor.numel() == wanted[name].numel() == 1:
+            found[name] = tensor.reshape(wanted[name].shape)
+    misfits = {
+        "missing": [name for name in wanted if name not in found and not fnmatchcase(name, _COUNTER)],
+        "unexpected": [name for name in found if name not in wanted],
+        "of another shape": [
+            f"{name} {tuple(found[name].shape)} instead of {tuple(tensor.shape)}"
+            for name, tensor in wanted.items()
+            if name in found and found[name].shape != tensor.shape
+        ],
+    }
+    if any(misfits.values()):
+        listed = "; ".join(
+            f"{len(names)} {kind} ({', '.join(names[:3])}{' ...' if len(names) > 3 else ''})"
+            for kind, names in misfits.items()
+            if names
+        )
+        other = _looks_like(tensors)
+        raise UserError(
+            f"The weights in {path} do not fit {model}: {listed}, of {len(wanted)} tensors. "
+            + (f"They look like those of {other}. " if other and other != model else "")
+            + (advice or f"Give --model.checkpoint the file that the authors of {model} released.")
+        )
+    network.load_state_dict({name: torch.zeros_like(wanted[name]) for name in wanted.keys() - found.keys()} | found)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, the rest of which belongs in a traceback."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+_COUNTER = "*num_batches_tracked"
+
+# Endings of names by which a released file is recognised, special ones first.
+_TELL_TALES = (
+    ("CARZero", ("fusion_module.mlp_head.0.weight",)),
+    ("MedKLIP", ("res_features.0.weight", "disease_embedding_layer.weight")),
+    ("MAVL", ("backbone.0.weight", "disease_embedding_layer.weight")),
+    ("DeViDe", ("image_encoder.blocks.0.attn.qkv.weight",)),
+    ("KAD", ("image_encoder.res_l1.weight",)),
+    ("KAD", ("image_encoder.vit.patch_embedding.weight",)),
+    ("KAD or DeViDe", ("decoder_norm.weight", "mlp_head.0.weight")),
+    ("BiomedCLIP", ("visual.trunk.patch_embed.proj.weight", "text.transformer.embeddings.word_embeddings.weight")),
+    ("a CLIP model of open_clip", ("visual.trunk.patch_embed.proj.weight",)),
+    ("a CLIP model of open_clip", ("visual.conv1.weight",)),
+    ("a BERT", ("embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight")),
+    ("a vision transformer alone", ("blocks.0.attn.qkv.weight",)),
+    ("a ResNet alone", ("layer1.0.conv1.weight",)),
+)
+
+
+def _looks_like(names: Iterable[str]) -> str | None:
+    text = "\n".join(names) + "\n"
+    for model, endings in _TELL_TALES:
+        if all(f"{ending}\n" in text for ending in endings):
+            return model
+    return None
+
+
+def _without_aliases(tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:
+    first, second = {}, {}
+    for name, tensor in tensors.items():
+        beginning = next((alias for alias in aliases if name.startswith(alias)), None)
+        if beginning is None:
+            first[name] = tensor
+        else:
+            second[aliases[beginning] + name.removeprefix(beginning)] = tensor
+    return second | first
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"^((module|_orig_mod)\.)+", "", name)
+
+
+def _load(path: Path) -> Any:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        zipped = zipfile.is_zipfile(path)
+        if zipped and _is_torchscript(path):
+            raise UserError(
+                f"{path} is a TorchScript archive, as OpenAI published CLIP: a program, which is not run here. Leave "
+                "--model.checkpoint out where plain weights can be fetched, or, if you trust the file, keep its "
+                "weights alone: torch.save(torch.jit.load(FILE, map_location='cpu').state_dict(), NEW_FILE)."
+            )
+        with torch.serialization.safe_globals(_STAND_INS):
+            # Mapped, the state of an optimiser, often twice the size of the weights, is never fetched from the disk.
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except pickle.UnpicklingError as error:
+        culprit = re.search(r"GLOBAL (\S+)", str(error))
+        raise UserError(
+            f"{path} is no file of plain weights{f' (it holds a {culprit[1]})' if culprit else ''}, and reading it "
+            "further could run code hidden in it. If you trust the file, keep its weights alone: "
+            "torch.save(torch.load(FILE, weights_only=False)['state_dict'], NEW_FILE)."
+        ) from error
+    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"The file of weights {path} cannot be read ({first_line(error)}). Fetch it again.") from error
+
+
+def _is_torchscript(path: Path) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+class _Inert:
+    """What stands for an object of a checkpoint that is neither tensor nor plain value: nothing of it is kept."""
+
+    def __new__(cls, *args: object) -> Any:
+        return super().__new__(cls)
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class _InertMapping:
+    """The same for classes of dicts, which are filled entry by entry: torch does that to its own few classes only."""
+
+    def __new__(cls, *args: object) -> Any:
+        return OrderedDict()
+
+
+def _stand_in(name: str, base: type = _Inert) -> type:
+    module, _, name = name.rpartition(".")
+    return type(name, (base,), {"__module__": module})
+
+
+# Classes that the authors' training scripts left in their files beside the weights: settings, scores, paths.
+_STAND_INS: list[Any] = [
+    *(
+        _stand_in(name)
+        for name in (
+            *(f"builtins.{name}" for name in ("bool", "float", "int", "list", "object", "str", "tuple")),
+            "typing.Any",
+            "argparse.Namespace",
+            *(f"pathlib.{name}" for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")),
+            *(f"pathlib._local.{name}" for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath")),
+            "numpy.dtype",
+            "numpy.ndarray",
+            *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")),
+            "omegaconf.dictconfig.DictConfig",
+            "omegaconf.listconfig.ListConfig",
+            "omegaconf.base.Metadata",
+            "omegaconf.base.ContainerMetadata",
+            *(f"omegaconf.nodes.{kind}Node" for kind in ("Any", "Boolean", "Float", "Integer", "String", "Path")),
+            "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
+            "pytorch_lightning.callbacks.early_stopping.EarlyStopping",
+        )
+    ),
+    *(
+        _stand_in(name, _InertMapping)
+        for name in (
+            "builtins.dict",
+            "collections.defaultdict",
+            "pytorch_lightning.utilities.parsing.AttributeDict",
+        )
+    ),
+]

@@ -1,0 +1,149 @@
+"""KAD: a decoder asks the image about all findings at once, by their bare names.
+
+X. Zhang, C. Wu, Y. Zhang, W. Xie and Y. Wang, "Knowledge-enhanced visual-language pre-training on chest radiology
+images", Nature Communications 14, 4542, 2023. The score is the softmax of absent and present; the map is the
+cross-attention of the last decoder layer, averaged over its heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torchvision  # type: ignore[import-untyped]
+from torch import Tensor, nn
+
+from xbench.models._kebert import SECTIONS, WIDTH, KEBERTModel, Layers, QueryModel
+from xbench.models._vit import ViTB16, implementation_of, side_of, with_timm_names
+from xbench.models.checkpoint import locate, read_tensors
+
+__all__ = ["KAD"]
+
+_SOURCE = (
+    "The README of github.com/xiaoman-zhang/KAD links folders that hold KAD_512/best_valid.pt and "
+    "KAD_1024/best_valid.pt."
+)
+
+
+class KAD(KEBERTModel):
+    """KAD with whichever image encoder its checkpoint holds.
+
+    In the released files that is a ResNet-50 of stride 32; the authors' code also trains one of stride 16 (for images
+    of 224 pixels) and a DenseNet-121, and tests a ViT-B/16.
+
+    Args:
+        checkpoint: File of weights, such as `best_valid.pt`. The knowledge encoder's file is not needed.
+        text_encoder: Where the tokeniser of Med-KEBERT is: Hugging Face id or local folder. Its weights are in the
+            checkpoint.
+        image_size: Side in pixels of the square that the radiograph is stretched to. At 224 all models are compared;
+            the released weights were trained, and are officially tested, at 512 or 1024.
+        layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`. Officially `last`.
+        heads: Attention heads, from 0, whose mean the map is. Officially all of them.
+
+    Raises:
+        UserError: No checkpoint, one that does not fit, or an option out of range.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        text_encoder: str = "xmcmic/Med-KEBERT",
+        image_size: int = 224,
+        layers: Layers = "last",
+        heads: list[int] | None = None,
+        **options: Any,
+    ) -> None:
+        path = locate(checkpoint, "KAD", _SOURCE)
+        tensors = read_tensors(path, SECTIONS)
+        # Drawing random weights would take a second, only to be replaced.
+        with torch.device("meta"):
+            encoder, tensors = _image_encoder(tensors)
+            model = QueryModel()
+        super().__init__(
+            encoder.network,
+            model,
+            text_encoder=text_encoder,
+            image_size=image_size,
+            stride=encoder.stride,
+            layers=layers,
+            heads=heads,
+            **options,
+        )
+        self.encoder_name = encoder.name
+        self.load(tensors, path, "KAD", unused=encoder.unused, aliases=encoder.aliases)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the image encoder beside what all models of this kind return."""
+        return {"image_encoder": self.encoder_name, **super().provenance()}
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """An image encoder to be filled, and which names a checkpoint holds twice or needlessly."""
+
+    name: str
+    network: nn.Module
+    stride: int
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+
+
+class _ResNet50(nn.Module):
+    """The official ModelRes512 (stride 32) or ModelRes (stride 16, without the last stage), as a token grid."""
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        children, channels = (8, 2048) if stride == 32 else (7, 1024)
+        self.res_features = nn.Sequential(*list(torchvision.models.resnet50().children())[:children])
+        self.res_l1 = nn.Linear(channels, channels)
+        self.res_l2 = nn.Linear(channels, WIDTH)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.res_features(images).permute(0, 2, 3, 1)
+        return self.res_l2(F.relu(self.res_l1(features)))
+
+
+class _DenseNet121(nn.Module):
+    """The official ModelDense, as a token grid. No ReLU follows its last batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense_features = torchvision.models.densenet121().features
+        self.dense_l1 = nn.Linear(1024, 1024)
+        self.dense_l2 = nn.Linear(1024, WIDTH)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.dense_features(images).permute(0, 2, 3, 1)
+        return self.dense_l2(F.relu(self.dense_l1(features)))
+
+
+def _image_encoder(tensors: dict[str, Tensor]) -> tuple[_Encoder, dict[str, Tensor]]:
+    """Choose the image encoder by names and shapes; return it with the tensors, named as it names them."""
+    if "image_encoder.dense_l1.weight" in tensors:
+        aliases = {"image_encoder.densenet.features.": "image_encoder.dense_features."}
+        unused: tuple[str, ...] = ("image_encoder.densenet.classifier.*",)
+        return _Encoder("DenseNet-121, stride 32", _DenseNet121(), 32, aliases, unused), tensors
+    implementation = implementation_of(tensors)
+    # Our own names, timm's, are those of a converted file.
+    if implementation in ("pytorch_pretrained_vit", "timm"):
+        renamed = with_timm_names(tensors)
+        side = side_of(renamed)
+        # The official module has a final norm and never applies it.
+        unused = ("image_encoder.norm.*",) if implementation == "pytorch_pretrained_vit" else ()
+        network = ViTB16(side, final_norm=False)
+        return _Encoder(f"ViT-B/16 of {side} pixels", network, 16, unused=unused), renamed
+    first = tensors.get("image_encoder.res_l1.weight")
+    stride = 16 if first is not None and len(first) == 1024 else 32
+    aliases = {f"image_encoder.resnet.{name}.": f"image_encoder.res_features.{i}." for name, i in _RESNET_CHILDREN}
+    unused = ("image_encoder.resnet.fc.*",)
+    if stride == 16:
+        del aliases["image_encoder.resnet.layer4."]
+        unused = (*unused, "image_encoder.resnet.layer4.*")
+    return _Encoder(f"ResNet-50, stride {stride}", _ResNet50(stride), stride, aliases, unused), tensors
+
+
+# Positions 2 and 3 are without parameters: ReLU and max-pooling.
+_RESNET_CHILDREN = (("conv1", 0), ("bn1", 1), ("layer1", 4), ("layer2", 5), ("layer3", 6), ("layer4", 7))

@@ -1,0 +1,122 @@
+"""MedKLIP: a decoder asks the patches of a radiograph about explanations of findings.
+
+C. Wu, X. Zhang, Y. Zhang, Y. Wang, W. Xie, "MedKLIP: Medical Knowledge Enhanced Language-Image Pre-Training for X-ray
+Diagnosis", ICCV 2023. The score is that of a linear layer on the decoded query; the map is the attention of the query
+to the patches, mean over the decoder's four layers and four heads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from xbench.models._book_model import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, Layers, Upsampling, trunk
+from xbench.models.bert import BIO_CLINICAL_BERT
+from xbench.models.checkpoint import fill, locate, read_tensors
+from xbench.types import ModelOutput
+
+__all__ = ["MedKLIP"]
+
+_SOURCE = (
+    "checkpoints/README.md of github.com/MediaBrain-SJTU/MedKLIP links the folder that holds checkpoint_final.pth; no "
+    "licence is given."
+)
+
+
+class MedKLIP(BookModel):
+    """MedKLIP with the weights of its authors.
+
+    Every image is asked about all entries of a book together, on which the scores depend, and the dataset's findings
+    are picked. The authors' book is the file `observation explanation.json` of their repository, which has no licence
+    and so does not come along: give its path as `book`. Findings are then scored by the entries that the scripts of the
+    authors use, Pulmonary Fibrosis by the generic `tail_abnorm_obs`, and the findings of CheXpert by those that MAVL's
+    scripts pick from the same book. A finding without an entry is appended, in the words of the package. Without
+    `book` everything is in the words of the package: a normal radiograph, clear lungs, and all its findings.
+
+    Args:
+        checkpoint: The authors' file (`checkpoint_final.pth`), or its tensors as safetensors.
+        text_encoder: Bio_ClinicalBERT: its name on the Hugging Face hub, or a folder with config.json, vocab.txt (or
+            tokenizer.json) and model.safetensors (or pytorch_model.bin).
+        book: File with an explanation of every entry, as JSON or YAML.
+        equalise: Equalise the histogram before resizing, as the authors' scripts for RSNA do and for nothing else.
+        image_size: Side of the square input in pixels, a multiple of 16; 224 in training.
+        layers: Decoder layers, from 0, whose attention makes the map.
+        heads: Attention heads, from 0, that make the map; all by default.
+        saliency_upsample: How maps are enlarged. The authors' script repeats every cell (`nearest`).
+        **options: Those of every vision-language model, see `xbench.models.base.VLM`. A finding's prompt stands in the
+            place of its explanation.
+
+    Raises:
+        UserError: Weights or a book that cannot be had, read or fitted, or an option out of range.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        text_encoder: str = BIO_CLINICAL_BERT,
+        book: str | None = None,
+        equalise: bool = False,
+        image_size: int = 224,
+        layers: Layers = "all",
+        heads: list[int] | None = None,
+        saliency_upsample: Upsampling = "bilinear",
+        **options: Any,
+    ) -> None:
+        path = locate(checkpoint, "MedKLIP", _SOURCE)
+        # Drawing random weights would take a second, only to be replaced.
+        with torch.device("meta"):
+            model = _Network()
+        model.to_empty(device="cpu")
+        fill(model, read_tensors(path), path, "MedKLIP")
+        super().__init__(
+            model,
+            path,
+            texts=1,
+            text_encoder=text_encoder,
+            book=book,
+            concepts=None,
+            equalise=equalise,
+            image_size=image_size,
+            layers=layers,
+            heads=heads,
+            saliency_upsample=saliency_upsample,
+            **options,
+        )
+
+    def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
+        """Score images against a book.
+
+        Args:
+            images: (B, 3, H, W) float, normalised.
+            queries: (C, 1, 256), from `encode_tokens`, asked together.
+
+        Returns:
+            Logits (B, C), present minus absent, and the probabilities of present, their sigmoid; saliency (B, C, rows,
+            columns), the attention of each query to the image. Each map sums to 1. All float32.
+        """
+        decoded, attention = self.decode(self.model.image_tokens(images), queries)
+        logits = self.model.classify(decoded.squeeze(2))
+        return ModelOutput(
+            logits=logits[..., 1] - logits[..., 0],
+            probabilities=logits.softmax(dim=-1)[..., 1],
+            saliency=attention.squeeze(2),
+        )
+
+
+class _Network(BookNetwork):
+    """MedKLIP's network under the names of the authors' file."""
+
+    def __init__(self) -> None:
+        super().__init__(head_inputs=WIDTH)
+        self.res_features = trunk()
+        self.res_l1 = nn.Linear(TRUNK_WIDTH, TRUNK_WIDTH)
+        self.res_l2 = nn.Linear(TRUNK_WIDTH, WIDTH)
+        # Of use in training alone, but every file of the authors has it.
+        self.cl_fc = nn.Linear(WIDTH, 768)
+
+    def image_tokens(self, images: Tensor) -> Tensor:
+        """Encode images (B, 3, H, W) as tokens (B, 256, H / 16, W / 16)."""
+        tokens = self.res_features(images).permute(0, 2, 3, 1)
+        return self.res_l2(self.res_l1(tokens).relu()).permute(0, 3, 1, 2)
