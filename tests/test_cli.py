@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from xbench.shipped import resolve_config, shipped, summary
@@ -94,7 +96,11 @@ def test_every_pair_resolves_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for model in shipped("models"):
         for dataset in shipped("data"):
-            for name in (f"{model}_{dataset}", f"{model}_{dataset}.yaml"):
+            pair = f"{model}_{dataset}"
+            if pair in shipped("runs"):
+                assert resolve_config(pair) == str(shipped("runs")[pair])
+                continue
+            for name in (pair, f"{pair}.yaml"):
                 assert f"models/{model}.yaml" in resolve_config(name)
                 assert f"data/{dataset}.yaml" in resolve_config(name)
     assert resolve_config("demo") == resolve_config("demo.yaml") == str(shipped("runs")["demo"])
@@ -112,3 +118,20 @@ def test_list(command):
         assert word in listed
     assert "oracle" not in command("list", "datasets").output
     assert_one_paragraph(command("list", "modells"), 2, "models")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("oracle_phantom", "--data.grid", "typo"),
+            "--data.grid of .*PhantomCXR expects int, tuple.*'native', not 'typo'",
+        ),
+        (("oracle_phantom", "--data.batch_size", "many"), "--data.batch_size of .* expects int, not 'many'"),
+        (("clip_phantom", "--model.saliency", "nope"), "--model.saliency of .* expects one of 'patch', .*, not 'nope'"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_would_be_right(command, options, message):
+    run = command("test", "--config", *options)
+    assert run.status == 2
+    assert re.search(message, run.errors), run.errors

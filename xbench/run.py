@@ -116,8 +116,13 @@ def _one_paragraph(message: str) -> str:
             "file, such as --config demo; `python -m xbench.cli list` shows what there is."
         )
     key = re.search(r'Parser key "([^"]+)"', message)
+    option = re.search(
+        r"Problem with given class_path '([^']+)':\s*\n\s*Parser key \"([^\"]+)\":\s*\n(.+)", message, re.S
+    )
     problem = re.search(r"Problem with given class_path '([^']+)':\s*\n?\s*(.+)", message)
-    if key and problem and (required := re.search(r"arguments are required: (.+)", problem[2])):
+    if key and option and (expected := _expected(option[3])):
+        text = f"--{key[1]}.{option[2]} of {option[1]} expects {expected}."
+    elif key and problem and (required := re.search(r"arguments are required: (.+)", problem[2])):
         text = f"{problem[1]} needs {', '.join(f'--{key[1]}.{name.strip()}' for name in required[1].split(','))}."
     elif key and problem:
         text = f"--{key[1]} {problem[1]}: {problem[2]}."
@@ -126,6 +131,17 @@ def _one_paragraph(message: str) -> str:
     return (
         f"{text} See `python -m xbench.cli test --help`, and `--data.help CLASS` or `--model.help CLASS` for a class."
     )
+
+
+def _expected(complaint: str) -> str:
+    """What jsonargparse would have taken for an argument, and what it got, from its account of one that it refuses."""
+    types = re.search(r"Subtypes: \[(.+)\]", complaint) or re.search(r"Expected an? (.+?)\. Got value", complaint)
+    value = re.search(r"(?:Got|Given) value: (.+)", complaint)
+    if types is None or value is None:
+        return ""
+    plain = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", types[1]).replace("typing.", "")
+    plain = re.sub(r"Literal\[([^]]*)\]", r"one of \1", plain)
+    return f"{plain}, not {value[1].strip()!r}"
 
 
 def _refuse_change(part: str, chosen: str, changed: str) -> None:
