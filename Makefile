@@ -37,6 +37,7 @@ format: $(VENV)/.installed-dev
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/sweep.py
 	$(BIN)/python benchmarks/decoding.py
+	$(BIN)/python benchmarks/models.py
 
 demo-model: $(VENV)/.installed
 	$(BIN)/python scripts/train_demo_model.py --out xbench/models/weights

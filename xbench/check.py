@@ -164,7 +164,7 @@ def check_model(model: SaliencyModel, findings: Sequence[str]) -> list[str]:
     problems = []
     for finding in findings:
         try:
-            if not [*model.default_prompts(finding)]:
+            if not [*model.prompts_of(finding)]:
                 problems.append(f"{model.name} has no prompt for {finding}.")
         except UserError as error:
             problems.append(str(error))

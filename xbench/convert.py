@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 import yaml
 from rich.console import Console
@@ -32,13 +33,12 @@ def convert(arguments: Sequence[str]) -> None:
     target = Path(out).expanduser()
     if target.suffix != ".safetensors":
         raise UserError(f"convert {name}: the file to write, {out}, must end in .safetensors.", exit_status=2)
-    model = _model_class(name)(checkpoint=checkpoint)
+    # Where it found the weights, it says itself: what was given may be a folder.
+    model: Any = _model_class(name)(checkpoint=checkpoint)
     tensors = {key: tensor.detach().clone().contiguous() for key, tensor in model.weights().items()}
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        save_file(
-            tensors, target, metadata={"model": name, "converted_from": file_sha256(Path(checkpoint).expanduser())}
-        )
+        save_file(tensors, target, metadata={"model": name, "converted_from": file_sha256(model.checkpoint)})
     except OSError as error:
         raise UserError(f"{target} cannot be written: {error.strerror or error}.") from error
     size = target.stat().st_size / 1e6

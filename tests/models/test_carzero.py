@@ -437,7 +437,7 @@ def test_misfits(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) ->
 def test_files_that_are_not_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carzero, "read_tensors", lambda path: {"visual.conv1.weight": torch.zeros(1)})
     with pytest.raises(UserError, match="look like those of a CLIP model"):
-        CARZero("clip.ckpt")
+        CARZero(__file__)
     with pytest.raises(UserError, match=r"give --model.checkpoint FILE.*github.com/laihaoran/CARZero"):
         CARZero()
 
@@ -453,7 +453,7 @@ def test_files_that_are_not_it(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        CARZero("unread.ckpt", **options)
+        CARZero(__file__, **options)
 
 
 @torch.no_grad()

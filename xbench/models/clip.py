@@ -90,7 +90,7 @@ class OpenCLIP(VLM):
         if cut.any():
             raise UserError(
                 f"The prompt {flat[int(cut.int().argmax())]!r} is longer than the {length} tokens that "
-                f"{self.architecture} reads. Shorten it: it is from --model.templates with the name of the finding, or from "
+                f"{self.architecture} reads. Shorten --model.templates, the name of the finding, or the text in "
                 "--model.prompts."
             )
         counts = [len(of_finding) for of_finding in prompts]

@@ -1,0 +1,132 @@
+"""What each of the seven models costs on a CPU: images per second, memory, and the time to encode prompts.
+
+The networks have their released sizes and drawn weights, whose values do not change what a step costs. Each model runs
+in a process of its own, in one thread, eight images of 224 x 224 pixels at a time against the prompts of 21 findings
+(of MedKLIP and MAVL with everything else in their book, as always). Time is that of the processor, the median of
+several rounds after a warm-up. Memory is the peak resident size of a process that has
+loaded the checkpoint, encoded the prompts and scored a batch in float32, Python and its packages included.
+
+    python benchmarks/models.py              all of them
+    python benchmarks/models.py carzero kad  these
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from pkgutil import resolve_name
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import yaml
+from sweep import processor
+from torch import Tensor
+
+# Writers of checkpoints that the tests have already.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from deterministic_checkpoints import MODELS, write_checkpoint
+
+from xbench.findings import FINDINGS
+from xbench.models.base import VLM
+from xbench.shipped import shipped
+
+BATCH, ROUNDS = 8, 3
+LAYOUTS = ("float32", "channels_last", "bf16")
+
+
+@dataclass
+class Costs:
+    """What a model costs.
+
+    Attributes:
+        parameters: Of the image side and whatever else stands in the checkpoint.
+        prompts: Seconds to encode them.
+        memory: Peak, in GB.
+        images: Per second, by layout; 0 where the model does not run in it.
+    """
+
+    parameters: int
+    prompts: float
+    memory: float
+    images: dict[str, float]
+
+
+def main() -> None:
+    chosen = sys.argv[1:] or MODELS
+    print(f"{processor()}, one thread; batches of {BATCH}, prompts of {len(FINDINGS['vindr'])} findings\n")
+    print(f"{'':12}{'parameters':>11}{'prompts':>10}{'memory':>10}" + "".join(f"{name:>15}" for name in LAYOUTS))
+    spawn = multiprocessing.get_context("spawn")
+    for model in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            # The one that draws the weights holds them all, so that its peak would not be the model's.
+            with spawn.Pool(1) as pool:
+                arguments = pool.apply(write_checkpoint, (model, Path(folder), True))
+            with spawn.Pool(1) as pool:
+                costs = pool.apply(measure, (model, arguments))
+        speeds = "".join(f"{costs.images[name]:11.2f} /s " if costs.images[name] else f"{'-':>15}" for name in LAYOUTS)
+        print(
+            f"{model:12}{costs.parameters / 1e6:9.0f} M{costs.prompts:8.1f} s{costs.memory:7.2f} GB{speeds}", flush=True
+        )
+
+
+def measure(model: str, arguments: dict[str, str]) -> Costs:
+    """Load a model and time it. Runs in a process of its own."""
+    torch.set_num_threads(1)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    path = yaml.safe_load(shipped("models")[model].read_text())["class_path"]
+    network: VLM = resolve_name(":".join(path.rsplit(".", 1)))(**arguments)
+    # As the trainer does before a run.
+    network._trainer = SimpleNamespace(datamodule=SimpleNamespace(findings=FINDINGS["vindr"]))  # type: ignore[assignment]
+    network.setup("test")
+    images = torch.randn(BATCH, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        start = time.process_time()
+        queries = network.encode_prompts(network.asked())
+        prompts = time.process_time() - start
+        run(network, images, queries, bf16=False)
+        memory = peak()
+        methods = {
+            "float32": partial(run, network, images, queries, bf16=False),
+            "bf16": partial(run, network, images, queries, bf16=True),
+        }
+        seconds = {name: median(method) for name, method in methods.items()}
+        network.to(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch.channels_last)
+        seconds["channels_last"] = median(partial(run, network, images, queries, bf16=False))
+    parameters = sum(tensor.numel() for tensor in network.weights().values())
+    return Costs(parameters, prompts, memory, {name: BATCH / value for name, value in seconds.items()})
+
+
+def run(network: VLM, images: Tensor, queries: object, bf16: bool) -> None:
+    """Score a batch, in half precision as `--trainer.precision bf16-mixed` does."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        network(images, queries)
+
+
+def median(method: Callable[[], None]) -> float:
+    """Processor seconds of a round, after a warm-up."""
+    seconds = []
+    for _ in range(ROUNDS + 1):
+        start = time.process_time()
+        method()
+        seconds.append(time.process_time() - start)
+    return float(np.median(seconds[1:]))
+
+
+def peak() -> float:
+    """Peak resident size of this process in GB."""
+    # Not from getrusage, which for a spawned process starts at what the parent had.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e9
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""The files of the seven models in the layouts of their authors, with weights drawn by the rule of the golden vectors.
+
+Their networks are as small as the loaders let them be, or of the released size.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import timm
+import torch
+from book_reference import official_weights, weight, write_official
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torchvision.models import resnet50
+from transformers import BertConfig, BertModel
+
+MODELS = ("carzero", "clip", "biomedclip", "medklip", "kad", "mavl", "devide")
+
+# Every word of ASCII letters is tokens of this vocabulary, and no two words are the same ones.
+_LETTERS = (*string.ascii_lowercase, *string.digits)
+_VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_LETTERS, *(f"##{letter}" for letter in _LETTERS), "-"]
+_SMALL_BERT = {"vocab_size": 200, "num_hidden_layers": 4, "intermediate_size": 64}
+_SMALL_CLIP: dict[str, Any] = {
+    "embed_dim": 32,
+    "vision_cfg": {"image_size": 224, "layers": 2, "width": 48, "head_width": 16, "patch_size": 32},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1},
+}
+
+
+def write_checkpoint(model: str, folder: Path, full: bool = False) -> dict[str, str]:
+    """Write a model's checkpoint and what goes with it, and return the constructor's arguments that name them.
+
+    Args:
+        model: Name of the model.
+        folder: An empty folder.
+        full: In the released size, if the loader would take less.
+    """
+    return _WRITERS[model](folder, full)
+
+
+def _carzero(folder: Path, full: bool) -> dict[str, str]:
+    with torch.device("meta"):
+        decoder = nn.Module()
+        decoder.layers = nn.ModuleList(nn.TransformerDecoderLayer(768, 4, 1024) for _ in range(4))
+        head = {"0": nn.Linear(768, 1024), "3": nn.Linear(1024, 512), "6": nn.Linear(512, 256), "9": nn.Linear(256, 1)}
+        parts = {
+            "img_encoder.model": timm.create_model("vit_base_patch16_224", num_classes=0),
+            "text_encoder.model": _bert(full, vocab_size=28996),
+            "fusion_module.decoder": decoder,
+            "fusion_module.mlp_head": nn.ModuleDict(head),
+        }
+    tensors = _draw(parts, "CARZero.")
+    for leaf in ("weight", "bias"):
+        name = f"fusion_module.decoder_norm.{leaf}"
+        tensors[f"CARZero.{name}"] = tensors[f"CARZero.{name.replace('_norm', '.norm')}"] = weight(name, (768,))
+    tensors["CARZero.fusion_module.logit_scale"] = torch.tensor(2.66)
+    path = folder / "CARZero_best_model.ckpt"
+    torch.save({"state_dict": tensors, "epoch": 3, "global_step": 7}, path)
+    return {"checkpoint": str(path), "text_encoder": _tokeniser(folder / "bert")}
+
+
+def _kad(folder: Path, full: bool) -> dict[str, str]:
+    with torch.device("meta"):
+        resnet = resnet50()
+        image = nn.ModuleDict({"res_features": nn.Sequential(*list(resnet.children())[:-2]), "resnet": resnet})
+        image.add_module("res_l1", nn.Linear(2048, 2048))
+        image.add_module("res_l2", nn.Linear(2048, 768))
+        parts = {"image_encoder": image, **_knowledge()}
+    return _sections(parts, folder / "best_valid.pt")
+
+
+def _devide(folder: Path, full: bool) -> dict[str, str]:
+    with torch.device("meta"):
+        parts = {"image_encoder": timm.create_model("vit_base_patch16_224", num_classes=0), **_knowledge()}
+    return _sections(parts, folder / "devide.pt")
+
+
+def _knowledge() -> dict[str, nn.Module]:
+    """Text encoder and decoder of KAD, whose loader wants a whole BERT-base."""
+    text = nn.Module()
+    text.bert_model = _bert(full=True)
+    text.mlp_embed = nn.Sequential(nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 768))
+    model = nn.Module()
+    model.decoder_norm = nn.LayerNorm(768)
+    layer = nn.TransformerDecoderLayer(768, 4, 1024)
+    model.decoder = nn.TransformerDecoder(layer, 4, norm=model.decoder_norm)
+    model.mlp_head = nn.Sequential(nn.Linear(768, 2))
+    return {"text_encoder": text, "model": model}
+
+
+def _sections(parts: dict[str, nn.Module], path: Path) -> dict[str, str]:
+    content: dict[str, Any] = {"optimizer": {"state": {}}, "config": {"image_res": 512}, "epoch": 1}
+    for section, part in parts.items():
+        # Where a tensor has two names, they share its memory in the files of the authors too.
+        drawn: dict[int, Tensor] = {}
+        content[section] = {}
+        for name, tensor in part.state_dict(keep_vars=True).items():
+            if id(tensor) not in drawn:
+                drawn[id(tensor)] = weight(f"{section}.{name}", tuple(tensor.shape))
+            content[section][name] = drawn[id(tensor)]
+    torch.save(content, path)
+    return {"checkpoint": str(path), "text_encoder": _tokeniser(path.parent / "bert")}
+
+
+def _medklip(folder: Path, full: bool) -> dict[str, str]:
+    return {"checkpoint": write_official(official_weights("medklip"), folder), "text_encoder": _clinical(folder, full)}
+
+
+def _mavl(folder: Path, full: bool) -> dict[str, str]:
+    return {"checkpoint": write_official(official_weights("mavl"), folder), "text_encoder": _clinical(folder, full)}
+
+
+def _clinical(folder: Path, full: bool) -> str:
+    """Write a Bio_ClinicalBERT, which comes as a folder of its own."""
+    with torch.device("meta"):
+        bert = _bert(full, vocab_size=28996, num_hidden_layers=12 if full else 1)
+    place = _tokeniser(folder / "bert", bert.config)
+    save_file(_draw({"bert": bert}), Path(place, "model.safetensors"))
+    return place
+
+
+def _clip(folder: Path, full: bool) -> dict[str, str]:
+    config = open_clip.get_model_config("ViT-B-16-quickgelu") if full else _SMALL_CLIP
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
+    return {**_of_open_clip(folder), "architecture": f"local-dir:{folder}"}
+
+
+def _biomedclip(folder: Path, full: bool) -> dict[str, str]:
+    bert = _tokeniser(folder, _bert_config(full, vocab_size=30522 if full else len(_VOCABULARY)))
+    config = {
+        "embed_dim": 512,
+        "vision_cfg": {
+            "timm_model_name": "vit_base_patch16_224" if full else "vit_tiny_patch16_224",
+            "timm_model_pretrained": False,
+            "timm_pool": "",
+            "timm_proj": "linear",
+            "image_size": 224,
+        },
+        "text_cfg": {
+            "hf_model_name": bert,
+            "hf_tokenizer_name": bert,
+            "hf_proj_type": "mlp",
+            "hf_pooler_type": "cls_last_hidden_state_pooler",
+            "context_length": 256,
+        },
+    }
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
+    _of_open_clip(folder)
+    return {"checkpoint": str(folder)}
+
+
+def _of_open_clip(folder: Path) -> dict[str, str]:
+    model = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False)
+    path = folder / "open_clip_pytorch_model.bin"
+    torch.save(_draw({"": model}), path)
+    return {"checkpoint": str(path)}
+
+
+def _draw(parts: dict[str, nn.Module], prefix: str = "") -> dict[str, Tensor]:
+    return {
+        f"{prefix}{name}": torch.tensor(2.66) if name == "logit_scale" else weight(name, tuple(tensor.shape))
+        for part, network in parts.items()
+        for leaf, tensor in network.state_dict().items()
+        for name in [f"{part}.{leaf}" if part else leaf]
+    }
+
+
+def _bert(full: bool, **options: int) -> BertModel:
+    return BertModel(_bert_config(full, **options))
+
+
+def _bert_config(full: bool, **options: int) -> BertConfig:
+    return BertConfig(**({} if full else _SMALL_BERT) | options)
+
+
+def _tokeniser(folder: Path, config: BertConfig | None = None) -> str:
+    """Write a tokeniser and the configuration that it needs."""
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(_VOCABULARY) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    (config or BertConfig()).save_pretrained(folder)
+    return str(folder)
+
+
+_WRITERS: dict[str, Callable[[Path, bool], dict[str, str]]] = {
+    "carzero": _carzero,
+    "clip": _clip,
+    "biomedclip": _biomedclip,
+    "medklip": _medklip,
+    "kad": _kad,
+    "mavl": _mavl,
+    "devide": _devide,
+}

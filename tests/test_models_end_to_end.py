@@ -1,0 +1,121 @@
+"""Each of the seven models, from a file in the layout of its authors to results on a dataset as it is downloaded."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from deterministic_checkpoints import MODELS, write_checkpoint
+from downloads import Downloads
+
+from xbench.findings import FINDINGS
+from xbench.prompts import ASPECTS, prompts_in_style
+
+QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
+CROSS_ATTENTION = {"kind": "cross-attention", "layers": [0, 1, 2, 3], "heads": [0, 1, 2, 3]}
+SALIENCY = {
+    "carzero": CROSS_ATTENTION,
+    "clip": "patch",
+    "biomedclip": "patch",
+    "medklip": CROSS_ATTENTION,
+    "kad": CROSS_ATTENTION | {"layers": [3]},
+    "mavl": CROSS_ATTENTION | {"aspects": [0, 6, 7, 8], "merge": "avg"},
+    "devide": CROSS_ATTENTION,
+}
+# Official prompts of Pleural Effusion. The authors' books of MedKLIP and MAVL are not part of the package.
+PROMPTS = {
+    "carzero": ["There is Pleural Effusion"],
+    "clip": ["a chest x-ray showing pleural effusion", "a chest x-ray without pleural effusion"],
+    "biomedclip": [f"this is a photo of a chest x-ray {word} pleural effusion" for word in ("showing", "without")],
+    "medklip": prompts_in_style("description", "Pleural Effusion"),
+    "kad": ["pleural effusion"],
+    "mavl": prompts_in_style("description", "Pleural Effusion") + prompts_in_style("aspects", "Pleural Effusion"),
+    "devide": ["pleural effusion"],
+}
+CONVERTED = ("carzero", "biomedclip", "medklip", "kad", "devide")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose hundreds of megabytes go with the test."""
+    with TemporaryDirectory() as name:
+        yield Path(name)
+    gc.collect()
+
+
+def options_of(arguments: dict[str, str]) -> list[str]:
+    return [word for name, value in arguments.items() for word in (f"--model.{name}", value)]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_from_the_official_file_to_results(command, downloads: Downloads, folder: Path, model: str):
+    arguments = write_checkpoint(model, folder)
+    data = ("--data.root", downloads("vindr").root, "--data.limit", "3", "--data.num_workers", "0")
+    run = command("test", "--config", f"{model}_vindr", *data, *options_of(arguments), *QUIET)
+    assert run.status == 0, run.errors
+    results = run.results
+    assert (results["model"], results["dataset"], results["counts"]["images"]) == (model, "vindr", 3)
+    assert results["counts"]["constant_maps"]["count"] == 0
+    assert len(run.rows) == 3 * 21
+    numbers = np.array([[row["logit"], row["probability"]] for row in run.rows])
+    assert np.isfinite(numbers).all()
+    assert (numbers[:, 1] >= 0).all() and (numbers[:, 1] <= 1).all()
+    # An image looks different from another, and a finding from another.
+    assert len(np.unique(numbers[:, 0])) > 60
+    assert any(row["dice"] is not None for row in run.rows)
+    assert results["grounding"]["macro"]["pointing_game"] is not None
+
+    provenance = results["provenance"]
+    given = Path(arguments["checkpoint"])
+    checkpoint = given / "open_clip_pytorch_model.bin" if given.is_dir() else given
+    with checkpoint.open("rb") as file:
+        assert provenance["checkpoint_sha256"] == hashlib.file_digest(file, "sha256").hexdigest()
+    assert provenance["model"]["saliency"] == SALIENCY[model]
+    assert provenance["model"]["image_size"] == 224
+    assert list(provenance["prompts"]) == list(FINDINGS["vindr"])
+    assert provenance["prompts"]["Pleural Effusion"] == PROMPTS[model]
+
+    if model in CONVERTED:
+        # In a folder, that is the name by which open_clip finds it.
+        clean = folder / "open_clip_model.safetensors"
+        assert command("convert", model, given, clean).status == 0
+        checkpoint.unlink()
+        if not given.is_dir():
+            arguments["checkpoint"] = str(clean)
+        again = command("test", "--config", f"{model}_vindr", *data, *options_of(arguments), *QUIET)
+        assert again.status == 0, again.errors
+        assert again.folder != run.folder
+        tables = [pq.read_table(one.folder / "per_image.parquet") for one in (run, again)]
+        assert tables[0].equals(tables[1])
+        assert again.results["provenance"]["checkpoint_sha256"] != provenance["checkpoint_sha256"]
+
+
+@pytest.mark.parametrize("prompts", ["name", "phrase", "description", "aspects", "a file"])
+def test_clip_in_other_words(command, downloads: Downloads, folder: Path, tmp_path: Path, prompts: str):
+    absent = "a chest x-ray without pleural effusion"
+    if prompts == "a file":
+        texts: dict[str, str | list[str]] = {finding: f"a picture of {finding}" for finding in FINDINGS["vindr"]}
+        texts["Pleural Effusion"] = ["fluid around the lung", "a blunt angle"]
+        file = tmp_path / "prompts.json"
+        file.write_text(json.dumps(texts))
+        prompts, expected = str(file), ["fluid around the lung", "a blunt angle"]
+    elif prompts in ("name", "phrase"):
+        (text,) = prompts_in_style(prompts, "Pleural Effusion")
+        expected = [f"a chest x-ray showing {text}"]
+    else:
+        expected = list(prompts_in_style(prompts, "Pleural Effusion"))
+        assert len(expected) == (len(ASPECTS) if prompts == "aspects" else 1)
+    options = [*options_of(write_checkpoint("clip", folder)), "--model.prompts", prompts]
+    data = ("--data.root", downloads("vindr").root, "--data.limit", "1", "--data.num_workers", "0")
+    run = command("test", "--config", "clip_vindr", *data, *options, *QUIET)
+    assert run.status == 0, run.errors
+    provenance = run.results["provenance"]
+    assert provenance["prompts"]["Pleural Effusion"] == [*expected, absent]
+    assert provenance["model"]["prompt_source"] == prompts
