@@ -1,0 +1,278 @@
+"""What the harness takes for granted about a model, each as a test that names what to mend."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from xbench.callbacks.evaluation import Evaluation
+from xbench.data import ChestXrayDataModule, Radiograph, Record
+from xbench.geometry import upsample
+from xbench.models.base import VLM, SaliencyModel
+from xbench.phantom import FINDINGS, Phantom, draw_phantom
+from xbench.types import Batch, ModelOutput
+
+# Enough to tell rounding from dependence: batches of other sizes take other paths through matrix products.
+_ROUNDING = 1e-3
+
+
+class _Films(ChestXrayDataModule):
+    """Phantoms of different proportions."""
+
+    findings = FINDINGS
+
+    def read_records(self, annotated: bool) -> Sequence[Record]:
+        return [
+            Record(f"film-{index}", {finding: int(finding in film.masks) for finding in FINDINGS}, film)
+            for index, film in enumerate(_drawn())
+        ]
+
+    def load(self, record: Record) -> Radiograph:
+        return Radiograph(record.source.image, record.source.masks)
+
+
+@cache
+def _drawn() -> list[Phantom]:
+    shapes = ((256, 256), (288, 224), (224, 288))
+    return [draw_phantom(0, index, *shapes[index % 3]) for index in range(6)]
+
+
+class _KeepBatch(Callback):
+    """Keeps the batch of a run."""
+
+    def on_test_batch_end(  # type: ignore[override]
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: ModelOutput,
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self.batch = batch
+
+
+@pytest.fixture(scope="module")
+def model(request: pytest.FixtureRequest) -> SaliencyModel:
+    """The model under test."""
+    name = request.config.getoption("--model", None)
+    if not name:
+        pytest.skip("give --model PACKAGE.CLASS")
+    # As `python -m xbench.cli` finds a module in the working directory.
+    sys.path.insert(0, str(Path.cwd()))
+    module, _, cls = name.rpartition(".")
+    built = getattr(importlib.import_module(module), cls)(**yaml.safe_load(request.config.getoption("--model-args")))
+    assert isinstance(built, SaliencyModel), f"{name} must derive from xbench.models.VLM"
+    return built
+
+
+@pytest.fixture(scope="module")
+def batch(model: SaliencyModel) -> Iterator[Batch]:
+    """Four phantoms as the model wants its input; the model has gone through what comes before a run's first batch."""
+    keep = _KeepBatch()
+    trainer = _trainer(keep)
+    trainer.test(model, datamodule=_Films(limit=4, batch_size=4, num_workers=0, cache=False), verbose=False)
+    model.eval()
+    # The model holds its trainer by a weak reference.
+    yield keep.batch
+    del trainer
+
+
+@pytest.fixture(scope="module")
+def output(model: SaliencyModel, batch: Batch) -> ModelOutput:
+    """What the model says about all of them."""
+    return _score(model, batch)
+
+
+def test_prompts_are_texts(model: SaliencyModel, batch: Batch) -> None:
+    """Every finding has a prompt, none of them empty."""
+    if not isinstance(model, VLM):
+        pytest.skip("no vision-language model")
+    assert len(model.prompts) == len(FINDINGS)
+    assert all(model.prompts), "a finding has no prompt"
+    assert all(isinstance(text, str) and text.strip() for texts in model.prompts for text in texts)
+
+
+def test_input_has_three_channels_and_one_shape(batch: Batch) -> None:
+    """Preprocessing brings every radiograph to the same (3, h, w) float32."""
+    assert batch.images.dtype == torch.float32
+    assert batch.images.shape[:2] == (len(batch), 3)
+
+
+def test_output_has_the_shapes_of_the_contract(batch: Batch, output: ModelOutput) -> None:
+    """Logits and probabilities (B, C), saliency (B, C, h, w), all floating."""
+    shape = (len(batch), len(FINDINGS))
+    assert output.logits.shape == shape
+    assert output.probabilities.shape == shape
+    assert output.saliency.shape[:2] == shape
+    assert output.saliency.ndim == 4
+    assert all(part.is_floating_point() for _, part in _parts(output))
+
+
+def test_output_is_finite_and_probabilities_are_probabilities(output: ModelOutput) -> None:
+    """No NaN, no infinity, nothing outside [0, 1]."""
+    for name, part in _parts(output):
+        assert torch.isfinite(part).all(), name
+    assert ((output.probabilities >= 0) & (output.probabilities <= 1)).all()
+
+
+def test_maps_are_not_constant(output: ModelOutput) -> None:
+    """A map that is the same everywhere points nowhere."""
+    spread = output.saliency.float().flatten(2)
+    assert (spread.amax(2) > spread.amin(2)).any()
+
+
+def test_maps_have_the_proportions_of_the_input(batch: Batch, output: ModelOutput) -> None:
+    """A map covers the input, with cells as wide as they are high up to the rounding of a cell."""
+    height, width = batch.images.shape[2:]
+    rows, columns = output.saliency.shape[2:]
+    assert abs(rows - columns * height / width) <= 1 or abs(columns - rows * width / height) <= 1
+
+
+def test_the_map_changes_where_the_image_does(model: SaliencyModel, batch: Batch, output: ModelOutput) -> None:
+    """Noise in one corner of the input changes the map there more than at its mirror images: rows are rows."""
+    if not isinstance(model, VLM):
+        pytest.skip("no vision-language model")
+    height, width = batch.images.shape[2:]
+    upper, lower = slice(height // 8, 3 * height // 8), slice(5 * height // 8, 7 * height // 8)
+    left, right = slice(width // 8, 3 * width // 8), slice(5 * width // 8, 7 * width // 8)
+    noise = torch.randn(batch.images[..., upper, right].shape, generator=torch.Generator().manual_seed(0))
+    noisy = _part(batch, range(len(batch)))
+    noisy.images = batch.images.clone()
+    noisy.images[..., upper, right] += 0.3 * batch.images.std() * noise
+    moved = (_score(model, noisy).saliency.float() - output.saliency.float()).abs().mean(dim=(0, 1))
+    change = upsample(moved[None], (height, width))[0]
+    there = float(change[upper, right].mean())
+    assert there > float(change[upper, left].mean()), "maps look mirrored, left for right"
+    assert there > float(change[lower, right].mean()), "maps look turned upside down"
+    assert there > float(change[lower, left].mean()), "maps look transposed, rows for columns, or turned round"
+
+
+def test_probabilities_rank_as_logits_do(output: ModelOutput) -> None:
+    """Within a finding and the images of a batch, more logit is no less probability."""
+    order = output.logits.argsort(dim=0)
+    ranked = output.probabilities.gather(0, order)
+    assert (ranked.diff(dim=0) >= -1e-6).all(), (
+        "probabilities are no function of the logits that rises with them; a softmax over the findings is one way to "
+        "get there, and makes the AUROC of each depend on which others the dataset has"
+    )
+
+
+def test_a_batch_changes_nothing(model: SaliencyModel, batch: Batch, output: ModelOutput) -> None:
+    """An image gets the same answer alone and in company, up to rounding."""
+    for index in range(len(batch)):
+        single = _score(model, _part(batch, [index]))
+        for (name, part), (_, whole) in zip(_parts(single), _parts(output), strict=True):
+            expected = whole[index : index + 1].float()
+            scale = float(whole.float().abs().amax()) or 1.0
+            assert float((part.float() - expected).abs().amax()) <= _ROUNDING * scale, name
+
+
+def test_the_same_again(model: SaliencyModel, batch: Batch, output: ModelOutput) -> None:
+    """Two passes give the same bits, with prompts encoded anew too: dropout is off and nothing is drawn."""
+    again = _score(model, batch)
+    for (name, part), (_, first) in zip(_parts(again), _parts(output), strict=True):
+        assert torch.equal(part, first), name
+    if not isinstance(model, VLM):
+        return
+    queries = model.queries
+    with torch.inference_mode():
+        model.queries = model.encode_prompts(model.asked())
+    try:
+        again = _score(model, batch)
+    finally:
+        model.queries = queries
+    for (name, part), (_, first) in zip(_parts(again), _parts(output), strict=True):
+        assert torch.equal(part, first), f"{name}, prompts encoded again"
+
+
+def test_no_gradient_is_left(model: SaliencyModel, output: ModelOutput) -> None:
+    """Whatever gradients a map is made of, none stays: keeping them takes memory in every batch."""
+    for name, part in _parts(output):
+        assert not part.requires_grad, f"detach() the {name}"
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_no_part_is_in_training_mode(model: SaliencyModel, output: ModelOutput) -> None:
+    """Batch normalisation and dropout stay as the harness set them."""
+    assert [name for name, module in model.named_modules() if module.training] == []
+
+
+@pytest.mark.parametrize("shape", [(320, 320), (400, 300), (300, 400)])
+@pytest.mark.parametrize("place", [(0.35, 0.4), (0.6, 0.55)])
+def test_the_view_says_where_the_input_lies(
+    model: SaliencyModel, shape: tuple[int, int], place: tuple[float, float]
+) -> None:
+    """A bright spot comes out of preprocessing where the view says, to a pixel, wherever it is moved."""
+    height, width = shape
+    film = np.full(shape, 60, np.uint8)
+    y, x = round(place[0] * height), round(place[1] * width)
+    film[y - 10 : y + 10, x - 10 : x + 10] = 220
+    pixels, (left, top, right, bottom) = model.preprocessing(film)
+    bright = (pixels[0] > (pixels[0].amax() + pixels[0].median()) / 2).nonzero().float() + 0.5
+    found = bright.mean(0)
+    h, w = pixels.shape[1:]
+    expected = (y / height - top) / (bottom - top) * h, (x / width - left) / (right - left) * w
+    assert abs(float(found[0]) - expected[0]) <= 1
+    assert abs(float(found[1]) - expected[1]) <= 1
+
+
+def test_it_runs_in_the_harness(model: SaliencyModel) -> None:
+    """A whole evaluation gives every number."""
+    evaluation = Evaluation()
+    _trainer(evaluation).test(model, datamodule=_Films(batch_size=4, num_workers=0, cache=False), verbose=False)
+    assert evaluation.results is not None
+    assert evaluation.results.images == 6
+    assert evaluation.results.grounding_macro["pointing_game"] is not None
+    assert evaluation.results.classification_macro["auroc"] is not None
+
+
+def _trainer(callback: Callback) -> Trainer:
+    return Trainer(
+        logger=False,
+        callbacks=[callback],
+        accelerator="cpu",
+        devices=1,
+        use_distributed_sampler=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+
+
+@torch.inference_mode()
+def _score(model: SaliencyModel, batch: Batch) -> ModelOutput:
+    return model.score(batch)
+
+
+def _parts(output: ModelOutput) -> Iterator[tuple[str, Tensor]]:
+    yield "logits", output.logits
+    yield "probabilities", output.probabilities
+    yield "saliency", output.saliency
+
+
+def _part(batch: Batch, rows: Sequence[int]) -> Batch:
+    """The batch of some of the images."""
+    chosen = list(rows)
+    return Batch(
+        index=batch.index[chosen],
+        image_ids=[batch.image_ids[row] for row in chosen],
+        images=batch.images[chosen],
+        views=[batch.views[row] for row in chosen],
+        display=[batch.display[row] for row in chosen],
+        labels=batch.labels[chosen],
+        regions=[batch.regions[row] for row in chosen],
+        has_region=batch.has_region[chosen],
+        notes=[],
+        failures=[],
+    )
