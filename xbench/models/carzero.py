@@ -9,7 +9,8 @@ two. The map is the cross-attention of direction A.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -192,6 +193,12 @@ class CARZero(VLM):
         saliency = torch.stack(chosen).mean(dim=(0, 2))[..., 1:]
         rows = images.shape[-2] // _PATCH
         return ModelOutput(logits, torch.sigmoid(logits), saliency.unflatten(-1, (rows, -1)))
+
+    def queries_depend_on(self) -> Mapping[str, Any]:
+        """Return the digest of the weights, and of what the vocabulary says of words."""
+        words = hashlib.sha256(self.word_pieces.continues.numpy().tobytes()).hexdigest()
+        tokens = tokenise(self.tokenizer_source, [clean(text) for texts in self.prompts for text in texts], TOKENS)[0]
+        return {"checkpoint_sha256": file_sha256(self.checkpoint), "words": words, "tokens": tokens.tolist()}
 
     def provenance(self) -> dict[str, Any]:
         """Return weights, tokeniser, input size, what the map is made of, and the prompts."""
