@@ -133,6 +133,17 @@ def test_the_two_tables_disagree(tmp_path):
     assert notes_of(data) == {ABSENT: ["a"]}
 
 
+@pytest.mark.parametrize("empty", ["", "-1"])
+def test_an_empty_label_is_unknown_unless_there_is_a_box(tmp_path, empty):
+    labels = [labels_row("a", ILD=empty, Atelectasis=empty), labels_row("b")]
+    data = VinDrCXR(str(small(tmp_path, ["a,ILD,1,1,5,5"], labels)))
+    records = records_of(data)
+    assert records["a"].labels["ILD"] == 1
+    assert "Atelectasis" not in records["a"].labels
+    assert records["b"].labels["Atelectasis"] == 0
+    assert notes_of(data) == {"an image whose label of some finding is empty; without a box it is unknown": ["a"]}
+
+
 def test_a_row_without_coordinates_is_a_label(tmp_path):
     data = VinDrCXR(str(small(tmp_path, ["a,ILD,,,,", "b,No Finding,,,,"])))
     records = records_of(data)
@@ -173,8 +184,7 @@ def test_strays_are_counted(tmp_path):
         (["a,ILD,1,1,5"], None, "line 2: 5 values for the 6 columns"),
         (["a,ILD,1,1,5,5,6"], None, "line 2: 7 values for the 6 columns"),
         (["a,ILD,1,1,5,5"], [labels_row("a", ILD="yes")], "line 2: ILD is 'yes', not a number"),
-        (["a,ILD,1,1,5,5"], [labels_row("a", ILD="")], "line 2: ILD is '', not 0 or 1"),
-        (["a,ILD,1,1,5,5"], [labels_row("a", ILD=-1)], "line 2: ILD is '-1', not 0 or 1"),
+        (["a,ILD,1,1,5,5"], [labels_row("a", ILD=2)], "line 2: ILD is '2'; a label is 1, 0 or, unknown, -1"),
         (["a,ILD,1,1,5,5"], [labels_row("a")[:-4]], "line 2: 27 values for the 29 columns"),
         (["a,ILD,1,1,5,5"], [labels_row("")], "line 2: image_id is empty"),
     ],

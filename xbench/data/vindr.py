@@ -30,8 +30,9 @@ class VinDrCXR(DownloadedDataset):
 
     Boxes are corners in the pixels of the DICOM file, which alone states its size, so nothing but the original files is
     read. A finding's region is the union of its boxes by all readers. A finding is present if it has a box, or if
-    `image_labels_*.csv` says so: without a box it is positive without a region. Boxes of other classes than the 21
-    (Edema; whether the test split has any is not documented) are counted and left out.
+    `image_labels_*.csv` says so: without a box it is positive without a region. An empty label, or -1, is unknown
+    unless there is a box. Boxes of other classes than the 21 (Edema; whether the test split has any is not documented)
+    are counted and left out.
 
     Args:
         root: Folder of the download.
@@ -84,26 +85,33 @@ class VinDrCXR(DownloadedDataset):
                 annotations.append(Annotation(finding, _box(row), label, reader))
         # What a table has boxes of it was drawn for, whatever Kaggle's usually has.
         known = {*spellings("vindr_kaggle"), *(finding for _, finding in readers)} if kaggle else {*self.findings}
-        votes = self._read_labels(folder, boxes, known)
+        votes, blank = self._read_labels(folder, boxes, known)
         needed = self.min_readers if self.split == "train" else 1
         cases = []
         for name, drawn in boxes.items():
             labels = {}
             for finding in (f for f in self.findings if f in known):
                 found = readers[name, finding] | votes.get((name, finding), set())
-                labels[finding] = int(len(found) >= needed)
-            present = tuple(annotation for annotation in drawn if labels[annotation.finding])
+                if len(found) >= needed:
+                    labels[finding] = 1
+                elif (name, finding) not in blank:
+                    labels[finding] = 0
+            present = tuple(annotation for annotation in drawn if labels.get(annotation.finding))
             cases.append(Case(name, labels, present))
         return cases
 
     def _read_labels(
         self, folder: Folder, boxes: defaultdict[str, list[Annotation]], known: set[str]
-    ) -> dict[tuple[str, str], set[str]]:
-        """Readers who gave an image a label, by image and finding; adds images that have no row among the boxes."""
+    ) -> tuple[dict[tuple[str, str], set[str]], set[tuple[str, str]]]:
+        """Readers who gave an image a label, by image and finding, and where somebody's cell is empty.
+
+        Adds images that have no row among the boxes.
+        """
         names = [f"image_labels_{self.split}.csv"]
         votes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        blank: set[tuple[str, str]] = set()
         if not folder.find(*names):
-            return votes
+            return votes, blank
         path: Path = self.reading(folder.choose(self.name, names, self.layout))
         for row in read_csv(self.name, path, ["image_id"]):
             name = row.name("image_id")
@@ -115,12 +123,13 @@ class VinDrCXR(DownloadedDataset):
                     continue
                 flag = row.flag(column)
                 if flag is None:
-                    raise row.error(f"{column} is {row[column]!r}, not 0 or 1")
-                if flag:
+                    blank.add((name, finding))
+                    self.note("an image whose label of some finding is empty; without a box it is unknown", name)
+                elif flag:
                     votes[name, finding].add(reader)
                 elif finding in drawn and self.split == "test":
                     self.note("a box of a finding that the table of labels calls absent; it is present", name)
-        return votes
+        return votes, blank
 
 
 def _box(row: Row) -> Box:
