@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from deterministic import random_state, weight
 from safetensors.torch import save_file
 from torch import Tensor
 from torchvision.models import resnet50  # type: ignore[import-untyped]
@@ -36,35 +35,6 @@ VOCABULARY = [
     ".",
     ":",
 ]
-
-
-# The rule by which the golden vectors' weights and inputs were drawn.
-
-
-def random_state(name: str) -> np.random.RandomState:
-    return np.random.RandomState(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
-
-
-def weight(name: str, shape: tuple[int, ...]) -> Tensor:
-    noise = random_state(name).standard_normal(shape or (1,)).astype(np.float32).reshape(shape)
-    leaf = name.rsplit(".", 1)[-1]
-    if leaf == "num_batches_tracked":
-        return torch.tensor(0)
-    if leaf == "running_var":
-        noise = 1 + np.float32(0.1) * np.abs(noise)
-    elif leaf == "running_mean":
-        noise = 0.1 * noise
-    elif leaf.endswith("bias"):
-        noise = 0.02 * noise
-    elif len(shape) <= 1:
-        noise = 1.0 + 0.1 * noise
-    else:
-        noise = noise / math.sqrt(math.prod(shape[1:]))
-    return torch.from_numpy(np.ascontiguousarray(noise, dtype=np.float32))
-
-
-def images_of(seed: str, batch: int, size: int = 224) -> Tensor:
-    return torch.from_numpy(random_state(f"image/{seed}").standard_normal((batch, 3, size, size)).astype(np.float32))
 
 
 def tokens_of(seed: str, rows: int, length: int = 64, vocabulary: int = 28996) -> tuple[Tensor, Tensor]:

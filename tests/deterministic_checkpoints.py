@@ -14,7 +14,8 @@ from typing import Any
 import open_clip
 import timm
 import torch
-from book_reference import official_weights, weight, write_official
+from book_reference import official_weights, write_official
+from deterministic import weight
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.models import resnet50

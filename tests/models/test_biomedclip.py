@@ -12,6 +12,7 @@ import open_clip
 import pytest
 import torch
 import transformers
+from deterministic import images_of, random_state, weight
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import save_file
@@ -28,30 +29,6 @@ BERT = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "chest", "x", "-", "ray", "showing", "without", "edema"]
 PAIRS = [["chest showing edema", "chest without edema"], ["showing a chest x-ray", "without a chest x-ray"]]
 IDS = torch.tensor([[[2, 6, 10, 12, 3, 0, 0], [2, 6, 11, 12, 3, 0, 0]], [[2, 9, 3, 0, 0, 0, 0], [2, 5, 9, 3, 0, 0, 0]]])
-
-
-# The rule by which the golden vectors' weights and inputs were drawn.
-
-
-def random_state(name: str) -> np.random.RandomState:
-    return np.random.RandomState(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
-
-
-def weight(name: str, shape: tuple[int, ...]) -> Tensor:
-    noise = random_state(name).standard_normal(shape or (1,)).astype(np.float32).reshape(shape)
-    if name.endswith("logit_scale"):
-        noise = np.full(shape, math.log(1 / 0.07), dtype=np.float32)
-    elif name.endswith("bias"):
-        noise = 0.02 * noise
-    elif len(shape) <= 1:
-        noise = 1.0 + 0.1 * noise
-    else:
-        noise = noise / math.sqrt(math.prod(shape[1:]))
-    return torch.from_numpy(np.ascontiguousarray(noise, dtype=np.float32))
-
-
-def images_of(seed: str, batch: int, size: int = 224) -> Tensor:
-    return torch.from_numpy(random_state(f"image/{seed}").standard_normal((batch, 3, size, size)).astype(np.float32))
 
 
 def weights_of(folder: Path) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from deterministic import grey, images_of, random_state
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -37,11 +37,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "there", "is", "pl",
 VOCABULARY += ["edema", "lung", "nod", "##ule", "no", "mass", *(f"word{i}" for i in range(22))]
 
 
-# The rule by which the golden vectors' weights and inputs were drawn.
-
-
-def random_state(name: str) -> np.random.RandomState:
-    return np.random.RandomState(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
+# Their weights are drawn by the rule of the golden vectors.
 
 
 def weight(name: str, shape: tuple[int, ...]) -> Tensor:
@@ -57,15 +53,6 @@ def scaled(name: str, noise: Tensor) -> Tensor:
     if noise.ndim <= 1:
         return 1.0 + 0.1 * noise
     return noise / torch.tensor(math.prod(noise.shape[1:])).sqrt()
-
-
-def images_of(seed: str, batch: int, size: int = 224) -> Tensor:
-    return torch.from_numpy(random_state(f"image/{seed}").standard_normal((batch, 3, size, size)).astype(np.float32))
-
-
-def grey(seed: str, height: int, width: int) -> np.ndarray:
-    coarse = random_state("gray/" + seed).randint(0, 256, size=(-(-height // 8), -(-width // 8)))
-    return coarse.astype(np.uint8).repeat(8, 0).repeat(8, 1)[:height, :width]
 
 
 def largest(ours: Tensor, expected: Any) -> float:

@@ -14,6 +14,7 @@ import open_clip
 import pytest
 import torch
 import transformers
+from deterministic import grey, images_of, random_state, weight
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import save_file
@@ -34,30 +35,6 @@ TINY = {
 PAIRS = [[f"a chest x-ray {word} {finding}" for word in ("showing", "without")] for finding in ("edema", "a mass", "!")]
 
 
-# The rule by which the golden vectors' weights and inputs were drawn.
-
-
-def random_state(name: str) -> np.random.RandomState:
-    return np.random.RandomState(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
-
-
-def weight(name: str, shape: tuple[int, ...]) -> Tensor:
-    noise = random_state(name).standard_normal(shape or (1,)).astype(np.float32).reshape(shape)
-    if name.endswith("logit_scale"):
-        noise = np.full(shape, math.log(1 / 0.07), dtype=np.float32)
-    elif name.endswith("bias"):
-        noise = 0.02 * noise
-    elif len(shape) <= 1:
-        noise = 1.0 + 0.1 * noise
-    else:
-        noise = noise / math.sqrt(math.prod(shape[1:]))
-    return torch.from_numpy(np.ascontiguousarray(noise, dtype=np.float32))
-
-
-def images_of(seed: str, batch: int, size: int = 224) -> Tensor:
-    return torch.from_numpy(random_state(f"image/{seed}").standard_normal((batch, 3, size, size)).astype(np.float32))
-
-
 def token_ids(seed: str, rows: int, length: int, vocabulary: int, start: int, end: int) -> tuple[Tensor, Tensor]:
     state = random_state(f"tokens/{seed}")
     ids, mask = np.zeros((rows, length), np.int64), np.zeros((rows, length), np.int64)
@@ -74,11 +51,6 @@ def clip_ids(seed: str, rows: int) -> Tensor:
 
 def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: weight(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
-
-
-def grey(seed: str, height: int, width: int) -> np.ndarray:
-    coarse = random_state("gray/" + seed).randint(0, 256, size=(-(-height // 8), -(-width // 8)))
-    return coarse.astype(np.uint8).repeat(8, 0).repeat(8, 1)[:height, :width]
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ import pytest
 import torch
 from book_reference import (
     PARITY,
-    images_of,
     largest,
     mavl,
     official_shapes,
@@ -24,6 +23,7 @@ from book_reference import (
     write_official,
     write_small_bert,
 )
+from deterministic import images_of
 from torch import Tensor
 
 from xbench.errors import UserError

@@ -15,7 +15,6 @@ import pytest
 import torch
 from book_reference import (
     PARITY,
-    images_of,
     largest,
     medklip,
     official_shapes,
@@ -25,6 +24,7 @@ from book_reference import (
     write_official,
     write_small_bert,
 )
+from deterministic import images_of
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor

@@ -1,0 +1,43 @@
+"""The rule by which the weights and inputs of the golden vectors were drawn: a tensor depends on its name alone."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def random_state(name: str) -> np.random.RandomState:
+    return np.random.RandomState(int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big"))
+
+
+def weight(name: str, shape: tuple[int, ...]) -> Tensor:
+    noise = random_state(name).standard_normal(shape or (1,)).astype(np.float32).reshape(shape)
+    leaf = name.rsplit(".", 1)[-1]
+    if leaf == "num_batches_tracked":
+        return torch.tensor(0)
+    if leaf == "running_var":
+        noise = 1 + np.float32(0.1) * np.abs(noise)
+    elif leaf == "running_mean":
+        noise = 0.1 * noise
+    elif leaf == "logit_scale":
+        noise = np.full(shape, math.log(1 / 0.07), dtype=np.float32)
+    elif leaf.endswith("bias"):
+        noise = 0.02 * noise
+    elif len(shape) <= 1:
+        noise = 1.0 + 0.1 * noise
+    else:
+        noise = noise / math.sqrt(math.prod(shape[1:]))
+    return torch.from_numpy(np.ascontiguousarray(noise, dtype=np.float32))
+
+
+def images_of(seed: str, batch: int, size: int = 224) -> Tensor:
+    return torch.from_numpy(random_state(f"image/{seed}").standard_normal((batch, 3, size, size)).astype(np.float32))
+
+
+def grey(seed: str, height: int, width: int) -> np.ndarray:
+    coarse = random_state("gray/" + seed).randint(0, 256, size=(-(-height // 8), -(-width // 8)))
+    return coarse.astype(np.uint8).repeat(8, 0).repeat(8, 1)[:height, :width]
