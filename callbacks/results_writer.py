@@ -7,14 +7,17 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.errors import UserError
-from xbench.results import write_per_class, write_per_image, write_results
+from xbench.results import write_per_class, write_results
+from xbench.rows import CURVES, PER_IMAGE, write_pair_counts, write_per_image
 
 from .evaluation import Evaluation
 from .run_folder import open_run_folder
 
 
 class ResultsWriter(Callback):
-    """Writes `per_image.parquet`, `per_class.csv` and, last, `results.json`, each complete or not at all.
+    """Writes a run's tables and, last, `results.json`, each complete or not at all.
+
+    The tables are `per_image.parquet`, `curves.parquet` and `per_class.csv`.
 
     Attributes:
         folder: The run's folder, from `setup` on.
@@ -38,11 +41,12 @@ class ResultsWriter(Callback):
             UserError: The disk is full or has become read-only.
         """
         evaluation = Evaluation.of(trainer)
-        if evaluation.results is None or evaluation.rows is None:
+        if evaluation.results is None or evaluation.rows is None or evaluation.pairs is None:
             return
         results = evaluation.results
         try:
-            write_per_image(self.folder / "per_image.parquet", evaluation.rows, results.findings)
+            write_per_image(self.folder / PER_IMAGE, evaluation.rows, results.findings)
+            write_pair_counts(self.folder / CURVES, evaluation.pairs, results.findings)
             write_per_class(self.folder / "per_class.csv", results)
             write_results(self.folder / "results.json", results)
         except OSError as error:
@@ -50,3 +54,15 @@ class ResultsWriter(Callback):
                 f"The results cannot be written to {self.folder}: {error.strerror}. Make room or give another folder "
                 "with --trainer.default_root_dir, and run the command again."
             ) from error
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> ResultsWriter:
+        """Return the trainer's writer of results.
+
+        Raises:
+            UserError: There is none among its callbacks.
+        """
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, cls):
+                return callback
+        raise UserError("trainer.callbacks holds no ResultsWriter, so files have no folder: add it.", exit_status=2)

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from xbench.results import ImageRows, atomic_writer, macro_mean
+from xbench.results import atomic_writer, macro_mean
+from xbench.rows import ImageRows
 
 
 def test_an_interrupted_write_leaves_nothing(tmp_path):
@@ -29,7 +30,8 @@ def test_macro_mean_leaves_out_what_does_not_exist():
 def test_rows_are_joined_in_the_order_of_the_dataset():
     def part(*index):
         table = np.array(index, float)[:, None]
-        return ImageRows(np.array(index), [f"image {i}" for i in index], table.astype(np.int8), table > 1, *[table] * 6)
+        ids = [f"image {i}" for i in index]
+        return ImageRows(np.array(index), ids, [None, *ids[1:]], table.astype(np.int8), table > 1, *[table] * 12)
 
     joined = ImageRows.concatenate([part(2, 5), part(0), part(1, 4, 3)])
     assert joined.index.tolist() == [0, 1, 2, 3, 4, 5]

@@ -17,22 +17,16 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
-
 __all__ = [
     "FindingClassification",
     "FindingCounts",
     "FindingGrounding",
-    "ImageRows",
     "Macro",
     "Results",
     "atomic_writer",
     "macro_mean",
+    "read_results",
     "write_per_class",
-    "write_per_image",
     "write_results",
 ]
 
@@ -178,47 +172,6 @@ class Results:
         }
 
 
-@dataclass(frozen=True)
-class ImageRows:
-    """Scores of N images and C findings, every array (N, C).
-
-    Attributes:
-        index: Position of each image in the dataset, (N,) int64, ascending.
-        image_ids: Names of the images, N of them.
-        labels: int8: 1 present, 0 absent, -1 unknown.
-        has_region: bool.
-        logits: float64.
-        probabilities: float64.
-        pointing_hit: float64; NaN where the pair is not scored, that is unless the finding is present with a region.
-        dice: float64, at threshold 0.5; NaN likewise.
-        iou: float64, at threshold 0.5; NaN likewise.
-        region_area: float64, share of the evaluation grid; NaN without a region.
-    """
-
-    index: NDArray[np.int64]
-    image_ids: list[str]
-    labels: NDArray[np.int8]
-    has_region: NDArray[np.bool_]
-    logits: NDArray[np.float64]
-    probabilities: NDArray[np.float64]
-    pointing_hit: NDArray[np.float64]
-    dice: NDArray[np.float64]
-    iou: NDArray[np.float64]
-    region_area: NDArray[np.float64]
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[ImageRows]) -> ImageRows:
-        """Join parts and sort the images by position."""
-        order = np.argsort(np.concatenate([part.index for part in parts]), kind="stable")
-        ids = [image_id for part in parts for image_id in part.image_ids]
-        joined: dict[str, Any] = {
-            field.name: np.concatenate([getattr(part, field.name) for part in parts])[order]
-            for field in fields(cls)
-            if field.name != "image_ids"
-        }
-        return cls(image_ids=[ids[position] for position in order], **joined)
-
-
 def macro_mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of the values that exist; None when none does."""
     existing = [value for value in values if value is not None]
@@ -236,6 +189,42 @@ def write_results(path: Path, results: Results) -> None:
         # A curve on one line instead of a hundred. Line breaks within strings are escaped, so none can match.
         text = re.sub(r"\[\n\s+([-+.e\d\s,]+?)\n\s+\]", lambda m: f"[{re.sub(chr(10) + ' +', ' ', m[1])}]", text)
         file.write((text + "\n").encode())
+
+
+def read_results(path: Path) -> Results:
+    """Read `results.json`.
+
+    Raises:
+        ValueError: It is no such file, or one of another schema.
+        OSError: It cannot be read.
+    """
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        schema = content.get("schema") if isinstance(content, dict) else None
+        raise ValueError(f"{path} is not a results.json of schema {SCHEMA} (it says {schema!r})")
+    try:
+        counts, grounding, recognition = content["counts"], content["grounding"], content["classification"]
+        return Results(
+            model=content["model"],
+            dataset=content["dataset"],
+            split=content["split"],
+            findings=tuple(content["findings"]),
+            images=counts["images"],
+            skipped=counts["skipped"],
+            constant_maps=counts["constant_maps"],
+            notes=counts["notes"],
+            counts={finding: FindingCounts(**count) for finding, count in counts["per_finding"].items()},
+            thresholds=grounding["thresholds"],
+            grounding={finding: FindingGrounding(**scores) for finding, scores in grounding["per_class"].items()},
+            grounding_macro=grounding["macro"],
+            classification={
+                finding: FindingClassification(**scores) for finding, scores in recognition["per_class"].items()
+            },
+            classification_macro=recognition["macro"],
+            provenance=content["provenance"],
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} lacks a part of a results.json: {error}") from error
 
 
 def write_per_class(path: Path, results: Results) -> None:
@@ -256,31 +245,6 @@ def write_per_class(path: Path, results: Results) -> None:
     writer.writerow(["macro"] + [macro.get(name) for name in (*grounding, *classification)])
     with atomic_writer(path) as file:
         file.write(text.getvalue().encode())
-
-
-def write_per_image(path: Path, rows: ImageRows, findings: Sequence[str]) -> None:
-    """Write `per_image.parquet`: a row per image and finding, images in the dataset's order; null where not scored."""
-    images, classes = rows.labels.shape
-
-    def column(values: NDArray[Any]) -> pa.Array:
-        return pa.array(values.reshape(-1), from_pandas=True)
-
-    table = pa.table(
-        {
-            "image_id": pa.array(np.repeat(np.array(rows.image_ids, dtype=object), classes), pa.string()),
-            "finding": pa.array(list(findings) * images, pa.string()),
-            "label": column(rows.labels),
-            "has_region": column(rows.has_region),
-            "logit": column(rows.logits),
-            "probability": column(rows.probabilities),
-            "pointing_hit": column(rows.pointing_hit),
-            "dice": column(rows.dice),
-            "iou": column(rows.iou),
-            "region_area": column(rows.region_area),
-        }
-    )
-    with atomic_writer(path) as file:
-        pq.write_table(table, file, compression="zstd")
 
 
 @contextmanager

@@ -46,6 +46,9 @@ class Sample:
         regions: Annotated regions on the evaluation grid (K, H, W), bool: those of the K findings that have one, in
             the order of the findings.
         has_region: (C,) bool: whether the finding has an annotated region; K of them do.
+        reader_agreement: Mean Dice and IoU between the regions of any two readers who drew the finding (C, 2),
+            float64; NaN unless there are several.
+        patient_id: Whose image it is; None where the dataset does not say.
         notes: What is odd about it.
     """
 
@@ -57,6 +60,8 @@ class Sample:
     labels: Tensor
     regions: Tensor
     has_region: Tensor
+    reader_agreement: Tensor
+    patient_id: str | None = None
     notes: tuple[Note, ...] = ()
 
 
@@ -87,6 +92,8 @@ class Batch:
     labels: Tensor
     regions: list[Tensor]
     has_region: Tensor
+    reader_agreement: Tensor
+    patient_ids: list[str | None]
     notes: list[Note]
     failures: list[Failure]
 
@@ -111,6 +118,8 @@ class Batch:
             labels=stack([sample.labels for sample in samples]),
             regions=_neighbours([sample.regions for sample in samples]),
             has_region=stack([sample.has_region for sample in samples]),
+            reader_agreement=stack([sample.reader_agreement for sample in samples]),
+            patient_ids=[sample.patient_id for sample in samples],
             notes=[note for sample in samples for note in sample.notes],
             failures=[item for item in items if isinstance(item, Failure)],
         )

@@ -37,6 +37,7 @@ class Record:
         missing: The annotations name the image, but there is no file; `load` must fail with a `UserError`.
         files: Every file that `load` reads for this image, so that a prepared copy is never used once one has changed.
             Without them (None) the image cannot be prepared.
+        patient_id: Whose image it is, for intervals that resample patients; None where the dataset does not say.
     """
 
     image_id: str
@@ -44,6 +45,7 @@ class Record:
     source: Any = None
     missing: bool = False
     files: tuple[Path, ...] | None = None
+    patient_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,13 @@ class Radiograph:
             long as it shows the same extent. A finding that is not a key has no region.
         notes: What is odd about the image or its annotations and was put right, such as a box cut off at the edge; in
             the same words for every image, for the results count them.
+        reader_agreement: Mean Dice and IoU between the regions of any two readers, of each finding that several drew.
     """
 
     image: NDArray[np.uint8]
     regions: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 class ChestXrayDataModule(pl.LightningDataModule, ABC):

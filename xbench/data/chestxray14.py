@@ -44,6 +44,10 @@ class ChestXray14(DownloadedDataset):
     splits = ("boxes", "test")
     layout = f"images/<image>.png (or images_001/images/..., images_012/images/...), {_BOXES} and {_LABELS[0]}"
 
+    def patient_of(self, image_id: str) -> str | None:
+        """Return the patient's number, with which the image's name begins: `00013118` of `00013118_008`."""
+        return image_id.partition("_")[0]
+
     def exhaustive(self) -> bool:
         """Return False: the download holds far more images than a split."""
         return False

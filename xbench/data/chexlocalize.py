@@ -55,6 +55,10 @@ class CheXlocalize(DownloadedDataset):
         *folders, _ = path.parts[-3:]
         return "_".join([*folders, path.stem]) if folders and folders[0].startswith("patient") else None
 
+    def patient_of(self, image_id: str) -> str | None:
+        """Return the patient, with whom the image's name begins."""
+        return image_id.partition("_")[0]
+
     def listed_key(self, entry: str) -> str:
         """Return the image of a path (whatever stands before the patient) or of a name."""
         name = super().listed_key(entry)

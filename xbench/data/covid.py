@@ -73,6 +73,10 @@ class COVID19Rural(DownloadedDataset):
             return None
         return path.stem
 
+    def patient_of(self, image_id: str) -> str | None:
+        """Return the patient: what stands before the date in the image's name."""
+        return image_id.partition("_")[0]
+
     def read_cases(self, folder: Folder) -> Iterable[Case]:
         """Read the LabelMe files, and find the masks."""
         files = [path for path in folder.ending(".json") if path.parent.name == _OUTLINES]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from xbench.data.base import ChestXrayDataModule, Radiograph, Record
 from xbench.data.decoding import decode_image
 from xbench.data.folder import IMAGE_SUFFIXES, Folder, expand
-from xbench.data.shapes import Annotation, MaskImage, union
+from xbench.data.shapes import Annotation, MaskImage, reader_agreement, union
 from xbench.data.tables import read_image_list
 from xbench.errors import UserError
 from xbench.types import Note
@@ -108,6 +108,10 @@ class DownloadedDataset(ChestXrayDataModule):
         """Return what the annotation files call the image in a file: by default the file's name without its ending."""
         return path.stem
 
+    def patient_of(self, image_id: str) -> str | None:
+        """Return whose an image is, where the download says; by default None."""
+        return None
+
     def exhaustive(self) -> bool:
         """Tell whether the annotation files name every image of the split, so that any other is worth a note."""
         return True
@@ -189,7 +193,9 @@ class DownloadedDataset(ChestXrayDataModule):
                 regions[finding] = region
             else:
                 notes.append(_NO_AREA)
-        return Radiograph(image, regions, tuple(dict.fromkeys(notes)))
+        agreement = {finding: reader_agreement(by_finding[finding], *frame) for finding in regions}
+        several = {finding: scores for finding, scores in agreement.items() if scores is not None}
+        return Radiograph(image, regions, tuple(dict.fromkeys(notes)), several)
 
     def where_images_are(self) -> str:
         """Say where images are expected."""
@@ -220,6 +226,7 @@ class DownloadedDataset(ChestXrayDataModule):
             Source(path, case.annotations, case.frame),
             missing=path is None,
             files=(path, *masks) if path else None,
+            patient_id=self.patient_of(name),
         )
 
     def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:

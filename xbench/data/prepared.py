@@ -40,6 +40,10 @@ _CRC = struct.Struct("<I")
 _ENTRY_SIZE = _ENTRY.size + _CRC.size
 _LENGTH = struct.Struct("<I")
 _PIXEL_TYPES = ("|u1", "<f4")
+_MALFORMED = (
+    *(ValueError, TypeError, LookupError, AttributeError),
+    *(OverflowError, RecursionError, MemoryError, struct.error),
+)
 
 
 def store_for(data: ChestXrayDataModule, preprocessing: Preprocessing) -> PreparedStore:
@@ -216,6 +220,7 @@ def pack(image: PreparedImage) -> bytes:
             "view": image.view,
             "findings": image.findings,
             "notes": image.notes,
+            "reader_agreement": dict(image.reader_agreement),
         }
     ).encode()
     parts = (header, image.pixels.tobytes(), image.display.tobytes(), np.packbits(image.regions).tobytes())
@@ -230,6 +235,7 @@ def unpack(row: bytearray) -> PreparedImage | None:
         (kind, *size), (height, width) = header["pixels"], header["display"]
         left, top, right, bottom = map(float, header["view"])
         findings, notes = tuple(map(str, header["findings"])), tuple(map(str, header["notes"]))
+        agreement = header["reader_agreement"].items()
         if kind not in _PIXEL_TYPES or len(size) != 2 or min(*size, height, width) < 1:
             return None
         pixels = np.dtype(kind).itemsize * size[0] * size[1]
@@ -245,9 +251,10 @@ def unpack(row: bytearray) -> PreparedImage | None:
             findings,
             regions.view(np.bool_).reshape(len(findings), height, width),
             notes,
+            {str(finding): (float(dice), float(iou)) for finding, (dice, iou) in agreement},
         )
     # Whatever bytes stand there, and however well their checksum fits.
-    except (ValueError, TypeError, LookupError, OverflowError, RecursionError, MemoryError, struct.error):
+    except _MALFORMED:
         return None
 
 

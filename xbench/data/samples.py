@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import nan
 from typing import TYPE_CHECKING, Literal
 
 import cv2
@@ -38,6 +39,7 @@ class PreparedImage:
         findings: The K findings that have a region, in the order of the dataset's.
         regions: Their regions on the evaluation grid (K, H, W), bool.
         notes: What was odd about the image or its annotations.
+        reader_agreement: Mean Dice and IoU between readers, by finding, where several drew it.
     """
 
     pixels: NDArray[np.uint8] | NDArray[np.float32]
@@ -46,6 +48,7 @@ class PreparedImage:
     findings: tuple[str, ...]
     regions: NDArray[np.bool_]
     notes: tuple[str, ...] = ()
+    reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def prepare_image(
@@ -68,7 +71,15 @@ def prepare_image(
     for position, finding in enumerate(drawn):
         regions[position] = region_on_grid(radiograph.regions[finding], size, gamma)
     display = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
-    return PreparedImage(pixels, view, display.astype(np.uint8, copy=False), drawn, regions, radiograph.notes)
+    return PreparedImage(
+        pixels,
+        view,
+        display.astype(np.uint8, copy=False),
+        drawn,
+        regions,
+        radiograph.notes,
+        {finding: radiograph.reader_agreement[finding] for finding in drawn if finding in radiograph.reader_agreement},
+    )
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,10 @@ class Samples(Dataset[Sample | Failure]):
             labels=torch.tensor([record.labels.get(finding, -1) for finding in self.findings], dtype=torch.int8),
             regions=torch.from_numpy(prepared.regions),
             has_region=torch.tensor([finding in prepared.findings for finding in self.findings]),
+            reader_agreement=torch.tensor(
+                [prepared.reader_agreement.get(finding, (nan, nan)) for finding in self.findings], dtype=torch.float64
+            ),
+            patient_id=record.patient_id,
             notes=tuple(Note(text, record.image_id) for text in prepared.notes),
         )
 

@@ -6,8 +6,10 @@ Nothing is resized or merged while files are parsed; a shape becomes a mask only
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +22,18 @@ from xbench.data.decoding import MAX_PIXELS, decode_image
 from xbench.data.rle import decode_relative_rle
 from xbench.errors import UserError
 
-__all__ = ["Annotation", "Box", "CocoRLE", "MaskImage", "Polygon", "RelativeRLE", "Shape", "frame_of", "union"]
+__all__ = [
+    "Annotation",
+    "Box",
+    "CocoRLE",
+    "MaskImage",
+    "Polygon",
+    "RelativeRLE",
+    "Shape",
+    "frame_of",
+    "reader_agreement",
+    "union",
+]
 
 Mask = NDArray[np.bool_]
 
@@ -273,6 +286,32 @@ def union(shapes: Iterable[Shape], height: int, width: int) -> Mask:
     for shape in shapes:
         mask |= shape.draw(height, width)
     return mask
+
+
+def reader_agreement(annotations: Iterable[Annotation], height: int, width: int) -> tuple[float, float] | None:
+    """Return how well the readers of one finding agree: the mean Dice and IoU between the regions of any two.
+
+    A reader's region is the union of what that reader drew; readers who drew nothing are left aside. None unless
+    several drew something.
+
+    Raises:
+        UserError: A shape is malformed or made for another frame.
+    """
+    shapes: defaultdict[str, list[Shape]] = defaultdict(list)
+    for annotation in annotations:
+        if annotation.reader:
+            shapes[annotation.reader].append(annotation.shape)
+    if len(shapes) < 2:
+        return None
+    drawn = [mask for drawings in shapes.values() if (mask := union(drawings, height, width)).any()]
+    if len(drawn) < 2:
+        return None
+    scores = []
+    for one, other in combinations(drawn, 2):
+        overlap, total = np.count_nonzero(one & other), np.count_nonzero(one) + np.count_nonzero(other)
+        scores.append((2 * overlap / total, overlap / (total - overlap)))
+    dice, iou = np.mean(scores, axis=0).tolist()
+    return dice, iou
 
 
 def _whole(value: float) -> int:

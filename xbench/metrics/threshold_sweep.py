@@ -9,7 +9,7 @@ from torch import Tensor
 
 from xbench.metrics.functional import from_fixed_point, to_fixed_point
 from xbench.metrics.per_class import PerClassMetric
-from xbench.metrics.sweep import check_thresholds, sweep_pairs, threshold_values
+from xbench.metrics.sweep import PixelCounts, check_thresholds, sweep_pairs, threshold_values
 
 __all__ = ["ThresholdSweep", "ThresholdSweepPairs"]
 
@@ -23,12 +23,14 @@ class ThresholdSweepPairs:
         classes: (N,) int64.
         dice: (N, T) float64.
         iou: (N, T) float64.
+        counts: The pixels that both follow from.
     """
 
     rows: Tensor
     classes: Tensor
     dice: Tensor
     iou: Tensor
+    counts: PixelCounts
 
 
 class ThresholdSweep(PerClassMetric):
@@ -75,7 +77,7 @@ class ThresholdSweep(PerClassMetric):
 
     def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
         counts = sweep_pairs(saliency, regions, rows, classes, self.thresholds)
-        self.pairs = ThresholdSweepPairs(rows, classes, counts.dice(), counts.iou())
+        self.pairs = ThresholdSweepPairs(rows, classes, counts.dice(), counts.iou(), counts)
         self.dice_sum.index_add_(0, classes, to_fixed_point(self.pairs.dice))
         self.iou_sum.index_add_(0, classes, to_fixed_point(self.pairs.iou))
 
@@ -101,4 +103,5 @@ class ThresholdSweep(PerClassMetric):
     def _no_pairs(self) -> ThresholdSweepPairs:
         index = torch.zeros(0, dtype=torch.int64)
         scores = torch.zeros(0, self.thresholds, dtype=torch.float64)
-        return ThresholdSweepPairs(index, index, scores, scores)
+        counts = PixelCounts(scores.long(), scores.long(), index)
+        return ThresholdSweepPairs(index, index, scores, scores, counts)

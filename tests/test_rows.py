@@ -1,0 +1,154 @@
+"""What a run keeps of its images is enough to derive every number again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from xbench.cases import Case, Cases, PackedCase, write_cases
+from xbench.geometry import saliency_on_grid
+from xbench.metrics.functional import normalise
+from xbench.rows import (
+    CURVES,
+    PER_IMAGE,
+    ImageRows,
+    PairCounts,
+    read_pair_counts,
+    read_per_image,
+    write_pair_counts,
+    write_per_image,
+)
+
+FINDINGS = ("Square", "Disc")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    arrays.arrays(np.float64, (3, 2), elements=st.floats(allow_nan=True, allow_infinity=False)),
+    arrays.arrays(np.int8, (3, 2), elements=st.sampled_from([-1, 0, 1])),
+    st.lists(st.none() | st.text(st.characters(codec="utf-8")), min_size=3, max_size=3),
+)
+def test_rows_come_back_as_they_were_written(tmp_path_factory, values, labels, names):
+    path = tmp_path_factory.mktemp("rows") / PER_IMAGE
+    ids = [f"{name}-{place}" for place, name in enumerate(names)]
+    rows = ImageRows(np.arange(3), ids, names, labels, labels > 0, *[values + k for k in range(12)])
+    write_per_image(path, rows, FINDINGS)
+    again = read_per_image(path, FINDINGS)
+    for field in fields(ImageRows):
+        np.testing.assert_array_equal(getattr(again, field.name), getattr(rows, field.name), field.name)
+        if field.name not in ("image_ids", "patient_ids"):
+            assert getattr(again, field.name).dtype == getattr(rows, field.name).dtype
+
+
+def test_rows_of_other_findings_are_refused(tmp_path):
+    rows = ImageRows(np.arange(1), ["a"], [None], *[np.zeros((1, 2))] * 14)
+    write_per_image(tmp_path / PER_IMAGE, rows, FINDINGS)
+    with pytest.raises(ValueError, match="not one row for each of Disc, Square"):
+        read_per_image(tmp_path / PER_IMAGE, FINDINGS[::-1])
+
+
+def test_counts_come_back_as_they_were_written(tmp_path):
+    mask = np.arange(12, dtype=np.int32).reshape(4, 3)
+    counts = PairCounts(
+        *(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 0]), ["a", "a", "b", "c"]),
+        *(np.full(4, 49), np.arange(1, 5), mask, mask // 2),
+    )
+    shuffled = [1, 3, 0, 2]
+    parts = [
+        PairCounts(
+            *(counts.index[[k]], counts.column[[k]], [counts.image_ids[k]], counts.grid[[k]], counts.region[[k]]),
+            *(mask[[k]], mask[[k]] // 2),
+        )
+        for k in shuffled
+    ]
+    write_pair_counts(tmp_path / CURVES, PairCounts.concatenate(parts), FINDINGS)
+    again = read_pair_counts(tmp_path / CURVES, FINDINGS, ["a", "b", "c"])
+    for field in fields(PairCounts):
+        np.testing.assert_array_equal(getattr(again, field.name), getattr(counts, field.name), field.name)
+    with pytest.raises(ValueError, match="'c', which is not in"):
+        read_pair_counts(tmp_path / CURVES, FINDINGS, ["a", "b"])
+
+
+def test_a_case_comes_back_as_it_was_written(tmp_path):
+    draw = np.random.default_rng(0)
+    region = draw.random((20, 30)) < 0.5
+    film = np.outer(np.arange(20), np.ones(30)).astype(np.uint8) * 10
+    cases = [
+        Case(
+            *(index, f"image/{index} ä", finding, draw.normal(size=(3, 5)).astype(np.float32)),
+            *((0.1, 0, 1, 1), region, film),
+        )
+        for index in range(70)
+        for finding in FINDINGS
+    ]
+    packed = [PackedCase.pack(FINDINGS.index(case.finding), case) for case in cases]
+    write_cases(tmp_path, [one for one, _ in packed], {one.image_id: picture for one, picture in packed})
+    stored = Cases(tmp_path)
+    assert list(stored) == [(case.image_id, case.finding) for case in cases]
+    for case in (cases[0], cases[-1], cases[77]):
+        again = stored.read(case.image_id, case.finding)
+        assert (again.index, again.image_id, again.finding, again.view) == (
+            *(case.index, case.image_id, case.finding, case.view),
+        )
+        np.testing.assert_array_equal(again.saliency, case.saliency)
+        np.testing.assert_array_equal(again.region, region)
+        # JPEG keeps grey levels to within a few.
+        assert np.abs(again.display.astype(int) - film).max() <= 6
+
+
+@pytest.fixture
+def run(command):
+    return command(
+        "test", "--config", "random_phantom", "--data.images", "12", "--data.size", "64", "--data.grid", "56"
+    )
+
+
+def test_every_number_of_a_run_follows_from_its_rows(run):
+    """Plain arithmetic on the tables gives what the metrics gave."""
+    results = json.loads((run.folder / "results.json").read_text())
+    findings = results["findings"]
+    rows = read_per_image(run.folder / PER_IMAGE, findings)
+    counts = read_pair_counts(run.folder / CURVES, findings, rows.image_ids)
+    assert (np.argwhere(rows.scored) == np.stack([counts.index, counts.column], 1)).all()
+    for c, finding in enumerate(findings):
+        scores, mine = results["grounding"]["per_class"][finding], counts.column == c
+        if not mine.any():
+            assert scores["count"] == 0
+            continue
+        hits = rows.pointing_hit[rows.scored[:, c], c]
+        # Sums of the metrics are multiples of 2**-40.
+        assert scores["pointing_game"] == pytest.approx(hits.mean(), abs=1e-12)
+        np.testing.assert_allclose(scores["dice_curve"], counts.dice()[mine].mean(0), atol=1e-12)
+        np.testing.assert_allclose(scores["iou_curve"], counts.iou()[mine].mean(0), atol=1e-12)
+        np.testing.assert_array_equal(rows.dice[rows.scored[:, c], c], counts.dice()[mine, 50])
+        np.testing.assert_array_equal(rows.region_area[rows.scored[:, c], c], (counts.region / counts.grid)[mine])
+
+
+def test_cases_of_a_run_give_its_scores_again(run):
+    results = json.loads((run.folder / "results.json").read_text())
+    findings = results["findings"]
+    rows = read_per_image(run.folder / PER_IMAGE, findings)
+    counts = read_pair_counts(run.folder / CURVES, findings, rows.image_ids)
+    cases = Cases(run.folder)
+    pairs = [(rows.image_ids[i], findings[c]) for i, c in zip(counts.index, counts.column, strict=True)]
+    assert list(cases) == pairs and len(pairs) > 8
+    for place, pair in enumerate(pairs):
+        case = cases.read(*pair)
+        on_grid = saliency_on_grid(torch.from_numpy(case.saliency)[None], torch.tensor([case.view]), (56, 56))
+        mask = normalise(on_grid)[0].numpy() >= 0.5
+        assert mask.sum() == counts.mask[place, 50]
+        assert (mask & case.region).sum() == counts.overlap[place, 50]
+        image, column = counts.index[place], counts.column[place]
+        for axis, peak, centre in ((0, rows.peak_y, rows.region_y), (1, rows.peak_x, rows.region_x)):
+            tied = (on_grid[0] == on_grid.max()).numpy().nonzero()[axis]
+            assert peak[image, column] == pytest.approx((tied + 0.5).mean() / 56, abs=1e-12)
+            assert centre[image, column] == pytest.approx((case.region.nonzero()[axis] + 0.5).mean() / 56, abs=1e-12)
+        assert case.display.shape == (56, 56) and cv2.meanStdDev(case.display)[1] > 10

@@ -1,0 +1,269 @@
+"""What a run keeps of every image: scores, and pixel counts at every threshold.
+
+`per_image.parquet` has a row per image and finding, `curves.parquet` one per scored pair, that is per image and finding
+that it has with an annotated region. Every number of a run follows from the two. Needs no torch, so that reports start
+fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from xbench.results import atomic_writer
+
+__all__ = [
+    "CURVES",
+    "PER_IMAGE",
+    "ImageRows",
+    "PairCounts",
+    "read_pair_counts",
+    "read_per_image",
+    "write_pair_counts",
+    "write_per_image",
+    "write_table",
+]
+
+PER_IMAGE, CURVES = "per_image.parquet", "curves.parquet"
+
+
+@dataclass(frozen=True)
+class ImageRows:
+    """Scores of N images and C findings, every array (N, C) unless said otherwise.
+
+    Attributes:
+        index: Position of each image in the dataset, (N,) int64, ascending.
+        image_ids: Names of the images, N of them.
+        patient_ids: Whose image each is, N of them; None where the dataset does not say.
+        labels: int8: 1 present, 0 absent, -1 unknown.
+        has_region: bool.
+        logits: float64.
+        probabilities: float64.
+        pointing_hit: float64; NaN where the pair is not scored, that is unless the finding is present with a region.
+        dice: float64, at threshold 0.5; NaN likewise.
+        iou: float64, at threshold 0.5; NaN likewise.
+        region_area: float64, share of the evaluation grid; NaN without a region.
+        region_x: float64, centre of mass of the region, 0 at the left and 1 at the right edge; NaN without a region.
+        region_y: float64, likewise from the top.
+        peak_x: float64, where the map is highest, likewise; the mean of tied places. NaN where not scored.
+        peak_y: float64, likewise.
+        reader_dice: float64, mean Dice between the regions of any two readers, on the pixels of the annotation; NaN
+            unless several readers drew the finding.
+        reader_iou: float64, likewise IoU.
+    """
+
+    index: NDArray[np.int64]
+    image_ids: list[str]
+    patient_ids: list[str | None]
+    labels: NDArray[np.int8]
+    has_region: NDArray[np.bool_]
+    logits: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+    pointing_hit: NDArray[np.float64]
+    dice: NDArray[np.float64]
+    iou: NDArray[np.float64]
+    region_area: NDArray[np.float64]
+    region_x: NDArray[np.float64]
+    region_y: NDArray[np.float64]
+    peak_x: NDArray[np.float64]
+    peak_y: NDArray[np.float64]
+    reader_dice: NDArray[np.float64]
+    reader_iou: NDArray[np.float64]
+
+    @property
+    def scored(self) -> NDArray[np.bool_]:
+        """Which pairs grounding is scored on (N, C): present, with a region."""
+        return (self.labels == 1) & self.has_region
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """Join parts and sort the images by position."""
+        order = np.argsort(np.concatenate([part.index for part in parts]), kind="stable")
+        joined: dict[str, Any] = {}
+        for field in fields(cls):
+            values = [getattr(part, field.name) for part in parts]
+            if field.name in ("image_ids", "patient_ids"):
+                flat = [value for part in values for value in part]
+                joined[field.name] = [flat[position] for position in order]
+            else:
+                joined[field.name] = np.concatenate(values)[order]
+        return cls(**joined)
+
+
+_PAIR_COLUMNS = {
+    "label": "labels",
+    "has_region": "has_region",
+    "logit": "logits",
+    "probability": "probabilities",
+    "pointing_hit": "pointing_hit",
+    "dice": "dice",
+    "iou": "iou",
+    "region_area": "region_area",
+    "region_x": "region_x",
+    "region_y": "region_y",
+    "peak_x": "peak_x",
+    "peak_y": "peak_y",
+    "reader_dice": "reader_dice",
+    "reader_iou": "reader_iou",
+}
+"""Columns of `per_image.parquet` and the arrays they hold."""
+
+
+def write_per_image(path: Path, rows: ImageRows, findings: Sequence[str]) -> None:
+    """Write `per_image.parquet`: a row per image and finding, images in the dataset's order; null where not scored."""
+    images, classes = rows.labels.shape
+
+    def repeated(values: Sequence[str | None]) -> pa.Array:
+        return pa.array(np.repeat(np.array(values, dtype=object), classes), pa.string())
+
+    columns = {
+        "image_id": repeated(rows.image_ids),
+        "patient_id": repeated(rows.patient_ids),
+        "finding": pa.array(list(findings) * images, pa.string()),
+        **{name: pa.array(getattr(rows, field).reshape(-1), from_pandas=True) for name, field in _PAIR_COLUMNS.items()},
+    }
+    write_table(path, pa.table(columns))
+
+
+def read_per_image(path: Path, findings: Sequence[str]) -> ImageRows:
+    """Read `per_image.parquet`.
+
+    Args:
+        path: The file.
+        findings: The run's findings, in the order of its results.
+
+    Raises:
+        ValueError: The file's findings are others, or not every image has a row for each.
+        OSError: The file cannot be read.
+        pyarrow.ArrowInvalid: It is no such file.
+    """
+    table = pq.read_table(path)
+    classes = len(findings)
+    if table["finding"].to_pylist() != list(findings) * (table.num_rows // classes):
+        raise ValueError(f"{path} has not one row for each of {', '.join(findings)} for every image, in this order.")
+    images = table.num_rows // classes
+    dtypes = {"labels": np.int8, "has_region": np.bool_}
+    arrays: dict[str, Any] = {
+        field: table[name].to_numpy().astype(dtypes.get(field, np.float64)).reshape(images, classes)
+        for name, field in _PAIR_COLUMNS.items()
+    }
+    return ImageRows(
+        index=np.arange(images),
+        image_ids=table["image_id"].to_pylist()[::classes],
+        patient_ids=table["patient_id"].to_pylist()[::classes],
+        **arrays,
+    )
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """Sizes in pixels of the evaluation grid, of P scored pairs, at each of T thresholds.
+
+    Dice is 2 overlap / (mask + region), IoU is overlap / (mask + region - overlap).
+
+    Attributes:
+        index: Position of the image in the dataset, (P,) int64, ascending.
+        column: Position of the finding among the run's, (P,) int64, ascending within an image.
+        image_ids: Name of each pair's image, P of them.
+        grid: Pixels of the grid, (P,) int64.
+        region: Pixels of the region, (P,) int64.
+        mask: Pixels where the normalised map reaches the threshold, (P, T) int32.
+        overlap: Those of them in the region, (P, T) int32.
+    """
+
+    index: NDArray[np.int64]
+    column: NDArray[np.int64]
+    image_ids: list[str]
+    grid: NDArray[np.int64]
+    region: NDArray[np.int64]
+    mask: NDArray[np.int32]
+    overlap: NDArray[np.int32]
+
+    def dice(self) -> NDArray[np.float64]:
+        """Dice at each threshold, (P, T)."""
+        return 2 * self.overlap.astype(np.float64) / (self.mask + self.region[:, None])
+
+    def iou(self) -> NDArray[np.float64]:
+        """IoU at each threshold, (P, T)."""
+        return self.overlap.astype(np.float64) / (self.mask + self.region[:, None] - self.overlap)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """Join parts and sort the pairs by image, then by finding."""
+        order = np.lexsort([np.concatenate([getattr(part, key) for part in parts]) for key in ("column", "index")])
+        ids = [image_id for part in parts for image_id in part.image_ids]
+        arrays: dict[str, Any] = {
+            field.name: np.concatenate([getattr(part, field.name) for part in parts])[order]
+            for field in fields(cls)
+            if field.name != "image_ids"
+        }
+        return cls(image_ids=[ids[position] for position in order], **arrays)
+
+
+def write_pair_counts(path: Path, counts: PairCounts, findings: Sequence[str]) -> None:
+    """Write `curves.parquet`: a row per scored pair, with lists over the thresholds."""
+
+    def lists(values: NDArray[np.int32]) -> pa.Array:
+        return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1), pa.int32()), values.shape[1])
+
+    names = np.array(findings, dtype=object)[counts.column]
+    columns = {
+        "image_id": pa.array(counts.image_ids, pa.string()),
+        "finding": pa.array(names, pa.string()),
+        "grid_pixels": pa.array(counts.grid),
+        "region_pixels": pa.array(counts.region),
+        "mask_pixels": lists(counts.mask),
+        "overlap_pixels": lists(counts.overlap),
+    }
+    write_table(path, pa.table(columns))
+
+
+def read_pair_counts(path: Path, findings: Sequence[str], image_ids: Sequence[str]) -> PairCounts:
+    """Read `curves.parquet`.
+
+    Args:
+        path: The file.
+        findings: The run's findings, in the order of its results.
+        image_ids: The run's images, in the order of `per_image.parquet`.
+
+    Raises:
+        ValueError: The file speaks of other findings or images.
+        OSError: The file cannot be read.
+        pyarrow.ArrowInvalid: It is no such file.
+    """
+    table = pq.read_table(path)
+    image_of = {image_id: position for position, image_id in enumerate(image_ids)}
+    column_of = {finding: position for position, finding in enumerate(findings)}
+    ids = table["image_id"].to_pylist()
+    try:
+        index = np.array([image_of[image_id] for image_id in ids], dtype=np.int64)
+        column = np.array([column_of[finding] for finding in table["finding"].to_pylist()], dtype=np.int64)
+    except KeyError as error:
+        raise ValueError(f"{path} speaks of {error}, which is not in the run's {PER_IMAGE}.") from None
+
+    def lists(name: str) -> NDArray[np.int32]:
+        values = table[name].combine_chunks()
+        return values.flatten().to_numpy().reshape(len(values), values.type.list_size)
+
+    return PairCounts(
+        index=index,
+        column=column,
+        image_ids=ids,
+        grid=table["grid_pixels"].to_numpy(),
+        region=table["region_pixels"].to_numpy(),
+        mask=lists("mask_pixels"),
+        overlap=lists("overlap_pixels"),
+    )
+
+
+def write_table(path: Path, table: pa.Table, row_group_size: int | None = None) -> None:
+    """Write a Parquet file that appears complete or not at all."""
+    with atomic_writer(path) as file:
+        pq.write_table(table, file, compression="zstd", row_group_size=row_group_size)

@@ -1,0 +1,125 @@
+"""From scores to the results of a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xbench.metrics.classification import classification_scores, macro
+from xbench.results import (
+    FindingClassification,
+    FindingCounts,
+    FindingGrounding,
+    Results,
+    macro_mean,
+)
+from xbench.rows import ImageRows
+from xbench.types import Failure, Note
+
+__all__ = ["summarise"]
+
+_GROUNDING_NUMBERS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
+_CLASSIFICATION_NUMBERS = ("auroc", "average_precision", "f1", "accuracy")
+
+
+def summarise(
+    names: tuple[str, str, str],
+    findings: Sequence[str],
+    images: ImageRows,
+    pointing_game: Mapping[str, Tensor],
+    sweep: Mapping[str, Tensor],
+    failures: Sequence[Failure] = (),
+    constant: Sequence[tuple[int, str, int]] = (),
+    notes: Iterable[Note] = (),
+    provenance: Mapping[str, Any] | None = None,
+) -> Results:
+    """Put the results of a run together.
+
+    Args:
+        names: Of model, dataset and split.
+        findings: Names of the C findings.
+        images: Scores of all images.
+        pointing_game: What `PointingGame.compute` returned.
+        sweep: What `ThresholdSweep.compute` returned.
+        failures: Images that were left out, in the dataset's order.
+        constant: Pairs whose map is the same everywhere, likewise.
+        notes: What was odd, in any order.
+        provenance: What the numbers depend on.
+    """
+    scores = classification_scores(torch.from_numpy(images.labels), torch.from_numpy(images.probabilities))
+    recognition = macro(scores)
+    grounding = _grounding(findings, pointing_game, sweep)
+    model, dataset, split = names
+    steps = len(sweep["thresholds"]) - 1
+    return Results(
+        model=model,
+        dataset=dataset,
+        split=split,
+        findings=tuple(findings),
+        images=len(images.image_ids),
+        skipped=[{"image_id": failure.image_id, "reason": failure.reason} for failure in failures],
+        constant_maps={
+            "count": len(constant),
+            "first": [{"image_id": image_id, "finding": findings[column]} for _, image_id, column in constant[:10]],
+        },
+        notes=_count_images(notes),
+        counts={
+            finding: FindingCounts(
+                positives=int((images.labels[:, c] == 1).sum()),
+                negatives=int((images.labels[:, c] == 0).sum()),
+                with_region=int(images.scored[:, c].sum()),
+            )
+            for c, finding in enumerate(findings)
+        },
+        thresholds=[k / steps for k in range(steps + 1)],
+        grounding=grounding,
+        grounding_macro={
+            name: macro_mean([getattr(scores, name) for scores in grounding.values()]) for name in _GROUNDING_NUMBERS
+        },
+        classification={
+            finding: FindingClassification(**asdict(score)) for finding, score in zip(findings, scores, strict=True)
+        },
+        classification_macro={name: getattr(recognition, name) for name in _CLASSIFICATION_NUMBERS},
+        provenance=dict(provenance or {}),
+    )
+
+
+def _count_images(notes: Iterable[Note]) -> list[dict[str, Any]]:
+    images: defaultdict[str, set[str]] = defaultdict(set)
+    for note in notes:
+        images[note.text].add(note.image_id)
+    return [{"note": text, "count": len(ids), "first": sorted(ids)[:10]} for text, ids in sorted(images.items())]
+
+
+def _grounding(
+    findings: Sequence[str], pointing_game: Mapping[str, Tensor], sweep: Mapping[str, Tensor]
+) -> dict[str, FindingGrounding]:
+    scores = {}
+    fixed = len(sweep["thresholds"]) // 2
+    for c, finding in enumerate(findings):
+        count = int(sweep["count"][c])
+        if not count:
+            scores[finding] = FindingGrounding(0, *[None] * 9)
+            continue
+        dice, iou = sweep["dice"][c].tolist(), sweep["iou"][c].tolist()
+        best_dice, best_iou = max(dice), max(iou)
+        steps = len(dice) - 1
+        scores[finding] = FindingGrounding(
+            count=count,
+            pointing_game=pointing_game["pointing_game"][c].item(),
+            dice_fixed=dice[fixed],
+            iou_fixed=iou[fixed],
+            dice_best=best_dice,
+            iou_best=best_iou,
+            # index() finds the first and so the lowest of several best thresholds.
+            dice_best_threshold=dice.index(best_dice) / steps,
+            iou_best_threshold=iou.index(best_iou) / steps,
+            dice_curve=dice,
+            iou_curve=iou,
+        )
+    return scores
