@@ -11,12 +11,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from xbench.data.base import ChestXrayDataModule
 from xbench.distributed import gather
 from xbench.errors import UserError
+from xbench.journal import BatchRecord
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.models.base import SaliencyModel
 from xbench.provenance import collect_provenance
 from xbench.results import Results
 from xbench.rows import ImageRows, PairCounts
-from xbench.scoring import BatchScores, score_batch
+from xbench.scoring import BatchScores, restore_metrics, score_batch
 from xbench.summary import summarise
 from xbench.types import Batch, Failure, ModelOutput, Note
 
@@ -37,6 +38,7 @@ class Evaluation(Callback):
         results: Results of the run; on the first process from the end of the epoch on, else None.
         rows: Scores per image and finding; likewise.
         pairs: Pixel counts per scored pair; likewise.
+        latest: Scores of the last batch; None if none of its images could be read.
 
     Raises:
         UserError: An option is out of its range.
@@ -45,6 +47,7 @@ class Evaluation(Callback):
     results: Results | None = None
     rows: ImageRows | None = None
     pairs: PairCounts | None = None
+    latest: BatchScores | None = None
 
     def __init__(self, thresholds: int = 101, ties: Literal["share", "any", "first"] = "share") -> None:
         super().__init__()
@@ -84,6 +87,7 @@ class Evaluation(Callback):
         self._parts: list[BatchScores] = []
         self._failures: list[Failure] = []
         self._notes: list[Note] = []
+        self._restored = 0
         self._clock = time.perf_counter()
         self._seconds["setup"] += self._clock - self._setup_started
 
@@ -114,20 +118,29 @@ class Evaluation(Callback):
         self._lap("forward")
         self._failures += batch.failures
         self._notes += batch.notes
+        self.latest = None
         if outputs is not None:
             model, data = _parts(trainer)
             check_output(outputs, batch, model.name, data.findings)
-            self._parts.append(
-                score_batch(
-                    outputs,
-                    batch,
-                    model.saliency_upsample,
-                    self._pointing_game,
-                    self._sweep,
-                    image_by_image=data.grid == "native",
-                )
+            self.latest = score_batch(
+                outputs,
+                batch,
+                model.saliency_upsample,
+                self._pointing_game,
+                self._sweep,
+                image_by_image=data.grid == "native",
             )
+            self._parts.append(self.latest)
         self._lap("metrics")
+
+    def restore(self, record: BatchRecord) -> None:
+        """Take up the scores of a batch that an earlier attempt of the run has finished."""
+        self._failures += record.failures
+        self._notes += record.notes
+        self._restored += 1
+        if record.scores is not None:
+            self._parts.append(record.scores)
+            restore_metrics(record.scores, self._pointing_game, self._sweep)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reduce over processes and prove that each image was scored exactly once."""
@@ -165,7 +178,10 @@ class Evaluation(Callback):
             sorted(pair for part in parts for pair in part.constant),
             notes,
             collect_provenance(trainer, model, data, dict(self._seconds))
-            | {"evaluation": {"thresholds": self.thresholds, "ties": self.ties}},
+            | {
+                "evaluation": {"thresholds": self.thresholds, "ties": self.ties},
+                "batches_of_earlier_attempts": self._restored,
+            },
         )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

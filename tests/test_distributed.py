@@ -21,6 +21,7 @@ NATIVE_OPTIONS = ("--data.grid", "native", "--data.widths", "[64, 48, 90]")
 # Convolutions and matrix products, which round differently when threads share them differently.
 DEMO_OPTIONS = ("--data.images", "19", "--data.batch_size", "4", "--data.num_workers", "0")
 COMMON = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
+TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "pictures.parquet", "per_class.csv")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m")
 
 
@@ -50,7 +51,7 @@ def read(folder: Path) -> dict[str, bytes | str]:
     results = json.loads(run.read_text())
     del results["provenance"]
     return {"results.json": json.dumps(results)} | {
-        name: (run.parent / name).read_bytes() for name in ("per_image.parquet", "per_class.csv")
+        name: (run.parent / name).read_bytes() for name in TABLES
     }
 
 

@@ -18,6 +18,8 @@ _USAGE = """usage: python -m xbench.cli COMMAND [options]
   check    look at data and weights first       check --config clip_siim --data.root /data/siim
   prepare  decode a dataset once, for later     prepare --config clip_siim --data.root /data/siim
   convert  an official checkpoint, made clean   convert carzero CARZero_best_model.ckpt carzero.safetensors
+  verify   every number from the rows again     verify runs/clip_siim/TIME
+  reproduce  the same run again, and the drift  reproduce runs/clip_siim/TIME
   list     models, datasets, findings, configs  list models
 
 COMMAND --help shows the options of a command. Names, first steps and what each number means: README.md.
@@ -48,6 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from xbench.convert import convert
 
             convert(options)
+        elif command == "verify":
+            from xbench.verify import verify
+
+            verify(options)
+        elif command == "reproduce":
+            from xbench.reproduce import reproduce
+
+            reproduce(options)
         elif command in ("test", "predict", "prepare", "check"):
             # Imported only here: torch and Lightning take seconds.
             from xbench.run import run

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ import torch
 import xbench
 from xbench.data.base import ChestXrayDataModule
 from xbench.models.base import SaliencyModel, file_sha256
+from xbench.sources import source_sha256
 
-__all__ = ["collect_provenance"]
+__all__ = ["collect_provenance", "numbers_depend_on"]
 
 _PACKAGES = (
     "torch",
@@ -52,9 +55,9 @@ def collect_provenance(
     details = model.provenance()
     seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
     return {
-        "versions": {"xbench": xbench.__version__, "python": platform.python_version()}
-        | {package: importlib.metadata.version(package) for package in _PACKAGES},
+        "versions": _versions(),
         "git_commit": _git_commit(),
+        "source_sha256": source_sha256(type(model), type(data)),
         "command": sys.orig_argv,
         "seed": int(seed) if seed is not None else None,
         "precision": str(trainer.precision),
@@ -82,6 +85,63 @@ def collect_provenance(
         "prepared": _prepared(data),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
     }
+
+
+def numbers_depend_on(model: SaliencyModel, data: ChestXrayDataModule, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe what an unfinished run must share with the attempt that goes on with it.
+
+    Args:
+        model: The model, before its `setup`.
+        data: The data module, after its `setup`.
+        config: The resolved configuration, as nested plain values.
+
+    Returns:
+        Nested plain values, ready for JSON: settings, and digests of annotations, of weights, and of every file that an
+        option names. What moves no number is left out, such as folders of results and processes that load images.
+    """
+    trainer = config.get("trainer") or {}
+    callbacks = trainer.get("callbacks") or []
+    settings = {
+        "model": _without(config.get("model"), ()),
+        "data": _without(config.get("data"), ("num_workers", "cache")),
+        "callbacks": {entry["class_path"]: entry.get("init_args") for entry in callbacks if "valuation" in str(entry)},
+        "trainer": {name: trainer.get(name) for name in ("precision", "accelerator", "deterministic", "benchmark")},
+        "seed": config.get("seed_everything"),
+        "threads": config.get("threads"),
+    }
+    checkpoint = getattr(model, "checkpoint", None)
+    ids = hashlib.sha256("\n".join(record.image_id for record in data.records).encode())
+    return {
+        "settings": settings,
+        "files": {option: file_sha256(path) for option, path in _files(settings["model"], "model")},
+        "checkpoint": file_sha256(Path(checkpoint)) if checkpoint and Path(checkpoint).is_file() else None,
+        "annotations": {str(path): file_sha256(path) for path in data.annotation_files()},
+        "images": {"count": len(data.records), "names": ids.hexdigest()},
+        "versions": _versions(),
+        "git_commit": _git_commit(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    own = {"xbench": xbench.__version__, "python": platform.python_version()}
+    return own | {package: importlib.metadata.version(package) for package in _PACKAGES}
+
+
+def _without(part: Any, names: Sequence[str]) -> Any:
+    """A chosen class with its arguments, less those of the given names."""
+    if not isinstance(part, Mapping):
+        return part
+    arguments = {name: value for name, value in (part.get("init_args") or {}).items() if name not in names}
+    return {"class": part.get("class_path"), **arguments}
+
+
+def _files(value: Any, option: str) -> Iterator[tuple[str, Path]]:
+    """The options whose value is the name of a file."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _files(inner, f"{option}.{name}")
+    elif isinstance(value, str) and value and len(value) < 4096 and os.path.isfile(path := os.path.expanduser(value)):
+        yield option, Path(path)
 
 
 def _prepared(data: ChestXrayDataModule) -> dict[str, Any] | None:

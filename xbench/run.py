@@ -6,11 +6,13 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
+import yaml
 from jsonargparse import ActionConfigFile, Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningModule, Trainer
@@ -18,13 +20,14 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 from xbench.check import check
+from xbench.complaints import expected
 from xbench.data.base import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
 from xbench.prepare import prepare
 from xbench.shipped import defaults, resolve_config
 
-__all__ = ["run"]
+__all__ = ["Resolved", "Resolver", "run"]
 
 
 def run(command: str, options: Sequence[str]) -> None:
@@ -40,28 +43,7 @@ def run(command: str, options: Sequence[str]) -> None:
     """
     _quieten()
     try:
-        _RunCLI(
-            model_class=SaliencyModel,
-            datamodule_class=ChestXrayDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            trainer_class=_Trainer,
-            save_config_callback=_ResolvedConfig,
-            seed_everything_default=0,
-            # The data module deals the batches; Lightning's sampler would count some images twice.
-            trainer_defaults={"use_distributed_sampler": False},
-            auto_configure_optimizers=False,
-            load_from_checkpoint_support=False,
-            parser_kwargs={
-                name: {
-                    "default_config_files": [str(path) for path in defaults(name)],
-                    "usage": f"python -m xbench.cli {name} --config NAME_OR_PATH [--model.X ...] [--data.X ...] "
-                    "[--trainer.X ...]",
-                }
-                for name in _RunCLI.subcommands()
-            },
-            args=[command, *_configs_first(options)],
-        )
+        _RunCLI(**_settings(_RunCLI), args=[command, *_configs_first(options)])
     except MisconfigurationException as error:
         raise UserError(f"The trainer's options do not go together: {error}", exit_status=2) from error
     except ModuleNotFoundError as error:
@@ -69,7 +51,7 @@ def run(command: str, options: Sequence[str]) -> None:
     except SIGTERMException as error:
         raise UserError(
             "The run was ended by SIGTERM, either from outside or because another process of the run failed (its "
-            "message stands above)."
+            "message stands above). What it has finished is kept: the same command with --resume true goes on."
         ) from error
     except Exception as error:
         # jsonargparse wraps what a constructor raises.
@@ -79,6 +61,72 @@ def run(command: str, options: Sequence[str]) -> None:
         if cause is None or cause is error:
             raise
         raise cause from error
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a `test` command would run.
+
+    Attributes:
+        config: What its `config.yaml` would hold.
+    """
+
+    config: dict[str, Any]
+
+    def build(self, part: Literal["model", "data"]) -> Any:
+        """Build the model or the data module, or return the `UserError` that says why it cannot be built."""
+        chosen = self.config[part]
+        return _build(Namespace(class_path=chosen["class_path"], init_args=Namespace(chosen.get("init_args") or {})))
+
+
+class Resolver:
+    """Reads the options of `test` as the command does, any number of times, and runs nothing."""
+
+    def __init__(self) -> None:
+        _quieten()
+        self._parser = _ReadOnlyCLI(**_settings(_ReadOnlyCLI), args=[])._parser("test")
+
+    def resolve(self, options: Sequence[str]) -> Resolved:
+        """Return what `test` with these options would run.
+
+        Raises:
+            UserError: The options are wrong.
+        """
+        self._parser.chosen.clear()
+        try:
+            config = self._parser.parse_args(_configs_first(options))
+        except Exception as error:
+            cause = _user_error_behind(error)
+            if cause is None or cause is error:
+                raise
+            raise cause from error
+        _refuse_wrong_choices(config, self._parser.chosen)
+        return Resolved(yaml.safe_load(self._parser.dump(config, skip_none=False)))
+
+
+def _settings(cli: type[_RunCLI]) -> dict[str, Any]:
+    """Arguments of our LightningCLI."""
+    return {
+        "model_class": SaliencyModel,
+        "datamodule_class": ChestXrayDataModule,
+        "subclass_mode_model": True,
+        "subclass_mode_data": True,
+        "trainer_class": _Trainer,
+        "save_config_callback": _ResolvedConfig,
+        "seed_everything_default": 0,
+        # The data module deals the batches; Lightning's sampler would count some images twice.
+        "trainer_defaults": {"use_distributed_sampler": False},
+        "auto_configure_optimizers": False,
+        "load_from_checkpoint_support": False,
+        "parser_kwargs": {
+            name: {
+                "default_config_files": [str(path) for path in defaults(name)],
+                "usage": f"python -m xbench.cli {name} --config NAME_OR_PATH [--model.X ...] [--data.X ...] "
+                "[--trainer.X ...]",
+            }
+            for name in cli.subcommands()
+        },
+    }
 
 
 class _NamedConfig(ActionConfigFile):
@@ -110,7 +158,8 @@ class _Parser(LightningArgumentParser):
 
 def _one_paragraph(message: str) -> str:
     """Shorten jsonargparse's account of a value that fits no member of a union to the part about the class."""
-    if "arguments are required" in message and (missing := re.findall(r"\b\w+\.(data|model)\b", message)):
+    chosen = "given class_path" in message
+    if not chosen and "arguments are required" in message and (missing := re.findall(r"\b\w+\.(data|model)\b", message)):
         return (
             f"No {' and no '.join(sorted(missing, reverse=True))} was chosen: give --config with a shipped name or a "
             "file, such as --config demo; `python -m xbench.cli list` shows what there is."
@@ -120,8 +169,8 @@ def _one_paragraph(message: str) -> str:
         r"Problem with given class_path '([^']+)':\s*\n\s*Parser key \"([^\"]+)\":\s*\n(.+)", message, re.S
     )
     problem = re.search(r"Problem with given class_path '([^']+)':\s*\n?\s*(.+)", message)
-    if key and option and (expected := _expected(option[3])):
-        text = f"--{key[1]}.{option[2]} of {option[1]} expects {expected}."
+    if key and option and (values := expected(option[3])):
+        text = f"--{key[1]}.{option[2]} of {option[1]} expects {values}."
     elif key and problem and (required := re.search(r"arguments are required: (.+)", problem[2])):
         text = f"{problem[1]} needs {', '.join(f'--{key[1]}.{name.strip()}' for name in required[1].split(','))}."
     elif key and problem:
@@ -131,17 +180,6 @@ def _one_paragraph(message: str) -> str:
     return (
         f"{text} See `python -m xbench.cli test --help`, and `--data.help CLASS` or `--model.help CLASS` for a class."
     )
-
-
-def _expected(complaint: str) -> str:
-    """What jsonargparse would have taken for an argument, and what it got, from its account of one that it refuses."""
-    types = re.search(r"Subtypes: \[(.+)\]", complaint) or re.search(r"Expected an? (.+?)\. Got value", complaint)
-    value = re.search(r"(?:Got|Given) value: (.+)", complaint)
-    if types is None or value is None:
-        return ""
-    plain = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", types[1]).replace("typing.", "")
-    plain = re.sub(r"Literal\[([^]]*)\]", r"one of \1", plain)
-    return f"{plain}, not {value[1].strip()!r}"
 
 
 def _refuse_change(part: str, chosen: str, changed: str) -> None:
@@ -164,7 +202,13 @@ class _ResolvedConfig(SaveConfigCallback):
 
 
 class _Trainer(Trainer):
-    """Trainer with the commands that are none of Lightning's, for LightningCLI runs methods of its trainer."""
+    """Trainer with the commands that are none of Lightning's, for LightningCLI runs methods of its trainer.
+
+    Attributes:
+        resume: Whether a test goes on with an unfinished run.
+    """
+
+    resume: bool = False
 
     def prepare(self, model: SaliencyModel, datamodule: ChestXrayDataModule) -> None:
         """Decode and resize a dataset once, into a cache that test and predict read."""
@@ -212,6 +256,14 @@ class _RunCLI(LightningCLI):
             help="CPU threads that each process computes with. Results depend on it in their last bits, so it is the "
             "same whatever the number of processes; on a CPU, --trainer.devices N makes N processes work.",
         )
+        parser.add_argument(
+            "--resume",
+            type=bool,
+            default=False,
+            help="test: go on with the newest unfinished run of this model and dataset under "
+            "--trainer.default_root_dir, if there is one; its finished images are not done again, and the results are "
+            "those of an unbroken run.",
+        )
         parser.set_defaults({f"trainer.{name}": value for name, value in self.trainer_defaults.items()})
         # Parts are built in this order: a wrong data folder is found before weights are loaded.
         parser.add_lightning_class_args(ChestXrayDataModule, "data", subclass_mode=True)
@@ -219,21 +271,7 @@ class _RunCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
-        parser = self._parser(self.subcommand)
-        for part in ("model", "data"):
-            changed = config.get(f"{part}.class_path")
-            if changed is None:
-                raise UserError(
-                    f"No {part} was chosen: give --config with a shipped name or a file, such as --config demo.",
-                    exit_status=2,
-                )
-            _refuse_change(part, parser.chosen.get(part, changed), changed)  # type: ignore[attr-defined]
-        if config.trainer.use_distributed_sampler:
-            raise UserError(
-                "--trainer.use_distributed_sampler true would score some images twice: leave it out, the data module "
-                "deals the images to the processes.",
-                exit_status=2,
-            )
+        _refuse_wrong_choices(config, self._parser(self.subcommand).chosen)  # type: ignore[attr-defined]
         # In the environment as well, for Lightning would divide the cores among the processes.
         os.environ["OMP_NUM_THREADS"] = str(config.threads)
         torch.set_num_threads(config.threads)
@@ -242,6 +280,7 @@ class _RunCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         if self.subcommand != "check":
             super().instantiate_classes()
+            self.trainer.resume = self.config[self.subcommand].resume  # type: ignore[attr-defined]
             return
         # One by one, so that what is wrong with one does not hide what is wrong with the other.
         config = self.config["check"]
@@ -254,6 +293,44 @@ class _RunCLI(LightningCLI):
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
         # Neither printed twice nor piled up in memory: callbacks take care of results and predictions.
         return kwargs | {"test": {"verbose": False}, "predict": {"return_predictions": False}}.get(subcommand, {})
+
+
+class _ReadOnlyCLI(_RunCLI):
+    """The parser of `test` and nothing else."""
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return {"test": _RunCLI.subcommands()["test"]}
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        self.config = Namespace(subcommand=None)
+
+    def _set_seed(self) -> None:
+        """Leave the random numbers as they are."""
+
+    def before_instantiate_classes(self) -> None:
+        """Leave the process as it is."""
+
+    def instantiate_classes(self) -> None:
+        """Build nothing."""
+
+
+def _refuse_wrong_choices(config: Namespace, chosen: Mapping[str, str]) -> None:
+    """Refuse options without a model or a dataset, or another one than the configuration chose."""
+    for part in ("model", "data"):
+        changed = config.get(f"{part}.class_path")
+        if changed is None:
+            raise UserError(
+                f"No {part} was chosen: give --config with a shipped name or a file, such as --config demo.",
+                exit_status=2,
+            )
+        _refuse_change(part, chosen.get(part, changed), changed)
+    if config.trainer.use_distributed_sampler:
+        raise UserError(
+            "--trainer.use_distributed_sampler true would score some images twice: leave it out, the data module "
+            "deals the images to the processes.",
+            exit_status=2,
+        )
 
 
 def _build(part: Namespace) -> Any:

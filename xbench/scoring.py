@@ -12,10 +12,11 @@ from torch import Tensor
 
 from xbench.geometry import Upsampling, saliency_on_grid
 from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.metrics.sweep import PixelCounts
 from xbench.rows import ImageRows, PairCounts
 from xbench.types import Batch, ModelOutput
 
-__all__ = ["BatchScores", "score_batch"]
+__all__ = ["BatchScores", "restore_metrics", "score_batch"]
 
 _PIXELS_AT_A_TIME = 2**24
 """On the grid: one map of 4,096 x 4,096, or all pairs of any usual batch on 224 x 224."""
@@ -115,6 +116,18 @@ def score_batch(
         reader_iou=agreement[..., 1],
     )
     return BatchScores(images, PairCounts.concatenate(counts or [_no_pairs(sweep.thresholds)]), tuple(constant))
+
+
+def restore_metrics(scores: BatchScores, pointing_game: PointingGame, sweep: ThresholdSweep) -> None:
+    """Update metrics with a batch that was scored before, to the bit as scoring it again would."""
+    pairs = scores.pairs
+    classes = torch.from_numpy(pairs.column)
+    place = np.searchsorted(scores.images.index, pairs.index)
+    pointing_game.restore_pairs(classes, torch.from_numpy(scores.images.pointing_hit[place, pairs.column]))
+    mask, overlap, region = (
+        torch.from_numpy(part.astype(np.int64)) for part in (pairs.mask, pairs.overlap, pairs.region)
+    )
+    sweep.restore_pairs(classes, PixelCounts(mask, overlap, region))
 
 
 def _pairs(batch: Batch, image_by_image: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

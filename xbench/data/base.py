@@ -92,6 +92,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         records: The images of the split, from `setup` on.
         notes: What is odd about the annotation files; `read_records` fills it.
         prepared: The prepared images that the run reads, if there are any.
+        finished: Numbers of the batches that an earlier attempt of the run has done, which loaders leave out.
 
     Raises:
         UserError: An option is out of its range.
@@ -146,6 +147,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         self.records: Sequence[Record] = ()
         self.notes: list[Note] = []
         self.prepared: PreparedStore | None = None
+        self.finished: frozenset[int] = frozenset()
 
     @abstractmethod
     def read_records(self, annotated: bool) -> Sequence[Record]:
@@ -181,6 +183,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             UserError: No image is left to score, or images are missing and `on_error` is `stop`.
         """
         self.notes = []
+        self.finished = frozenset()
         records = self.read_records(annotated=stage != "predict")
         self.records = records[: self.limit]
         if not self.records:
@@ -209,7 +212,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             rank, processes = trainer.global_rank, trainer.world_size
         return DataLoader(
             self.samples(preprocessing),
-            batch_sampler=DealtBatchSampler(len(self.records), self.batch_size, rank, processes),
+            batch_sampler=DealtBatchSampler(len(self.records), self.batch_size, rank, processes, self.finished),
             num_workers=self.num_workers,
             # Batches that wait are large on the native grid: one per worker and not the usual two.
             prefetch_factor=1 if self.grid == "native" and self.num_workers else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from torch.utils.data import Sampler
 
@@ -23,19 +23,25 @@ class DealtBatchSampler(Sampler[list[int]]):
         batch_size: Images per batch; the last batch may be smaller.
         rank: This process, 0-based.
         world_size: Number of processes.
+        finished: Numbers of batches that were done before and are left out; at least one is left for each process.
 
     Raises:
         UserError: Fewer batches than processes; a process without any batch would leave the others waiting for ever.
     """
 
-    def __init__(self, count: int, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self, count: int, batch_size: int, rank: int = 0, world_size: int = 1, finished: Collection[int] = ()
+    ) -> None:
         self._batches = [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
         if len(self._batches) < world_size:
             raise UserError(
                 f"{count} images in batches of {batch_size} make {len(self._batches)} batches, too few for "
                 f"{world_size} processes: lower --data.batch_size or --trainer.devices."
             )
-        self._dealt = self._batches[rank::world_size]
+        left = [batch for number, batch in enumerate(self._batches) if number not in finished]
+        if len(left) < world_size:
+            raise ValueError(f"{len(left)} batches are left for {world_size} processes")
+        self._dealt = left[rank::world_size]
 
     def __len__(self) -> int:
         """Return the number of batches of this process."""

@@ -75,8 +75,24 @@ class PointingGame(PerClassMetric):
         check_pairs(saliency, regions, rows, classes)
         chunks = pairs_on_grid(saliency, regions, rows, classes)
         hit = torch.cat([pointing_hits(maps, inside, self.ties) for maps, inside in chunks])
+        self._add_hits(rows, classes, hit)
+
+    def _add_hits(self, rows: Tensor, classes: Tensor, hit: Tensor) -> None:
         self.pairs = PointingGamePairs(rows, classes, hit)
         self.hit_sum.index_add_(0, classes, to_fixed_point(hit))
+
+    def restore_pairs(self, classes: Tensor, hit: Tensor) -> None:
+        """Adds pairs that were scored before, to the bit as `update_pairs` would with their maps.
+
+        Args:
+            classes: (P,) int64, the class of each pair.
+            hit: (P,) float64 in [0, 1].
+        """
+        self._wrap_update(self._restore_pairs)(classes.to(self.device), hit.to(self.device))
+
+    def _restore_pairs(self, classes: Tensor, hit: Tensor) -> None:
+        self._add_hits(torch.arange(len(classes), device=classes.device), classes, hit)
+        self.count += torch.bincount(classes, minlength=self.num_classes)
 
     def compute(self) -> dict[str, Tensor]:
         """Means over the valid pairs.

@@ -76,10 +76,27 @@ class ThresholdSweep(PerClassMetric):
         self.pairs = self._no_pairs()
 
     def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
-        counts = sweep_pairs(saliency, regions, rows, classes, self.thresholds)
+        self._add_counts(rows, classes, sweep_pairs(saliency, regions, rows, classes, self.thresholds))
+
+    def _add_counts(self, rows: Tensor, classes: Tensor, counts: PixelCounts) -> None:
         self.pairs = ThresholdSweepPairs(rows, classes, counts.dice(), counts.iou(), counts)
         self.dice_sum.index_add_(0, classes, to_fixed_point(self.pairs.dice))
         self.iou_sum.index_add_(0, classes, to_fixed_point(self.pairs.iou))
+
+    def restore_pairs(self, classes: Tensor, counts: PixelCounts) -> None:
+        """Adds pairs that were counted before, to the bit as `update_pairs` would with their maps.
+
+        Args:
+            classes: (P,) int64, the class of each pair.
+            counts: Of P pairs and T thresholds.
+        """
+        places = (counts.mask, counts.overlap, counts.region)
+        self._wrap_update(self._restore_pairs)(classes.to(self.device), *(part.to(self.device) for part in places))
+
+    def _restore_pairs(self, classes: Tensor, mask: Tensor, overlap: Tensor, region: Tensor) -> None:
+        rows = torch.arange(len(classes), device=classes.device)
+        self._add_counts(rows, classes, PixelCounts(mask, overlap, region))
+        self.count += torch.bincount(classes, minlength=self.num_classes)
 
     def compute(self) -> dict[str, Tensor]:
         """Means over the valid pairs.

@@ -9,32 +9,34 @@ import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from numpy.typing import NDArray
 
-from xbench.cases import Case, PackedCase, write_cases
+from xbench.cases import Case, PackedCase
 from xbench.data.base import ChestXrayDataModule
 from xbench.distributed import gather
-from xbench.errors import UserError
 from xbench.geometry import region_on_grid
+from xbench.journal import BatchRecord
 from xbench.types import Batch, ModelOutput
-
-from .results_writer import ResultsWriter
 
 _LONGEST_SIDE = 1024
 
 
-class CaseWriter(Callback):
+class CaseKeeper(Callback):
     """Keeps, of every scored pair, the raw map and the region, and of every such image the radiograph.
 
-    They go to `maps.parquet` and `pictures.parquet` in the run's folder. The radiographs are small JPEG files, but they
-    are patients' images all the same: share a run's folder only with those who may see the dataset. Goes before
-    `ResultsWriter`, whose `results.json` is the last file of a run.
+    `ResultsWriter` writes them to `maps.parquet` and `pictures.parquet` in the run's folder. The radiographs are small
+    JPEG files, but they are patients' images all the same: share a run's folder only with those who may see the
+    dataset.
 
     Attributes:
         cases: The scored pairs, sorted; on the first process from the end of the epoch on.
         pictures: Radiographs as JPEG files, by name of the image; likewise.
+        latest: The scored pairs of the last batch.
+        latest_pictures: Its radiographs.
     """
 
     cases: list[PackedCase]
     pictures: dict[str, bytes]
+    latest: tuple[PackedCase, ...] = ()
+    latest_pictures: dict[str, bytes]
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget the cases of an earlier run."""
@@ -51,10 +53,12 @@ class CaseWriter(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Keep the scored pairs of a batch, compressed."""
+        self.latest, self.latest_pictures = (), {}
         if outputs is None:
             return
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         scored = (batch.labels == 1) & batch.has_region
+        cases = []
         for row, column in scored.nonzero().tolist():
             display = batch.display[row].cpu().numpy()
             size = _picture_size(*display.shape)
@@ -71,8 +75,16 @@ class CaseWriter(Callback):
             packed, picture = PackedCase.pack(column, case)
             # Maps that are the same for every image are kept once.
             saliency = self._same.setdefault(packed.saliency, packed.saliency)
-            self.cases.append(replace(packed, saliency=saliency))
-            self.pictures[case.image_id] = picture
+            cases.append(replace(packed, saliency=saliency))
+            self.latest_pictures[case.image_id] = picture
+        self.latest = tuple(cases)
+        self.cases += cases
+        self.pictures |= self.latest_pictures
+
+    def restore(self, record: BatchRecord) -> None:
+        """Take up what an earlier attempt of the run kept of a batch."""
+        self.cases += record.cases
+        self.pictures |= record.pictures
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Bring the cases of all processes together."""
@@ -81,22 +93,10 @@ class CaseWriter(Callback):
         pictures = {image_id: picture for _, kept in gathered for image_id, picture in kept.items()}
         self.pictures = {case.image_id: pictures[case.image_id] for case in self.cases}
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the files.
-
-        Raises:
-            UserError: The disk is full or has become read-only.
-        """
-        if not trainer.is_global_zero:
-            return
-        folder = ResultsWriter.of(trainer).folder
-        try:
-            write_cases(folder, self.cases, self.pictures)
-        except OSError as error:
-            raise UserError(
-                f"The maps and pictures of the run cannot be written to {folder}: {error.strerror}. Make room or give "
-                "another folder with --trainer.default_root_dir, and run the command again."
-            ) from error
+    @classmethod
+    def find(cls, trainer: Trainer) -> CaseKeeper | None:
+        """Return the trainer's keeper of cases, if it has one."""
+        return next((callback for callback in trainer.callbacks if isinstance(callback, cls)), None)  # type: ignore[attr-defined]
 
 
 def _picture_size(height: int, width: int) -> tuple[int, int]:

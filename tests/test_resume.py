@@ -1,0 +1,309 @@
+"""A run that dies at any moment goes on where it stopped, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.cases import Case, PackedCase
+from xbench.cli import main
+from xbench.data.sampler import DealtBatchSampler
+from xbench.errors import UserError
+from xbench.journal import BatchRecord, Journal, difference, read_records
+from xbench.rows import ImageRows, PairCounts
+from xbench.scoring import BatchScores
+from xbench.types import Failure, Note
+
+TESTS = Path(__file__).parent
+IMAGES, BATCH = 19, 2
+TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "pictures.parquet", "per_class.csv")
+CONFIG = (
+    "model: {class_path: mortal.Mortal}\n"
+    f"data: {{class_path: toys.Squares, init_args: {{num_workers: 0, images: {IMAGES}, batch_size: {BATCH}, "
+    "unreadable: [4, 5, 8], on_error: skip, odd: [1, 3, 4, 6]}}\n"
+    "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, devices: 1}\n"
+)
+
+
+def words(folder: Path, *options: str) -> list[str]:
+    (folder / "mortal.yaml").write_text(CONFIG)
+    runs = ("--trainer.default_root_dir", str(folder / "runs"))
+    return ["test", "--config", str(folder / "mortal.yaml"), *runs, *options]
+
+
+def begin(folder: Path, dies: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run in a process of its own until it dies."""
+    environment = dict(os.environ, PYTHONPATH=str(TESTS), CUDA_VISIBLE_DEVICES="")
+    environment |= {"MORTAL_DIES": dies, "MORTAL_LOG": str(folder / "first.log")}
+    command = [sys.executable, "-m", "xbench.cli", *words(folder, *options)]
+    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def go_on(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+    monkeypatch.delenv("MORTAL_DIES", raising=False)
+    monkeypatch.setenv("MORTAL_LOG", str(folder / "second.log"))
+    return main(words(folder, "--resume", "true", *options))
+
+
+def read(folder: Path) -> dict[str, bytes | str]:
+    """Files of the one finished run in a folder, the provenance taken out."""
+    (run,) = folder.glob("runs/*/*/results.json")
+    results = json.loads(run.read_text())
+    del results["provenance"]
+    assert not (run.parent / "journal").exists()
+    return {"results.json": json.dumps(results)} | {name: (run.parent / name).read_bytes() for name in TABLES}
+
+
+def logged(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]:
+    folder = tmp_path_factory.mktemp("unbroken")
+    assert main(words(folder)) == 0
+    return read(folder)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed at its fourth scored batch."""
+    folder = tmp_path_factory.mktemp("killed")
+    run = begin(folder, "SIGKILL 3 0")
+    assert run.returncode == -9, run.stderr
+    assert not [*folder.glob("runs/*/*/results.json")]
+    return folder
+
+
+@pytest.fixture
+def broken(killed: Path, tmp_path: Path) -> Path:
+    """A copy of it, to go on with."""
+    # Paths are part of what must not change, so the copy goes on in the place of the original.
+    aside = tmp_path / "aside"
+    shutil.copytree(killed, aside)
+    yield killed
+    shutil.rmtree(killed)
+    shutil.copytree(aside, killed)
+
+
+def test_a_killed_run_goes_on(broken, unbroken, monkeypatch, capsys):
+    assert go_on(broken, monkeypatch) == 0
+    assert read(broken) == unbroken
+    before, after = logged(broken / "first.log"), logged(broken / "second.log")
+    assert len(before) == 6, "three batches of two, and one of which nothing could be read"
+    assert sorted(before + after) == [f"square-{k:03d}" for k in range(IMAGES) if k not in (4, 5, 8)]
+    (run,) = broken.glob("runs/*/*/results.json")
+    assert json.loads(run.read_text())["provenance"]["batches_of_earlier_attempts"] == 4
+
+
+@pytest.mark.parametrize("cut", [1, 100, "half", "all but one byte"])
+def test_a_torn_last_record_is_done_again(broken, unbroken, monkeypatch, cut):
+    (path,) = broken.glob("runs/*/*/journal/*.records")
+    content = path.read_bytes()
+    last = content.rindex(b"xbj1")
+    remove = {"half": (len(content) - last) // 2, "all but one byte": len(content) - last - 1}.get(cut, cut)
+    path.write_bytes(content[:-remove])
+    assert go_on(broken, monkeypatch) == 0
+    assert read(broken) == unbroken
+    both = logged(broken / "first.log") + logged(broken / "second.log")
+    assert len(both) - len({*both}) == 2, "the images of the torn batch"
+
+
+def test_a_damaged_record_and_all_behind_it_are_done_again(broken, unbroken, monkeypatch):
+    (path,) = broken.glob("runs/*/*/journal/*.records")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"xbj1", 10) + 40] ^= 1
+    path.write_bytes(content)
+    assert go_on(broken, monkeypatch) == 0
+    assert read(broken) == unbroken
+
+
+def test_sigterm_keeps_what_is_finished(tmp_path, unbroken, monkeypatch):
+    """As SLURM sends it before pre-emption."""
+    run = begin(tmp_path, "SIGTERM 5 0")
+    assert run.returncode == 1 and "Traceback" not in run.stderr, run.stderr
+    assert "SIGTERM" in run.stderr and "--resume true" in run.stderr
+    assert go_on(tmp_path, monkeypatch) == 0
+    assert read(tmp_path) == unbroken
+    both = logged(tmp_path / "first.log") + logged(tmp_path / "second.log")
+    assert len(both) == len({*both}) == IMAGES - 3
+
+
+def test_one_process_of_two_dies_and_one_or_three_go_on(tmp_path, unbroken, monkeypatch):
+    run = begin(tmp_path, "SIGKILL 2 1", "--trainer.devices", "2")
+    assert run.returncode != 0
+    assert not [*tmp_path.glob("runs/*/*/results.json")]
+    finished = len({record for file in tmp_path.glob("runs/*/*/journal") for record in read_records(file)})
+    assert 2 <= finished < 10
+    assert go_on(tmp_path, monkeypatch) == 0
+    assert read(tmp_path) == unbroken
+
+
+def test_a_run_that_could_not_write_its_results_goes_on(tmp_path, unbroken, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("xbench.callbacks.results_writer.write_per_image", full)
+        assert main(words(tmp_path)) == 1
+    assert "--resume true; no image is scored again" in " ".join(capsys.readouterr().err.split())
+    assert go_on(tmp_path, monkeypatch) == 0
+    assert read(tmp_path) == unbroken
+    assert len(logged(tmp_path / "second.log")) <= BATCH, "the last batch, for a loop needs one"
+
+
+def test_without_anything_unfinished_a_run_begins(tmp_path, unbroken, monkeypatch):
+    assert go_on(tmp_path, monkeypatch) == 0
+    assert read(tmp_path) == unbroken
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--model.gain", "4"), "settings.model.gain is 4.0 and was 8.0"),
+        (("--data.gamma", "0.7"), "settings.data.gamma is 0.7 and was 0.5"),
+        (("--data.images", "18"), "settings.data.images is 18 and was 19"),
+        (("--trainer.precision", "bf16-true"), "settings.trainer.precision"),
+        (("--seed_everything", "3"), "settings.seed is 3 and was 0"),
+    ],
+)
+def test_another_configuration_is_refused(broken, monkeypatch, capsys, options, named):
+    assert go_on(broken, monkeypatch, *options) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert named in message and "leave out --resume true" in message
+    assert not [*broken.glob("runs/*/*/results.json")]
+
+
+def test_what_moves_no_number_may_change(broken, unbroken, monkeypatch):
+    assert go_on(broken, monkeypatch, "--data.num_workers", "1", "--data.cache", "false") == 0
+    assert read(broken) == unbroken
+
+
+def test_a_run_that_is_still_going_on_is_left_alone(broken, monkeypatch, capsys):
+    (folder,) = broken.glob("runs/*/*/journal")
+    code = (
+        "import fcntl, sys, time; file = open(sys.argv[1], 'a'); fcntl.lockf(file, fcntl.LOCK_EX); "
+        "print('locked', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code, str(folder / "lock")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline() == "locked\n"
+        assert go_on(broken, monkeypatch) == 2
+    finally:
+        other.kill()
+        other.wait()
+    assert "still going on in another process" in " ".join(capsys.readouterr().err.split())
+
+
+def record(batch: int, draw: np.random.Generator, images: int = 2) -> BatchRecord:
+    shape, pairs = (images, 3), int(draw.integers(0, 4))
+    index = np.arange(batch * 2, batch * 2 + images)
+    ids = [f"image {i} ä" for i in index]
+    rows = ImageRows(
+        *(index, ids, [None] * images, np.ones(shape, np.int8), np.ones(shape, bool)),
+        *(draw.random(shape) for _ in range(12)),
+    )
+    counts = PairCounts(
+        *(index[:1].repeat(pairs), np.arange(pairs), ids[:1] * pairs, np.full(pairs, 49), np.full(pairs, 5)),
+        *(draw.integers(0, 49, (pairs, 5), dtype=np.int32) for _ in range(2)),
+    )
+    packed, picture = PackedCase.pack(
+        1,
+        Case(
+            *(int(index[0]), ids[0], "Hole", draw.random((2, 3), np.float32)),
+            *((0.0, 0.0, 1.0, 1.0), np.eye(7) > 0, np.eye(7, dtype=np.uint8)),
+        ),
+    )
+    scores = BatchScores(rows, counts, ((int(index[0]), ids[0], 2),)) if batch % 3 else None
+    failures = (Failure(batch * 2 + 1, "bad", "it is broken"),)
+    return BatchRecord(batch, scores, failures, (Note("odd", ids[0]),), (packed,), {ids[0]: picture})
+
+
+def same(one: BatchRecord, other: BatchRecord) -> bool:
+    for field in fields(BatchRecord):
+        if field.name != "scores" and getattr(one, field.name) != getattr(other, field.name):
+            return False
+    if one.scores is None or other.scores is None:
+        return one.scores is other.scores
+    for table in ("images", "pairs"):
+        mine, theirs = getattr(one.scores, table), getattr(other.scores, table)
+        for field in fields(mine):
+            np.testing.assert_array_equal(getattr(mine, field.name), getattr(theirs, field.name))
+    return one.scores.constant == other.scores.constant
+
+
+@given(st.integers(0, 2**32), st.integers(0, 2000), st.integers(1, 255))
+def test_no_damage_to_a_journal_gives_a_wrong_record(tmp_path_factory, seed, place, flip):
+    """Cut it off or change a byte anywhere: what is read is what was written, or not there."""
+    folder = tmp_path_factory.mktemp("journal")
+    draw = np.random.default_rng(seed)
+    written = {batch: record(batch, draw) for batch in range(4)}
+    journal = Journal(folder, rank=0)
+    for one in written.values():
+        journal.append(one)
+    journal.close()
+    assert all(same(written[batch], one) for batch, one in read_records(folder).items())
+    assert list(read_records(folder)) == [0, 1, 2, 3]
+    (path,) = folder.glob("*.records")
+    content = bytearray(path.read_bytes())
+    spoiled = content[: place * len(content) // 2000]
+    path.write_bytes(spoiled)
+    assert all(same(written[batch], one) for batch, one in read_records(folder).items())
+    content[place * (len(content) - 1) // 2000] ^= flip
+    path.write_bytes(content)
+    read = read_records(folder)
+    assert all(same(written[batch], one) for batch, one in read.items()) and len(read) < 4
+
+
+def test_later_attempts_write_files_of_their_own(tmp_path):
+    draw = np.random.default_rng(0)
+    for attempt in range(3):
+        journal = Journal(tmp_path, rank=attempt % 2)
+        journal.append(record(attempt, draw))
+        journal.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0001-0.records", "0001-1.records", "0002-0.records"]
+    assert list(read_records(tmp_path)) == [0, 1, 2]
+
+
+def test_a_full_disk_keeps_what_is_finished(tmp_path, monkeypatch):
+    journal = Journal(tmp_path, rank=0)
+    draw = np.random.default_rng(0)
+    journal.append(record(0, draw))
+
+    class Full:
+        def write(self, _):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal, "_file", Full())
+    with pytest.raises(UserError, match=r"No space left on device.*--resume true"):
+        journal.append(record(1, draw))
+    assert list(read_records(tmp_path)) == [0]
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 4), st.data())
+def test_batches_that_are_left_are_dealt_once_each(count, size, processes, data):
+    batches = -(-count // size)
+    finished = data.draw(st.sets(st.integers(0, batches - 1)))
+    if batches - len(finished) < processes:
+        with pytest.raises((UserError, ValueError)):
+            DealtBatchSampler(count, size, 0, processes, finished)
+        return
+    dealt = [batch for rank in range(processes) for batch in DealtBatchSampler(count, size, rank, processes, finished)]
+    left = [[*range(k * size, min(count, (k + 1) * size))] for k in range(batches) if k not in finished]
+    assert sorted(dealt) == left
+
+
+def test_the_first_difference_is_named():
+    assert difference({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [1]}}) is None
+    assert difference({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [2]}}) == "b.c is [2] and was [1]"
+    assert difference({"a": 1}, {"a": 1, "d": "x"}) == 'd is "x" and was null'
