@@ -1,8 +1,9 @@
 # Everything runs in a virtual environment of its own, .venv, made on first use.
-#   make demo        evaluate the demo model on phantoms, offline
+#   make demo        evaluate the demo model and references on phantoms, offline, and write a report
 #   make test        the test suite
 #   make lint types  ruff and mypy
 #   make format      let ruff mend what it can
+#   make docs        build the documentation into build/docs, and check its links
 #   make bench       measure speed, as ratios
 #   make demo-model  train the demo model again (CPU, under 20 minutes)
 # PYTHON=python3.12 chooses another Python, CONSTRAINTS=file pins versions, JOBS=n runs tests in n processes.
@@ -15,10 +16,11 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 
-.PHONY: demo test lint types format bench demo-model clean
+.PHONY: demo test lint types format docs bench demo-model clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m xbench.cli test --config demo.yaml
+	$(BIN)/python -m xbench.cli bench --config demo
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(JOBS)
@@ -33,6 +35,10 @@ types: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The variable silences a notice of the theme about another program. With --quiet, --strict would not see any warning.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/sweep.py

@@ -12,17 +12,20 @@ loaded the checkpoint, encoded the prompts and scored a batch in float32, Python
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -41,6 +44,8 @@ from xbench.shipped import shipped
 BATCH, ROUNDS = 8, 3
 LAYOUTS = ("float32", "channels_last", "bf16")
 
+Result = TypeVar("Result")
+
 
 @dataclass
 class Costs:
@@ -50,7 +55,7 @@ class Costs:
         parameters: Of the image side and whatever else stands in the checkpoint.
         prompts: Seconds to encode them.
         memory: Peak, in GB.
-        images: Per second, by layout; 0 where the model does not run in it.
+        images: Per second, by layout.
     """
 
     parameters: int
@@ -63,18 +68,22 @@ def main() -> None:
     chosen = sys.argv[1:] or MODELS
     print(f"{processor()}, one thread; batches of {BATCH}, prompts of {len(FINDINGS['vindr'])} findings\n")
     print(f"{'':12}{'parameters':>11}{'prompts':>10}{'memory':>10}" + "".join(f"{name:>15}" for name in LAYOUTS))
-    spawn = multiprocessing.get_context("spawn")
     for model in chosen:
         with tempfile.TemporaryDirectory() as folder:
             # The one that draws the weights holds them all, so that its peak would not be the model's.
-            with spawn.Pool(1) as pool:
-                arguments = pool.apply(write_checkpoint, (model, Path(folder), True))
-            with spawn.Pool(1) as pool:
-                costs = pool.apply(measure, (model, arguments))
-        speeds = "".join(f"{costs.images[name]:11.2f} /s " if costs.images[name] else f"{'-':>15}" for name in LAYOUTS)
+            arguments = alone(write_checkpoint, model, Path(folder), True)
+            costs = alone(measure, model, arguments)
+        speeds = "".join(f"{costs.images[name]:11.2f} /s " for name in LAYOUTS)
         print(
             f"{model:12}{costs.parameters / 1e6:9.0f} M{costs.prompts:8.1f} s{costs.memory:7.2f} GB{speeds}", flush=True
         )
+
+
+def alone(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function in a process of its own, without the warning that weights are random, as they are meant to be."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, initializer=logging.disable, initargs=(logging.WARNING,)) as executor:
+        return executor.submit(function, *arguments).result()
 
 
 def measure(model: str, arguments: dict[str, str]) -> Costs:

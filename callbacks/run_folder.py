@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -165,9 +166,13 @@ def _lock(folder: Path) -> bool:
     descriptor = os.open(folder / JOURNAL / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except (BlockingIOError, PermissionError):
         os.close(descriptor)
         return False
+    except OSError as error:
+        # Some network file systems know no locks: then nobody notices two attempts at once, as without this file.
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
     _locks.append(descriptor)
     return True
 

@@ -58,9 +58,9 @@ def _carzero(folder: Path, full: bool) -> dict[str, str]:
         }
     tensors = _draw(parts, "CARZero.")
     for leaf in ("weight", "bias"):
-        name = f"fusion_module.decoder_norm.{leaf}"
-        tensors[f"CARZero.{name}"] = tensors[f"CARZero.{name.replace('_norm', '.norm')}"] = weight(name, (768,))
-    tensors["CARZero.fusion_module.logit_scale"] = torch.tensor(2.66)
+        name = f"fusion_module.decoder.norm.{leaf}"
+        tensors[f"CARZero.{name}"] = tensors[f"CARZero.{name.replace('.norm', '_norm')}"] = weight(name, (768,))
+    tensors["CARZero.fusion_module.logit_scale"] = weight("logit_scale", ()).squeeze()
     path = folder / "CARZero_best_model.ckpt"
     torch.save({"state_dict": tensors, "epoch": 3, "global_step": 7}, path)
     return {"checkpoint": str(path), "text_encoder": _tokeniser(folder / "bert")}
@@ -88,9 +88,9 @@ def _knowledge() -> dict[str, nn.Module]:
     text.bert_model = _bert(full=True)
     text.mlp_embed = nn.Sequential(nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 768))
     model = nn.Module()
-    model.decoder_norm = nn.LayerNorm(768)
     layer = nn.TransformerDecoderLayer(768, 4, 1024)
-    model.decoder = nn.TransformerDecoder(layer, 4, norm=model.decoder_norm)
+    model.decoder = nn.TransformerDecoder(layer, 4, norm=nn.LayerNorm(768))
+    model.decoder_norm = model.decoder.norm
     model.mlp_head = nn.Sequential(nn.Linear(768, 2))
     return {"text_encoder": text, "model": model}
 
@@ -165,7 +165,7 @@ def _of_open_clip(folder: Path) -> dict[str, str]:
 
 def _draw(parts: dict[str, nn.Module], prefix: str = "") -> dict[str, Tensor]:
     return {
-        f"{prefix}{name}": torch.tensor(2.66) if name == "logit_scale" else weight(name, tuple(tensor.shape))
+        f"{prefix}{name}": weight(name, tuple(tensor.shape)).reshape(tensor.shape)
         for part, network in parts.items()
         for leaf, tensor in network.state_dict().items()
         for name in [f"{part}.{leaf}" if part else leaf]
@@ -183,7 +183,10 @@ def _bert_config(full: bool, **options: int) -> BertConfig:
 def _tokeniser(folder: Path, config: BertConfig | None = None) -> str:
     """Write a tokeniser and the configuration that it needs."""
     folder.mkdir(exist_ok=True)
-    (folder / "vocab.txt").write_text("\n".join(_VOCABULARY) + "\n")
+    # Of a released size, the text encoder has more words than any prompt here; some loaders compare the two numbers.
+    more = 0 if config is None else config.vocab_size - len(_VOCABULARY)
+    words = [*_VOCABULARY, *(f"[unused{number}]" for number in range(more))]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
     (config or BertConfig()).save_pretrained(folder)
     return str(folder)

@@ -50,9 +50,7 @@ def read(folder: Path) -> dict[str, bytes | str]:
     (run,) = folder.glob("runs/*/*/results.json")
     results = json.loads(run.read_text())
     del results["provenance"]
-    return {"results.json": json.dumps(results)} | {
-        name: (run.parent / name).read_bytes() for name in TABLES
-    }
+    return {"results.json": json.dumps(results)} | {name: (run.parent / name).read_bytes() for name in TABLES}
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,9 @@ ALLOWED = {
     "check": {"contact_sheet", "data", "errors", "models", "preprocessing", "published", "types"},
     "convert": {"complaints", "errors", "models", "shipped"},
     "listing": {"errors", "findings", "shipped"},
-    "provenance": {"data", "models"},
+    "sources": {"configs"},
+    "provenance": {"data", "models", "sources"},
+    "bench": {"check", "data", "errors", "models", "provenance", "report", "results", "run", "shipped", "sources"},
 }
 
 
@@ -81,7 +83,7 @@ def test_setup_lists_every_package():
     assert listed == existing | {"xbench.callbacks", "xbench.configs"}
 
 
-@pytest.mark.parametrize("words", [["--help"], ["list"]])
+@pytest.mark.parametrize("words", [["--help"], ["list"], ["bench", "--models", "klip"]])
 def test_help_and_list_import_nothing_heavy(words):
     code = (
         f"import sys; from xbench.cli import main; main({words!r}); "

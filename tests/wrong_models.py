@@ -21,6 +21,22 @@ class Coarse(Brightness):
         return output
 
 
+class Lopsided(Coarse):
+    """Sound too: one corner of its map is about the image as a whole, as single tokens of vision transformers are."""
+
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        output.saliency[..., 4:, :3] += 50 * output.saliency.mean(dim=(2, 3), keepdim=True)
+        return output
+
+
+class LopsidedMirrored(Lopsided):
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        output.saliency = output.saliency.flip(-1)
+        return output
+
+
 class NormalisesOverTheBatch(Coarse):
     def forward(self, images, queries):
         output = super().forward(images, queries)

@@ -106,6 +106,7 @@ class PackedCase:
 
 
 _CASE_COLUMNS = {
+    "index": pa.int64(),
     "image_id": pa.string(),
     "finding": pa.string(),
     "shape": pa.list_(pa.int32(), 2),
@@ -159,7 +160,7 @@ class Cases:
         values = pa.decompress(row["saliency"], decompressed_size=4 * height * width, codec="zstd", asbytes=True)
         left, top, right, bottom = row["view"]
         return Case(
-            index=self._picture[image_id],
+            index=row["index"],
             image_id=image_id,
             finding=finding,
             saliency=np.frombuffer(values, dtype="<f4").reshape(height, width).astype(np.float32),

@@ -17,6 +17,8 @@ _USAGE = """usage: python -m xbench.cli COMMAND [options]
   predict  write logits and saliency maps       predict --config clip_siim --data.root /data/siim
   check    look at data and weights first       check --config clip_siim --data.root /data/siim
   prepare  decode a dataset once, for later     prepare --config clip_siim --data.root /data/siim
+  report   tables, figures, one page of runs    report runs
+  bench    many pairs, then the report          bench --config demo
   convert  an official checkpoint, made clean   convert carzero CARZero_best_model.ckpt carzero.safetensors
   verify   every number from the rows again     verify runs/clip_siim/TIME
   reproduce  the same run again, and the drift  reproduce runs/clip_siim/TIME
@@ -46,6 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from xbench.listing import print_list
 
             print_list(options)
+        elif command == "report":
+            from xbench.report.command import report
+
+            report(options)
+        elif command == "bench":
+            from xbench.bench.command import bench
+
+            bench(options)
         elif command == "convert":
             from xbench.convert import convert
 

@@ -1,4 +1,4 @@
-"""What there is: models, datasets, findings and configurations."""
+"""What there is: models, datasets, findings, configurations and benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xbench.shipped import shipped, summary
 
 __all__ = ["print_list"]
 
-_KINDS = ("models", "datasets", "findings", "configs")
+_KINDS = ("models", "datasets", "findings", "configs", "benches")
 
 
 def print_list(arguments: Sequence[str]) -> None:
@@ -44,6 +44,8 @@ def _rows(kind: str) -> list[tuple[str, str]]:
         return [(name, summary(path)) for name, path in shipped("models").items()]
     if kind == "datasets":
         return [(name, summary(path)) for name, path in shipped("data").items()]
+    if kind == "benches":
+        return [(name, summary(path)) for name, path in shipped("bench").items()]
     return [(name, summary(path)) for name, path in shipped("runs").items()] + [
         ("MODEL_DATASET", "every pair of a model and a dataset, such as clip_siim")
     ]

@@ -20,7 +20,7 @@ from xbench.data.base import ChestXrayDataModule
 from xbench.models.base import SaliencyModel, file_sha256
 from xbench.sources import source_sha256
 
-__all__ = ["collect_provenance", "numbers_depend_on"]
+__all__ = ["collect_provenance", "numbers_depend_on", "versions"]
 
 _PACKAGES = (
     "torch",
@@ -55,7 +55,7 @@ def collect_provenance(
     details = model.provenance()
     seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
     return {
-        "versions": _versions(),
+        "versions": versions(),
         "git_commit": _git_commit(),
         "source_sha256": source_sha256(type(model), type(data)),
         "command": sys.orig_argv,
@@ -117,12 +117,13 @@ def numbers_depend_on(model: SaliencyModel, data: ChestXrayDataModule, config: M
         "checkpoint": file_sha256(Path(checkpoint)) if checkpoint and Path(checkpoint).is_file() else None,
         "annotations": {str(path): file_sha256(path) for path in data.annotation_files()},
         "images": {"count": len(data.records), "names": ids.hexdigest()},
-        "versions": _versions(),
-        "git_commit": _git_commit(),
+        "versions": versions(),
+        "source_sha256": source_sha256(type(model), type(data)),
     }
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of xbench, of Python and of the packages that numbers depend on."""
     own = {"xbench": xbench.__version__, "python": platform.python_version()}
     return own | {package: importlib.metadata.version(package) for package in _PACKAGES}
 

@@ -32,6 +32,7 @@ _CAUSES = (
     ("seed", "the seed"),
     ("precision", "the precision"),
     ("devices", "the devices, processes or threads"),
+    ("source_sha256", "the code of xbench or of a class of your own"),
     ("git_commit", "the commit of xbench"),
     ("versions", "the versions of packages"),
 )

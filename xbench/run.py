@@ -84,7 +84,7 @@ class Resolver:
 
     def __init__(self) -> None:
         _quieten()
-        self._parser = _ReadOnlyCLI(**_settings(_ReadOnlyCLI), args=[])._parser("test")
+        self._parser: Any = _ReadOnlyCLI(**_settings(_ReadOnlyCLI), args=[])._parser("test")
 
     def resolve(self, options: Sequence[str]) -> Resolved:
         """Return what `test` with these options would run.
@@ -159,7 +159,11 @@ class _Parser(LightningArgumentParser):
 def _one_paragraph(message: str) -> str:
     """Shorten jsonargparse's account of a value that fits no member of a union to the part about the class."""
     chosen = "given class_path" in message
-    if not chosen and "arguments are required" in message and (missing := re.findall(r"\b\w+\.(data|model)\b", message)):
+    if (
+        not chosen
+        and "arguments are required" in message
+        and (missing := re.findall(r"\b\w+\.(data|model)\b", message))
+    ):
         return (
             f"No {' and no '.join(sorted(missing, reverse=True))} was chosen: give --config with a shipped name or a "
             "file, such as --config demo; `python -m xbench.cli list` shows what there is."
@@ -281,6 +285,10 @@ class _RunCLI(LightningCLI):
         if self.subcommand != "check":
             super().instantiate_classes()
             self.trainer.resume = self.config[self.subcommand].resume  # type: ignore[attr-defined]
+            for logger in self.trainer.loggers:
+                # W&B takes a run's group only when the run begins, and Lightning begins it before any callback's turn.
+                if hasattr(logger, "describe"):
+                    logger.describe(self.model, self.datamodule, str(self.trainer.precision))
             return
         # One by one, so that what is wrong with one does not hide what is wrong with the other.
         config = self.config["check"]

@@ -24,8 +24,8 @@ def defaults(command: str) -> list[Path]:
     return [CONFIGS / "defaults" / "run.yaml", CONFIGS / "defaults" / f"{command}.yaml"]
 
 
-def shipped(kind: Literal["models", "data", "runs"]) -> dict[str, Path]:
-    """Return the shipped files of a kind by name, sorted: models, datasets, or whole runs of both."""
+def shipped(kind: Literal["models", "data", "runs", "bench"]) -> dict[str, Path]:
+    """Return the shipped files of a kind by name, sorted: models, datasets, whole runs of both, or benchmarks."""
     folder = CONFIGS if kind == "runs" else CONFIGS / kind
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from book_reference import VOCABULARY, write_small_bert
+from huggingface_hub.utils import LocalEntryNotFoundError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -134,7 +135,7 @@ def test_files_of_an_encoder_that_are_no_good(folder: str, tmp_path: Path, monke
     with pytest.raises(UserError, match=r"1 missing \(encoder\.layer\.0\.output\.dense\.bias\).*--model\.text_encoder"):
         load_bert(str(tmp_path))
 
-    def refuse(*arguments: str) -> str:
+    def refuse(*arguments: str, **options: bool) -> str:
         raise OSError("no network in tests")
 
     monkeypatch.setattr(module, "hf_hub_download", refuse)
@@ -145,14 +146,28 @@ def test_files_of_an_encoder_that_are_no_good(folder: str, tmp_path: Path, monke
 
 
 def test_hub(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fetch(repository: str, name: str) -> str:
-        assert repository == "some/bert"
+    def fetch(repository: str, name: str, local_files_only: bool) -> str:
+        assert (repository, local_files_only) == ("some/bert", False)
         if name == "model.safetensors":
             raise OSError("404")
         return str(Path(folder, name))
 
     monkeypatch.setattr(module, "hf_hub_download", fetch)
     assert weights_file("some/bert") == Path(folder, "pytorch_model.bin")
+
+
+def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried once: the next file can come from what was downloaded before alone."""
+    asked = []
+
+    def fetch(repository: str, name: str, local_files_only: bool) -> str:
+        asked.append((name, local_files_only))
+        raise LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(module, "hf_hub_download", fetch)
+    with pytest.raises(UserError, match=r"of some/bert can be had \(no connection\)\. Without a network"):
+        weights_file("some/bert")
+    assert asked == [("model.safetensors", False), ("pytorch_model.bin", True)]
 
 
 # Text

@@ -569,14 +569,20 @@ def test_text_that_cannot_be_encoded(model: CARZero) -> None:
     ):
         with pytest.raises(UserError, match=message):
             model.encode_tokens(given_ids)
+    with pytest.raises(UserError, match=r"of one shape, got \(3, 1, 97\) and \(3, 97\)"):
+        model.encode_tokens(ids[:, None], (ids != 0).long())
 
 
-def test_tokenisers_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
+def test_tokenisers_that_do_not_fit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = str(folder / "carzero.safetensors")
     model = CARZero(checkpoint, text_encoder=str(tmp_path / "absent"))
     # Token ids from elsewhere are encoded all the same, every token as a word: that concerns the words alone.
     with pytest.warns(UserWarning, match="absent does not exist"):
         guessed = model.encode_text(*token_ids(PIECES))
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="absent does not exist"):
+        # Trying a hub that is out of reach again would take a minute for each of its files.
+        patch.setattr(carzero, "vocabulary", None)
+        assert torch.equal(model.encode_text(*token_ids(PIECES)), guessed)
     with pytest.raises(UserError, match="absent"):
         model.encode_prompts([["There is a mass"]])
     model.word_pieces = WordPieces.of({token: number for number, token in enumerate(VOCABULARY)})

@@ -164,17 +164,19 @@ def test_the_map_changes_where_the_image_does(model: SaliencyModel, batch: Batch
         for row in (1, 5)
         for column in (1, 5)
     ]
-    noisy = _part(batch, [0] * 4)
-    noise = torch.randn(noisy.images.shape[1:], generator=torch.Generator().manual_seed(0))
-    for image, quarter in zip(noisy.images, quarters, strict=True):
-        image[quarter] += 0.3 * image.std() * noise[quarter]
-    moved = (_score(model, noisy).saliency.float() - output.saliency[:1].float()).abs().mean(dim=1)
-    moved = upsample(moved, (height, width))
-    change = torch.stack([torch.stack([of_one[quarter].mean() for quarter in quarters]) for of_one in moved])
-    assert change.amax() > 0, "noise in the image changes no map"
+    noise = torch.randn(batch.images.shape[1:], generator=torch.Generator().manual_seed(0))
+    moved = []
+    for quarter in quarters:
+        noisy = _part(batch, range(len(batch)))
+        noisy.images[quarter] += 0.3 * batch.images.std() * noise[quarter]
+        maps = (_score(model, noisy).saliency.float() - output.saliency.float()).abs().mean(dim=1)
+        moved.append(upsample(maps, (height, width)))
+    # By quarter with noise, quarter of the map, and image.
+    change = torch.stack([torch.stack([maps[quarter].mean(dim=(1, 2)) for quarter in quarters]) for maps in moved])
+    assert (change.amax(dim=(0, 1)) > 0).all(), "noise in the image changes no map"
     # A quarter may be livelier than others wherever the noise is, and one noise stronger than another. Sums of
     # logarithms over all four are free of both.
-    evidence = (change + 1e-3 * change.mean()).log()
+    evidence = (change + 1e-3 * change.mean(dim=(0, 1))).log().mean(dim=2)
     as_it_should = float(evidence.diagonal().sum())
     for look, places in _WRONG_LOOKS.items():
         otherwise = float(sum(evidence[quarter, place] for quarter, place in enumerate(places)))

@@ -23,9 +23,9 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from torch import Tensor, nn
 
 from xbench.errors import UserError
-from xbench.models.checkpoint import fill, first_line, read_tensors
+from xbench.models.checkpoint import fill, first_line, read_remarks, read_tensors
 
-__all__ = ["Loaded", "first_line", "load", "load_configured", "read_config", "weights_in"]
+__all__ = ["Loaded", "first_line", "has_quick_gelu", "load", "load_configured", "read_config", "weights_in"]
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,11 @@ def weights_in(folder: Path, option: str) -> Path:
             f"{', '.join(file.name for file in found) or 'none'}. Put it there or give it by --model.checkpoint."
         )
     return found[0]
+
+
+def has_quick_gelu(model: nn.Module) -> bool:
+    """Say whether a model computes with QuickGELU."""
+    return any(isinstance(part, QuickGELU) for part in model.modules())
 
 
 def _config_folder(architecture: str) -> Path | None:
@@ -291,8 +296,10 @@ def _resize_positions(tensors: dict[str, Tensor], visual: Any) -> None:
 
 def _fill(model: nn.Module, found: dict[str, Tensor], path: Path, architecture: str, advice: str) -> None:
     """Give a model the weights found in a file, every name and shape as the model has them."""
-    if "input_resolution" in found and not any(isinstance(part, QuickGELU) for part in model.modules()):
-        raise _quick_gelu_error(architecture, f"OpenAI's weights in {path}")
+    # The first is in OpenAI's own files, the second in converted ones.
+    needs_quick_gelu = "input_resolution" in found or read_remarks(path).get("activation") == "QuickGELU"
+    if needs_quick_gelu and not has_quick_gelu(model):
+        raise _quick_gelu_error(architecture, f"The weights in {path}")
     # OpenAI's files hold three settings among the weights; older transformers counted positions in a buffer.
     settings = ("input_resolution", "context_length", "vocab_size", "text.transformer.embeddings.position_ids")
     fill(model, found, path, architecture, ignored=settings, advice=advice)

@@ -135,7 +135,7 @@ class VLM(SaliencyModel):
 
     @abstractmethod
     def default_prompts(self, finding: str) -> Sequence[str]:
-        """Return the K prompts of a finding, K the same for every finding."""
+        """Return the prompts of a finding, as many as `encode_prompts` takes for one: the same number or any."""
 
     def word_prompts(self, finding: str, texts: Sequence[str]) -> Sequence[str]:
         """Return the prompts of a finding made of other words for it, one or several; by default those words."""
@@ -143,7 +143,7 @@ class VLM(SaliencyModel):
 
     @abstractmethod
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Any:
-        """Encode C x K prompts into whatever `forward` needs for C classes, on the model's device."""
+        """Encode the prompts of C classes into whatever `forward` needs for them, on the model's device."""
 
     def queries_depend_on(self) -> Mapping[str, Any] | None:
         """Return what encoded prompts depend on besides the prompts, such as digests of weights, in plain values.
@@ -159,6 +159,10 @@ class VLM(SaliencyModel):
     def weights(self) -> Mapping[str, Tensor]:
         """Return the tensors under the names by which the checkpoint has them."""
         return self.state_dict()
+
+    def remarks(self) -> Mapping[str, str]:
+        """Return what a file of the tensors alone would not tell any more, for `convert` to note in it."""
+        return {}
 
     def on_test_start(self) -> None:
         """Encode the prompts, once, and lay the model out as asked."""

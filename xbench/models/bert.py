@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import hf_hub_download
+from huggingface_hub.utils import LocalEntryNotFoundError
 from tokenizers import BertWordPieceTokenizer
 from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertModel
@@ -248,16 +249,18 @@ def _vocabulary(source: str) -> Mapping[str, int]:
 def _find(source: str, *names: str) -> Path:
     """Return the first of several files that a folder or a repository on the hub has."""
     folder = _folder(source)
-    reason = "it holds none of them"
+    reason, unreachable = "it holds none of them", False
     for name in names:
         if folder is not None:
             if (folder / name).is_file():
                 return folder / name
             continue
         try:
-            return Path(hf_hub_download(source, name))
+            return Path(hf_hub_download(source, name, local_files_only=unreachable))
         except (OSError, ValueError, RuntimeError) as error:
             reason = first_line(error)
+            # A hub that is out of reach is tried for half a minute, which once is enough.
+            unreachable = unreachable or isinstance(error, LocalEntryNotFoundError)
     raise UserError(f"No {' or '.join(names)} of {source} can be had ({reason}). {_offline(source)}")
 
 

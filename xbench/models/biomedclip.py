@@ -88,7 +88,7 @@ class BiomedCLIP(OpenCLIP):
         saliency: Saliency = "patch",
         **options: Any,
     ) -> None:
-        place = Path((checkpoint or "").removeprefix("local-dir:")).expanduser()
+        place = Path(str(checkpoint or "").removeprefix("local-dir:")).expanduser()
         folder = place if checkpoint and place.is_dir() else None
         if checkpoint:
             path = place if folder is None else weights_in(folder, f"--model.checkpoint {folder}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import cv2
@@ -157,6 +157,11 @@ class CARZero(VLM):
         """
         if attention_mask is None:
             attention_mask = input_ids != 0
+        if attention_mask.shape != input_ids.shape:
+            raise UserError(
+                f"CARZero takes token ids and attention mask of one shape, got {tuple(input_ids.shape)} and "
+                f"{tuple(attention_mask.shape)}."
+            )
         input_ids, attention_mask = input_ids.long(), attention_mask.long()
         if input_ids.ndim == 3 and input_ids.shape[1] == 1:
             input_ids, attention_mask = input_ids[:, 0], attention_mask[:, 0]
@@ -213,14 +218,11 @@ class CARZero(VLM):
 
     def _pieces(self, input_ids: Tensor, attention_mask: Tensor) -> WordPieces:
         """The vocabulary's word pieces; without a vocabulary, every token as a word and the last one as `[SEP]`."""
-        try:
-            if "word_pieces" not in vars(self):
-                vocabulary(self.tokenizer_source)
-        except UserError as error:
+        if "word_pieces" not in vars(self) and (lack := _lack_of_vocabulary(self.tokenizer_source)):
             # Only reached with token ids from elsewhere: to make them from prompts takes the same files.
             rank_zero_warn(
                 f"CARZero cannot tell which tokens make a word, and takes each for one. Maps are not concerned, scores "
-                f"are, slightly. {error}"
+                f"are, slightly. {lack}"
             )
             known = self.text_encoder.model.config.vocab_size
             separator = int(input_ids[0, int(attention_mask[0].sum()) - 1])
@@ -239,6 +241,16 @@ class CARZero(VLM):
                 f"CARZero was trained with, {_TOKENISER}."
             )
         return pieces
+
+
+@cache
+def _lack_of_vocabulary(source: str) -> str:
+    """Say why there is no vocabulary, or nothing. Tried once: of a hub that is out of reach this takes a minute."""
+    try:
+        vocabulary(source)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 class _ImageEncoder(nn.Module):

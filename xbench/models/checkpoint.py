@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from xbench.errors import UserError
 
-__all__ = ["fill", "first_line", "locate", "read_tensors"]
+__all__ = ["fill", "first_line", "locate", "read_remarks", "read_tensors"]
 
 
 def locate(checkpoint: str | None, model: str, source: str) -> Path:
@@ -72,6 +72,18 @@ def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
     ):
         raise UserError(f"{path} holds no state dict: names of tensors and the tensors, alone or under `state_dict`.")
     return {_bare(name): tensor for name, tensor in content.items()}
+
+
+def read_remarks(path: Path) -> Mapping[str, str]:
+    """Return what the command `convert` wrote into a file beside the tensors; nothing of any other file.
+
+    Args:
+        path: The file, which `read_tensors` could read.
+    """
+    if path.suffix != ".safetensors":
+        return {}
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
 
 
 def fill(

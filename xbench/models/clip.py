@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xbench.errors import UserError
-from xbench.models._open_clip import Loaded, first_line, load
+from xbench.models._open_clip import Loaded, first_line, has_quick_gelu, load
 from xbench.models.base import VLM, file_sha256
 from xbench.models.dense import Saliency, check_saliency, features_and_maps
 from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing
@@ -118,11 +118,16 @@ class OpenCLIP(VLM):
         """Return the tensors under open_clip's names."""
         return self.model.state_dict()
 
+    def remarks(self) -> Mapping[str, str]:
+        """Return the activation if it is QuickGELU: with another one the weights would fit as well."""
+        return {"activation": "QuickGELU"} if has_quick_gelu(self.model) else {}
+
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encode tokenised prompts.
 
         Args:
-            input_ids: (C, L) for one prompt per class, or (C, 2, L) for pairs of present and absent; int64.
+            input_ids: (C, L) or (C, 1, L) for one prompt per class, or (C, 2, L) for pairs of present and absent;
+                int64.
             attention_mask: Same shape. open_clip derives its own mask from the padding, so this one must agree.
 
         Returns:
@@ -131,6 +136,9 @@ class OpenCLIP(VLM):
         Raises:
             UserError: Not one or two prompts per class, or an attention mask that open_clip cannot follow.
         """
+        if input_ids.ndim == 3 and input_ids.shape[1] == 1:
+            input_ids = input_ids[:, 0]
+            attention_mask = None if attention_mask is None else attention_mask[:, 0]
         if input_ids.ndim not in (2, 3) or (input_ids.ndim == 3 and input_ids.shape[1] != 2):
             raise UserError(
                 f"{self.name} takes one prompt per class (C, L) or a pair of present and absent (C, 2, L), got token "

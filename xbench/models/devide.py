@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from xbench.errors import UserError
 from xbench.models._kebert import SECTIONS, WIDTH, KEBERTModel, Layers, QueryModel, projection
 from xbench.models._vit import ViTB16, implementation_of, side_of, with_timm_names
-from xbench.models.checkpoint import read_tensors
+from xbench.models.checkpoint import read_remarks, read_tensors
 
 __all__ = ["DeViDe"]
 
@@ -30,6 +30,8 @@ _ADVICE = (
     "There is no official layout: --model.key_map renames what is in your file, and image_encoder_norm, "
     "description_pooling, head_outputs and decoder_* change the network."
 )
+
+_EPS = "image_encoder_eps"
 
 
 class DeViDe(KEBERTModel):
@@ -53,7 +55,8 @@ class DeViDe(KEBERTModel):
         head_outputs: 2 for logits of absent and present with a softmax, 1 for a single logit with a sigmoid.
         image_encoder_norm: Whether the image encoder's last norm is applied.
         image_encoder_eps: Epsilon of the image encoder's norms; by default that of the implementation whose names
-            they have, 1e-12 for Hugging Face and 1e-6 otherwise. Give it with a Hugging Face one that was renamed.
+            they have, 1e-12 for Hugging Face and 1e-6 otherwise, or as `convert` noted it in its file. Give it with a
+            Hugging Face one that was renamed otherwise.
         decoder_layers: Number of decoder layers.
         decoder_heads: Attention heads of the decoder, which the shapes of its weights do not tell.
         decoder_feedforward: Width of the decoder's hidden layers.
@@ -99,7 +102,8 @@ class DeViDe(KEBERTModel):
         named = _renamed(read_tensors(path, tuple(sections)), key_map, path)
         tensors = with_timm_names(named)
         if image_encoder_eps is None:
-            image_encoder_eps = 1e-12 if implementation_of(named) == "huggingface" else 1e-6
+            usual = 1e-12 if implementation_of(named) == "huggingface" else 1e-6
+            image_encoder_eps = float(read_remarks(path).get(_EPS, usual))
         side = side_of(tensors)
         # Drawing random weights would take a second, only to be replaced.
         with torch.device("meta"):
@@ -134,6 +138,10 @@ class DeViDe(KEBERTModel):
             unused=() if image_encoder_norm else ("image_encoder.norm.*",),
             advice=_ADVICE,
         )
+
+    def remarks(self) -> Mapping[str, str]:
+        """Return the epsilon, which names as those of timm do not tell any more."""
+        return {_EPS: repr(self.design[_EPS])}
 
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Encode descriptions, ids and mask (N, L), as vectors (N, 768)."""

@@ -1,0 +1,89 @@
+"""Small samples for tests of statistics, and every number of a sample by plain loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from synthetic import recognised
+
+from xbench.report.statistics.sample import Sample
+
+
+def random_sample(
+    seed: int, images: int = 40, findings: int = 3, thresholds: int = 11, per_patient: int = 2, levels: int = 8
+) -> Sample:
+    """A sample with ties in probabilities (`levels` of them) and curves that are flat in places."""
+    draw = np.random.default_rng(seed)
+    labels = draw.choice([-1, 0, 1], p=[0.1, 0.5, 0.4], size=(images, findings)).astype(np.int8)
+    image, column = np.nonzero((labels == 1) & (draw.random(labels.shape) < 0.8))
+    pairs = len(image)
+    patients = np.arange(images) // per_patient
+    curve = draw.integers(0, 9, (pairs, thresholds)) / 8
+    return Sample(
+        findings=tuple(f"finding {place}" for place in range(findings)),
+        resampled="patients",
+        clusters=tuple(f"patient {place:03d}" for place in range(patients.max() + 1)),
+        image_ids=tuple(f"image {place:03d}" for place in range(images)),
+        image_cluster=patients,
+        labels=labels,
+        probabilities=draw.integers(0, levels, labels.shape) / (levels - 1),
+        pair_image=image,
+        pair_column=column,
+        hit=draw.choice([0.0, 0.5, 1.0], size=pairs),
+        dice=curve,
+        iou=curve / (2 - curve),
+        area=draw.uniform(0.01, 0.5, pairs),
+    )
+
+
+def repeated(sample: Sample, weights: Sequence[int]) -> dict[str, list[int]]:
+    """Places of images and pairs, each as often as its cluster was drawn."""
+    images = [i for i, cluster in enumerate(sample.image_cluster) for _ in range(int(weights[cluster]))]
+    pairs = [p for p, i in enumerate(sample.pair_image) for _ in range(int(weights[sample.image_cluster[i]]))]
+    return {"images": images, "pairs": pairs}
+
+
+def plain_numbers(sample: Sample, folds: np.ndarray, weights: Sequence[int], column: int) -> dict[str, float]:
+    """Every number of a finding in one resample, by definition; NaN where it does not exist."""
+    nan = float("nan")
+    drawn = repeated(sample, weights)
+    pairs = [pair for pair in drawn["pairs"] if sample.pair_column[pair] == column]
+    numbers = dict.fromkeys(("pointing_game", "dice_best", "iou_best", "dice_fixed", "iou_fixed"), nan)
+    numbers |= dict.fromkeys(("dice_cross_fitted", "iou_cross_fitted", "dice_optimism", "dice_gap"), nan)
+    if pairs:
+        middle = sample.dice.shape[1] // 2
+        numbers["pointing_game"] = float(np.mean([sample.hit[pair] for pair in pairs]))
+        for name in ("dice", "iou"):
+            scores = getattr(sample, name)
+            means = [np.mean([scores[pair, t] for pair in pairs]) for t in range(scores.shape[1])]
+            numbers[f"{name}_best"], numbers[f"{name}_fixed"] = float(max(means)), float(means[middle])
+            numbers[f"{name}_cross_fitted"] = plain_cross_fitted(scores, folds, pairs)
+    numbers["dice_optimism"] = numbers["dice_best"] - numbers["dice_cross_fitted"]
+    numbers["dice_gap"] = numbers["dice_best"] - numbers["dice_fixed"]
+    label = np.array([sample.labels[image, column] for image in drawn["images"]])
+    score = np.array([sample.probabilities[image, column] for image in drawn["images"]])
+    present = label[label >= 0] == 1
+    names = ("auroc", "average_precision", "f1", "accuracy")
+    numbers |= dict.fromkeys(names, nan)
+    if present.any() and not present.all():
+        scores_of = recognised(present, score[label >= 0])
+        numbers |= {name: getattr(scores_of, name) for name in names}
+    elif len(present):
+        said = score[label >= 0] >= 0.5
+        numbers["accuracy"] = float((said == present).mean())
+        if present.any():
+            numbers["f1"] = float(2 * (said & present).sum() / (said.sum() + present.sum()))
+    return numbers
+
+
+def plain_cross_fitted(scores: np.ndarray, folds: np.ndarray, pairs: Sequence[int]) -> float:
+    """Mean score at thresholds chosen on the other folds; `pairs` may name one more than once."""
+    found = []
+    for pair in pairs:
+        others = [other for other in pairs if folds[other] != folds[pair]]
+        if folds[pair] < 0 or not others:
+            return float("nan")
+        best = max(range(scores.shape[1]), key=lambda t: (round(sum(scores[o, t] for o in others), 9), -t))
+        found.append(scores[pair, best])
+    return float(np.mean(found))

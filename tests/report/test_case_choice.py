@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields
+from types import SimpleNamespace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xbench.report.analysis import Quadrants
+from xbench.report.case_choice import choose_cases
+from xbench.rows import ImageRows
+
+FINDINGS = ("Atelectasis", "Nodule", "Effusion")
+
+
+def a_run(label, dice, hits, probabilities, keeps=None, threshold=0.5):
+    """A run of (N, 3) scores, NaN where not scored."""
+    scored = ~np.isnan(dice)
+    nothing = {field.name: np.full(dice.shape, np.nan) for field in fields(ImageRows)}
+    known = {
+        "image_ids": [f"image-{row}" for row in range(len(dice))],
+        "labels": scored.astype(np.int8),
+        "has_region": scored,
+        "dice": dice,
+        "pointing_hit": np.where(scored, hits, np.nan),
+        "probabilities": probabilities,
+    }
+    images = ImageRows(**(nothing | known))
+    pairs = {(f"image-{row}", FINDINGS[column]) for row, column in np.argwhere(scored)}
+    kept = pairs if keeps is None else keeps
+    run = SimpleNamespace(
+        images=images, label=label, dataset="d", results=SimpleNamespace(findings=FINDINGS), cases=lambda: kept
+    )
+    quadrants = {finding: Quadrants(threshold, 0, 0, 0, 1, 1) for finding in FINDINGS}
+    return SimpleNamespace(run=run, quadrants=quadrants)
+
+
+@st.composite
+def some_runs(draw, most=3):
+    rows, count = draw(st.integers(1, 12)), draw(st.integers(1, most))
+    drawn = np.random.default_rng(draw(st.integers(0, 10_000)))
+    absent = drawn.random((rows, 3)) < draw(st.sampled_from([0.0, 0.5, 0.9]))
+    levels = draw(st.sampled_from([3, 100]))
+    runs = []
+    for number in range(count):
+        dice, probabilities = drawn.integers(0, levels, (2, rows, 3)) / (levels - 1)
+        dice[absent] = np.nan
+        runs.append(a_run(f"run {number}", dice, drawn.integers(0, 2, (rows, 3)), probabilities))
+    return runs
+
+
+def scored(runs):
+    images = runs[0].run.images
+    return {(images.image_ids[row], FINDINGS[column]) for row, column in np.argwhere(images.scored)}
+
+
+def mean_dice(case):
+    return np.mean([score.dice for score in case.scores.values()])
+
+
+@given(some_runs(), st.integers(0, 40))
+@settings(max_examples=150, deadline=None)
+def test_chosen_are_scored_pairs_shown_once_with_their_scores(runs, count):
+    chosen = choose_cases(runs, count)
+    pairs = [(case.image_id, case.finding) for case in chosen]
+    assert len(pairs) == len({*pairs}) <= count
+    assert {*pairs} <= scored(runs)
+    assert chosen == choose_cases(runs, count)
+    if scored(runs) and count:
+        assert chosen
+    for case in chosen:
+        assert case.reasons and len({*case.reasons}) == len(case.reasons)
+        for run in runs:
+            place = run.run.images.image_ids.index(case.image_id), FINDINGS.index(case.finding)
+            score = case.scores[run.run.label]
+            assert score.dice == run.run.images.dice[place]
+            assert score.pointing_hit == run.run.images.pointing_hit[place]
+            assert score.recognised == (run.run.images.probabilities[place] >= 0.5)
+
+
+@given(some_runs(), st.integers(6, 40))
+@settings(max_examples=150, deadline=None)
+def test_first_of_a_reason_is_the_extreme(runs, count):
+    chosen = choose_cases(runs, count)
+    if not chosen:
+        return
+    means = [
+        np.mean([run.run.images.dice[row, column] for run in runs])
+        for row, column in np.argwhere(runs[0].run.images.scored)
+    ]
+    first = {}
+    for case in chosen:
+        for reason in case.reasons:
+            first.setdefault(reason, []).append(case)
+    assert np.isclose(max(map(mean_dice, first["Best Dice"])), max(means))
+    assert np.isclose(min(map(mean_dice, first["Worst Dice"])), min(means))
+    middle = sorted(means)[(len(means) - 1) // 2]
+    assert np.isclose(min(abs(mean_dice(case) - middle) for case in first["Median Dice"]), 0, atol=1e-12)
+    spreads = [np.ptp([s.dice for s in case.scores.values()]) for case in first.get("Largest disagreement", [])]
+    stacked = np.stack([run.run.images.dice for run in runs])
+    widest = np.nanmax(stacked.max(axis=0) - stacked.min(axis=0))
+    assert np.isclose(max(spreads, default=0), widest)
+
+
+@given(some_runs(), st.integers(1, 40))
+@settings(max_examples=150, deadline=None)
+def test_a_case_is_what_its_reasons_say(runs, count):
+    for case in choose_cases(runs, count):
+        values = case.scores.values()
+        if "Recognised, not grounded" in case.reasons:
+            assert any(score.recognised and not score.grounded for score in values)
+        if "Grounded, not recognised" in case.reasons:
+            assert any(not score.recognised and score.grounded for score in values)
+        if "Largest disagreement" in case.reasons:
+            assert len({score.dice for score in values}) > 1
+
+
+@given(some_runs(most=1), st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_one_run_alone_has_no_reasons_of_its_own(runs, count):
+    reasons = {reason for case in choose_cases(runs, count) for reason in case.reasons}
+    assert not any("run 0" in reason or "disagreement" in reason for reason in reasons)
+
+
+def test_every_finding_has_its_turn():
+    # Nodules are hopeless, effusions easy: by Dice alone all the best would be effusions.
+    draw = np.random.default_rng(0)
+    dice = draw.random((40, 3)) * [0.2, 0.02, 0.1] + [0.5, 0, 0.8]
+    runs = [a_run("A", dice, dice > 0.5, dice), a_run("B", dice * 0.9, dice > 0.5, dice)]
+    counts = Counter(case.finding for case in choose_cases(runs, 24))
+    assert {*counts} == {*FINDINGS} and min(counts.values()) >= 5
+
+
+def test_what_a_run_did_not_score_or_keep_is_not_chosen():
+    draw = np.random.default_rng(1)
+    full, less = draw.random((10, 3)), draw.random((10, 3))
+    less[:5] = np.nan
+    kept = {(f"image-{row}", FINDINGS[1]) for row in range(10)}
+    runs = [a_run("A", full, full, full), a_run("B", less, less, less), a_run("C", full, full, full, keeps=kept)]
+    chosen = choose_cases(runs, 50)
+    assert {case.finding for case in chosen} == {FINDINGS[1]}
+    assert {int(case.image_id[6:]) for case in chosen} <= {*range(5, 10)}
+    runs[2].run.cases = lambda: None
+    chosen = choose_cases(runs, 50)
+    assert {case.finding for case in chosen} == {*FINDINGS}
+    assert all({*case.scores} == {"A", "B"} for case in chosen)
+    assert choose_cases([], 5) == choose_cases(runs[2:], 5) == ()
+
+
+def test_without_a_threshold_nothing_counts_as_recognised_or_missed():
+    dice = np.random.default_rng(2).random((20, 3))
+    chosen = choose_cases([a_run("A", dice, dice > 0.5, dice, threshold=None)], 50)
+    assert all(score.recognised is None for case in chosen for score in case.scores.values())
+    assert not any("recognised" in reason.lower() for case in chosen for reason in case.reasons)

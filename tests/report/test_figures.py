@@ -1,0 +1,68 @@
+"""What figures hold, without writing their files."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+from synthetic import write_run
+
+from xbench.report.figures import write as figures
+from xbench.report.runs import collect
+from xbench.report.statistics.analyse import analyse
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory) -> dict[str, Figure]:
+    """Every figure of a report with a dataset that only an instrument was run on, a single finding, and odd names."""
+    root = tmp_path_factory.mktemp("figures")
+    write_run(root, "oracle", "chestxdet10", images=20, with_cases=False)
+    write_run(root, "kad", "siim", images=30, findings=("Enlarged Cardiomediastinum",), prompt_source="name")
+    write_run(root, "kad", "siim", images=30, findings=("Enlarged Cardiomediastinum",), stamp="2026-01-02_00-00-00")
+    write_run(root, "a $x$ & b_c", "siim", images=30, findings=("Enlarged Cardiomediastinum",), skill=0.2)
+    write_run(root, "a $x$ & b_c", "chestxray14", images=30)
+    found: dict[str, Figure] = {}
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        # Of a layout that does not fit, of a letter that the font lacks.
+        warnings.simplefilter("error")
+
+        def keep(figure: Figure, path: Path) -> None:
+            figure.draw_without_rendering()
+            found[path.name] = figure
+
+        patch.setattr(figures, "save", keep)
+        names = [entry.name for entry in figures.write_figures(analyse(collect([root]), 100), root, cases=1)]
+    assert names == list(found)
+    assert len(names) <= figures.count_figures(analyse(collect([root]), 100))
+    return found
+
+
+def titles(figure: Figure) -> list[str]:
+    return [axis.get_title().split("\n")[0] for axis in figure.axes]
+
+
+def test_datasets_without_a_model_are_left_out(drawn):
+    assert titles(drawn["intervals_pointing_game"]) == ["ChestX-ray14", "SIIM-ACR Pneumothorax"]
+    assert titles(drawn["auroc_pointing_game_models"]) == ["All datasets", "ChestX-ray14", "SIIM-ACR Pneumothorax"]
+    assert {name for name in drawn if name.startswith("quadrants")} == {"quadrants_chestxray14", "quadrants_siim"}
+    assert "overlays_siim" in drawn and "overlays_chestxdet10" not in drawn
+
+
+def test_every_run_has_a_row_and_every_label_is_within_the_figure(drawn):
+    labels = ["KAD (prompts name)", "KAD (prompts official)", "a $x$ & b_c"]
+    figure = drawn["intervals_pointing_game"]
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == labels
+    for name, figure in drawn.items():
+        # Of everything that is drawn, in inches.
+        box = figure.get_tightbbox()
+        assert box.x0 > -0.01 and box.x1 < figure.get_figwidth() + 0.01, name
+        assert box.y0 > -0.01 and box.y1 < figure.get_figheight() + 0.01, name
+
+
+def test_figures_fit_a_column_or_a_page(drawn):
+    for name, figure in drawn.items():
+        if not name.startswith("overlays"):
+            assert figure.get_figwidth() in (3.4, 7.0), name
+            assert figure.get_figheight() < 9.5, name

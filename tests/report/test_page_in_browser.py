@@ -1,0 +1,360 @@
+"""The page in a real browser: nothing is asked of a network, and everything works by keyboard, wide and narrow."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import axe_core_python
+import pytest
+from playwright.sync_api import sync_playwright
+from synthetic import write_run
+
+from xbench.report.page.write import write_page
+from xbench.report.runs import collect
+from xbench.report.statistics.analyse import analyse
+from xbench.report.tables.contents import all_tables
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome"))), None
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: none of its usual names is on the PATH")
+QUIET = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+)
+AXE = Path(axe_core_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 360, "height": 740}
+
+
+@pytest.fixture(scope="module")
+def report(three_runs, tmp_path_factory):
+    root = tmp_path_factory.mktemp("browser")
+    for name, skill in (("kad", 0.5), ("carzero", 0.8)):
+        write_run(root, name, "rsna", skill=skill, images=30, findings=("Pneumonia",))
+    analysis = analyse(collect([three_runs, root]), resamples=100)
+    write_page(analysis, all_tables(analysis), root / "index.html", cases=5)
+    return root / "index.html"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def page(browser, report):
+    """One page for all tests, for it takes seconds to load; each leaves it as it was."""
+    context = browser.new_context(viewport=WIDE, color_scheme="light", reduced_motion="reduce")
+    opened = context.new_page()
+    opened.asked, opened.complaints = [], []
+
+    def refuse(route):
+        if route.request.url == report.as_uri():
+            route.continue_()
+        else:
+            opened.asked.append(route.request.url)
+            route.abort()
+
+    context.route("**/*", refuse)
+    opened.on("console", lambda message: opened.complaints.append(f"{message.type}: {message.text}"))
+    opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    opened.goto(report.as_uri())
+    yield opened
+    context.close()
+
+
+def first_column(page, table):
+    return page.eval_on_selector_all(f"#table-{table} tbody tr", "rows => rows.map(row => row.cells[0].textContent)")
+
+
+def values(page, table, column):
+    read = "(rows, column) => rows.map(row => Number(row.cells[column].dataset.value))"
+    return page.eval_on_selector_all(f"#table-{table} tbody tr", read, column)
+
+
+def cards(page):
+    return page.locator("#case-list .case").count()
+
+
+def test_every_chart_is_drawn(page):
+    for figure in page.query_selector_all(".chart"):
+        figure.scroll_into_view_if_needed()
+        page.wait_for_function("figure => figure.querySelector('.plot svg')", arg=figure)
+        assert figure.query_selector(".reading").text_content() or figure.get_attribute("id") == "chart-quadrants"
+    assert page.locator("#chart-overview .plot .errorbar").count() >= 4
+
+
+def test_sorting_by_click_and_by_key(page):
+    before = first_column(page, "grounding")
+    button = page.locator("#table-grounding thead button").nth(1)
+    heading = page.locator("#table-grounding thead tr:last-child th").nth(1)
+    button.click()
+    assert heading.get_attribute("aria-sort") == "descending"
+    found = values(page, "grounding", 1)
+    assert found == sorted(found, reverse=True) and first_column(page, "grounding") != before
+    page.keyboard.press("Enter")
+    assert heading.get_attribute("aria-sort") == "ascending"
+    found = values(page, "grounding", 1)
+    assert found == sorted(found)
+    page.keyboard.press("Space")
+    assert heading.get_attribute("aria-sort") == "none"
+    assert first_column(page, "grounding") == before
+    page.locator("#table-grounding thead button").first.click()
+    assert first_column(page, "grounding") == sorted(before)
+    assert heading.get_attribute("aria-sort") == "none"
+    page.locator("#table-grounding thead button").first.click()
+    page.locator("#table-grounding thead button").first.click()
+
+
+def test_what_does_not_exist_stays_last(page):
+    # CLIP was not run on the second dataset.
+    button = page.locator("#table-grounding thead button").nth(4)
+    for _ in range(2):
+        button.click()
+        assert first_column(page, "grounding")[-1] == "CLIP"
+    button.click()
+
+
+def test_intervals_on_demand(page):
+    interval = page.locator("#table-grounding .interval").first
+    box = page.locator("#table-grounding .show-intervals")
+    assert not interval.is_visible()
+    box.focus()
+    page.keyboard.press("Space")
+    assert interval.is_visible() and interval.text_content().startswith("[")
+    page.keyboard.press("Space")
+    assert not interval.is_visible()
+
+
+def test_first_column_and_headings_stay_in_sight(page):
+    page.set_viewport_size(NARROW)
+    place = page.evaluate(
+        """() => {
+          const scroll = document.querySelector('#table-grounding_honest .scroll');
+          scroll.scrollLeft = 300; scroll.scrollTop = 60;
+          const edge = scroll.getBoundingClientRect();
+          const cell = scroll.querySelector('tbody tr:last-child th').getBoundingClientRect();
+          const head = scroll.querySelector('thead tr:last-child th').getBoundingClientRect();
+          return [scroll.scrollLeft, cell.left - edge.left, head.top - edge.top];
+        }"""
+    )
+    page.set_viewport_size(WIDE)
+    assert place[0] == 300 and abs(place[1]) <= 1.5 and place[2] >= -1.5
+
+
+def test_a_dataset_is_chosen_for_all_charts(page):
+    page.locator("#overview-dataset").select_option(label="RSNA Pneumonia")
+    assert page.locator("#curves-dataset").input_value() == page.locator("#overview-dataset").input_value()
+    details = page.locator("#chart-overview .numbers")
+    details.locator("summary").click()
+    shown = details.locator("tbody th").all_text_contents()
+    assert "KAD" in shown and "CLIP" not in shown
+    page.locator("#overview-dataset").select_option(label="ChestX-ray14")
+    assert "CLIP" in details.locator("tbody th").all_text_contents()
+    details.locator("summary").click()
+
+
+def test_models_are_hidden_in_all_charts(page):
+    chip = page.locator("#chart-overview .legend button", has_text="KAD")
+    chip.focus()
+    page.keyboard.press("Enter")
+    twin = page.locator("#chart-curves .legend button", has_text="KAD")
+    assert chip.get_attribute("aria-pressed") == twin.get_attribute("aria-pressed") == "false"
+    page.locator("#chart-curves").scroll_into_view_if_needed()
+    page.wait_for_function("() => !document.querySelector('#chart-curves .readout').textContent.includes('KAD')")
+    twin.click()
+    page.wait_for_function("() => document.querySelector('#chart-curves .readout').textContent.includes('KAD')")
+
+
+def test_threshold_by_key_reads_the_curves(page):
+    slider = page.locator("#threshold")
+    slider.focus()
+    page.keyboard.press("Home")
+    assert page.locator("#threshold-value").text_content() == "0.00"
+    everything = page.locator("#chart-curves .readout tbody td:nth-child(2)").all_text_contents()
+    page.keyboard.press("End")
+    assert page.locator("#threshold-value").text_content() == "1.00"
+    assert page.locator("#chart-curves .readout tbody td:nth-child(2)").all_text_contents() != everything
+    # At threshold 0 every map marks the whole image.
+    assert len({text.split(" ")[0] for text in everything}) == 1
+
+
+def test_other_points_of_the_correlation(page):
+    page.locator("#chart-correlation").scroll_into_view_if_needed()
+    scope = page.locator("#correlation-scope")
+    page.wait_for_function("() => document.querySelector('#chart-correlation .reading').textContent")
+    few = page.locator("#chart-correlation .reading").text_content()
+    scope.select_option(label="a model and finding, ChestX-ray14")
+    assert "9 points" in page.locator("#chart-correlation .reading").text_content()
+    assert page.locator("#chart-correlation .reading").text_content() != few
+
+
+def test_filters_of_cases(page):
+    everything = cards(page)
+    page.locator("#case-dataset").select_option("RSNA Pneumonia")
+    assert {*page.locator("#case-list h3").all_text_contents()} == {"Pneumonia, RSNA Pneumonia"}
+    assert page.locator("#case-finding option").all_text_contents() == ["all", "Pneumonia"]
+    page.locator("#case-dataset").select_option("")
+    page.locator("#case-reason").select_option("Worst Dice")
+    assert 0 < cards(page) < everything
+    assert all("Worst Dice" in text for text in page.locator("#case-list .reasons").all_text_contents())
+    page.locator("#case-reason").select_option("")
+    page.locator("#case-model").select_option("CLIP")
+    assert {*page.locator("#case-list .panel b").all_text_contents()} == {"Region", "CLIP"}
+    page.locator("#case-low").fill("50")
+    shown = page.locator("#case-list .panel:nth-child(2) figcaption").all_text_contents()
+    assert all(float(text.split("Dice at 0.5: ")[1].split("p")[0]) >= 50 for text in shown)
+    assert page.locator("#case-count").text_content().startswith(f"{len(shown)} of 10")
+    page.locator("#case-filters button[type=reset]").click()
+    page.wait_for_function("count => document.querySelectorAll('#case-list .case').length === count", arg=everything)
+
+
+def test_layers_of_pictures(page):
+    page.locator("#case-list").scroll_into_view_if_needed()
+    view = page.locator("#case-list .panel:nth-child(2) .view").first
+    painted = (
+        "canvas => canvas.width > 1 && canvas.getContext('2d').getImageData(0, 0, canvas.width, 1).data.some(Boolean)"
+    )
+    page.wait_for_function(painted, arg=view.locator("canvas").element_handle())
+    for switch, layer in (("image", "img"), ("map", "canvas"), ("region", ".region"), ("peak", ".peaks")):
+        box = page.locator(f"#show-{switch}")
+        style = f"element => getComputedStyle(element.querySelector('{layer}')).visibility"
+        assert view.evaluate(style) == "visible"
+        box.focus()
+        page.keyboard.press("Space")
+        assert view.evaluate(style) == "hidden"
+        page.keyboard.press("Space")
+    page.locator("#opacity").focus()
+    page.keyboard.press("Home")
+    assert view.locator("canvas").evaluate("canvas => getComputedStyle(canvas).opacity") == "0.1"
+    page.locator("#case-filters button[type=reset]").click()
+
+
+def test_the_dialog_by_keyboard_alone(page):
+    opener = page.locator("#case-list .case button").nth(1)
+    opener.focus()
+    page.keyboard.press("Enter")
+    title = page.locator("#case-dialog-title")
+    assert page.locator("#case-dialog").is_visible() and "(2 of 10)" in title.text_content()
+    page.keyboard.press("ArrowRight")
+    assert "(3 of 10)" in title.text_content()
+    for _ in range(5):
+        page.keyboard.press("ArrowLeft")
+    assert "(1 of 10)" in title.text_content()
+    assert page.evaluate("document.querySelector('#case-dialog').contains(document.activeElement)")
+    assert page.locator("#case-dialog #show-map").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#case-dialog").is_visible()
+    assert opener.evaluate("button => button === document.activeElement")
+    assert page.locator("#case-filters #show-map").is_visible()
+    page.locator("#case-list .view").first.click()
+    assert page.locator("#case-dialog").is_visible()
+    page.locator("#case-close").click()
+
+
+def test_more_cases(page):
+    assert cards(page) == 8
+    page.locator("#case-more").focus()
+    page.keyboard.press("Enter")
+    assert cards(page) == 10 and not page.locator("#case-more").is_visible()
+    assert "10 drawn" in page.locator("#case-count").text_content()
+    assert page.evaluate("document.activeElement.closest('.case') !== null")
+
+
+def test_dark_theme(page):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    ink = "document.querySelector('#chart-overview .plot .xtick text').style.fill"
+    page.locator("#chart-overview").scroll_into_view_if_needed()
+    light, printed = page.evaluate(ground), page.evaluate(ink)
+    page.locator("#theme").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("#theme").get_attribute("aria-pressed") == "true"
+    assert page.evaluate(ground) != light
+    page.wait_for_function(f"before => {ink} !== before", arg=printed)
+    page.locator("#theme").click()
+    assert page.evaluate(ground) == light
+
+
+def test_on_paper_it_is_light(page):
+    page.locator("#theme").click()
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    widths = page.eval_on_selector_all(".plot svg.main-svg", "all => all.map((svg) => svg.clientWidth)")
+    assert len(widths) >= 7 and {*widths} == {660}
+    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.locator("#theme").click()
+
+
+def test_without_scripts(browser, report):
+    context = browser.new_context(
+        viewport=NARROW, color_scheme="dark", reduced_motion="reduce", java_script_enabled=False
+    )
+    bare = context.new_page()
+    bare.goto(report.as_uri())
+    # The style sheet alone follows the system's theme.
+    assert bare.locator("body").evaluate("body => getComputedStyle(body).backgroundColor") == "rgb(21, 24, 27)"
+    assert bare.locator("#table-grounding").is_visible()
+    skip = bare.locator(".skip")
+    assert skip.evaluate("link => link.getBoundingClientRect().bottom <= 0")
+    bare.keyboard.press("Tab")
+    assert skip.evaluate("link => link === document.activeElement && link.getBoundingClientRect().top >= 0")
+    bare.keyboard.press("Enter")
+    assert bare.locator("main").evaluate("main => main === document.activeElement")
+    context.close()
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1440", "360"])
+def test_the_page_never_scrolls_sideways(page, size):
+    page.set_viewport_size(size)
+    page.wait_for_timeout(200)
+    page.evaluate("() => document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    page.locator("#case-list .case button").first.click()
+    assert page.evaluate("document.querySelector('#case-dialog').scrollWidth") <= size["width"]
+    page.keyboard.press("Escape")
+    page.set_viewport_size(WIDE)
+
+
+@pytest.fixture(scope="module")
+def pruned(page):
+    """The page with three rows of each table, which stand for all, and charts as screen readers have them."""
+    page.evaluate(
+        """() => document.querySelectorAll('tbody tr:nth-child(n+4), .case:nth-child(n+3), .plot > *')
+          .forEach((part) => part.remove())"""
+    )
+    page.add_script_tag(content=AXE)
+    return page
+
+
+def violations(page, where="html", **options):
+    asked = [where, {"resultTypes": ["violations"], **options}]
+    found = page.evaluate("asked => axe.run(...asked)", asked)
+    assert found["passes"]
+    return [(entry["id"], entry["nodes"][0]["html"][:200]) for entry in found["violations"]]
+
+
+def test_nobody_is_shut_out_in_light(pruned):
+    assert violations(pruned) == []
+
+
+def test_nobody_is_shut_out_in_dark(pruned):
+    pruned.locator("#theme").click()
+    # Of all that is asked, the theme changes the contrast alone.
+    assert violations(pruned, runOnly=["color-contrast"]) == []
+
+
+def test_nobody_is_shut_out_of_the_dialog(pruned):
+    pruned.locator("#case-list .case button").first.click()
+    assert violations(pruned, "#case-dialog") == []
+    pruned.keyboard.press("Escape")
+
+
+def test_nothing_was_asked_and_nothing_went_wrong(page):
+    # Last, so that it speaks of all that was done above.
+    assert page.asked == []
+    assert page.complaints == []

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from synthetic import write_run
+
+from xbench.errors import UserError
+from xbench.report.runs import collect
+
+LATER = "2026-02-02_00-00-00"
+
+
+def written(root, *runs):
+    return [write_run(root, model, images=16, with_cases=False, **settings) for model, settings in runs]
+
+
+def change(folder, **entries):
+    path = folder / "results.json"
+    content = json.loads(path.read_text())
+    for place, value in entries.items():
+        *parents, name = place.split("__")
+        target = content
+        for parent in parents:
+            target = target[parent]
+        target[name] = value
+    path.write_text(json.dumps(content))
+
+
+def test_runs_are_found_at_any_depth_and_once(three_runs):
+    kad = three_runs / "kad_chestxray14"
+    found = collect([three_runs, kad, kad / "2026-01-01_00-00-00"])
+    assert [run.label for run in found.runs] == ["CARZero", "CLIP", "KAD"]
+    assert found.set_aside == ()
+    run = found.runs[2]
+    assert (run.model, run.dataset, run.instrument) == ("kad", "chestxray14", False)
+    assert run.folder == kad / "2026-01-01_00-00-00"
+    assert len(run.cases()) == len(run.pairs.index) == run.images.scored.sum()
+
+
+def test_runs_without_pictures_have_no_cases(tmp_path):
+    written(tmp_path, ("clip", {}))
+    assert collect([tmp_path]).runs[0].cases() is None
+
+
+def test_of_one_configuration_the_newest_counts(tmp_path):
+    old, new = written(tmp_path, ("clip", {}), ("clip", {"stamp": LATER}))
+    found = collect([tmp_path])
+    assert [run.folder for run in found.runs] == [new]
+    assert [(aside.folder, str(new) in aside.reason) for aside in found.set_aside] == [(old, True)]
+
+
+def test_labels_say_what_tells_runs_apart_and_nothing_else(tmp_path):
+    written(
+        tmp_path,
+        ("kad", {}),
+        ("kad", {"prompt_source": "name.yaml", "stamp": LATER}),
+        ("kad", {"dataset": "vindr"}),
+        ("clip", {"image_size": 224}),
+        ("clip", {"image_size": 448, "stamp": LATER}),
+        ("carzero", {}),
+        ("oracle", {}),
+    )
+    found = collect([tmp_path]).runs
+    assert [(run.dataset, run.label) for run in found] == [
+        ("chestxray14", "CARZero"),
+        ("chestxray14", "CLIP (image size 224)"),
+        ("chestxray14", "CLIP (image size 448)"),
+        ("chestxray14", "KAD (prompts name)"),
+        ("chestxray14", "KAD (prompts official)"),
+        ("chestxray14", "Oracle"),
+        ("vindr", "KAD (prompts official)"),
+    ]
+    assert [run.label for run in found if run.instrument] == ["Oracle"]
+
+
+def test_prompts_of_one_name_but_other_texts_keep_labels_apart(tmp_path):
+    first, second, _ = written(
+        tmp_path,
+        ("kad", {"prompt_source": "a/mine.yaml"}),
+        ("kad", {"prompt_source": "b/mine.yaml", "stamp": LATER}),
+        ("kad", {"stamp": "2026-03-03_00-00-00"}),
+    )
+    change(second, provenance__prompts={"Nodule": ["another text"]})
+    labels = [run.label for run in collect([tmp_path]).runs]
+    assert len(set(labels)) == 3, labels
+    assert first != second
+
+
+def test_unfinished_and_torn_runs_are_set_aside_with_the_reason(tmp_path):
+    good, unfinished, no_rows, torn, other, mixed, limited = written(
+        tmp_path, *(("clip", {"stamp": f"2026-01-0{day}_00-00-00", "image_size": day}) for day in range(1, 8))
+    )
+    (unfinished / "results.json").unlink()
+    (no_rows / "curves.parquet").unlink()
+    content = (torn / "per_image.parquet").read_bytes()
+    (torn / "per_image.parquet").write_bytes(content[: len(content) // 2])
+    change(other, schema=99)
+    # The files of another run, whose regions are others.
+    stranger = write_run(tmp_path / "elsewhere", "clip", images=16, seed=5, with_cases=False)
+    shutil.copy(stranger / "curves.parquet", mixed / "curves.parquet")
+    shutil.rmtree(tmp_path / "elsewhere")
+    change(limited, counts__images=7)
+
+    found = collect([tmp_path])
+    assert [run.folder for run in found.runs] == [good]
+    reasons = {aside.folder: aside.reason for aside in found.set_aside}
+    for folder, words in {
+        unfinished: "no results.json",
+        no_rows: "no curves.parquet",
+        torn: "unreadable",
+        other: "schema",
+        mixed: "scored pairs",
+        limited: "counts 7 images",
+    }.items():
+        assert words in reasons.pop(folder), reasons
+    assert not reasons
+
+
+def test_nothing_to_report_is_said(tmp_path):
+    with pytest.raises(UserError, match="no finished run"):
+        collect([tmp_path])
+    with pytest.raises(UserError, match="not a folder") as caught:
+        collect([tmp_path / "nowhere"])
+    assert caught.value.exit_status == 2
+    (folder,) = written(tmp_path, ("clip", {}))
+    (folder / "results.json").unlink()
+    with pytest.raises(UserError, match=r"1 unfinished or unreadable.*no results\.json"):
+        collect([tmp_path])

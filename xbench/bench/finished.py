@@ -1,0 +1,211 @@
+"""Which runs are finished and would come out the same today."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from xbench.data.base import ChestXrayDataModule
+from xbench.models.base import file_sha256
+from xbench.provenance import versions
+from xbench.results import Results, read_results
+from xbench.run import Resolved
+from xbench.sources import source_sha256
+
+__all__ = ["DataState", "Finished", "FinishedRuns", "comparable"]
+
+# What moves no number: where files go, what is shown, and over how many processes the work is spread.
+_TRAINER = ("default_root_dir", "devices", "enable_model_summary", "enable_progress_bar", "logger", "num_nodes")
+_DATA = ("cache", "num_workers")
+_MODEL = ("cache_queries",)
+# Options that name no file, or one that is compared by its digest.
+_COMPARED = frozenset({"annotations", "book", "cache", "checkpoint", "concepts", "image_list", "root", "split"})
+
+
+@dataclass(frozen=True)
+class DataState:
+    """What a dataset is today.
+
+    Attributes:
+        images: Number of images of the split.
+        annotations: Digests of its annotation files by name.
+    """
+
+    images: int
+    annotations: Mapping[str, str]
+
+    @classmethod
+    def of(cls, data: ChestXrayDataModule) -> DataState:
+        """Return the state of a data module after its `setup`."""
+        return cls(len(data.records), {path.name: _sha256(path) for path in data.annotation_files()})
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run.
+
+    Attributes:
+        folder: Where its files lie.
+        results: Its results.
+        changed: In words what is no longer as it was then; empty if it need not be run again.
+    """
+
+    folder: Path
+    results: Results
+    changed: str
+
+    @property
+    def done(self) -> bool:
+        """Whether it need not be run again: nothing has changed, and it did not end in an error."""
+        return not self.changed and not self._meaningless
+
+    @property
+    def _meaningless(self) -> bool:
+        """Whether every scored map is constant, with which a run ends in an error after its files are written."""
+        scored = sum(count.with_region for count in self.results.counts.values())
+        return bool(scored) and self.results.constant_maps["count"] == scored
+
+
+def comparable(config: Mapping[str, Any]) -> str:
+    """Write a resolved configuration as a text that two runs share if it gives both the same numbers."""
+    kept = {part: value for part, value in config.items() if part != "resume"}
+    kept["trainer"] = {name: value for name, value in config["trainer"].items() if name not in _TRAINER}
+    for part, neutral in (("data", _DATA), ("model", _MODEL)):
+        arguments = (config[part] or {}).get("init_args") or {}
+        kept[part] = {
+            "class_path": config[part]["class_path"],
+            "init_args": {name: value for name, value in arguments.items() if name not in neutral},
+        }
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+class FinishedRuns:
+    """The runs in a folder.
+
+    Args:
+        out: The folder that runs go to.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._texts: dict[Path, str] = {}
+        self._finished: dict[str, list[Path]] = {}
+        self._unfinished: dict[str, list[Path]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the folder again."""
+        finished: defaultdict[str, list[Path]] = defaultdict(list)
+        unfinished: defaultdict[str, list[Path]] = defaultdict(list)
+        # Names of folders begin with the time.
+        for path in sorted(self._out.glob("*/*/config.yaml"), key=lambda path: path.parent.name, reverse=True):
+            folder = path.parent
+            if folder not in self._texts:
+                self._texts[folder] = _read_config(path)
+            (finished if (folder / "results.json").is_file() else unfinished)[self._texts[folder]].append(folder)
+        self._finished, self._unfinished = finished, unfinished
+
+    def newest(self, resolved: Resolved, data: DataState | None) -> Finished | None:
+        """Return the newest finished run of a configuration; None if there is none.
+
+        Args:
+            resolved: The configuration.
+            data: Its dataset today; None if that is not known.
+        """
+        # Only the newest: it is the one that reports take.
+        for folder in self._finished.get(comparable(resolved.config), [])[:1]:
+            try:
+                results = read_results(folder / "results.json")
+            except (OSError, ValueError):
+                continue
+            return Finished(folder, results, ", ".join(_changes(resolved.config, results, data, folder)))
+        return None
+
+    def unfinished(self, resolved: Resolved) -> bool:
+        """Tell whether a run of a configuration was begun and can be continued."""
+        begun = self._unfinished.get(comparable(resolved.config), [])
+        return any((folder / "journal").is_dir() for folder in begun)
+
+    def all(self) -> list[Results]:
+        """Return the results of all finished runs that can be read."""
+        found = []
+        for folder in (folder for folders in self._finished.values() for folder in folders):
+            try:
+                found.append(read_results(folder / "results.json"))
+            except (OSError, ValueError):
+                continue
+        return found
+
+
+def _read_config(path: Path) -> str:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return comparable(yaml.load(path.read_text(encoding="utf-8"), Loader=loader))
+    # Runs from Python have no configuration in the file, other programs' files anything.
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError):
+        return ""
+
+
+def _changes(config: Mapping[str, Any], results: Results, data: DataState | None, folder: Path) -> Iterator[str]:
+    """Say what is no longer as it was when a run was made."""
+    provenance = results.provenance
+    then, now = provenance.get("versions") or {}, versions()
+    yield from (f"{name} {then.get(name)} is now {now[name]}" for name in now if then.get(name) != now[name])
+    if provenance.get("source_sha256") != source_sha256(_class(config["model"]), _class(config["data"])):
+        yield "the code of xbench or of the user's classes"
+    model = provenance.get("model") or {}
+    book = (model.get("book") or {}).get("files") or {}
+    for file, digest in {model.get("checkpoint"): provenance.get("checkpoint_sha256"), **book}.items():
+        if file and digest and _sha256_or_none(Path(file).expanduser()) != digest:
+            yield str(file)
+    if data is not None:
+        if data.images != results.images + len(results.skipped):
+            yield f"{results.images + len(results.skipped)} images are now {data.images}"
+        recorded, today = provenance.get("annotation_sha256") or {}, data.annotations
+        yield from (name for name in {**recorded, **today} if recorded.get(name) != today.get(name))
+    began = (folder / "config.yaml").stat().st_mtime
+    arguments = {**(config["model"].get("init_args") or {}), **(config["data"].get("init_args") or {})}
+    for option, value in arguments.items():
+        if option not in _COMPARED and isinstance(value, str) and _newest(Path(value).expanduser()) > began:
+            yield value
+
+
+def _class(chosen: Mapping[str, Any]) -> type:
+    module, _, name = chosen["class_path"].rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def _newest(path: Path) -> float:
+    """Return when a file, or anything in a folder, was last changed; minus infinity if there is no such thing."""
+    try:
+        paths = [path, *(path.iterdir() if path.is_dir() else ())]
+        # Renaming and copying with old time stamps change only the second of the two.
+        return max(max(stat.st_mtime, stat.st_ctime) for stat in map(os.stat, paths))
+    except (OSError, ValueError):
+        return float("-inf")
+
+
+def _sha256_or_none(path: Path) -> str | None:
+    try:
+        return _sha256(path)
+    except OSError:
+        return None
+
+
+def _sha256(path: Path) -> str:
+    stat = path.stat()
+    return _sha256_of(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@cache
+def _sha256_of(path: Path, size: int, modified: int, changed: int) -> str:
+    return file_sha256(path)

@@ -1,0 +1,1 @@
+"""From finished runs to findings: statistics, tables, figures, and one page."""

@@ -1,0 +1,336 @@
+"""What a report says, as numbers: everything that tables, figures and the page show comes from here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from xbench.report.runs import Run, SetAside
+
+__all__ = [
+    "NUMBERS",
+    "Analysis",
+    "AreaBin",
+    "Comparison",
+    "Correlation",
+    "DatasetAnalysis",
+    "Estimate",
+    "Number",
+    "PositionCell",
+    "Quadrants",
+    "Reference",
+    "RunAnalysis",
+    "StudyRow",
+]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that reports show.
+
+    Attributes:
+        key: Its name in data.
+        title: Its name in tables.
+        group: What it measures.
+        meaning: One sentence for readers.
+        more_is_better: Whether a larger value is better; None where neither is.
+    """
+
+    key: str
+    title: str
+    group: Literal["grounding", "classification"]
+    meaning: str
+    more_is_better: bool | None = True
+
+
+NUMBERS: Mapping[str, Number] = {
+    number.key: number
+    for number in (
+        Number(
+            "pointing_game",
+            "Pointing game",
+            "grounding",
+            "Share of images with the finding where the maximum of the map lies in the annotated region.",
+        ),
+        Number(
+            "dice_best", "Dice, best threshold", "grounding", "Mean Dice at the threshold best on these same images."
+        ),
+        Number("iou_best", "IoU, best threshold", "grounding", "Mean IoU at the threshold best on these same images."),
+        Number(
+            "dice_cross_fitted",
+            "Dice, cross-fitted threshold",
+            "grounding",
+            "Mean Dice where every image is scored at the threshold that is best on other images.",
+        ),
+        Number(
+            "iou_cross_fitted",
+            "IoU, cross-fitted threshold",
+            "grounding",
+            "Mean IoU where every image is scored at the threshold that is best on other images.",
+        ),
+        Number("dice_fixed", "Dice at 0.5", "grounding", "Mean Dice at threshold 0.5."),
+        Number("iou_fixed", "IoU at 0.5", "grounding", "Mean IoU at threshold 0.5."),
+        Number(
+            "dice_optimism",
+            "Optimism",
+            "grounding",
+            "Dice at the threshold best on these images, less Dice with cross-fitted thresholds.",
+            None,
+        ),
+        Number(
+            "dice_gap",
+            "Calibration gap",
+            "grounding",
+            "Dice at the best threshold less Dice at 0.5: what the fixed threshold costs.",
+            False,
+        ),
+        Number("auroc", "AUROC", "classification", "Area under the ROC curve."),
+        Number("average_precision", "Average precision", "classification", "Area under the precision-recall curve."),
+        Number("f1", "F1", "classification", "F1 at probability 0.5 and above."),
+        Number("accuracy", "Accuracy", "classification", "Accuracy at probability 0.5 and above."),
+    )
+}
+"""Every number of a report, by key, in the order of tables."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % bootstrap interval; None where it does not exist.
+
+    A value that rests on a single patient or image has no interval.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class AreaBin:
+    """Scored pairs of a run whose regions are of about one size.
+
+    Attributes:
+        low: Smallest share of the grid that a region of the bin takes.
+        high: Largest.
+        count: Pairs.
+        scores: `pointing_game`, `dice_fixed`, `dice_cross_fitted`: means over the pairs, whatever the finding.
+        whole_image: Mean Dice that marking the whole image gets on the same pairs.
+    """
+
+    low: float
+    high: float
+    count: int
+    scores: Mapping[str, Estimate]
+    whole_image: float
+
+
+@dataclass(frozen=True)
+class PositionCell:
+    """Scored pairs whose region's centre of mass lies in one cell of a 3 x 3 division of the image.
+
+    Attributes:
+        row: From the top, 0 to 2.
+        column: From the left, 0 to 2.
+        count: Pairs.
+        scores: `pointing_game` and `dice_fixed`, means over the pairs.
+        peaks: Share of all scored pairs whose map is highest in this cell, wherever their region lies.
+    """
+
+    row: int
+    column: int
+    count: int
+    scores: Mapping[str, Estimate]
+    peaks: float
+
+
+@dataclass(frozen=True)
+class Quadrants:
+    """How recognition and grounding of a finding go together, over its scored pairs.
+
+    A pair is recognised if its probability reaches `threshold`, grounded if the pointing game counts at least half.
+
+    Attributes:
+        threshold: The lowest probability of an image with the largest sum of sensitivity and specificity on the run's
+            images (Youden).
+        both: Share recognised and grounded.
+        recognised_only: Share recognised but not grounded: right for another reason than the lesion.
+        grounded_only: Share grounded but not recognised: seen but not believed.
+        neither: Share of the others.
+        count: Pairs.
+    """
+
+    threshold: float
+    both: float
+    recognised_only: float
+    grounded_only: float
+    neither: float
+    count: int
+
+
+@dataclass(frozen=True)
+class RunAnalysis:
+    """A run with everything that is said about it alone.
+
+    Attributes:
+        run: The run.
+        resampled: What the bootstrap draws: patients where the dataset names them, else images.
+        clusters: How many of them there are.
+        macro: Means over findings, by key of `NUMBERS`.
+        findings: The same by finding.
+        dice_curve: Macro Dice at each threshold of the run.
+        thresholds: Of each finding the thresholds that cross-fitting chose, one per fold, by `dice` and `iou`.
+        areas: Grounding against lesion size, by decile of area.
+        positions: Grounding against position, nine cells row by row.
+        quadrants: Recognised or not, grounded or not, by finding; only findings with both labels and a scored pair.
+    """
+
+    run: Run
+    resampled: Literal["patients", "images"]
+    clusters: int
+    macro: Mapping[str, Estimate]
+    findings: Mapping[str, Mapping[str, Estimate]]
+    dice_curve: tuple[Estimate, ...]
+    thresholds: Mapping[str, Mapping[str, tuple[float, ...]]]
+    areas: tuple[AreaBin, ...]
+    positions: tuple[PositionCell, ...]
+    quadrants: Mapping[str, Quadrants]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A paired test between two runs on the images that both scored.
+
+    Attributes:
+        number: Key of `NUMBERS`; macro over the findings that both scored.
+        first: Label of one run.
+        second: Label of the other.
+        images: Images that both scored.
+        difference: First less second, with its interval.
+        p: Two-sided p-value of the paired test.
+        p_adjusted: The same, corrected for all comparisons of this number on this dataset.
+    """
+
+    number: str
+    first: str
+    second: str
+    images: int
+    difference: Estimate
+    p: float
+    p_adjusted: float
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a useless or a perfect map scores on a dataset: a floor or a ceiling.
+
+    Attributes:
+        title: `Whole image`, `Reader agreement`, or the label of an instrument's run.
+        kind: Which of the two.
+        macro: By key of `NUMBERS`; only those that exist.
+        findings: The same by finding.
+    """
+
+    title: str
+    kind: Literal["floor", "ceiling"]
+    macro: Mapping[str, Estimate]
+    findings: Mapping[str, Mapping[str, Estimate]]
+
+
+@dataclass(frozen=True)
+class DatasetAnalysis:
+    """Everything about one dataset and split.
+
+    Attributes:
+        dataset: Name of the dataset.
+        split: Name of the split.
+        findings: The findings in the dataset's order.
+        runs: The models' runs, best macro pointing game first; instruments are among the references instead.
+        references: Floors, then ceilings.
+        comparisons: Every pair of runs, for every number that is tested.
+        tied_with_best: By number, the labels of the runs that the test cannot tell from the best one, with that.
+        notes: What a reader must know, such as runs that scored different images.
+    """
+
+    dataset: str
+    split: str
+    findings: tuple[str, ...]
+    runs: tuple[RunAnalysis, ...]
+    references: tuple[Reference, ...]
+    comparisons: tuple[Comparison, ...]
+    tied_with_best: Mapping[str, frozenset[str]]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """A least-squares line through recognition (AUROC) and grounding (pointing game).
+
+    Attributes:
+        scope: `models` (a point is a model on a dataset) or `findings` (a point is a model and finding).
+        dataset: Name of the dataset; None for all pooled.
+        points: Of each its label, AUROC and pointing game.
+        slope: Of the line; None for fewer than three points, or all of one AUROC.
+        intercept: Likewise.
+        r_squared: Likewise.
+        p: Two-sided p-value of the slope; likewise. Neither this nor `r_squared` exists where all points have the same
+            pointing game.
+    """
+
+    scope: Literal["models", "findings"]
+    dataset: str | None
+    points: tuple[tuple[str, float, float], ...]
+    slope: float | None
+    intercept: float | None
+    r_squared: float | None
+    p: float | None
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """One finding under several values of one setting, all else equal.
+
+    Attributes:
+        study: The setting: `prompts` or `image_size`.
+        model: Title of the model.
+        dataset: Name of the dataset.
+        finding: Name of the finding, or `macro`.
+        number: Key of `NUMBERS`.
+        values: The number by value of the setting.
+        spread: Largest value less smallest.
+        relative: The spread over the value at the model's own setting (official prompts, smallest image); None if 0.
+        p_adjusted: Of the paired test between the two extremes, corrected for their choice and for all rows of the
+            study, model, dataset and number; None if not tested.
+    """
+
+    study: str
+    model: str
+    dataset: str
+    finding: str
+    number: str
+    values: Mapping[str, Estimate]
+    spread: float
+    relative: float | None
+    p_adjusted: float | None
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A whole report.
+
+    Attributes:
+        datasets: By dataset and split.
+        correlations: Of models and of findings; per dataset and pooled.
+        studies: What other prompts and sizes change; empty unless there are such runs.
+        set_aside: Runs that were left out, and why.
+        resamples: Bootstrap resamples behind every interval.
+        folds: Folds of cross-fitting.
+    """
+
+    datasets: tuple[DatasetAnalysis, ...]
+    correlations: tuple[Correlation, ...]
+    studies: tuple[StudyRow, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
+    resamples: int = 0
+    folds: int = 0
+    notes: tuple[str, ...] = field(default=())

@@ -1,0 +1,175 @@
+"""Which cases are worth a look: the extremes of a dataset and what is typical, by the scores alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.report.analysis import RunAnalysis
+
+__all__ = ["CaseScores", "ChosenCase", "choose_cases"]
+
+
+@dataclass(frozen=True)
+class CaseScores:
+    """What one run scored on one pair of image and finding.
+
+    Attributes:
+        pointing_hit: Share of the map's highest places that lie in the region: 1 or 0 unless several tie.
+        dice: Dice at threshold 0.5.
+        probability: Of the finding.
+        recognised: Whether the probability reaches the run's threshold for the finding (see `Quadrants`); None where
+            there is none.
+    """
+
+    pointing_hit: float
+    dice: float
+    probability: float
+    recognised: bool | None
+
+    @property
+    def grounded(self) -> bool:
+        """Whether the pointing game counts at least half."""
+        return self.pointing_hit >= 0.5
+
+
+@dataclass(frozen=True)
+class ChosenCase:
+    """A pair of image and finding, and why it was chosen.
+
+    Attributes:
+        dataset: Name of the dataset.
+        image_id: Name of the image.
+        finding: Name of the finding.
+        reasons: What it is an example of, such as `Best Dice` or `Worst Dice of CARZero`.
+        scores: Of each run, by its label.
+    """
+
+    dataset: str
+    image_id: str
+    finding: str
+    reasons: tuple[str, ...]
+    scores: Mapping[str, CaseScores]
+
+
+def choose_cases(runs: Sequence[RunAnalysis], count: int) -> tuple[ChosenCase, ...]:
+    """Choose up to `count` pairs that all runs of one dataset scored and kept, none of them twice.
+
+    The reasons take turns: best, worst and median Dice (mean over the runs), largest difference between two runs,
+    recognised but not grounded and the reverse (by most runs), then best, worst and median of each run; and again.
+    Each first gives its extreme, then that of a finding that it has shown less often, so that no finding takes all,
+    and at most a quarter of a finding's pairs. A pair that several reasons lead to is shown once and names them all.
+    Runs that kept no maps are left out.
+    """
+    runs = [run for run in runs if run.run.cases() is not None]
+    if not runs or count < 1:
+        return ()
+    scores = [_scored_pairs(run) for run in runs]
+    pairs = [pair for pair in scores[0] if all(pair in other for other in scores)]
+    rankings = _rankings(
+        [run.run.label for run in runs],
+        [finding for _, finding in pairs],
+        [[of_run[pair] for pair in pairs] for of_run in scores],
+    )
+    chosen: dict[int, list[str]] = {}
+    while len(chosen) < count and any(rankings.values()):
+        for reason, ranking in rankings.items():
+            while ranking:
+                pair = ranking.pop(0)
+                if pair in chosen:
+                    chosen[pair].append(reason)
+                    continue
+                if len(chosen) < count:
+                    chosen[pair] = [reason]
+                break
+    return tuple(
+        ChosenCase(
+            runs[0].run.dataset,
+            *pairs[pair],
+            tuple(reasons),
+            {run.run.label: of_run[pairs[pair]] for run, of_run in zip(runs, scores, strict=True)},
+        )
+        for pair, reasons in chosen.items()
+    )
+
+
+def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str], CaseScores]:
+    """Return the scores of the pairs `(image_id, finding)` that a run scored and kept, in their order."""
+    images, findings, cases = run.run.images, run.run.results.findings, run.run.cases()
+    scores = {}
+    for row, column in np.argwhere(images.scored):
+        pair = images.image_ids[row], findings[column]
+        if cases is None or pair not in cases:
+            continue
+        probability = float(images.probabilities[row, column])
+        quadrants = run.quadrants.get(pair[1])
+        threshold = None if quadrants is None else quadrants.threshold
+        scores[pair] = CaseScores(
+            pointing_hit=float(images.pointing_hit[row, column]),
+            dice=float(images.dice[row, column]),
+            probability=probability,
+            recognised=None if threshold is None else probability >= threshold,
+        )
+    return scores
+
+
+def _rankings(
+    labels: Sequence[str], findings: Sequence[str], scores: Sequence[Sequence[CaseScores]]
+) -> dict[str, list[int]]:
+    """Order the pairs that deserve it by every reason, the most deserving first; equal ones as they come.
+
+    Args:
+        labels: Of the runs.
+        findings: Of the pairs.
+        scores: Of every run, of every pair.
+    """
+    dice = np.array([[score.dice for score in row] for row in scores], dtype=np.float64).reshape(len(labels), -1)
+    mean = dice.mean(axis=0)
+    blind = np.array([[score.recognised is True and not score.grounded for score in row] for row in scores]).sum(axis=0)
+    silent = np.array([[score.recognised is False and score.grounded for score in row] for row in scores]).sum(axis=0)
+
+    def extremes(worth: NDArray[np.float64]) -> list[int]:
+        return _taking_turns(np.argsort(-worth, kind="stable"), findings)
+
+    rankings = {"Best Dice": extremes(mean), "Worst Dice": extremes(-mean)}
+    if len(labels) > 1:
+        spread = np.ptp(dice, axis=0)
+        rankings["Largest disagreement"] = [pair for pair in extremes(spread) if spread[pair] > 0]
+    # Among equal numbers of runs, a lower (or higher) Dice is the clearer example. Dice is at most 1.
+    for reason, runs, clearer in (
+        ("Recognised, not grounded", blind, -mean),
+        ("Grounded, not recognised", silent, mean),
+    ):
+        rankings[reason] = [pair for pair in extremes(runs + clearer / 2) if runs[pair] > 0]
+    rankings["Median Dice"] = extremes(-np.abs(mean - _median(mean)))
+    if len(labels) > 1:
+        for name, worth in (
+            ("Best", lambda mine: mine),
+            ("Worst", lambda mine: -mine),
+            ("Median", lambda mine: -np.abs(mine - _median(mine))),
+        ):
+            rankings |= {
+                f"{name} Dice of {label}": extremes(worth(row)) for label, row in zip(labels, dice, strict=True)
+            }
+    return rankings
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    """Return the lower median, which is the value of a pair; NaN without any."""
+    return float(np.sort(values)[(len(values) - 1) // 2]) if len(values) else np.nan
+
+
+def _taking_turns(order: NDArray[np.intp], findings: Sequence[str]) -> list[int]:
+    """Return the first quarter of every finding's pairs, one at least, one finding after the other in turns."""
+    total, seen = Counter(findings), Counter[str]()
+    turns: list[tuple[int, int]] = []
+    for pair in order.tolist():
+        finding = findings[pair]
+        if seen[finding] < max(1, total[finding] // 4):
+            turns.append((seen[finding], pair))
+        seen[finding] += 1
+    return [pair for _, pair in sorted(turns, key=lambda entry: entry[0])]

@@ -1,0 +1,102 @@
+"""Figures of one dataset that look closer at each model."""
+
+from __future__ import annotations
+
+from textwrap import fill
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from xbench.report.analysis import DatasetAnalysis, Estimate, PositionCell
+from xbench.report.figures.style import COLUMN, PAGE, grid, legend
+from xbench.report.tables.cells import labels_in_order
+
+__all__ = ["positions", "quadrants"]
+
+_QUADRANTS = {
+    "both": ("Both", "#009e73"),
+    "recognised_only": ("Recognised only", "#e69f00"),
+    "grounded_only": ("Grounded only", "#56b4e9"),
+    "neither": ("Neither", "#d0d0d0"),
+}
+
+
+def quadrants(dataset: DatasetAnalysis) -> Figure | None:
+    """A panel per model, a stacked bar per finding."""
+    runs = {entry.run.label: entry.quadrants for entry in dataset.runs if entry.quadrants}
+    labels = [label for label in labels_in_order(dataset.runs) if label in runs]
+    findings = [name for name in dataset.findings if any(name in runs[label] for label in labels)]
+    if not findings:
+        return None
+    columns = min(4 if len(labels) < 9 else 5, len(labels))
+    width = COLUMN if len(labels) == 1 else PAGE
+    figure, axes = grid(len(labels), columns, 0.75 + 0.14 * len(findings), width, sharex=True, sharey=True)
+    counts = {name: max(runs[label][name].count for label in labels if name in runs[label]) for name in findings}
+    for axis, label in zip(axes, labels, strict=True):
+        known = [(place, runs[label][name]) for place, name in enumerate(findings) if name in runs[label]]
+        places = [place for place, _ in known]
+        left = np.zeros(len(known))
+        for key, (_, colour) in _QUADRANTS.items():
+            shares = np.array([100 * getattr(shares, key) for _, shares in known])
+            axis.barh(places, shares, 0.78, left, color=colour)
+            left += shares
+        axis.set_title(fill(label, 15, break_long_words=False))
+        axis.set(xlim=(0, 100), ylim=(len(findings) - 0.5, -0.5))
+        axis.set_yticks(range(len(findings)), [f"{name} ({counts[name]})" for name in findings])
+        axis.tick_params(axis="y", length=0)
+        axis.spines["left"].set_visible(False)
+    for axis in axes[-columns:]:
+        axis.set_xlabel("Share (%)")
+        axis.tick_params(labelbottom=True)
+    legend(figure, [Patch(color=colour, label=name) for name, colour in _QUADRANTS.values()])
+    return figure
+
+
+def positions(dataset: DatasetAnalysis) -> Figure | None:
+    """A row of heat maps per model."""
+    runs = {entry.run.label: entry.positions for entry in dataset.runs if entry.positions}
+    labels = [label for label in labels_in_order(dataset.runs) if label in runs]
+    if not labels:
+        return None
+    figure = Figure(figsize=(COLUMN, 0.3 + 0.85 * len(labels)), layout="constrained")
+    axes = figure.subplots(len(labels), 3, squeeze=False)
+    titles = ("Pointing game", "Dice at 0.5", "Map peaks")
+    maps = {label: [_values(runs[label], key) for key in ("pointing_game", "dice_fixed", None)] for label in labels}
+    for column, title in enumerate(titles):
+        axes[0, column].set_title(title)
+        shown = np.concatenate([maps[label][column].ravel() for label in labels])
+        top = 100.0 if column == 0 else max(1.0, float(np.nanmax(shown))) if not np.isnan(shown).all() else 1.0
+        for row, label in enumerate(labels):
+            _heat_map(axes[row, column], maps[label][column], top)
+    for row, label in enumerate(labels):
+        axes[row, 0].set_ylabel(
+            fill(label, 16, break_long_words=False), rotation=0, ha="right", va="center", multialignment="right"
+        )
+    return figure
+
+
+def _values(cells: tuple[PositionCell, ...], key: str | None) -> NDArray[np.float64]:
+    values = np.full((3, 3), np.nan)
+    for cell in cells:
+        value = cell.peaks if key is None else cell.scores.get(key, Estimate(None)).value
+        if value is not None:
+            values[cell.row, cell.column] = 100 * value
+    return values
+
+
+def _heat_map(axis: Axes, values: NDArray[np.float64], top: float) -> None:
+    colours = colormaps["cividis"].with_extremes(bad="0.9")
+    axis.imshow(values, cmap=colours, vmin=0, vmax=top, aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        # White on the dark half of the scale, black on the bright one.
+        ink = "black" if np.isnan(value) or value > 0.55 * top else "white"
+        text = "\u2013" if np.isnan(value) else f"{value:.0f}"
+        axis.text(column, row, text, ha="center", va="center", color=ink, fontsize=6.5)
+    axis.set_xticks([])
+    axis.set_yticks([])
+    for spine in axis.spines.values():
+        spine.set_visible(False)

@@ -1,0 +1,144 @@
+"""Figures that set models beside each other, a panel per dataset."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from xbench.report.analysis import Analysis, Correlation, DatasetAnalysis, Estimate
+from xbench.report.figures.style import FLOOR, Style, label_left, legend, panels, style_keys
+from xbench.report.tables.cells import correlations_with_headings, heading, labels_in_order
+
+__all__ = ["INTERVALS", "auroc_against_pointing_game", "dice_gap", "intervals"]
+
+INTERVALS: Mapping[str, str] = {"pointing_game": "Pointing game", "dice_cross_fitted": "Dice", "auroc": "AUROC"}
+"""Numbers that are shown with their intervals, as narrow panels call them."""
+
+
+def auroc_against_pointing_game(
+    analysis: Analysis, scope: Literal["models", "findings"], look: Mapping[str, Style]
+) -> Figure | None:
+    """A panel for all datasets, unless there is only one, then one for each."""
+    lines = [(line, title) for line, title in correlations_with_headings(analysis, scope) if line.points]
+    pooled = [(line, title) for line, title in lines if line.dataset is None and len(analysis.datasets) > 1]
+    lines = [*pooled, *((line, title) for line, title in lines if line.dataset is not None)]
+    if not lines:
+        return None
+    figure, axes = panels(len(lines), 2.2 if len(lines) > 1 else 2.6)
+    shown: set[str] = set()
+    for axis, (line, title) in zip(axes, lines, strict=True):
+        shown |= _scatter(axis, line, look)
+        said = _fit_in_words(line)
+        axis.set_title(title, pad=14 if said else 6)
+        axis.text(0.5, 1.02, said, transform=axis.transAxes, ha="center", va="bottom", color="0.35", fontsize=6.5)
+        axis.set(ylim=(0, 100), xlabel="AUROC (%)")
+        label_left(axis, "Pointing game (%)")
+        axis.grid(color="0.92", linewidth=0.5)
+    # Legends stand in the order of tables.
+    legend(figure, style_keys([name for name in look if name in shown], look, lines=False))
+    return figure
+
+
+def _scatter(axis: Axes, line: Correlation, look: Mapping[str, Style]) -> set[str]:
+    points: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for label, auroc, hit in line.points:
+        # Points of findings are called `model: finding`.
+        owner = max((name for name in look if label == name or label.startswith(f"{name}: ")), key=len)
+        points[owner].append((100 * auroc, 100 * hit))
+    many = line.scope == "findings"
+    for owner, places in points.items():
+        x, y = zip(*places, strict=True)
+        style = look[owner]
+        size, alpha = (11, 0.7) if many else (26, 1.0)
+        axis.scatter(
+            x, y, s=size, c=style.colour, marker=style.marker, alpha=alpha, linewidths=0, clip_on=False, zorder=3
+        )
+    if line.slope is not None and line.intercept is not None:
+        ends = [min(point[1] for point in line.points), max(point[1] for point in line.points)]
+        axis.plot([100 * x for x in ends], [100 * (line.intercept + line.slope * x) for x in ends], "0.5", zorder=2)
+    return set(points)
+
+
+def _fit_in_words(line: Correlation) -> str:
+    if line.r_squared is None:
+        return ""
+    p = "" if line.p is None else ", p < 0.001" if line.p < 0.001 else f", p = {line.p:.3f}"
+    return f"R\u00b2 = {line.r_squared:.2f}{p}"
+
+
+def intervals(analysis: Analysis, key: str, look: Mapping[str, Style]) -> Figure:
+    """A row per model with its interval, and floors as lines."""
+    figure, axes, rows = _row_per_model(analysis, f"{INTERVALS[key]} (%)")
+    floors = {"Whole image": FLOOR, "Centre prior": {**FLOOR, "linestyle": ":"}}
+    known: set[str] = set()
+    for axis, dataset in zip(axes, analysis.datasets, strict=True):
+        for entry in dataset.runs:
+            _whisker(axis, entry.macro.get(key, Estimate(None)), rows[entry.run.label], look[entry.run.label])
+        for title in floors:
+            floor = _reference(dataset, title, key)
+            if floor is not None:
+                axis.axvline(100 * floor, **floors[title], zorder=1)
+                known.add(title)
+        axis.set_xlim(0, 100)
+    if known:
+        legend(figure, [Line2D([], [], **line, label=title) for title, line in floors.items() if title in known])
+    return figure
+
+
+def _whisker(axis: Axes, estimate: Estimate, row: int, style: Style) -> None:
+    if estimate.value is None:
+        return
+    if estimate.low is not None and estimate.high is not None:
+        axis.plot([100 * estimate.low, 100 * estimate.high], [row, row], color=style.colour, clip_on=False, zorder=2)
+    axis.plot(100 * estimate.value, row, color=style.colour, marker=style.marker, clip_on=False, zorder=3)
+
+
+def _reference(dataset: DatasetAnalysis, title: str, key: str) -> float | None:
+    found = [entry.macro.get(key, Estimate(None)).value for entry in dataset.references if entry.title == title]
+    return found[0] if found else None
+
+
+def dice_gap(analysis: Analysis, look: Mapping[str, Style]) -> Figure:
+    """A row per model from Dice at 0.5 to Dice at the best threshold."""
+    figure, axes, rows = _row_per_model(analysis, "Dice (%)")
+    for axis, dataset in zip(axes, analysis.datasets, strict=True):
+        most = 0.0
+        for entry in dataset.runs:
+            fixed, fitted, best = (entry.macro[key].value for key in ("dice_fixed", "dice_cross_fitted", "dice_best"))
+            if fixed is None or best is None:
+                continue
+            row, colour = rows[entry.run.label], look[entry.run.label].colour
+            axis.plot([100 * fixed, 100 * best], [row, row], color=colour)
+            axis.plot(100 * fixed, row, "o", color=colour, markerfacecolor="white")
+            axis.plot(100 * best, row, "o", color=colour)
+            if fitted is not None:
+                axis.plot(100 * fitted, row, "|", color="black", markersize=7)
+            gap = f"{100 * (best - fixed):.1f}"
+            axis.annotate(gap, (100 * best, row), (5, 0), textcoords="offset points", va="center", fontsize=6.5)
+            most = max(most, best)
+        # Room for the number behind the longest row.
+        axis.set_xlim(0, 130 * most + 5)
+    dot: dict[str, Any] = {"color": "0.3", "marker": "o", "linestyle": "none"}
+    keys = [
+        Line2D([], [], **dot, markerfacecolor="white", label="at 0.5"),
+        Line2D([], [], color="black", marker="|", linestyle="none", markersize=7, label="cross-fitted"),
+        Line2D([], [], **dot, label="best threshold"),
+    ]
+    legend(figure, keys)
+    return figure
+
+
+def _row_per_model(analysis: Analysis, quantity: str) -> tuple[Figure, list[Axes], dict[str, int]]:
+    labels = labels_in_order(entry for dataset in analysis.datasets for entry in dataset.runs)
+    figure, axes = panels(len(analysis.datasets), 0.6 + 0.18 * len(labels), sharey=True)
+    for axis, dataset in zip(axes, analysis.datasets, strict=True):
+        axis.set_title(heading(dataset, analysis))
+        axis.set(xlabel=quantity, ylim=(len(labels) - 0.5, -0.5))
+        axis.set_yticks(range(len(labels)), labels)
+        axis.grid(axis="x", color="0.92", linewidth=0.5)
+    return figure, axes, {label: row for row, label in enumerate(labels)}

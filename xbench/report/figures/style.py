@@ -1,0 +1,189 @@
+"""How figures look, whatever they show: sizes for print, colours that everybody can tell apart, and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from math import ceil
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from xbench.report.analysis import RunAnalysis
+from xbench.report.names import model_title
+
+__all__ = [
+    "COLUMN",
+    "FLOOR",
+    "PAGE",
+    "Style",
+    "drawing",
+    "grid",
+    "label_left",
+    "legend",
+    "panels",
+    "save",
+    "style_keys",
+    "styles",
+]
+
+COLUMN, PAGE = 3.4, 7.0
+"""Widths in inches of a column and of a page of the usual journals."""
+
+FLOOR: Mapping[str, Any] = {"color": "0.35", "linestyle": (0, (4, 2)), "linewidth": 1}
+"""How floors are drawn."""
+
+Line = Literal["-"] | tuple[float, tuple[float, ...]]
+
+# After Okabe and Ito (jfly.uni-koeln.de/color), without yellow, which white paper swallows.
+_COLOURS = {
+    "clip": "#8c8c8c",
+    "biomedclip": "#56b4e9",
+    "medklip": "#009e73",
+    "kad": "#e69f00",
+    "mavl": "#cc79a7",
+    "carzero": "#d55e00",
+    "devide": "#0072b2",
+}
+# Dark tones of Tol's muted scheme (sronpersonalpages.nl/~pault) and black.
+_OTHERS = ("#000000", "#882255", "#117733", "#332288", "#999933")
+_MARKERS = "osD^vPX<>*hd"
+_LINES: tuple[Line, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+_RC: dict[str, Any] = {
+    "font.size": 7.5,
+    # Names of models and findings are no formulas, whatever signs they have.
+    "text.parse_math": False,
+    "axes.titlesize": 8,
+    "axes.labelsize": 7.5,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "figure.constrained_layout.h_pad": 0.06,
+    "figure.constrained_layout.w_pad": 0.06,
+    # Text stays text in PDF files; identifiers in SVG files are the same at every run.
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "xbench",
+}
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a run is drawn in every figure: the colour is the model's, marker and dashes are the run's own."""
+
+    colour: str
+    marker: str
+    line: Line
+
+
+def styles(runs: Iterable[RunAnalysis], labels: Sequence[str]) -> dict[str, Style]:
+    """Return how each run is drawn, by label, and by title of its model where no label says just that.
+
+    Args:
+        runs: All runs of a report.
+        labels: Their labels, in the order of legends.
+    """
+    models = {entry.run.label: entry.run.model for entry in runs}
+    others = cycle(_OTHERS)
+    colours = {model: _COLOURS.get(model) or next(others) for model in dict.fromkeys(models[label] for label in labels)}
+    lines = {model: cycle(_LINES) for model in colours}
+    markers = cycle(_MARKERS)
+    found: dict[str, Style] = {}
+    for label in labels:
+        found[label] = Style(colours[models[label]], next(markers), next(lines[models[label]]))
+        found.setdefault(model_title(models[label]), found[label])
+    return found
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Set the look of everything that is drawn and saved within."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        for name, value in _RC.items():
+            matplotlib.rcParams[name] = value  # type: ignore[index]
+        yield
+
+
+def panels(count: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
+    """Return a figure of `count` panels, a column wide for one and a page for more.
+
+    Args:
+        count: How many panels.
+        height: Of one, in inches.
+        options: For `Figure.subplots`.
+    """
+    columns = {1: 1, 2: 2, 4: 2}.get(count, 3 if count < 7 else 4)
+    return grid(count, columns, height, COLUMN if count == 1 else PAGE, **options)
+
+
+def grid(count: int, columns: int, height: float, width: float, **options: Any) -> tuple[Figure, list[Axes]]:
+    """Return a figure of `count` panels, `columns` of them side by side; sizes in inches."""
+    rows = ceil(count / columns)
+    figure = Figure(figsize=(width, rows * height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **options).flatten().tolist()
+    for unused in axes[count:]:
+        unused.remove()
+    return figure, axes[:count]
+
+
+def label_left(axis: Axes, text: str) -> None:
+    """Label the vertical axis where no panel to the left has said it."""
+    place = axis.get_subplotspec()
+    if place is None or place.is_first_col():
+        axis.set_ylabel(text)
+
+
+def style_keys(names: Sequence[str], look: Mapping[str, Style], lines: bool) -> list[Artist]:
+    """Return legend entries of runs."""
+    return [
+        Line2D(
+            [],
+            [],
+            color=look[name].colour,
+            marker=look[name].marker,
+            linestyle=look[name].line if lines else "none",
+            label=name,
+        )
+        for name in names
+    ]
+
+
+def legend(figure: Figure, keys: Sequence[Artist]) -> None:
+    """Put a legend below the panels, in as many columns as fit, and make room for it."""
+    longest = max(len(str(key.get_label())) for key in keys)
+    # A character takes about 0.052 inches, a line with its marker 0.45.
+    columns = max(1, min(len(keys), int(figure.get_figwidth() / (0.052 * longest + 0.45))))
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.16 * ceil(len(keys) / columns) + 0.15)
+    figure.legend(handles=list(keys), loc="outside lower center", ncols=columns, columnspacing=1.2, handlelength=2.4)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as PDF, SVG and PNG; the same figure gives the same bytes.
+
+    Args:
+        figure: The figure.
+        path: Without an ending.
+    """
+    # Placed once; every file would do it anew.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    figure.savefig(path.with_suffix(".png"), dpi=200)

@@ -1,0 +1,44 @@
+"""How models and datasets are called in tables and figures: as their authors spell them."""
+
+from __future__ import annotations
+
+__all__ = ["dataset_title", "model_order", "model_title"]
+
+_MODELS = {
+    "clip": "CLIP",
+    "biomedclip": "BiomedCLIP",
+    "medklip": "MedKLIP",
+    "kad": "KAD",
+    "mavl": "MAVL",
+    "carzero": "CARZero",
+    "devide": "DeViDe (re-implementation)",
+    "demo": "Demo",
+    "oracle": "Oracle",
+    "centre": "Centre prior",
+    "random": "Random",
+}
+_DATASETS = {
+    "rsna": "RSNA Pneumonia",
+    "siim": "SIIM-ACR Pneumothorax",
+    "covid": "COVID-19 Rural",
+    "chestxdet10": "ChestX-Det10",
+    "chexlocalize": "CheXlocalize",
+    "chestxray14": "ChestX-ray14",
+    "vindr": "VinDr-CXR",
+    "phantom": "PhantomCXR",
+}
+
+
+def model_title(name: str) -> str:
+    """Return a model's title by its name in results.json; the name itself for others' models."""
+    return _MODELS.get(name, name)
+
+
+def dataset_title(name: str) -> str:
+    """Return a dataset's title by its name in results.json; the name itself for others' datasets."""
+    return _DATASETS.get(name, name)
+
+
+def model_order(name: str) -> int:
+    """Return a model's place in tables and legends: the paper's order, others' models behind."""
+    return [*_MODELS, name].index(name)

@@ -1,0 +1,1 @@
+"""The page: everything in one file, to be opened in a browser."""

@@ -1,0 +1,133 @@
+"""The report as one HTML page that needs no server and no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from xbench.report.analysis import NUMBERS, Analysis, RunAnalysis
+from xbench.report.headlines import headlines
+from xbench.report.maps import COLOURS
+from xbench.report.page.cases import case_data
+from xbench.report.page.charts import chart_data
+from xbench.report.statistics.analyse import Progress
+from xbench.report.tables.cells import heading
+from xbench.report.tables.table import MISSING, TIED, Table
+from xbench.results import atomic_writer
+
+__all__ = ["CASES", "write_page"]
+
+CASES = 24
+"""Cases of a dataset that a page shows unless told otherwise."""
+
+
+def write_page(
+    analysis: Analysis,
+    tables: Sequence[Table],
+    path: Path,
+    cases: int = CASES,
+    progress: Progress | None = None,
+) -> None:
+    """Write the report as one self-contained HTML file.
+
+    Everything is in the file: styles, scripts, plotly.js (about 5 MB), tables, pictures. It asks nothing of any network
+    and forbids itself to.
+
+    Args:
+        analysis: What the charts show, and the runs that the pictures come from.
+        tables: Every table of the report, each with a name of its own.
+        path: The file to write.
+        cases: Cases of each dataset in the browser of cases; each takes 10 to 40 kB and 6 kB a model in the file.
+        progress: Called before every picture of a case and after the last.
+    """
+    shown = _Shelf(tables)
+    environment = Environment(
+        loader=PackageLoader("xbench.report.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
+    every = [run for dataset in analysis.datasets for run in dataset.runs]
+    text = environment.get_template("page.html").render(
+        analysis=analysis,
+        models=len({run.run.model for run in every}),
+        configurations=len({run.run.label for run in every}),
+        datasets=[(heading(dataset, analysis), dataset) for dataset in analysis.datasets],
+        runs=[(heading(dataset, analysis), _provenance(run)) for dataset in analysis.datasets for run in dataset.runs],
+        headlines=headlines(analysis),
+        numbers=list(NUMBERS.values()),
+        tables=shown,
+        spans=_spans,
+        missing=MISSING,
+        tied=TIED,
+        asset=_asset,
+        plotly=Markup(get_plotlyjs()),
+        charts=_json(chart_data(analysis)),
+        cases=_json(case_data(analysis, cases, progress)),
+        colours=_json(_colours()),
+    )
+    with atomic_writer(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+class _Shelf:
+    """The tables that the page has not shown yet, so that each is shown once and none is forgotten."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self._left = list(tables)
+
+    def take(self, *beginnings: str) -> list[Table]:
+        """Hand out the tables whose name begins so, in their order."""
+        taken = [table for table in self._left if table.name.startswith(beginnings)]
+        self._left = [table for table in self._left if table not in taken]
+        return taken
+
+
+def _spans(table: Table) -> list[dict[str, Any]]:
+    """Return the headings above columns side by side, with how many each spans."""
+    groups = groupby(table.columns, key=lambda column: column.group)
+    return [{"group": group, "span": len(list(columns))} for group, columns in groups]
+
+
+def _provenance(run: RunAnalysis) -> dict[str, Any]:
+    results = run.run.results
+    provenance = results.provenance
+    return {
+        "label": run.run.label,
+        "results": results,
+        "settings": run.run.settings,
+        "folder": run.run.folder,
+        "unit": run.resampled,
+        "clusters": run.clusters,
+        "command": " ".join(map(str, provenance.get("command") or ())),
+        "provenance": json.dumps(provenance, indent=2, ensure_ascii=False),
+    }
+
+
+def _colours() -> list[list[int]]:
+    """Return the 256 colours of maps, from the least value to the greatest."""
+    colours = matplotlib.colormaps[COLOURS](range(256), bytes=True)
+    return [[int(channel) for channel in colour[:3]] for colour in colours]
+
+
+def _asset(name: str) -> Markup:
+    """Return a style sheet or script of the page as it stands."""
+    return Markup(files("xbench.report.page").joinpath("templates", name).read_text(encoding="utf-8"))
+
+
+def _json(value: Any) -> Markup:
+    """Write data for a script element: nothing in it can end that element."""
+    return htmlsafe_json_dumps(value, dumps=partial(json.dumps, allow_nan=False, separators=(",", ":")))

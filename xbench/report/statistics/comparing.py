@@ -1,0 +1,113 @@
+"""Every two runs of a dataset compared, and which of them are as good as the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.report.analysis import Comparison, Estimate
+from xbench.report.statistics.measures import Measures, measure
+from xbench.report.statistics.paired import TESTED, holm, macro_contributions, sign_flip_tests
+from xbench.report.statistics.resampling import draw, estimate
+from xbench.report.statistics.sample import common_samples
+
+__all__ = ["SIGNIFICANT", "Pairing", "common_measures", "compare", "tied_with_best"]
+
+SIGNIFICANT = 0.05
+"""Corrected p-values up to this are differences; above it, runs are ties."""
+
+Pairing = Callable[[str, str], tuple[Measures, Measures] | None]
+"""Gives the measures of two runs, by label, on what both scored; None if that is nothing."""
+
+
+def compare(
+    labels: Sequence[str], on_common: Pairing, seed: int, ground: str, begin: Callable[[str], None]
+) -> tuple[Comparison, ...]:
+    """Compare every two runs by every number of `TESTED`, macro over the findings where both have it.
+
+    Args:
+        labels: Of the runs.
+        on_common: Gives the measures of two runs, by label, on what both scored.
+        seed: Of exchanges.
+        ground: Dataset and split.
+        begin: Told which two runs come next.
+    """
+    found: list[Comparison] = []
+    parts: list[NDArray[np.float64]] = []
+    for first, second in combinations(labels, 2):
+        begin(f"{first} against {second}")
+        both = on_common(first, second)
+        if both is None:
+            continue
+        one, other = both
+        for number in TESTED:
+            part = macro_contributions(one, other, number)
+            if part is not None:
+                difference = _macro_difference(one, other, number)
+                found.append(Comparison(number, first, second, len(one.sample.image_ids), difference, 1.0, 1.0))
+                parts.append(part)
+    p_values = sign_flip_tests(parts, comb(len(labels), 2), seed, ground)
+    comparisons: list[Comparison] = []
+    for number in TESTED:
+        places = [place for place, comparison in enumerate(found) if comparison.number == number]
+        adjusted = holm([p_values[place] for place in places])
+        for place, p_adjusted in zip(places, adjusted, strict=True):
+            comparisons.append(replace(found[place], p=p_values[place], p_adjusted=p_adjusted))
+    return tuple(comparisons)
+
+
+def common_measures(
+    first: Measures, second: Measures, resamples: int, folds: int, seed: int, ground: str
+) -> tuple[Measures, Measures] | None:
+    """Return two runs' numbers on what both scored, resampled together; None if they have nothing in common."""
+    samples = common_samples(first.sample, second.sample)
+    if samples is None:
+        return None
+    if samples[0] is first.sample:
+        return first, second
+    draws = draw(samples[0].clusters, resamples, seed, ground)
+    return measure(samples[0], draws, folds), measure(samples[1], draws, folds)
+
+
+def tied_with_best(
+    macros: Mapping[str, Mapping[str, Estimate]], comparisons: Sequence[Comparison]
+) -> dict[str, frozenset[str]]:
+    """Return by number the labels of the runs that the test cannot tell from the best one, with that.
+
+    Args:
+        macros: Macro numbers by label of the run.
+        comparisons: All comparisons of these runs.
+    """
+    tied = {}
+    for number in TESTED:
+        values = {label: macro[number].value for label, macro in macros.items()}
+        existing = {label: value for label, value in values.items() if value is not None}
+        if not existing:
+            continue
+        best = max(existing, key=lambda label: existing[label])
+        others = {
+            label
+            for comparison in comparisons
+            if comparison.number == number and best in (comparison.first, comparison.second)
+            for label in (comparison.first, comparison.second)
+            if comparison.p_adjusted > SIGNIFICANT
+        }
+        tied[number] = frozenset({best} | others)
+    return tied
+
+
+def _macro_difference(first: Measures, second: Measures, number: str) -> Estimate:
+    point = _mean(first.point[number] - second.point[number])[0]
+    resampled = _mean(first.resampled[number] - second.resampled[number])
+    return estimate(point, resampled, len(first.sample.clusters))
+
+
+def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    exists = ~np.isnan(values)
+    count = exists.sum(axis=1)
+    return np.divide(np.where(exists, values, 0).sum(axis=1), count, out=np.full(len(values), np.nan), where=count > 0)

@@ -1,0 +1,122 @@
+"""What a reader must know before setting the runs of a dataset side by side."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from math import isnan
+
+from xbench.report.runs import Run
+from xbench.report.statistics.measures import Measures, macro
+from xbench.report.statistics.sample import Sample
+
+__all__ = ["dataset_notes"]
+
+
+def dataset_notes(runs: Sequence[Run], measures: Mapping[str, Measures]) -> tuple[str, ...]:
+    """Return notes in sentences.
+
+    Args:
+        runs: Of one dataset and split.
+        measures: By label of the run.
+    """
+    notes = _different_images(runs, {label: measure.sample for label, measure in measures.items()})
+    notes += _different(
+        runs,
+        lambda run: ", ".join(run.results.findings),
+        "The runs scored different findings, so their macro numbers are means over different findings",
+        lambda run: f"{len(run.results.findings)} findings",
+    )
+    notes += _different(
+        runs,
+        lambda run: run.settings.get("annotation", "none"),
+        "The runs read different annotation files; comparisons use the labels and regions that agree",
+    )
+    notes += _different(
+        runs,
+        lambda run: str(len(run.results.thresholds)),
+        "The runs swept different numbers of thresholds",
+    )
+    for run in runs:
+        results = run.results
+        if wrong := _disagreement(run, measures[run.label]):
+            notes.append(wrong)
+        if limit := run.settings.get("limit"):
+            notes.append(f"{run.label} was limited to the first {limit} images: no number of it describes the dataset.")
+        if results.skipped:
+            first = results.skipped[0]
+            notes.append(
+                f"{run.label} left out {_count(len(results.skipped), 'image')} that could not be scored; the first is "
+                f"{first.get('image_id')}: {first.get('reason')}"
+            )
+        if count := results.constant_maps.get("count"):
+            notes.append(
+                f"{run.label} has {_count(count, 'constant saliency map')}, the same value at every pixel, scored as "
+                "zeros with all pixels tied for the maximum."
+            )
+    return tuple(notes)
+
+
+_TOLERANCE = 1e-9
+"""Far above the rounding of a run's sums, far below what a table shows."""
+
+
+def _disagreement(run: Run, measures: Measures) -> str | None:
+    """Say that the run's tables give other numbers than its results.json, if so."""
+    results, point = run.results, measures.point
+    stored = {"macro": {**results.grounding_macro, **results.classification_macro}}
+    derived = {"macro": {key: float(macro(point, key)[0]) for key in point}}
+    for column, finding in enumerate(measures.sample.findings):
+        both = results.grounding.get(finding), results.classification.get(finding)
+        stored[finding] = {key: value for half in both if half is not None for key, value in vars(half).items()}
+        derived[finding] = {key: float(values[0, column]) for key, values in point.items()}
+    wrong = [
+        (finding, key, numbers[key], derived[finding][key])
+        for finding, numbers in stored.items()
+        for key in numbers
+        if key in point and not _agree(numbers[key], derived[finding][key])
+    ]
+    if not wrong:
+        return None
+    finding, key, says, give = wrong[0]
+    return (
+        f"{run.label}: results.json in {run.folder} disagrees with the tables beside it in "
+        f"{_count(len(wrong), 'number')}; the first is {key} of {finding}, {says} there and "
+        f"{None if isnan(give) else give} by the tables, which this report follows. Do these files belong together?"
+    )
+
+
+def _agree(stored: float | None, derived: float) -> bool:
+    if stored is None or isnan(derived):
+        return stored is None and isnan(derived)
+    return abs(stored - derived) <= _TOLERANCE
+
+
+def _different_images(runs: Sequence[Run], samples: Mapping[str, Sample]) -> list[str]:
+    sets = {run.label: frozenset(samples[run.label].image_ids) for run in runs}
+    if len(set(sets.values())) < 2:
+        return []
+    common = len(frozenset.intersection(*sets.values()))
+    counts = ", ".join(f"{label} {len(images):,}" for label, images in sets.items())
+    return [
+        f"The runs scored different images: {counts}; {common:,} are common to all. Tables show each run on its own "
+        "images, tests compare two runs on the images that both scored."
+    ]
+
+
+def _different(
+    runs: Sequence[Run], what: Callable[[Run], str], sentence: str, shown: Callable[[Run], str] | None = None
+) -> list[str]:
+    having: defaultdict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        having[what(run)].append(run)
+    if len(having) < 2:
+        return []
+    groups = "; ".join(
+        f"{(shown or what)(group[0])} ({', '.join(run.label for run in group)})" for group in having.values()
+    )
+    return [f"{sentence}: {groups}."]
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

@@ -1,0 +1,93 @@
+"""Floors and ceilings: what useless and perfect answers score on a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from xbench.report.analysis import Reference, RunAnalysis
+from xbench.report.runs import Run
+from xbench.report.statistics.measures import Measures, measure
+from xbench.report.statistics.resampling import draw
+from xbench.report.statistics.sample import Sample
+
+__all__ = ["references"]
+
+_FLOORS = ("centre", "random")
+_AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "iou_fixed")
+
+
+def references(
+    run: Run, sample: Sample, instruments: Sequence[RunAnalysis], resamples: int, seed: int, ground: str
+) -> tuple[Reference, ...]:
+    """Return the floors, then the ceilings.
+
+    Args:
+        run: Any run of the dataset; all have the same labels and regions.
+        sample: Its sample.
+        instruments: The dataset's runs of instruments.
+        resamples: Bootstrap resamples behind the intervals.
+        seed: Of resampling.
+        ground: Dataset and split.
+    """
+
+    def resampled(what: Sample) -> Measures:
+        # Scores that do not depend on the threshold need no more than two folds.
+        return measure(what, draw(what.clusters, resamples, seed, ground), folds=2)
+
+    whole = resampled(whole_image(sample))
+    floors = [Reference("Whole image", "floor", whole.macro(), whole.findings())]
+    ceilings: list[Reference] = []
+    for analysis in instruments:
+        title, macro, findings = analysis.run.label, analysis.macro, analysis.findings
+        if analysis.run.model in _FLOORS:
+            floors.append(Reference(title, "floor", macro, findings))
+        else:
+            ceilings.append(Reference(title, "ceiling", macro, findings))
+    if (agreement := reader_agreement(run, sample)) is not None:
+        of_readers = resampled(agreement)
+        macro = {key: value for key, value in of_readers.macro().items() if key in _AGREEMENT}
+        findings = {
+            finding: {key: value for key, value in numbers.items() if key in _AGREEMENT}
+            for finding, numbers in of_readers.findings().items()
+        }
+        ceilings.append(Reference("Reader agreement", "ceiling", macro, findings))
+    return tuple(floors + ceilings)
+
+
+def whole_image(sample: Sample) -> Sample:
+    """Return the sample of who finds everything in every image and marks all of it.
+
+    With a region that takes the share a of the grid, Dice is 2a / (1 + a), IoU is a, and so is the chance that a random
+    point lies in the region, for which the pointing game stands. Its probabilities are all 1: AUROC is 0.5, average
+    precision and accuracy are the share of positives.
+    """
+    area = sample.area
+    return replace(
+        sample,
+        probabilities=np.ones_like(sample.probabilities),
+        hit=area,
+        dice=(2 * area / (1 + area))[:, None],
+        iou=area[:, None],
+    )
+
+
+def reader_agreement(run: Run, sample: Sample) -> Sample | None:
+    """Return the sample in which a pair scores the agreement of its readers; None where no finding had several."""
+    row_of = {image_id: row for row, image_id in enumerate(run.images.image_ids)}
+    rows = np.array([row_of[sample.image_ids[image]] for image in sample.pair_image], dtype=np.int64)
+    dice, iou = (scores[rows, sample.pair_column] for scores in (run.images.reader_dice, run.images.reader_iou))
+    several = ~np.isnan(dice)
+    if not several.any():
+        return None
+    return replace(
+        sample,
+        pair_image=sample.pair_image[several],
+        pair_column=sample.pair_column[several],
+        hit=sample.hit[several],
+        dice=dice[several, None],
+        iou=iou[several, None],
+        area=sample.area[several],
+    )

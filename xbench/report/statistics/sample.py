@@ -1,0 +1,171 @@
+"""What the numbers of a run are computed from, in an order that does not depend on the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.report.runs import Run
+
+__all__ = ["Sample", "common_samples"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Labels and scores of N images, C findings and P scored pairs, by the K clusters that are resampled as a whole.
+
+    Images are sorted by name and pairs by image and finding, so that samples of several runs can be set side by side.
+
+    Attributes:
+        findings: Names of the C findings.
+        resampled: What a cluster is: all images of a patient where every image's patient is known, else one image.
+        clusters: Names of the K clusters, sorted.
+        image_ids: Names of the N images, sorted.
+        image_cluster: Cluster of each image, (N,).
+        labels: 1 present, 0 absent, -1 unknown, (N, C) int8.
+        probabilities: (N, C).
+        pair_image: Image of each scored pair, (P,).
+        pair_column: Finding of each, (P,).
+        hit: What the pointing game counts, (P,), 0 to 1.
+        dice: Dice at each threshold, (P, T).
+        iou: IoU at each threshold, (P, T).
+        area: Share of the evaluation grid that the region takes, (P,).
+    """
+
+    findings: tuple[str, ...]
+    resampled: Literal["patients", "images"]
+    clusters: tuple[str, ...]
+    image_ids: tuple[str, ...]
+    image_cluster: NDArray[np.int64]
+    labels: NDArray[np.int8]
+    probabilities: NDArray[np.float64]
+    pair_image: NDArray[np.int64]
+    pair_column: NDArray[np.int64]
+    hit: NDArray[np.float64]
+    dice: NDArray[np.float64]
+    iou: NDArray[np.float64]
+    area: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """Return the sample of a run."""
+        images, pairs = run.images, run.pairs
+        order = np.argsort(np.array(images.image_ids, dtype=object), kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        pair_order = np.lexsort([pairs.column, rank[pairs.index]])
+        image_ids = [images.image_ids[place] for place in order]
+        resampled, clusters, image_cluster = _clusters(image_ids, [images.patient_ids[place] for place in order])
+        return cls(
+            findings=run.results.findings,
+            resampled=resampled,
+            clusters=clusters,
+            image_ids=tuple(image_ids),
+            image_cluster=image_cluster,
+            labels=images.labels[order],
+            probabilities=images.probabilities[order],
+            pair_image=rank[pairs.index][pair_order],
+            pair_column=pairs.column[pair_order],
+            hit=images.pointing_hit[pairs.index, pairs.column][pair_order],
+            dice=pairs.dice()[pair_order],
+            iou=pairs.iou()[pair_order],
+            area=(pairs.region / pairs.grid)[pair_order],
+        )
+
+    @cached_property
+    def pair_cluster(self) -> NDArray[np.int64]:
+        """Cluster of each scored pair, (P,)."""
+        return self.image_cluster[self.pair_image]
+
+    @property
+    def fixed(self) -> int:
+        """Place of the fixed threshold, 0.5, among the T."""
+        return self.dice.shape[1] // 2
+
+    @property
+    def image_clusters(self) -> list[str]:
+        """Name of each image's cluster, N of them."""
+        return [self.clusters[place] for place in self.image_cluster]
+
+    def same_ground(self, other: Sample) -> bool:
+        """Tell whether both have the same images, clusters, labels and scored pairs, whatever the scores."""
+        names = self.findings, self.clusters, self.image_ids
+        return names == (other.findings, other.clusters, other.image_ids) and all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in ("image_cluster", "labels", "pair_image", "pair_column")
+        )
+
+
+def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | None:
+    """Return what two runs both scored: images, findings, labels that agree, and pairs; None if that is nothing.
+
+    Clusters are patients if either run knows the patient of every common image.
+    """
+    if first.same_ground(second):
+        return first, second
+    image_ids = sorted(set(first.image_ids) & set(second.image_ids))
+    findings = [finding for finding in first.findings if finding in second.findings]
+    if not image_ids or not findings:
+        return None
+    one, other = _restricted(first, image_ids, findings), _restricted(second, image_ids, findings)
+    labels = np.where(one.labels == other.labels, one.labels, -1).astype(np.int8)
+    in_one, in_other = (np.zeros(labels.shape, dtype=bool) for _ in range(2))
+    in_one[one.pair_image, one.pair_column] = True
+    in_other[other.pair_image, other.pair_column] = True
+    both = in_one & in_other
+    leader = one if one.resampled == "patients" else other
+    halves = []
+    for sample in (one, other):
+        kept = both[sample.pair_image, sample.pair_column]
+        halves.append(
+            replace(
+                _with_pairs(sample, kept),
+                labels=labels,
+                resampled=leader.resampled,
+                clusters=leader.clusters,
+                image_cluster=leader.image_cluster,
+            )
+        )
+    return halves[0], halves[1]
+
+
+def _clusters(
+    image_ids: Sequence[str], patient_ids: Sequence[str | None]
+) -> tuple[Literal["patients", "images"], tuple[str, ...], NDArray[np.int64]]:
+    patients = [patient for patient in patient_ids if patient is not None]
+    known = len(patients) == len(image_ids)
+    names, place = np.unique(np.array(patients if known else image_ids, dtype=object), return_inverse=True)
+    return "patients" if known else "images", tuple(names.tolist()), place.astype(np.int64)
+
+
+def _restricted(sample: Sample, image_ids: Sequence[str], findings: Sequence[str]) -> Sample:
+    row_of = {image_id: row for row, image_id in enumerate(sample.image_ids)}
+    rows = np.array([row_of[image_id] for image_id in image_ids])
+    columns = np.array([sample.findings.index(finding) for finding in findings])
+    new_row, new_column = np.full(len(sample.image_ids), -1), np.full(len(sample.findings), -1)
+    new_row[rows], new_column[columns] = np.arange(len(rows)), np.arange(len(columns))
+    names = sample.image_clusters
+    clusters, place = np.unique(np.array([names[row] for row in rows], dtype=object), return_inverse=True)
+    kept = (new_row[sample.pair_image] >= 0) & (new_column[sample.pair_column] >= 0)
+    chosen = _with_pairs(sample, kept)
+    pair_image, pair_column = new_row[chosen.pair_image], new_column[chosen.pair_column]
+    order = np.lexsort([pair_column, pair_image])
+    return replace(
+        _with_pairs(replace(chosen, pair_image=pair_image, pair_column=pair_column), order),
+        findings=tuple(findings),
+        clusters=tuple(clusters.tolist()),
+        image_ids=tuple(image_ids),
+        image_cluster=place.astype(np.int64),
+        labels=sample.labels[np.ix_(rows, columns)],
+        probabilities=sample.probabilities[np.ix_(rows, columns)],
+    )
+
+
+def _with_pairs(sample: Sample, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Sample:
+    names = ("pair_image", "pair_column", "hit", "dice", "iou", "area")
+    return replace(sample, **{name: getattr(sample, name)[kept] for name in names})

@@ -1,0 +1,107 @@
+"""What other prompts or another input size change, all else equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.report.analysis import Estimate, RunAnalysis, StudyRow
+from xbench.report.names import model_title
+from xbench.report.statistics.comparing import Pairing
+from xbench.report.statistics.correlation import own_settings
+from xbench.report.statistics.measures import Measures
+from xbench.report.statistics.paired import contributions, holm, macro_contributions, sign_flip_tests
+
+__all__ = ["STUDIES", "studies"]
+
+STUDIES: Mapping[str, frozenset[str]] = {
+    "prompts": frozenset({"prompts", "prompt_texts"}),
+    "image_size": frozenset({"image_size"}),
+}
+"""Settings that are studied, each with the names under which a run says it."""
+
+_NUMBERS = ("pointing_game", "dice_cross_fitted")
+
+
+def studies(runs: Sequence[RunAnalysis], on_common: Pairing, seed: int, ground: str) -> tuple[StudyRow, ...]:
+    """Return a row per study, model, number and finding, the mean over findings first.
+
+    A model's own run is the one with official prompts at the smallest size; a study takes the runs that differ from it
+    in the one setting alone. The paired test is between the two extremes. They were picked for being extremes, so its
+    p-value is multiplied by the number of ways to pick two (Bonferroni), and then corrected after Holm for the rows of
+    the study, model and number.
+
+    Args:
+        runs: Of one dataset and split.
+        on_common: Gives the measures of two runs, by label, on what both scored.
+        seed: Of exchanges.
+        ground: Dataset and split.
+    """
+    rows: list[StudyRow] = []
+    for own in own_settings(runs):
+        for study, names in STUDIES.items():
+            same = [run for run in runs if run.run.model == own.run.model and _fixed(run, names) == _fixed(own, names)]
+            by_value = {run.run.settings.get(study, "none"): run for run in same}
+            if len(by_value) > 1:
+                for number in _NUMBERS:
+                    rows += _rows(study, number, own, by_value, on_common, seed, ground)
+    return tuple(rows)
+
+
+def _rows(
+    study: str,
+    number: str,
+    own: RunAnalysis,
+    by_value: Mapping[str, RunAnalysis],
+    on_common: Pairing,
+    seed: int,
+    ground: str,
+) -> list[StudyRow]:
+    own_value = own.run.settings.get(study, "none")
+    order = sorted(by_value, key=lambda value: (value != own_value, int(value) if value.isdigit() else 0, value))
+    rows: list[StudyRow] = []
+    parts: dict[int, NDArray[np.float64]] = {}
+    for finding in ("macro", *own.findings):
+        values = {value: _estimate(by_value[value], finding, number) for value in order}
+        existing = {value: estimate.value for value, estimate in values.items() if estimate.value is not None}
+        if len(existing) < 2:
+            continue
+        low, high = (choose(existing, key=lambda value: existing[value]) for choose in (min, max))
+        both = on_common(by_value[high].run.label, by_value[low].run.label)
+        if both is not None and (part := _part(*both, number, finding)) is not None:
+            parts[len(rows)] = part
+        spread = existing[high] - existing[low]
+        base = existing.get(own_value)
+        relative = spread / base if base else None
+        model, dataset = model_title(own.run.model), own.run.dataset
+        rows.append(StudyRow(study, model, dataset, finding, number, values, spread, relative, None))
+    ways = comb(len(order), 2)
+    words = f"{ground} {study} {own.run.model} {number}"
+    found = sign_flip_tests(list(parts.values()), ways * len(parts), seed, words)
+    adjusted = holm([min(1.0, ways * p) for p in found])
+    for place, p_adjusted in zip(parts, adjusted, strict=True):
+        rows[place] = replace(rows[place], p_adjusted=p_adjusted)
+    return rows
+
+
+def _fixed(run: RunAnalysis, names: frozenset[str]) -> dict[str, str]:
+    return {key: value for key, value in run.run.settings.items() if key not in names}
+
+
+def _estimate(run: RunAnalysis, finding: str, number: str) -> Estimate:
+    numbers = run.macro if finding == "macro" else run.findings.get(finding, {})
+    return numbers.get(number, Estimate(None))
+
+
+def _part(first: Measures, second: Measures, number: str, finding: str) -> NDArray[np.float64] | None:
+    """What each cluster adds to the difference of a finding, or of the mean over findings; None where there is none."""
+    if finding == "macro":
+        return macro_contributions(first, second, number)
+    if finding not in first.sample.findings:
+        return None
+    column = contributions(first, second, number)[:, first.sample.findings.index(finding)]
+    return None if np.isnan(column).any() else column

@@ -1,0 +1,96 @@
+"""What a report found on one dataset, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xbench.report.analysis import NUMBERS, DatasetAnalysis, Estimate
+from xbench.report.tables.table import percentage
+
+__all__ = ["dataset_in_words"]
+
+_BEST = ("pointing_game", "dice_cross_fitted", "auroc")
+_FEW = 10
+"""Pairs below which a share of them is no finding."""
+
+
+def dataset_in_words(dataset: DatasetAnalysis) -> tuple[str, ...]:
+    """Return points of a sentence or two in plain text; nothing is said that is not computed."""
+    return (
+        *(text for key in _BEST for text in _best(dataset, key)),
+        *_calibration(dataset),
+        *_optimism(dataset),
+        *_recognised_elsewhere(dataset),
+        *dataset.notes,
+    )
+
+
+def _best(dataset: DatasetAnalysis, key: str) -> Iterator[str]:
+    values = _values(dataset, key)
+    if not values:
+        return
+    title, highest = NUMBERS[key].title, max(values.values())
+    leaders = [label for label, value in values.items() if value == highest]
+    estimate = next(entry.macro[key] for entry in dataset.runs if entry.run.label == leaders[0])
+    said = f"{title}: {_listed(leaders)} with {percentage(highest)}{_interval(estimate)}."
+    if len(values) == 1:
+        yield said
+        return
+    tied = [label for label in values if label in dataset.tied_with_best.get(key, ()) and label not in leaders]
+    if tied:
+        yield f"{said} A paired test cannot tell {_listed(tied)} from it."
+    elif len(leaders) == 1 and key in dataset.tied_with_best:
+        yield f"{said} A paired test tells it from every other model."
+    else:
+        yield said
+
+
+def _calibration(dataset: DatasetAnalysis) -> Iterator[str]:
+    gaps = _values(dataset, "dice_gap")
+    if gaps:
+        label = max(gaps, key=lambda label: gaps[label])
+        begin = "Largest calibration gap: threshold 0.5" if len(gaps) > 1 else "Threshold 0.5"
+        yield (f"{begin} costs {label} {percentage(gaps[label])} points of Dice against its best threshold.")
+
+
+def _optimism(dataset: DatasetAnalysis) -> Iterator[str]:
+    optimism = _values(dataset, "dice_optimism")
+    if optimism:
+        label = max(optimism, key=lambda label: optimism[label])
+        mean = sum(optimism.values()) / len(optimism)
+        most = f" on average, most that of {label} ({percentage(optimism[label])})" if len(optimism) > 1 else ""
+        yield (
+            f"Choosing the threshold on the images that are scored flatters Dice by {percentage(mean)} points{most}."
+        )
+
+
+def _recognised_elsewhere(dataset: DatasetAnalysis) -> Iterator[str]:
+    shares = [
+        (shares.recognised_only, entry, finding, shares.count)
+        for entry in dataset.runs
+        for finding, shares in entry.quadrants.items()
+        if shares.count >= _FEW and shares.threshold is not None
+    ]
+    leaders = sorted(shares, key=lambda share: -share[0])[:3]
+    if leaders and leaders[0][0] > 0:
+        said = [
+            f"{finding} by {entry.run.label} ({percentage(share)} % of {count} images)"
+            for share, entry, finding, count in leaders
+            if share > 0
+        ]
+        yield f"Most often recognised but not grounded: {_listed(said)}."
+
+
+def _values(dataset: DatasetAnalysis, key: str) -> dict[str, float]:
+    values = {entry.run.label: entry.macro.get(key, Estimate(None)).value for entry in dataset.runs}
+    return {label: value for label, value in values.items() if value is not None}
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return " %"
+    return f" % (95 % interval {percentage(estimate.low)} to {percentage(estimate.high)})"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,105 @@
+"""Weights & Biases without surprises: never a prompt, never a hang, no network needed."""
+
+from __future__ import annotations
+
+import netrc
+import os
+import socket
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import wandb
+
+from xbench.errors import UserError
+
+__all__ = ["begin_run", "offline_folder", "server_answers"]
+
+
+def begin_run(
+    folder: Path,
+    options: Mapping[str, Any],
+    offline: bool,
+    may_fall_back: bool,
+    other_folder: str = "with --trainer.default_root_dir, or do without with --trainer.logger false",
+    insisting: str = "--trainer.logger.offline false",
+) -> Any:
+    """Begin a W&B run.
+
+    Args:
+        folder: Where its files go, into the subfolder `wandb`; artifacts' bytes included.
+        options: For `wandb.init`: project, name, group ...
+        offline: Whether it begins offline.
+        may_fall_back: Whether it may do so nevertheless if it cannot begin online.
+        other_folder: How the user gives another folder, for messages.
+        insisting: How the user forbids falling back, likewise.
+
+    Returns:
+        The run. Under WANDB_MODE=disabled one that does nothing.
+
+    Raises:
+        UserError: The folder cannot be written to, or the run cannot begin online and may not fall back.
+    """
+    # wandb's service process resolves relative paths in the folder that it was once started in.
+    folder = folder.expanduser().absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"Weights & Biases cannot write to {folder}: {error.strerror}. Give a folder that you may write to "
+            f"{other_folder}."
+        ) from error
+    # By default wandb stages the bytes of artifacts in the home folder, and a sync from elsewhere would lose them.
+    os.environ.setdefault("WANDB_DATA_DIR", str(folder / "wandb"))
+    # The console's progress bars are no use on a dashboard; a server that is slow must not hold up the run.
+    settings = wandb.Settings(console="off", init_timeout=30, silent=offline)
+    options = {**options, "dir": str(folder), "settings": settings}
+    try:
+        return wandb.init(**options, mode=_mode(offline))
+    except wandb.errors.Error as error:
+        if not may_fall_back:
+            raise UserError(
+                f"Weights & Biases could not begin a run online: {' '.join(str(error).split())}. Check the network "
+                f"and `wandb login`, or leave out {insisting} to log offline."
+            ) from error
+        warnings.warn(f"Weights & Biases could not begin a run online ({error}); logging offline.", stacklevel=2)
+        return wandb.init(**options, mode=_mode(True))
+
+
+def offline_folder(run: Any) -> Path | None:
+    """Return the folder of an offline run that `wandb sync` takes; None for one that is online or disabled."""
+    return Path(run.dir).parent if run.offline and not run.disabled else None
+
+
+def server_answers() -> bool:
+    """Tell whether W&B may be, and can be, reached with the credentials at hand."""
+    own_server = os.environ.get("WANDB_BASE_URL")
+    server = urlsplit(own_server or str(wandb.Settings().base_url))
+    # The hosted service has changed its address, and keys are still filed under the old one.
+    hosts = [server.netloc] if own_server else [server.netloc, "api.wandb.ai"]
+    if os.environ.get("WANDB_MODE", "online") not in ("online", "run") or not _has_key(hosts):
+        return False
+    try:
+        with socket.create_connection((server.hostname or "", server.port or 443), timeout=3):
+            return True
+    except OSError:
+        return False
+
+
+def _mode(offline: bool) -> Literal["online", "offline", "disabled"]:
+    if os.environ.get("WANDB_MODE") == "disabled":
+        return "disabled"
+    return "offline" if offline else "online"
+
+
+def _has_key(hosts: Sequence[str]) -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    # `wandb login` keeps the key where curl would look for it.
+    try:
+        entries = netrc.netrc(Path(os.environ.get("NETRC", "~/.netrc")).expanduser())
+    except (OSError, netrc.NetrcParseError):
+        return False
+    return any(entries.authenticators(host) for host in hosts)
