@@ -16,8 +16,8 @@ __all__ = ["source_sha256"]
 _PACKAGE = Path(xbench.__file__).resolve().parent
 # Wherever it is installed, it lies beside the configurations.
 _CALLBACKS = Path(xbench.configs.__file__).resolve().parent.with_name("callbacks")
-# What starts runs, and what reads finished ones.
-_NO_PART = ("bench", "conformance", "report")
+# What starts runs, what reads finished ones, and what lies in the package only where that is installed.
+_NO_PART = ("bench", "callbacks", "configs", "conformance", "report")
 
 
 def source_sha256(*classes: type) -> str:

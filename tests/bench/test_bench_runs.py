@@ -443,7 +443,7 @@ def test_stopped_by_the_user(bench: Bench):
 def test_what_was_begun_is_gone_on_with(bench: Bench, monkeypatch):
     words = ("--config", "pinned.yaml", "--data.batch_size", "2")
     assert bench(*words).status == 0
-    (folder,) = bench.folder.glob("runs/model_data/*")
+    (folder,) = bench.folder.glob("runs/brightness_data/*")
     (folder / "results.json").unlink()
     # As a run that was killed leaves it, which test_resume makes for real.
     (folder / "journal").mkdir()

@@ -145,7 +145,7 @@ def test_nothing_is_loaded_from_anywhere(made, page):
 
 
 def assets(*endings):
-    folder = files("xbench.report").joinpath("templates")
+    folder = files("xbench.report.page").joinpath("templates")
     return [file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name.endswith(endings)]
 
 
@@ -291,7 +291,7 @@ def colours():
     """Yield the two themes' colours by name."""
     found = re.findall(
         r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)",
-        files("xbench.report").joinpath("templates", "page.css").read_text(),
+        files("xbench.report.page").joinpath("templates", "page.css").read_text(),
     )
     return [{name: pair[theme] for name, *pair in found} for theme in (0, 1)]
 

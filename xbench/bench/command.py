@@ -88,15 +88,15 @@ def _work(jobs: Sequence[Job], out: Path, leave_out: bool, alone: bool, console:
     if failed := [outcome for outcome in outcomes if outcome.status in ("failed", "changed")]:
         names = ", ".join(outcome.job.name for outcome in failed)
         raise UserError(
-            f"{len(failed)} of {len(jobs)} runs failed: {names}. Logs are in {out / 'bench' / 'logs'}; the same command "
-            "tries again what failed."
+            f"{len(failed)} of {len(jobs)} runs failed: {names}. Logs are in {out / 'bench' / 'logs'}; the same "
+            "command tries again what failed."
         )
 
 
 def _not_reached(job: Job, startable: Mapping[str, Planned]) -> Outcome:
     plan = startable.get(job.name)
     if plan is None or plan.finished is None or not plan.done:
-        return Outcome(job, "stopped", "not finished")
+        return Outcome(job, "stopped")
     return Outcome(job, "skipped", str(plan.finished.folder), None, plan.finished.results)
 
 
