@@ -135,3 +135,7 @@ def test_a_wrong_value_is_answered_with_what_would_be_right(command, options, me
     run = command("test", "--config", *options)
     assert run.status == 2
     assert re.search(message, run.errors), run.errors
+
+
+def test_an_argument_that_a_class_needs(command):
+    assert_one_paragraph(command("test", "--config", "oracle_siim"), 2, "SIIMPneumothorax needs --data.root")

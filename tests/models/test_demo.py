@@ -16,3 +16,15 @@ def test_the_demo_recognises_and_points(command):
         assert found["dice_best"] > 3 * centre["grounding"]["per_class"][finding]["dice_best"]
     assert demo["provenance"]["checkpoint_sha256"]
     assert demo["provenance"]["prompts"]["Pleural Effusion"] == ["There is pleural effusion."]
+
+
+def test_other_words_and_other_sizes(command):
+    few = ("--data.limit", "4", "--data.num_workers", "0", "--trainer.logger", "false")
+    run = command("test", "--config", "demo", *few, "--model.prompts", "name", "--model.image_size", "64")
+    assert run.status == 0, run.errors
+    assert run.results["provenance"]["prompts"]["Pleural Effusion"] == ["Pleural Effusion"]
+    assert run.results["provenance"]["model"]["image_size"] == 64
+    wrong = command("test", "--config", "demo", *few, "--model.prompts", "aspects")
+    assert wrong.status == 2 and "one prompt per finding" in wrong.errors
+    wrong = command("test", "--config", "demo", *few, "--model.image_size", "100")
+    assert wrong.status == 2 and "multiple of 8" in wrong.errors
