@@ -95,7 +95,6 @@ def score_batch(
     if each:
         centres = [_centres(region[None]) for region in each]
         region_x[has_region], region_y[has_region] = np.concatenate(centres, axis=1)
-    agreement = batch.reader_agreement.cpu().numpy()
     images = ImageRows(
         index=index,
         image_ids=batch.image_ids,
@@ -112,8 +111,8 @@ def score_batch(
         region_y=region_y,
         peak_x=peak_x,
         peak_y=peak_y,
-        reader_dice=agreement[..., 0],
-        reader_iou=agreement[..., 1],
+        reader_dice=batch.reader_agreement[..., 0],
+        reader_iou=batch.reader_agreement[..., 1],
     )
     return BatchScores(images, PairCounts.concatenate(counts or [_no_pairs(sweep.thresholds)]), tuple(constant))
 

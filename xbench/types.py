@@ -6,7 +6,9 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 __all__ = ["Batch", "Failure", "ModelOutput", "Note", "Sample", "View"]
@@ -80,8 +82,9 @@ class Batch:
 
     Tensors are those of `Sample` with a leading batch dimension; `index` is (B,) int64. What lies on the evaluation
     grid, `display` (H, W) and `regions` (K, H, W), comes as one tensor per image, because on the native grid images
-    differ in size. When every image of the batch failed, B is 0, the lists are empty, and so are the tensors, without
-    the other dimensions.
+    differ in size. `reader_agreement` is (B, C, 2), no tensor, so that no precision plug-in rounds it with the images.
+    When every image of the batch failed, B is 0, the lists are empty, and so are the tensors, without the other
+    dimensions.
     """
 
     index: Tensor
@@ -92,7 +95,7 @@ class Batch:
     labels: Tensor
     regions: list[Tensor]
     has_region: Tensor
-    reader_agreement: Tensor
+    reader_agreement: NDArray[np.float64]
     patient_ids: list[str | None]
     notes: list[Note]
     failures: list[Failure]
@@ -118,7 +121,7 @@ class Batch:
             labels=stack([sample.labels for sample in samples]),
             regions=_neighbours([sample.regions for sample in samples]),
             has_region=stack([sample.has_region for sample in samples]),
-            reader_agreement=stack([sample.reader_agreement for sample in samples]),
+            reader_agreement=np.array([sample.reader_agreement.numpy() for sample in samples]),
             patient_ids=[sample.patient_id for sample in samples],
             notes=[note for sample in samples for note in sample.notes],
             failures=[item for item in items if isinstance(item, Failure)],
