@@ -285,7 +285,7 @@ def test_native_grid_scores_each_image_on_its_own_pixels(crop, command, toy_conf
 
     # Neither the neighbours in the batch nor the portions in which pairs are scored matter.
     for batch_size, at_a_time in (("1", 2**24), ("20", 1)):
-        monkeypatch.setattr("xbench.callbacks.evaluation._PIXELS_AT_A_TIME", at_a_time)
+        monkeypatch.setattr("xbench.scoring._PIXELS_AT_A_TIME", at_a_time)
         other = command("test", "--config", toy_config, *options, "--data.batch_size", batch_size)
         for one, two in zip(run.rows, other.rows, strict=True):
             assert one.pop("probability") == pytest.approx(two.pop("probability"), rel=1e-6)
@@ -297,7 +297,7 @@ def test_native_grid_scores_each_image_on_its_own_pixels(crop, command, toy_conf
 
 def test_portions_of_a_batch_change_nothing(command, toy_config, monkeypatch):
     whole = command("test", "--config", toy_config, "--data.batch_size", "20")
-    monkeypatch.setattr("xbench.callbacks.evaluation._PIXELS_AT_A_TIME", 3 * 224**2)
+    monkeypatch.setattr("xbench.scoring._PIXELS_AT_A_TIME", 3 * 224**2)
     portions = command("test", "--config", toy_config, "--data.batch_size", "20")
     assert whole.rows == portions.rows
     assert whole.results["grounding"] == portions.results["grounding"]

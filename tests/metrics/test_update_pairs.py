@@ -29,6 +29,13 @@ def make_pairs(seed: int, classes: int = 3) -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(7, 5, 6, generator=generator), regions, torch.randint(classes, (7,), generator=generator)
 
 
+def tensors_of(metric: PerClassMetric) -> dict[str, Tensor]:
+    """The scores of the last pairs, and the pixel counts behind them."""
+    scores = dict(vars(metric.pairs))  # type: ignore[arg-type]
+    counts = scores.pop("counts", None)
+    return scores | ({} if counts is None else {f"counts.{name}": value for name, value in vars(counts).items()})
+
+
 def assert_same(one: PerClassMetric, other: PerClassMetric) -> None:
     for name in one._defaults:
         assert torch.equal(getattr(one, name), getattr(other, name)), name
@@ -70,9 +77,9 @@ def test_pairs_are_those_of_a_batch(
         batch.update(saliency, regions, valid)
         pairs.update_pairs(saliency[rows, columns], regions[rows, columns], columns)
         assert_same(batch, pairs)
-        for name, value in vars(batch.pairs).items():  # type: ignore[arg-type]
+        for name, value in tensors_of(batch).items():
             expected = torch.arange(len(rows)) if name == "rows" else value
-            assert torch.equal(vars(pairs.pairs)[name], expected), name  # type: ignore[arg-type]
+            assert torch.equal(tensors_of(pairs)[name], expected), name
         for some in torch.arange(len(rows)).split(step):
             portions.update_pairs(saliency[rows, columns][some], regions[rows, columns][some], columns[some])
         assert_same(batch, portions)
