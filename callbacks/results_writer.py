@@ -51,7 +51,7 @@ class ResultsWriter(Callback):
             self._run = open_resumable_folder(
                 trainer,
                 *names,
-                numbers_depend_on(pl_module, data, saved.config.as_dict()),  # type: ignore[arg-type]
+                lambda: numbers_depend_on(pl_module, data, saved.config.as_dict()),  # type: ignore[arg-type]
                 batches=-(-len(data.records) // data.batch_size),
                 resume=getattr(trainer, "resume", False),
             )

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -61,7 +61,7 @@ def open_run_folder(trainer: Trainer, model: str, dataset: str) -> Path:
 
 
 def open_resumable_folder(
-    trainer: Trainer, model: str, dataset: str, depends_on: Mapping[str, Any], batches: int, resume: bool
+    trainer: Trainer, model: str, dataset: str, depends_on: Callable[[], Mapping[str, Any]], batches: int, resume: bool
 ) -> RunFolder:
     """Create a run's folder with a journal, or go on with an unfinished one.
 
@@ -71,7 +71,8 @@ def open_resumable_folder(
         trainer: The trainer of the run.
         model: Name of the model.
         dataset: Name of the dataset.
-        depends_on: What the run's numbers depend on, as nested plain values.
+        depends_on: Says what the run's numbers depend on, as nested plain values; only the first process asks, for it
+            reads whole checkpoints.
         batches: Number of batches of the dataset.
         resume: Go on with the newest unfinished run of the same model and dataset, if there is one.
 
@@ -80,7 +81,7 @@ def open_resumable_folder(
     """
 
     def choose() -> RunFolder:
-        about = json.loads(json.dumps(depends_on))
+        about = json.loads(json.dumps(depends_on()))
         parent = _parent(trainer, model, dataset)
         folder = _unfinished(parent, about) if resume else None
         if folder is None:
@@ -99,7 +100,7 @@ def open_resumable_folder(
     return _together(trainer, choose)
 
 
-def _together(trainer: Trainer, choose: Any) -> RunFolder:
+def _together(trainer: Trainer, choose: Callable[[], RunFolder]) -> RunFolder:
     """Let the first process choose; the others get its choice, or its failure, without the records."""
     chosen: RunFolder | UserError | None = None
     if trainer.is_global_zero:

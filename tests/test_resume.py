@@ -139,13 +139,15 @@ def test_sigterm_keeps_what_is_finished(tmp_path, unbroken, monkeypatch):
     assert len(both) == len({*both}) == IMAGES - 3
 
 
-def test_one_process_of_two_dies_and_one_or_three_go_on(tmp_path, unbroken, monkeypatch):
+@pytest.mark.parametrize("processes", [1, 3])
+def test_one_process_of_two_dies_and_one_or_three_go_on(tmp_path, unbroken, processes):
     run = begin(tmp_path, "SIGKILL 2 1", "--trainer.devices", "2")
     assert run.returncode != 0
     assert not [*tmp_path.glob("runs/*/*/results.json")]
     finished = len({record for file in tmp_path.glob("runs/*/*/journal") for record in read_records(file)})
     assert 2 <= finished < 10
-    assert go_on(tmp_path, monkeypatch) == 0
+    again = begin(tmp_path, "", "--resume", "true", "--trainer.devices", str(processes))
+    assert again.returncode == 0, again.stderr
     assert read(tmp_path) == unbroken
 
 

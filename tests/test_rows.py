@@ -75,6 +75,8 @@ def test_counts_come_back_as_they_were_written(tmp_path):
         np.testing.assert_array_equal(getattr(again, field.name), getattr(counts, field.name), field.name)
     with pytest.raises(ValueError, match="'c', which is not in"):
         read_pair_counts(tmp_path / CURVES, FINDINGS, ["a", "b"])
+    with pytest.raises(ValueError, match="several images of the run have one name"):
+        read_pair_counts(tmp_path / CURVES, FINDINGS, ["a", "b", "c", "a"])
 
 
 def test_a_case_comes_back_as_it_was_written(tmp_path):

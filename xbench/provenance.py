@@ -100,11 +100,10 @@ def numbers_depend_on(model: SaliencyModel, data: ChestXrayDataModule, config: M
         option names. What moves no number is left out, such as folders of results and processes that load images.
     """
     trainer = config.get("trainer") or {}
-    callbacks = trainer.get("callbacks") or []
     settings = {
         "model": _without(config.get("model"), ()),
         "data": _without(config.get("data"), ("num_workers", "cache")),
-        "callbacks": {entry["class_path"]: entry.get("init_args") for entry in callbacks if "valuation" in str(entry)},
+        "callbacks": [_without(callback, ()) for callback in trainer.get("callbacks") or []],
         "trainer": {name: trainer.get(name) for name in ("precision", "accelerator", "deterministic", "benchmark")},
         "seed": config.get("seed_everything"),
         "threads": config.get("threads"),

@@ -234,12 +234,14 @@ def read_pair_counts(path: Path, findings: Sequence[str], image_ids: Sequence[st
         image_ids: The run's images, in the order of `per_image.parquet`.
 
     Raises:
-        ValueError: The file speaks of other findings or images.
+        ValueError: The file speaks of other findings or images, or two images have one name.
         OSError: The file cannot be read.
         pyarrow.ArrowInvalid: It is no such file.
     """
     table = pq.read_table(path)
     image_of = {image_id: position for position, image_id in enumerate(image_ids)}
+    if len(image_of) < len(image_ids):
+        raise ValueError(f"{path}: several images of the run have one name, so its rows cannot be told apart.")
     column_of = {finding: position for position, finding in enumerate(findings)}
     ids = table["image_id"].to_pylist()
     try:
