@@ -93,13 +93,13 @@ class Evaluation(Callback):
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note how long the model took to encode its prompts."""
-        self._lap("text")
+        self.lap("text")
 
     def on_test_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Note how long the batch was waited for."""
-        self._lap("loading")
+        self.lap("loading")
 
     def on_test_batch_end(  # type: ignore[override]
         self,
@@ -115,7 +115,7 @@ class Evaluation(Callback):
         Raises:
             UserError: The model's output has the wrong shape, or is not finite.
         """
-        self._lap("forward")
+        self.lap("forward")
         self._failures += batch.failures
         self._notes += batch.notes
         self.latest = None
@@ -131,7 +131,7 @@ class Evaluation(Callback):
                 image_by_image=data.grid == "native",
             )
             self._parts.append(self.latest)
-        self._lap("metrics")
+        self.lap("metrics")
 
     def restore(self, record: BatchRecord) -> None:
         """Take up the scores of a batch that an earlier attempt of the run has finished."""
@@ -147,7 +147,7 @@ class Evaluation(Callback):
         model, data = _parts(trainer)
         pointing_game, sweep = self._pointing_game.compute(), self._sweep.compute()
         gathered = gather((self._parts, self._failures, self._notes))
-        self._lap("metrics")
+        self.lap("metrics")
         if not trainer.is_global_zero:
             return
         parts = [part for parts, *_ in gathered for part in parts]
@@ -211,7 +211,8 @@ class Evaluation(Callback):
                 return callback
         raise UserError("trainer.callbacks holds no Evaluation, so there are no results: add it.", exit_status=2)
 
-    def _lap(self, stage: str) -> None:
+    def lap(self, stage: str) -> None:
+        """Count the time since the last call towards a stage."""
         now = time.perf_counter()
         self._seconds[stage] += now - self._clock
         self._clock = now

@@ -80,12 +80,16 @@ class ResultsWriter(Callback):
         Raises:
             UserError: The disk is full or has become read-only.
         """
-        if self._journal is None:
-            return
+        if self._journal is not None:
+            self._note(self._journal, trainer, batch)
+        # Else the next batch would seem to have been waited for all this time.
+        Evaluation.of(trainer).lap("keeping")
+
+    def _note(self, journal: Journal, trainer: Trainer, batch: Batch) -> None:
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         keeper = CaseKeeper.find(trainer)
         first = min([*batch.index.tolist(), *(failure.index for failure in batch.failures)])
-        self._journal.append(
+        journal.append(
             BatchRecord(
                 batch=int(first) // data.batch_size,
                 scores=Evaluation.of(trainer).latest,

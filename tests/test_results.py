@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import pytest
 
+from xbench.cases import PackedCase
 from xbench.results import atomic_writer, macro_mean
 from xbench.rows import ImageRows
 
@@ -52,3 +54,18 @@ def test_results_json_is_strict_json(command, toy_config):
     assert results["classification"]["per_class"]["Square"]["auroc"] is None
     assert results["classification"]["macro"]["auroc"] is None
     assert results["classification"]["per_class"]["Square"]["accuracy"] == 1.0
+
+
+def test_time_for_pictures_does_not_count_as_waiting_for_images(command, toy_config, monkeypatch):
+    pack, slept = PackedCase.pack, []
+
+    def slow(*arguments):
+        slept.append(0.02)
+        time.sleep(slept[-1])
+        return pack(*arguments)
+
+    monkeypatch.setattr(PackedCase, "pack", slow)
+    run = command("test", "--config", toy_config)
+    assert len(slept) > 10
+    # Seconds are kept to the millisecond.
+    assert run.results["provenance"]["seconds"]["keeping"] >= sum(slept) - 0.001
