@@ -40,6 +40,20 @@ def test_ties_are_said(analysis):
     assert "tells it from every other" in said(replace(analysis, datasets=(alone,)), "highest pointing game")
 
 
+def test_a_run_that_was_never_tested_is_not_called_worse(analysis):
+    dataset = analysis.datasets[0]
+    best, second, third = (run.run.label for run in dataset.runs)
+    alone = {"pointing_game": frozenset({best})}
+    left = tuple(entry for entry in dataset.comparisons if {entry.first, entry.second} != {best, third})
+    text = said(
+        replace(analysis, datasets=(replace(dataset, tied_with_best=alone, comparisons=left),)), "highest pointing game"
+    )
+    assert "tells it from every model it was tested against" in text and f"not tested against {third}:" in text
+    none = replace(dataset, tied_with_best=alone, comparisons=())
+    text = said(replace(analysis, datasets=(none,)), "highest pointing game")
+    assert "paired test" not in text and f"not tested against {' and '.join(sorted((second, third)))}:" in text
+
+
 def test_lesions_recognised_without_looking(analysis):
     text = said(analysis, "points elsewhere")
     for run in (analysis.datasets[0].runs[0], analysis.datasets[0].runs[-1]):

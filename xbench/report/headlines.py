@@ -43,12 +43,32 @@ def _best(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
         if len(dataset.runs) == 1:
             yield f"On {title}, the maximum of the map of {best.run.label} lies {found}"
             continue
-        tied = sorted(dataset.tied_with_best.get("pointing_game", frozenset()) - {best.run.label})
-        test = f"cannot tell it from {_listed(tied)}" if tied else "tells it from every other model"
-        yield (
-            f"On {title}, {best.run.label} has the highest pointing game: the maximum of its map lies {found} A paired "
-            f"test {test}."
+        yield f"On {title}, {best.run.label} has the highest pointing game: the maximum of its map lies {found}" + (
+            _tests(dataset, best.run.label)
         )
+
+
+def _tests(dataset: DatasetAnalysis, best: str) -> str:
+    """Say whom a test tells from the best, and who was not tested against it."""
+    tested = {
+        label
+        for comparison in dataset.comparisons
+        if comparison.number == "pointing_game" and best in (comparison.first, comparison.second)
+        for label in (comparison.first, comparison.second)
+    }
+    tied = sorted(dataset.tied_with_best.get("pointing_game", frozenset()) - {best})
+    scored = {run.run.label for run in dataset.runs if run.macro["pointing_game"].value is not None}
+    untested = sorted(scored - tested - {best})
+    said = ""
+    if tied:
+        said += f" A paired test cannot tell it from {_listed(tied)}."
+    elif tested:
+        said += (
+            f" A paired test tells it from every {'other model' if not untested else 'model it was tested against'}."
+        )
+    if untested:
+        said += f" It was not tested against {_listed(untested)}: nothing was scored by both."
+    return said
 
 
 def _floors(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
@@ -77,9 +97,8 @@ def _recognised_elsewhere(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
     elsewhere: Counter[str] = Counter()
     for run in (run for dataset in datasets for run in dataset.runs):
         for quadrants in run.quadrants.values():
-            if quadrants.threshold is not None:
-                recognised[run.run.label] += round(quadrants.count * (quadrants.both + quadrants.recognised_only))
-                elsewhere[run.run.label] += round(quadrants.count * quadrants.recognised_only)
+            recognised[run.run.label] += round(quadrants.count * (quadrants.both + quadrants.recognised_only))
+            elsewhere[run.run.label] += round(quadrants.count * quadrants.recognised_only)
     shares = sorted((elsewhere[label] / count, label) for label, count in recognised.items() if count)
     if not shares:
         return

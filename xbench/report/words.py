@@ -69,7 +69,7 @@ def _recognised_elsewhere(dataset: DatasetAnalysis) -> Iterator[str]:
         (shares.recognised_only, entry, finding, shares.count)
         for entry in dataset.runs
         for finding, shares in entry.quadrants.items()
-        if shares.count >= _FEW and shares.threshold is not None
+        if shares.count >= _FEW
     ]
     leaders = sorted(shares, key=lambda share: -share[0])[:3]
     if leaders and leaders[0][0] > 0:

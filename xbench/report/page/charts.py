@@ -72,7 +72,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
                 "count": share.count,
             }
             for finding, share in run.quadrants.items()
-            if share.count and share.threshold is not None
+            if share.count
         },
     }
 

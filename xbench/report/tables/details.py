@@ -129,7 +129,7 @@ def quadrants(analysis: Analysis, dataset: DatasetAnalysis) -> Table | None:
         for finding, shares in entry.quadrants.items():
             values = (shares.both, shares.recognised_only, shares.grounded_only, shares.neither)
             # A probability, not a score: as people set it, not in per cent.
-            threshold = MISSING if shares.threshold is None else f"{shares.threshold:.4f}"
+            threshold = f"{shares.threshold:.4f}"
             cells = [Cell(percentage(value), value) if shares.count else Cell(MISSING) for value in values]
             names = (words(entry.run.label), words(finding), count(shares.count))
             rows.append(Row((*names, Cell(threshold, shares.threshold), *cells)))
