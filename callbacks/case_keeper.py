@@ -1,47 +1,30 @@
-"""What the pictures of a run are drawn from."""
+"""What a run keeps of its images besides numbers."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import cv2
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from numpy.typing import NDArray
 
-from xbench.cases import Case, PackedCase
-from xbench.data.base import ChestXrayDataModule
-from xbench.distributed import gather
-from xbench.geometry import region_on_grid
-from xbench.journal import BatchRecord
+from xbench.cases import KeptImage, jpeg
 from xbench.types import Batch, ModelOutput
 
 _LONGEST_SIDE = 1024
 
 
 class CaseKeeper(Callback):
-    """Keeps, of every scored pair, the raw map and the region, and of every such image the radiograph.
+    """Keeps the raw maps of all findings and the annotated regions, and of images with a scored pair the radiograph.
 
-    `ResultsWriter` writes them to `maps.parquet` and `pictures.parquet` in the run's folder. The radiographs are small
-    JPEG files, but they are patients' images all the same: share a run's folder only with those who may see the
-    dataset.
+    `ResultsWriter` writes them to `maps.parquet`, `regions.parquet` and `pictures.parquet` in the run's folder, from
+    which reports draw overlays and `rescore` scores the run again without the model. The radiographs are small JPEG
+    files, but they are patients' images all the same: share a run's folder only with those who may see the dataset.
 
     Attributes:
-        cases: The scored pairs, sorted; on the first process from the end of the epoch on.
-        pictures: Radiographs as JPEG files, by name of the image; likewise.
-        latest: The scored pairs of the last batch.
-        latest_pictures: Its radiographs.
+        latest: The images of the last batch.
     """
 
-    cases: list[PackedCase]
-    pictures: dict[str, bytes]
-    latest: tuple[PackedCase, ...] = ()
-    latest_pictures: dict[str, bytes]
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the cases of an earlier run."""
-        self.cases, self.pictures = [], {}
-        self._same: dict[bytes, bytes] = {}
+    latest: tuple[KeptImage, ...] = ()
 
     def on_test_batch_end(  # type: ignore[override]
         self,
@@ -52,46 +35,27 @@ class CaseKeeper(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Keep the scored pairs of a batch, compressed."""
-        self.latest, self.latest_pictures = (), {}
+        """Keep the images of a batch."""
+        self.latest = ()
         if outputs is None:
             return
-        data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        scored = (batch.labels == 1) & batch.has_region
-        cases = []
-        for row, column in scored.nonzero().tolist():
-            display = batch.display[row].cpu().numpy()
-            size = _picture_size(*display.shape)
-            region = batch.regions[row][int(batch.has_region[row, :column].sum())].cpu().numpy()
-            case = Case(
-                index=int(batch.index[row]),
+        saliency = outputs.saliency.float().cpu().numpy()
+        has_region = batch.has_region.cpu().numpy()
+        scored = {row: batch.scored[batch.scored[:, 0] == row, 1].tolist() for row in range(len(batch))}
+        index = batch.index.tolist()
+        self.latest = tuple(
+            KeptImage(
+                index=index[row],
                 image_id=batch.image_ids[row],
-                finding=data.findings[column],
-                saliency=outputs.saliency[row, column].float().cpu().numpy(),
+                image_sha256=batch.image_sha256[row],
                 view=batch.views[row],
-                region=region_on_grid(region, size),
-                display=_smaller(display, size),
+                saliency=saliency[row],
+                regions=dict(zip(has_region[row].nonzero()[0].tolist(), batch.coverage[row], strict=True)),
+                scored=tuple(scored[row]),
+                picture=jpeg(_smaller(batch.display[row].cpu().numpy())) if scored[row] else None,
             )
-            packed, picture = PackedCase.pack(column, case)
-            # Maps that are the same for every image are kept once.
-            saliency = self._same.setdefault(packed.saliency, packed.saliency)
-            cases.append(replace(packed, saliency=saliency))
-            self.latest_pictures[case.image_id] = picture
-        self.latest = tuple(cases)
-        self.cases += cases
-        self.pictures |= self.latest_pictures
-
-    def restore(self, record: BatchRecord) -> None:
-        """Take up what an earlier attempt of the run kept of a batch."""
-        self.cases += record.cases
-        self.pictures |= record.pictures
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Bring the cases of all processes together."""
-        gathered = gather((self.cases, self.pictures))
-        self.cases = sorted(case for cases, _ in gathered for case in cases)
-        pictures = {image_id: picture for _, kept in gathered for image_id, picture in kept.items()}
-        self.pictures = {case.image_id: pictures[case.image_id] for case in self.cases}
+            for row in range(len(batch))
+        )
 
     @classmethod
     def find(cls, trainer: Trainer) -> CaseKeeper | None:
@@ -99,11 +63,11 @@ class CaseKeeper(Callback):
         return next((callback for callback in trainer.callbacks if isinstance(callback, cls)), None)  # type: ignore[attr-defined]
 
 
-def _picture_size(height: int, width: int) -> tuple[int, int]:
-    """Return the grid's size, made smaller if needed: thousands of films of ten megapixels are too much to keep."""
-    scale = min(1.0, _LONGEST_SIDE / max(height, width))
-    return max(1, round(height * scale)), max(1, round(width * scale))
-
-
-def _smaller(display: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    return cv2.resize(display, size[::-1], interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
+def _smaller(display: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Shrink a picture on a large grid: thousands of films of ten megapixels are too much to keep."""
+    height, width = display.shape
+    scale = _LONGEST_SIDE / max(height, width)
+    if scale >= 1:
+        return display
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    return cv2.resize(display, size, interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich import box
 from rich.console import Console
@@ -27,6 +29,7 @@ class ConsoleSummary(Callback):
             trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
         console = Console()
         console.print(_table(results))
+        console.print(_times(results.provenance["seconds"]), style="dim", highlight=False)
         for line in _remarks(results):
             console.print(line, style="yellow", highlight=False)
         # soft_wrap: a path that the terminal breaks cannot be copied.
@@ -78,6 +81,17 @@ def _table(results: Results) -> Table:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _times(seconds: Mapping[str, float]) -> str:
+    """Where the time went: all stages of the process, and what went on beside them."""
+    spent = {stage: value for stage, value in seconds.items() if stage != "decode"}
+    stages = ", ".join(f"{stage} {_seconds(value)}" for stage, value in spent.items())
+    return f"Seconds: {stages}; meanwhile decode {_seconds(seconds['decode'])}."
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}" if value < 1 else f"{value:.1f}"
 
 
 def _remarks(results: Results) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
 from typing import Literal
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -18,6 +16,7 @@ from xbench.provenance import collect_provenance
 from xbench.results import Results
 from xbench.rows import ImageRows, PairCounts
 from xbench.scoring import BatchScores, restore_metrics, score_batch
+from xbench.stopwatch import Stopwatch
 from xbench.summary import summarise
 from xbench.types import Batch, Failure, ModelOutput, Note
 
@@ -39,6 +38,7 @@ class Evaluation(Callback):
         rows: Scores per image and finding; likewise.
         pairs: Pixel counts per scored pair; likewise.
         latest: Scores of the last batch; None if none of its images could be read.
+        stopwatch: Time of this process by stage; callbacks that come after count theirs there.
 
     Raises:
         UserError: An option is out of its range.
@@ -48,6 +48,7 @@ class Evaluation(Callback):
     rows: ImageRows | None = None
     pairs: PairCounts | None = None
     latest: BatchScores | None = None
+    stopwatch: Stopwatch
 
     def __init__(self, thresholds: int = 101, ties: Literal["share", "any", "first"] = "share") -> None:
         super().__init__()
@@ -74,8 +75,7 @@ class Evaluation(Callback):
                 "N images.",
                 exit_status=2,
             )
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._setup_started = time.perf_counter()
+        self.stopwatch = Stopwatch()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Create empty metrics on the model's device."""
@@ -88,18 +88,21 @@ class Evaluation(Callback):
         self._failures: list[Failure] = []
         self._notes: list[Note] = []
         self._restored = 0
-        self._clock = time.perf_counter()
-        self._seconds["setup"] += self._clock - self._setup_started
+        self._decode = 0.0
+        self.stopwatch.lap("setup")
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note how long the model took to encode its prompts."""
-        self.lap("text")
+        self.stopwatch.lap("text")
 
     def on_test_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Note how long the batch was waited for."""
-        self.lap("loading")
+        """Note how long the batch was waited for, and how long it took to the device."""
+        _, data = _parts(trainer)
+        self.stopwatch.lap("loading", until=data.batch_arrived)
+        self.stopwatch.lap("transfer")
+        self._decode += batch.seconds
 
     def on_test_batch_end(  # type: ignore[override]
         self,
@@ -115,7 +118,7 @@ class Evaluation(Callback):
         Raises:
             UserError: The model's output has the wrong shape, or is not finite.
         """
-        self.lap("forward")
+        self.stopwatch.lap("forward")
         self._failures += batch.failures
         self._notes += batch.notes
         self.latest = None
@@ -129,9 +132,10 @@ class Evaluation(Callback):
                 self._pointing_game,
                 self._sweep,
                 image_by_image=data.grid == "native",
+                stopwatch=self.stopwatch,
             )
             self._parts.append(self.latest)
-        self.lap("metrics")
+        self.stopwatch.lap("metrics")
 
     def restore(self, record: BatchRecord) -> None:
         """Take up the scores of a batch that an earlier attempt of the run has finished."""
@@ -147,7 +151,7 @@ class Evaluation(Callback):
         model, data = _parts(trainer)
         pointing_game, sweep = self._pointing_game.compute(), self._sweep.compute()
         gathered = gather((self._parts, self._failures, self._notes))
-        self.lap("metrics")
+        self.stopwatch.lap("metrics")
         if not trainer.is_global_zero:
             return
         parts = [part for parts, *_ in gathered for part in parts]
@@ -177,7 +181,7 @@ class Evaluation(Callback):
             failures,
             sorted(pair for part in parts for pair in part.constant),
             notes,
-            collect_provenance(trainer, model, data, dict(self._seconds))
+            collect_provenance(trainer, model, data, {**self.stopwatch.seconds, "decode": self._decode})
             | {
                 "evaluation": {"thresholds": self.thresholds, "ties": self.ties},
                 "batches_of_earlier_attempts": self._restored,
@@ -210,12 +214,6 @@ class Evaluation(Callback):
             if isinstance(callback, cls):
                 return callback
         raise UserError("trainer.callbacks holds no Evaluation, so there are no results: add it.", exit_status=2)
-
-    def lap(self, stage: str) -> None:
-        """Count the time since the last call towards a stage."""
-        now = time.perf_counter()
-        self._seconds[stage] += now - self._clock
-        self._clock = now
 
 
 def _parts(trainer: Trainer) -> tuple[SaliencyModel, ChestXrayDataModule]:

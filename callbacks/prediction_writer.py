@@ -103,11 +103,19 @@ class PredictionWriter(Callback):
             ]
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the table of all processes."""
+        """Prove that each image was predicted exactly once, and write the table of all processes."""
         rows = [row for part in gather(self._rows) for row in part]
         skipped = sorted(reason for part in gather(self._skipped) for reason in part)
         if not trainer.is_global_zero:
             return
+        data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        predicted = [index for index, row in rows if row["finding"] == data.findings[0]]
+        if sorted(predicted + [index for index, _ in skipped]) != list(range(len(data.records))):
+            raise RuntimeError(
+                f"{len(data.records)} images were to be predicted once each, but {len(predicted)} were, "
+                f"{len({*predicted})} of them different, and {len(skipped)} failures. Set use_distributed_sampler to "
+                "false and let the data module deal the batches."
+            )
         # sorted() keeps the findings of an image in their order.
         table = pa.Table.from_pylist([row for _, row in sorted(rows, key=lambda row: row[0])])
         with atomic_writer(self.folder / "predictions.parquet") as file:

@@ -6,26 +6,27 @@ from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from xbench.cases import write_cases
+from xbench.cases import write_kept
 from xbench.data.base import ChestXrayDataModule
 from xbench.errors import UserError
-from xbench.journal import BatchRecord, Journal
-from xbench.provenance import numbers_depend_on
-from xbench.results import write_per_class, write_results
+from xbench.journal import BatchRecord, Journal, Records
+from xbench.provenance import numbers_depend_on, outputs_depend_on
+from xbench.results import Results, write_per_class, write_results
 from xbench.rows import CURVES, PER_IMAGE, write_pair_counts, write_per_image
 from xbench.types import Batch, ModelOutput
 
 from .case_keeper import CaseKeeper
 from .evaluation import Evaluation
-from .run_folder import RunFolder, open_resumable_folder, open_run_folder, saved_config
+from .run_folder import open_journaled_folder, saved_config
 
 
 class ResultsWriter(Callback):
     """Writes a run's tables, what its pictures are drawn from, and, last, `results.json`, each complete or not at all.
 
-    While the run goes on, every finished batch is noted in `journal/`, so that the same command with `--resume true`
-    goes on where a run was killed; the journal is deleted once the results are written. (Runs that are started from
-    Python have none, for only the command line knows the configuration.) Comes after `Evaluation` and `CaseKeeper`.
+    While the run goes on, every finished batch is noted in `journal/`, so that memory does not grow with the number of
+    images, and the same command with `--resume true` goes on where a run was killed; the journal is deleted once the
+    results are written. (Runs that are started from Python cannot go on, for only the command line knows the
+    configuration.) Comes after `Evaluation` and `CaseKeeper`.
 
     Attributes:
         folder: The run's folder, from `setup` on.
@@ -44,27 +45,21 @@ class ResultsWriter(Callback):
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         saved = saved_config(trainer)
         names = (str(pl_module.name), data.name)
-        self._journal: Journal | None = None
-        if saved is None:
-            self._run = RunFolder(open_run_folder(trainer, *names))
-        else:
-            self._run = open_resumable_folder(
-                trainer,
-                *names,
-                lambda: numbers_depend_on(pl_module, data, saved.config.as_dict()),  # type: ignore[arg-type]
-                batches=-(-len(data.records) // data.batch_size),
-                resume=getattr(trainer, "resume", False),
-            )
-            self._journal = Journal(self._run.journal, trainer.global_rank)
+        self._run = open_journaled_folder(
+            trainer,
+            *names,
+            lambda: None if saved is None else numbers_depend_on(pl_module, data, saved.config.as_dict()),  # type: ignore[arg-type]
+            batches=-(-len(data.records) // data.batch_size),
+            resume=getattr(trainer, "resume", False),
+        )
+        self._journal = Journal(self._run.journal, trainer.global_rank)
         self.folder = self._run.path
         data.finished = self._run.finished
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Hand what an earlier attempt has finished to those who would have collected it."""
+        """Hand the scores that an earlier attempt has finished to the metrics."""
         for record in self._run.records:
             Evaluation.of(trainer).restore(record)
-            if keeper := CaseKeeper.find(trainer):
-                keeper.restore(record)
 
     def on_test_batch_end(  # type: ignore[override]
         self,
@@ -80,25 +75,25 @@ class ResultsWriter(Callback):
         Raises:
             UserError: The disk is full or has become read-only.
         """
-        if self._journal is not None:
-            self._note(self._journal, trainer, batch)
-        # Else the next batch would seem to have been waited for all this time.
-        Evaluation.of(trainer).lap("keeping")
-
-    def _note(self, journal: Journal, trainer: Trainer, batch: Batch) -> None:
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         keeper = CaseKeeper.find(trainer)
         first = min([*batch.index.tolist(), *(failure.index for failure in batch.failures)])
-        journal.append(
+        self._journal.append(
             BatchRecord(
                 batch=int(first) // data.batch_size,
                 scores=Evaluation.of(trainer).latest,
                 failures=tuple(batch.failures),
                 notes=tuple(batch.notes),
-                cases=() if keeper is None else keeper.latest,
-                pictures={} if keeper is None else keeper.latest_pictures,
+                kept=() if keeper is None else keeper.latest,
             )
         )
+        # Else the next batch would seem to have been waited for all this time.
+        Evaluation.of(trainer).stopwatch.lap("logging")
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Wait until every process has noted all that it did."""
+        self._journal.close()
+        trainer.strategy.barrier()
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the files.
@@ -106,26 +101,35 @@ class ResultsWriter(Callback):
         Raises:
             UserError: The disk is full or has become read-only.
         """
-        if self._journal is not None:
-            self._journal.close()
-        evaluation, keeper = Evaluation.of(trainer), CaseKeeper.find(trainer)
+        evaluation = Evaluation.of(trainer)
         if evaluation.results is None or evaluation.rows is None or evaluation.pairs is None:
             return
         results = evaluation.results
         try:
-            if keeper is not None:
-                write_cases(self.folder, keeper.cases, keeper.pictures)
+            if CaseKeeper.find(trainer) is not None:
+                self._write_kept(results, trainer.datamodule)  # type: ignore[attr-defined]
             write_per_image(self.folder / PER_IMAGE, evaluation.rows, results.findings)
             write_pair_counts(self.folder / CURVES, evaluation.pairs, results.findings)
             write_per_class(self.folder / "per_class.csv", results)
             write_results(self.folder / "results.json", results)
         except OSError as error:
-            again = " with --resume true; no image is scored again" if self._journal is not None else ""
+            again = "" if saved_config(trainer) is None else " with --resume true; no image is scored again"
             raise UserError(
                 f"The results cannot be written to {self.folder}: {error.strerror}. Make room or give another folder "
                 f"with --trainer.default_root_dir, and run the command again{again}."
             ) from error
         self._run.remove_journal()
+
+    def _write_kept(self, results: Results, data: ChestXrayDataModule) -> None:
+        records = Records(self._run.journal)
+        expected = -(-len(data.records) // data.batch_size)
+        if len(records.batches) != expected:
+            raise UserError(
+                f"{self._run.journal} holds {len(records.batches)} of {expected} batches that were scored, so the "
+                "other processes wrote elsewhere: --trainer.default_root_dir must be a folder that all nodes see."
+            )
+        kept = (image for record in records for image in record.kept)
+        write_kept(self.folder, results.findings, data.gamma, outputs_depend_on(results.provenance), kept)
 
     @classmethod
     def of(cls, trainer: Trainer) -> ResultsWriter:

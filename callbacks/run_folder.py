@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
 from xbench.errors import UserError
-from xbench.journal import ABOUT, BatchRecord, difference, read_about, read_records
+from xbench.journal import ABOUT, BatchRecord, Records, difference, read_about
 from xbench.results import atomic_writer
 
 JOURNAL = "journal"
@@ -35,7 +35,7 @@ class RunFolder:
 
     path: Path
     finished: frozenset[int] = frozenset()
-    records: list[BatchRecord] = field(default_factory=list)
+    records: Iterable[BatchRecord] = ()
 
     @property
     def journal(self) -> Path:
@@ -60,8 +60,13 @@ def open_run_folder(trainer: Trainer, model: str, dataset: str) -> Path:
     return _together(trainer, lambda: RunFolder(_create(trainer, model, dataset))).path
 
 
-def open_resumable_folder(
-    trainer: Trainer, model: str, dataset: str, depends_on: Callable[[], Mapping[str, Any]], batches: int, resume: bool
+def open_journaled_folder(
+    trainer: Trainer,
+    model: str,
+    dataset: str,
+    depends_on: Callable[[], Mapping[str, Any] | None],
+    batches: int,
+    resume: bool,
 ) -> RunFolder:
     """Create a run's folder with a journal, or go on with an unfinished one.
 
@@ -72,7 +77,7 @@ def open_resumable_folder(
         model: Name of the model.
         dataset: Name of the dataset.
         depends_on: Says what the run's numbers depend on, as nested plain values; only the first process asks, for it
-            reads whole checkpoints.
+            reads whole checkpoints. None for a run that cannot be gone on with.
         batches: Number of batches of the dataset.
         resume: Go on with the newest unfinished run of the same model and dataset, if there is one.
 
@@ -87,15 +92,15 @@ def open_resumable_folder(
         if folder is None:
             folder = _create(trainer, model, dataset)
             (folder / JOURNAL).mkdir()
-            with atomic_writer(folder / JOURNAL / ABOUT) as file:
-                file.write(json.dumps(about, indent=1).encode())
+            if about is not None:
+                with atomic_writer(folder / JOURNAL / ABOUT) as file:
+                    file.write(json.dumps(about, indent=1).encode())
             _lock(folder)
             return RunFolder(folder)
-        records = read_records(folder / JOURNAL)
+        records = Records(folder / JOURNAL)
         # A process without a batch would leave the others waiting for ever: it does a finished one again.
-        spare = max(0, len(records) + trainer.world_size - batches)
-        kept = sorted(records)[: len(records) - spare]
-        return RunFolder(folder, frozenset(kept), [records[batch] for batch in kept])
+        records.forget(max(0, len(records.batches) + trainer.world_size - batches))
+        return RunFolder(folder, frozenset(records.batches), records)
 
     return _together(trainer, choose)
 

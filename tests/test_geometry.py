@@ -232,17 +232,17 @@ def test_image_and_region_travel_together(
     assume(masks)
     finding, region = masks[-1]
     image = np.where(region, 255, drawing.image // 2).astype(np.uint8)
-    sample = prepare_image(Radiograph(image, {finding: region}), (finding,), Preprocessing(steps), grid, 0.5)
+    sample = prepare_image(Radiograph(image, {finding: region}), (finding,), Preprocessing(steps), grid)
 
     on_grid = shape if grid == "native" else grid
-    assert sample.display.shape == sample.regions.shape[1:] == on_grid
+    assert sample.display.shape == sample.coverage[0].shape == on_grid
     left, top, right, bottom = sample.view
     pixels = torch.tensor(sample.pixels, dtype=torch.float32)
     # Equalisation leaves nothing but the brightest grey value at 255, be it ever so rare.
     found = saliency_on_grid(pixels[None], torch.tensor([sample.view]), on_grid)[0].numpy() > 254.999
     rows, columns = ((np.arange(side) + 0.5) / side for side in on_grid)
     seen = ((rows >= top) & (rows <= bottom))[:, None] & ((columns >= left) & (columns <= right))
-    expected = sample.regions[0]
+    expected = sample.coverage[0].at(0.5)
     height, width = on_grid[0] * (bottom - top) / pixels.shape[0], on_grid[1] * (right - left) / pixels.shape[1]
     assert not (found & ~grown(expected, (1 + height, 1 + width))).any()
     # A bicubic filter blurs an edge over two pixels of the model input, and the way to the grid over a third.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
+import pkgutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from xbench.cases import PackedCase
+import xbench.data.base
+import xbench.data.samples
+import xbench.stopwatch
 from xbench.results import atomic_writer, macro_mean
 from xbench.rows import ImageRows
 
@@ -56,16 +59,45 @@ def test_results_json_is_strict_json(command, toy_config):
     assert results["classification"]["per_class"]["Square"]["accuracy"] == 1.0
 
 
-def test_time_for_pictures_does_not_count_as_waiting_for_images(command, toy_config, monkeypatch):
-    pack, slept = PackedCase.pack, []
+def test_every_moment_counts_towards_the_stage_that_took_it(command, toy_config, monkeypatch):
+    """On a clock that stands still but in one function, that function's stage gets all the time."""
+    for place, stages in (
+        ("toys.Brightness.setup", {"setup"}),
+        ("toys.Brightness.on_test_start", {"text"}),
+        # Without workers, an image is waited for while it is decoded.
+        ("toys.Squares.load", {"loading", "decode"}),
+        ("toys.Squares.transfer_batch_to_device", {"transfer"}),
+        ("toys.Brightness.score", {"forward"}),
+        ("xbench.callbacks.evaluation.check_output", {"metrics"}),
+        ("xbench.scoring.saliency_on_grid", {"saliency"}),
+        ("xbench.metrics.ThresholdSweep.update_pairs", {"metrics"}),
+        ("xbench.callbacks.case_keeper.jpeg", {"logging"}),
+        ("xbench.journal.Journal.append", {"logging"}),
+    ):
+        with monkeypatch.context() as patch:
+            clock = StandingClock(patch)
+            clock.advances_in(place)
+            seconds = command("test", "--config", toy_config).results["provenance"]["seconds"]
+        assert clock.now >= 1
+        assert seconds == dict.fromkeys(seconds, 0) | dict.fromkeys(stages, clock.now), place
 
-    def slow(*arguments):
-        slept.append(0.02)
-        time.sleep(slept[-1])
-        return pack(*arguments)
 
-    monkeypatch.setattr(PackedCase, "pack", slow)
-    run = command("test", "--config", toy_config)
-    assert len(slept) > 10
-    # Seconds are kept to the millisecond.
-    assert run.results["provenance"]["seconds"]["keeping"] >= sum(slept) - 0.001
+class StandingClock:
+    """A clock for everything that measures a run, which advances only when it is told to."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self._patch = patch
+        for module in (xbench.stopwatch, xbench.data.base, xbench.data.samples):
+            patch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
+
+    def advances_in(self, place: str) -> None:
+        """Let a second pass in every call of a function."""
+        owner, _, name = place.rpartition(".")
+        function = getattr(pkgutil.resolve_name(owner), name)
+
+        def slow(*arguments, **named):
+            self.now += 1
+            return function(*arguments, **named)
+
+        self._patch.setattr(pkgutil.resolve_name(owner), name, slow)

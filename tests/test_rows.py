@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import cv2
 import numpy as np
@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from xbench.cases import Case, Cases, PackedCase, write_cases
+from xbench.cases import Cases, KeptImage, jpeg, read_kept, write_kept
+from xbench.coverage import Coverage
 from xbench.geometry import saliency_on_grid
 from xbench.metrics.functional import normalise
 from xbench.rows import (
@@ -32,14 +33,16 @@ FINDINGS = ("Square", "Disc")
 
 @settings(max_examples=30, deadline=None)
 @given(
-    arrays.arrays(np.float64, (3, 2), elements=st.floats(allow_nan=True, allow_infinity=False)),
+    arrays.arrays(np.float64, (3, 2), elements=st.floats(0, 1)),
     arrays.arrays(np.int8, (3, 2), elements=st.sampled_from([-1, 0, 1])),
     st.lists(st.none() | st.text(st.characters(codec="utf-8")), min_size=3, max_size=3),
 )
 def test_rows_come_back_as_they_were_written(tmp_path_factory, values, labels, names):
     path = tmp_path_factory.mktemp("rows") / PER_IMAGE
     ids = [f"{name}-{place}" for place, name in enumerate(names)]
-    rows = ImageRows(np.arange(3), ids, names, labels, labels > 0, *[values + k for k in range(12)])
+    # Where a pair is not scored, its scores do not exist; the first two arrays are logits and probabilities.
+    scores = [np.where((labels > 0) | (k < 2), values / (k + 1), np.nan) for k in range(12)]
+    rows = ImageRows(np.arange(3), ids, names, labels, labels > 0, *scores)
     write_per_image(path, rows, FINDINGS)
     again = read_per_image(path, FINDINGS)
     for field in fields(ImageRows):
@@ -57,15 +60,16 @@ def test_rows_of_other_findings_are_refused(tmp_path):
 
 def test_counts_come_back_as_they_were_written(tmp_path):
     mask = np.arange(12, dtype=np.int32).reshape(4, 3)
+    overlap = np.minimum(mask // 2, np.arange(1, 5)[:, None]).astype(np.int32)
     counts = PairCounts(
         *(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 0]), ["a", "a", "b", "c"]),
-        *(np.full(4, 49), np.arange(1, 5), mask, mask // 2),
+        *(np.full(4, 49), np.arange(1, 5), mask, overlap),
     )
     shuffled = [1, 3, 0, 2]
     parts = [
         PairCounts(
             *(counts.index[[k]], counts.column[[k]], [counts.image_ids[k]], counts.grid[[k]], counts.region[[k]]),
-            *(mask[[k]], mask[[k]] // 2),
+            *(mask[[k]], overlap[[k]]),
         )
         for k in shuffled
     ]
@@ -83,24 +87,34 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
     draw = np.random.default_rng(0)
     region = draw.random((20, 30)) < 0.5
     film = np.outer(np.arange(20), np.ones(30)).astype(np.uint8) * 10
-    cases = [
-        Case(
-            *(index, f"image/{index} ä", finding, draw.normal(size=(3, 5)).astype(np.float32)),
-            *((0.1, 0, 1, 1), region, film),
+    classes = len(FINDINGS)
+    images = [
+        KeptImage(
+            *(index, f"image/{index} ä", f"{index:064x}", (0.1, 0, 1, 1)),
+            saliency=draw.normal(size=(classes, 3, 5)).astype(np.float32),
+            # Some have none, some one that is not scored.
+            regions={c: Coverage.of(region, (20, 30)) for c in range(index % (classes + 1))},
+            scored=tuple(range(index % (classes + 1) - index % 2)) if index % (classes + 1) else (),
+            picture=jpeg(film) if index % 3 else None,
         )
         for index in range(70)
-        for finding in FINDINGS
     ]
-    packed = [PackedCase.pack(FINDINGS.index(case.finding), case) for case in cases]
-    write_cases(tmp_path, [one for one, _ in packed], {one.image_id: picture for one, picture in packed})
+    images = [replace(image, picture=jpeg(film)) if image.scored else image for image in images]
+    write_kept(tmp_path, FINDINGS, 0.5, {"model": "x"}, images)
+
+    for one, other in zip(images, read_kept(tmp_path), strict=True):
+        np.testing.assert_array_equal(one.saliency, other.saliency)
+        assert replace(one, saliency=None) == replace(other, saliency=None)
+
     stored = Cases(tmp_path)
-    assert list(stored) == [(case.image_id, case.finding) for case in cases]
-    for case in (cases[0], cases[-1], cases[77]):
-        again = stored.read(case.image_id, case.finding)
+    assert list(stored) == [(image.image_id, FINDINGS[c]) for image in images for c in image.scored]
+    for image in [image for image in images if image.scored][::20]:
+        finding = FINDINGS[image.scored[-1]]
+        again = stored.read(image.image_id, finding)
         assert (again.index, again.image_id, again.finding, again.view) == (
-            *(case.index, case.image_id, case.finding, case.view),
+            *(image.index, image.image_id, finding, image.view),
         )
-        np.testing.assert_array_equal(again.saliency, case.saliency)
+        np.testing.assert_array_equal(again.saliency, image.saliency[image.scored[-1]])
         np.testing.assert_array_equal(again.region, region)
         # JPEG keeps grey levels to within a few.
         assert np.abs(again.display.astype(int) - film).max() <= 6

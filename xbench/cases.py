@@ -1,13 +1,18 @@
-"""What pictures are drawn from: of every scored pair the raw map and the region, of every such image the radiograph.
+"""What a run keeps of its images besides numbers: raw maps, annotated regions, radiographs.
 
-`maps.parquet` has a row per scored pair, that is per image and finding that it has with an annotated region,
-`pictures.parquet` one per image. Needs no torch.
+`maps.parquet` has a row per image with the raw maps of all findings, `regions.parquet` one per annotated region and
+`pictures.parquet` one per image with a scored pair. Pictures are drawn from them, and a run is scored again without its
+model. Needs no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +22,173 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from xbench.rows import write_table
+from xbench.coverage import Coverage
+from xbench.results import atomic_writer
 
-__all__ = ["MAPS", "PICTURES", "Case", "Cases", "PackedCase", "write_cases"]
+__all__ = ["MAPS", "PICTURES", "REGIONS", "Case", "Cases", "KeptImage", "jpeg", "read_kept", "write_kept"]
 
-MAPS, PICTURES = "maps.parquet", "pictures.parquet"
+MAPS, REGIONS, PICTURES = "maps.parquet", "regions.parquet", "pictures.parquet"
+
+_GROUP = 32
+"""Images to a group of rows: few enough to read one case fast, enough to compress well."""
+
+
+@dataclass(frozen=True)
+class KeptImage:
+    """What a run keeps of an image.
+
+    Attributes:
+        index: Position of the image in the dataset.
+        image_id: Its name.
+        image_sha256: Digest of the model input that the maps were made from.
+        view: Part of the radiograph that the maps show: left, top, right, bottom in fractions of width and height.
+        saliency: Raw maps of the C findings (C, h, w) float32, in the frame of the model input.
+        regions: Annotated regions by position of the finding, ascending.
+        scored: Positions of those findings that grounding is scored on: present, with a region.
+        picture: The radiograph as a JPEG file; None where no pair is scored.
+    """
+
+    index: int
+    image_id: str
+    image_sha256: str
+    view: tuple[float, float, float, float]
+    saliency: NDArray[np.float32]
+    regions: Mapping[int, Coverage]
+    scored: tuple[int, ...]
+    picture: bytes | None
+
+
+def write_kept(
+    folder: Path,
+    findings: Sequence[str],
+    gamma: float,
+    depends_on: Mapping[str, Any],
+    images: Iterable[KeptImage],
+) -> None:
+    """Write `maps.parquet`, `regions.parquet` and `pictures.parquet`, image by image, whatever their number.
+
+    Args:
+        folder: The run's folder.
+        findings: Names of the C findings.
+        gamma: Share of a grid pixel that a region must cover.
+        depends_on: What the maps depend on besides the image (weights, preprocessing, prompts), as nested plain values.
+        images: In the dataset's order.
+    """
+    schemas = {
+        MAPS: _MAPS.with_metadata({"findings": json.dumps([*findings]), "depends_on": json.dumps(depends_on)}),
+        REGIONS: _REGIONS.with_metadata({"gamma": json.dumps(gamma)}),
+        PICTURES: _PICTURES,
+    }
+    with ExitStack() as stack:
+        writers = {}
+        for name, schema in schemas.items():
+            file = stack.enter_context(atomic_writer(folder / name))
+            # Bytes of one place in a float lie together and so compress better.
+            split = ["saliency.list.element"] if name == MAPS else False
+            writers[name] = stack.enter_context(
+                pq.ParquetWriter(
+                    file, schema, compression="zstd", use_dictionary=False, use_byte_stream_split=split, version="2.6"
+                )
+            )
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in schemas}
+
+        def flush(name: str) -> None:
+            if rows[name]:
+                writers[name].write_table(pa.Table.from_pylist(rows[name], schemas[name]))
+                rows[name].clear()
+
+        for image in images:
+            named = {"index": image.index, "image_id": image.image_id}
+            rows[MAPS].append(
+                named
+                | {
+                    "image_sha256": image.image_sha256,
+                    "view": image.view,
+                    "shape": image.saliency.shape[1:],
+                    "saliency": image.saliency.astype(np.float32, copy=False).ravel(),
+                }
+            )
+            for column, coverage in image.regions.items():
+                rows[REGIONS].append(
+                    named
+                    | {
+                        "finding": findings[column],
+                        "scored": column in image.scored,
+                        "shape": coverage.shape,
+                        "whole": coverage.whole.tobytes(),
+                        "partial": coverage.partial,
+                        "share": coverage.share,
+                    }
+                )
+            if image.picture is not None:
+                rows[PICTURES].append({"image_id": image.image_id, "jpeg": image.picture})
+            for name in rows:
+                if len(rows[name]) >= _GROUP:
+                    flush(name)
+        for name in rows:
+            flush(name)
+
+
+_MAPS = pa.schema(
+    {
+        "index": pa.int64(),
+        "image_id": pa.string(),
+        "image_sha256": pa.string(),
+        "view": pa.list_(pa.float64()),
+        "shape": pa.list_(pa.int32()),
+        "saliency": pa.list_(pa.float32()),
+    }
+)
+_REGIONS = pa.schema(
+    {
+        "index": pa.int64(),
+        "image_id": pa.string(),
+        "finding": pa.string(),
+        "scored": pa.bool_(),
+        "shape": pa.list_(pa.int32()),
+        "whole": pa.binary(),
+        "partial": pa.list_(pa.uint32()),
+        "share": pa.list_(pa.float64()),
+    }
+)
+_PICTURES = pa.schema({"image_id": pa.string(), "jpeg": pa.binary()})
+
+
+def read_kept(folder: Path) -> Iterator[KeptImage]:
+    """Read what a run kept, image by image, in the dataset's order.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: The files do not fit together, or hold what no run writes.
+        pyarrow.ArrowInvalid: They are no such files.
+    """
+    with ExitStack() as stack:
+        maps, regions, pictures = (
+            stack.enter_context(pq.ParquetFile(folder / name)) for name in (MAPS, REGIONS, PICTURES)
+        )
+        findings = _findings(maps)
+        column_of = {finding: column for column, finding in enumerate(findings)}
+        drawn, shown = _OfImages(regions), _OfImages(pictures)
+        for group in range(maps.num_row_groups):
+            table = maps.read_row_group(group)
+            for place in range(len(table)):
+                row = {name: table[name][place] for name in table.column_names}
+                image_id = row["image_id"].as_py()
+                mine = drawn.take(image_id)
+                picture = shown.take(image_id)
+                yield KeptImage(
+                    index=row["index"].as_py(),
+                    image_id=image_id,
+                    image_sha256=row["image_sha256"].as_py(),
+                    view=_view(row["view"].as_py()),
+                    saliency=_saliency(row["saliency"], row["shape"].as_py(), len(findings)),
+                    regions={column_of[region["finding"]]: _coverage(region) for region in mine},
+                    scored=tuple(column_of[region["finding"]] for region in mine if region["scored"]),
+                    picture=picture[0]["jpeg"] if picture else None,
+                )
+        for file in (drawn, shown):
+            if file.image_id is not None:
+                raise ValueError(f"{folder} keeps something of an image {file.image_id!r} that {MAPS} does not name")
 
 
 @dataclass(frozen=True)
@@ -48,74 +215,6 @@ class Case:
     display: NDArray[np.uint8]
 
 
-def write_cases(folder: Path, cases: Sequence[PackedCase], pictures: Mapping[str, bytes]) -> None:
-    """Write `maps.parquet` and `pictures.parquet`.
-
-    Args:
-        folder: The run's folder.
-        cases: The scored pairs, sorted.
-        pictures: The radiographs as JPEG files, by name of the image.
-    """
-    columns: dict[str, Any] = {
-        name: pa.array([getattr(case, name) for case in cases], kind) for name, kind in _CASE_COLUMNS.items()
-    }
-    # Small groups of rows, so that a case can be read without the others.
-    write_table(folder / MAPS, pa.table(columns), row_group_size=64)
-    table = pa.table(
-        {
-            "image_id": pa.array(list(pictures), pa.string()),
-            "jpeg": pa.array(list(pictures.values()), pa.binary()),
-        }
-    )
-    write_table(folder / PICTURES, table, row_group_size=64)
-
-
-@dataclass(frozen=True, order=True)
-class PackedCase:
-    """A `Case` without its picture, as bytes.
-
-    Attributes:
-        index: Position of the image in the dataset.
-        column: Position of the finding among the run's.
-        image_id: Name of the image.
-        finding: Name of the finding.
-        shape: Height and width of the map.
-        saliency: Its values: float32, little-endian, row by row, compressed with zstd.
-        view: Part of the radiograph that it shows.
-        region: The region as a PNG file of 0 and 255.
-    """
-
-    index: int
-    column: int
-    image_id: str
-    finding: str
-    shape: tuple[int, int]
-    saliency: bytes
-    view: tuple[float, float, float, float]
-    region: bytes
-
-    @classmethod
-    def pack(cls, column: int, case: Case) -> tuple[PackedCase, bytes]:
-        """Return the case and its picture, compressed."""
-        values = np.ascontiguousarray(case.saliency, dtype="<f4").tobytes()
-        compressed = bytes(pa.compress(values, codec="zstd", asbytes=True))
-        height, width = case.saliency.shape
-        region = _encoded(".png", case.region.astype(np.uint8) * 255)
-        packed = cls(case.index, column, case.image_id, case.finding, (height, width), compressed, case.view, region)
-        return packed, _encoded(".jpg", case.display, cv2.IMWRITE_JPEG_QUALITY, 90)
-
-
-_CASE_COLUMNS = {
-    "index": pa.int64(),
-    "image_id": pa.string(),
-    "finding": pa.string(),
-    "shape": pa.list_(pa.int32(), 2),
-    "view": pa.list_(pa.float64(), 4),
-    "saliency": pa.binary(),
-    "region": pa.binary(),
-}
-
-
 class Cases:
     """The scored pairs of a finished run, read from its files one at a time.
 
@@ -128,13 +227,19 @@ class Cases:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._maps = pq.ParquetFile(folder / MAPS)
-        self._pictures = pq.ParquetFile(folder / PICTURES)
-        names = self._maps.read(["image_id", "finding"])
-        pairs = zip(names["image_id"].to_pylist(), names["finding"].to_pylist(), strict=True)
-        self._place = {pair: position for position, pair in enumerate(pairs)}
-        ids = self._pictures.read(["image_id"])["image_id"].to_pylist()
-        self._picture = {image_id: position for position, image_id in enumerate(ids)}
+        self._maps, self._regions, self._pictures = (
+            pq.ParquetFile(folder / name) for name in (MAPS, REGIONS, PICTURES)
+        )
+        self._findings = _findings(self._maps)
+        self._gamma = float(_about(self._regions, "gamma"))
+        names = self._regions.read(["image_id", "finding", "scored"]).to_pylist()
+        self._place = {
+            (row["image_id"], row["finding"]): position for position, row in enumerate(names) if row["scored"]
+        }
+        self._map, self._picture = (
+            {image_id: position for position, image_id in enumerate(file.read(["image_id"])["image_id"].to_pylist())}
+            for file in (self._maps, self._pictures)
+        )
 
     def __contains__(self, pair: tuple[str, str]) -> bool:
         """Tell whether the run scored a finding in an image: `(image_id, finding)`."""
@@ -153,30 +258,95 @@ class Cases:
 
         Raises:
             KeyError: The run did not score it.
+            ValueError: The files hold what no run writes.
         """
-        row = _row(self._maps, self._place[image_id, finding])
-        picture = _row(self._pictures, self._picture[image_id])
-        height, width = row["shape"]
-        values = pa.decompress(row["saliency"], decompressed_size=4 * height * width, codec="zstd", asbytes=True)
-        left, top, right, bottom = row["view"]
+        region = _row(self._regions, self._place[image_id, finding])
+        maps = _row(self._maps, self._map[image_id])
+        display = _decoded(_row(self._pictures, self._picture[image_id])["jpeg"].as_py())
+        saliency = _saliency(maps["saliency"], maps["shape"].as_py(), len(self._findings))
+        on_grid = _coverage({name: value.as_py() for name, value in region.items()}).at(self._gamma)
         return Case(
-            index=row["index"],
+            index=maps["index"].as_py(),
             image_id=image_id,
             finding=finding,
-            saliency=np.frombuffer(values, dtype="<f4").reshape(height, width).astype(np.float32),
-            view=(left, top, right, bottom),
-            region=_decoded(row["region"]) > 0,
-            display=_decoded(picture["jpeg"]),
+            saliency=saliency[self._findings.index(finding)],
+            view=_view(maps["view"].as_py()),
+            region=Coverage.of(on_grid, (display.shape[0], display.shape[1])).at(0.5),
+            display=display,
         )
+
+
+def jpeg(image: NDArray[np.uint8]) -> bytes:
+    """Encode a grey image (H, W) as a JPEG file."""
+    done, encoded = cv2.imencode(".jpg", image, (cv2.IMWRITE_JPEG_QUALITY, 90))
+    if not done:
+        raise ValueError(f"a picture of {image.shape} {image.dtype} cannot be encoded")
+    return encoded.tobytes()
+
+
+class _OfImages:
+    """Rows of a file, which holds those of an image one after the other."""
+
+    def __init__(self, file: pq.ParquetFile) -> None:
+        groups = (file.read_row_group(group).to_pylist() for group in range(file.num_row_groups))
+        self._images = groupby((row for rows in groups for row in rows), key=itemgetter("image_id"))
+        self.image_id: str | None = None
+        self._waiting: list[dict[str, Any]] = []
+        self._next()
+
+    def _next(self) -> None:
+        self.image_id, rows = next(self._images, (None, iter(())))
+        self._waiting = list(rows)
+
+    def take(self, image_id: str) -> list[dict[str, Any]]:
+        """Return the rows of the next image if that is its name, else none."""
+        if image_id != self.image_id:
+            return []
+        rows = self._waiting
+        self._next()
+        return rows
+
+
+def _about(file: pq.ParquetFile, key: str) -> Any:
+    metadata = file.schema_arrow.metadata or {}
+    if key.encode() not in metadata:
+        raise ValueError(f"a file of a run does not say its {key}; it is of another version of xbench")
+    return json.loads(metadata[key.encode()])
+
+
+def _findings(maps: pq.ParquetFile) -> list[str]:
+    return [str(finding) for finding in _about(maps, "findings")]
 
 
 def _row(file: pq.ParquetFile, position: int) -> dict[str, Any]:
     for group in range(file.num_row_groups):
         size = file.metadata.row_group(group).num_rows
         if position < size:
-            return file.read_row_group(group).slice(position, 1).to_pylist()[0]
+            table = file.read_row_group(group)
+            return {name: table[name][position] for name in table.column_names}
         position -= size
     raise IndexError(position)
+
+
+def _view(values: Sequence[float]) -> tuple[float, float, float, float]:
+    left, top, right, bottom = values
+    return left, top, right, bottom
+
+
+def _saliency(values: pa.ListScalar, shape: Sequence[int], findings: int) -> NDArray[np.float32]:
+    height, width = shape
+    # A copy, for Arrow's memory is read-only.
+    return np.array(values.values, np.float32).reshape(findings, height, width)
+
+
+def _coverage(row: Mapping[str, Any]) -> Coverage:
+    height, width = row["shape"]
+    return Coverage.checked(
+        (height, width),
+        np.frombuffer(row["whole"], np.uint8),
+        np.array(row["partial"], np.uint32),
+        np.array(row["share"], np.float64),
+    )
 
 
 def _decoded(file: bytes) -> NDArray[np.uint8]:
@@ -184,10 +354,3 @@ def _decoded(file: bytes) -> NDArray[np.uint8]:
     if image is None:
         raise ValueError("a stored picture cannot be decoded")
     return image.astype(np.uint8, copy=False)
-
-
-def _encoded(ending: str, image: NDArray[np.uint8], *options: int) -> bytes:
-    done, encoded = cv2.imencode(ending, image, options)
-    if not done:
-        raise ValueError(f"a picture of {image.shape} {image.dtype} cannot be encoded as {ending}")
-    return encoded.tobytes()

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["FULL_VIEW", "Upsampling", "region_on_grid", "saliency_on_grid", "upsample"]
+from xbench.coverage import Coverage
+
+__all__ = ["FULL_VIEW", "Upsampling", "on_host", "region_on_grid", "saliency_on_grid", "upsample"]
 
 Upsampling = Literal["bilinear", "nearest", "corners"]
 """How maps are enlarged: bilinear between the centres of cells, as everywhere unless a model says otherwise; every cell
@@ -24,6 +25,11 @@ repeated; or bilinear with the outermost cells' centres on the outermost pixels'
 
 FULL_VIEW = (0.0, 0.0, 1.0, 1.0)
 """The view of a model that sees the whole radiograph, stretched."""
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Whether looking at values of `tensor` is free: elsewhere the host would have to wait for the accelerator."""
+    return tensor.is_cpu
 
 
 def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "bilinear") -> Tensor:
@@ -70,6 +76,9 @@ def saliency_on_grid(saliency: Tensor, views: Tensor, size: tuple[int, int], mod
     the bilinear value at its place, and every other one, which the model was never shown, the least value among those.
     In the other modes it takes what upsampling to the view's share of the grid would give it.
 
+    The host never waits for an accelerator. Views belong on the CPU, even of maps that are elsewhere: then maps that
+    cover the whole radiograph are known to without a look at the accelerator. Views that are there too cost more work.
+
     Args:
         saliency: (N, h, w), any floating dtype.
         views: (N, 4) float, each (left, top, right, bottom) as fractions of the radiograph.
@@ -79,22 +88,21 @@ def saliency_on_grid(saliency: Tensor, views: Tensor, size: tuple[int, int], mod
     Returns:
         (N, H, W) float32.
     """
-    full = (views == views.new_tensor(FULL_VIEW)).all(dim=1)
-    if full.all():
-        return upsample(saliency, size, mode)
+    full = torch.stack([edges == edge for edges, edge in zip(views.unbind(1), FULL_VIEW, strict=True)]).all(dim=0)
     maps = saliency.to(torch.float32)
-    if full.any():
-        on_grid = maps.new_empty(len(maps), *size)
-        on_grid[full] = upsample(maps[full], size, mode)
-        on_grid[~full] = saliency_on_grid(maps[~full], views[~full], size, mode)
-        return on_grid
-    x, x_seen = _positions_in_view(views[:, 0], views[:, 2], size[1], mode)
-    y, y_seen = _positions_in_view(views[:, 1], views[:, 3], size[0], mode)
-    places = torch.stack([x[:, None, :].expand(-1, size[0], -1), y[:, :, None].expand(-1, -1, size[1])], dim=-1)
-    on_grid = F.grid_sample(maps[:, None], places, padding_mode="border", **_GRID_SAMPLE[mode])[:, 0]
-    seen = y_seen[:, :, None] & x_seen[:, None, :]
-    least = on_grid.masked_fill(~seen, torch.inf).amin(dim=(1, 2), keepdim=True)
-    return _keep_constant(torch.where(seen, on_grid, least), maps)
+    if on_host(views):
+        if full.all():
+            return upsample(saliency, size, mode)
+        if not full.any():
+            return _view_on_grid(maps, views.to(maps.device, non_blocking=True), size, mode)
+        if on_host(maps):
+            on_grid = maps.new_empty(len(maps), *size)
+            on_grid[full] = upsample(maps[full], size, mode)
+            on_grid[~full] = _view_on_grid(maps[~full], views[~full], size, mode)
+            return on_grid
+    # A few kilobytes: CUDA takes copies of up to 64 KB along with the command and does not wait.
+    full, views = full.to(maps.device, non_blocking=True), views.to(maps.device, non_blocking=True)
+    return torch.where(full[:, None, None], upsample(maps, size, mode), _view_on_grid(maps, views, size, mode))
 
 
 _INTERPOLATE: dict[Upsampling, dict[str, Any]] = {
@@ -111,10 +119,23 @@ _GRID_SAMPLE: dict[Upsampling, dict[str, Any]] = {
 }
 
 
+def _view_on_grid(maps: Tensor, views: Tensor, size: tuple[int, int], mode: Upsampling) -> Tensor:
+    """Maps (N, h, w) float32 of views (N, 4) that may show only a part of the radiograph, on the grid: (N, H, W)."""
+    x, x_seen = _positions_in_view(views[:, 0], views[:, 2], size[1], mode)
+    y, y_seen = _positions_in_view(views[:, 1], views[:, 3], size[0], mode)
+    places = torch.stack([x[:, None, :].expand(-1, size[0], -1), y[:, :, None].expand(-1, -1, size[1])], dim=-1)
+    on_grid = F.grid_sample(maps[:, None], places, padding_mode="border", **_GRID_SAMPLE[mode])[:, 0]
+    seen = y_seen[:, :, None] & x_seen[:, None, :]
+    least = on_grid.masked_fill(~seen, torch.inf).amin(dim=(1, 2), keepdim=True)
+    return _keep_constant(torch.where(seen, on_grid, least), maps)
+
+
 def _keep_constant(on_grid: Tensor, maps: Tensor) -> Tensor:
-    """Undo, in place, the rounding noise that interpolation makes of a constant map and min-max would blow up."""
+    """Undo, possibly in place, the rounding noise that interpolation makes of a constant map and min-max blows up."""
     low = maps.amin((1, 2))
     constant = maps.amax((1, 2)) == low
+    if not on_host(maps):
+        return torch.where(constant[:, None, None], low[:, None, None], on_grid)
     on_grid[constant] = low[constant, None, None]
     return on_grid
 
@@ -147,27 +168,4 @@ def region_on_grid(region: NDArray[np.bool_], size: tuple[int, int], gamma: floa
     Returns:
         (H, W) bool, with at least one pixel set where `region` has one.
     """
-    if region.shape == size:
-        return region.copy()
-    covered = _covered_area(region, size)
-    # Divided, not multiplied: a quotient rounds to the same float64 as the decimal fraction that gamma was given as.
-    on_grid = covered / region.size >= gamma
-    if not on_grid.any() and covered.any():
-        on_grid = covered == covered.max()
-    return on_grid
-
-
-def _covered_area(region: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.int64]:
-    """Count the area of `region` (h, w) in each of H x W equal cells, in units of 1 / (H W) pixel: (H, W) int64.
-
-    The summed-area table of a mask is bilinear within a pixel, so reading it at the corners of the cells, which lie at
-    whole multiples of 1 / H and 1 / W, takes integer weights and is exact. A full cell counts h * w.
-    """
-    table = cv2.integral(region.view(np.uint8)).astype(np.int64)
-    for axis, count in enumerate(size):
-        cells = region.shape[axis]
-        whole, part = np.divmod(np.arange(count + 1) * cells, count)
-        part = part.reshape(-1, *[1] * (1 - axis))
-        upper = table.take(np.minimum(whole + 1, cells), axis)
-        table = table.take(whole, axis) * (count - part) + upper * part
-    return np.diff(np.diff(table, axis=0), axis=1)
+    return Coverage.of(region, size).at(gamma)

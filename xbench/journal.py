@@ -7,6 +7,7 @@ writing is cut off at, the records before are whole, and a torn last one is noti
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 import zlib
@@ -19,13 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.cases import PackedCase
+from xbench.cases import KeptImage
+from xbench.coverage import Coverage
 from xbench.errors import UserError
 from xbench.rows import ImageRows, PairCounts
 from xbench.scoring import BatchScores
 from xbench.types import Failure, Note
 
-__all__ = ["BatchRecord", "Journal", "difference", "read_about", "read_records"]
+__all__ = ["BatchRecord", "Journal", "Records", "difference", "read_about"]
 
 ABOUT = "about.json"
 _FRAME = struct.Struct("<4sQI")
@@ -42,16 +44,14 @@ class BatchRecord:
         scores: Its scores; None if every image failed.
         failures: Images that could not be read.
         notes: What was odd.
-        cases: Its scored pairs as pictures show them.
-        pictures: Its radiographs as JPEG files, by name of the image.
+        kept: What the run keeps of its images besides numbers, in the dataset's order.
     """
 
     batch: int
     scores: BatchScores | None
     failures: tuple[Failure, ...]
     notes: tuple[Note, ...]
-    cases: tuple[PackedCase, ...]
-    pictures: Mapping[str, bytes]
+    kept: tuple[KeptImage, ...]
 
 
 class Journal:
@@ -105,21 +105,54 @@ class Journal:
         raise UserError(f"{self._folder} holds a million attempts: delete it.")
 
 
-def read_records(folder: Path) -> dict[int, BatchRecord]:
-    """Read the finished batches of a journal, by their number. What is torn or damaged counts as not done.
+class Records:
+    """The finished batches of a journal, in the dataset's order; each is read anew when its turn comes.
+
+    What is torn or damaged counts as not done. Of a batch that was done twice the first record counts.
+
+    Args:
+        folder: The journal's folder.
 
     Raises:
         OSError: A file cannot be read.
     """
-    records: dict[int, BatchRecord] = {}
-    for path in sorted(folder.glob("*.records")):
-        with path.open("rb") as file:
-            for payload in _payloads(file):
-                record = _unpack(payload)
-                if record is None:
-                    break
-                records.setdefault(record.batch, record)
-    return dict(sorted(records.items()))
+
+    def __init__(self, folder: Path) -> None:
+        places: dict[int, tuple[Path, int]] = {}
+        for path in sorted(folder.glob("*.records")):
+            with path.open("rb") as file:
+                while (payload := _payload(file)) is not None:
+                    record = _unpack(payload)
+                    if record is None:
+                        break
+                    places.setdefault(record.batch, (path, file.tell() - _FRAME.size - len(payload)))
+        self._places = dict(sorted(places.items()))
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Numbers of the batches, ascending."""
+        return tuple(self._places)
+
+    def forget(self, count: int) -> None:
+        """Leave out the last so many batches."""
+        for batch in self.batches[len(self._places) - count :]:
+            del self._places[batch]
+
+    def __iter__(self) -> Iterator[BatchRecord]:
+        """Go through the records.
+
+        Raises:
+            OSError: A file cannot be read.
+            ValueError: It has changed since.
+        """
+        for batch, (path, start) in self._places.items():
+            with path.open("rb") as file:
+                file.seek(start)
+                payload = _payload(file)
+            record = None if payload is None else _unpack(payload)
+            if record is None or record.batch != batch:
+                raise ValueError(f"{path} has changed while it was read")
+            yield record
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:
@@ -145,20 +178,17 @@ def difference(one: Any, other: Any, place: str = "") -> str | None:
     return f"{place} is {said[1]} and was {said[0]}"
 
 
-def _payloads(file: BufferedReader) -> Iterator[bytes]:
-    size = os.fstat(file.fileno()).st_size
-    while True:
-        frame = file.read(_FRAME.size)
-        if len(frame) < _FRAME.size:
-            return
-        magic, length, checksum = _FRAME.unpack(frame)
-        # A damaged length must not ask for memory without bound.
-        if magic != _MAGIC or length > size - file.tell():
-            return
-        payload = file.read(length)
-        if zlib.crc32(payload) != checksum:
-            return
-        yield payload
+def _payload(file: BufferedReader) -> bytes | None:
+    """Read the next record; None if there is no whole one."""
+    frame = file.read(_FRAME.size)
+    if len(frame) < _FRAME.size:
+        return None
+    magic, length, checksum = _FRAME.unpack(frame)
+    # A damaged length must not ask for memory without bound.
+    if magic != _MAGIC or length > os.fstat(file.fileno()).st_size - file.tell():
+        return None
+    payload = file.read(length)
+    return payload if zlib.crc32(payload) == checksum else None
 
 
 def _pack(record: BatchRecord) -> bytes:
@@ -179,8 +209,6 @@ def _pack(record: BatchRecord) -> bytes:
         "batch": record.batch,
         "failures": [asdict(failure) for failure in record.failures],
         "notes": record.notes,
-        "cases": [],
-        "pictures": {},
         "scores": None,
     }
     if record.scores is not None:
@@ -189,12 +217,22 @@ def _pack(record: BatchRecord) -> bytes:
             "pairs": table(record.scores.pairs),
             "constant": record.scores.constant,
         }
-    for case in record.cases:
-        header["cases"].append({**asdict(case), "saliency": len(case.saliency), "region": len(case.region)})
-        blobs += [case.saliency, case.region]
-    for image_id, picture in record.pictures.items():
-        header["pictures"][image_id] = len(picture)
-        blobs.append(picture)
+    header["kept"] = [
+        {
+            "index": image.index,
+            "image_id": image.image_id,
+            "image_sha256": image.image_sha256,
+            "view": image.view,
+            "saliency": array(image.saliency),
+            "regions": [
+                [column, coverage.shape, array(coverage.whole), array(coverage.partial), array(coverage.share)]
+                for column, coverage in image.regions.items()
+            ],
+            "scored": image.scored,
+            "picture": None if image.picture is None else array(np.frombuffer(image.picture, np.uint8)),
+        }
+        for image in record.kept
+    ]
     text = json.dumps(header).encode()
     return b"".join((_LENGTH.pack(len(text)), text, *blobs))
 
@@ -206,19 +244,16 @@ def _unpack(payload: bytes) -> BatchRecord | None:
         header = json.loads(payload[_LENGTH.size : _LENGTH.size + length])
         position = _LENGTH.size + length
 
-        def blob(size: int) -> bytes:
-            nonlocal position
-            if size < 0 or position + size > len(payload):
-                raise ValueError("beyond the end")
-            position += size
-            return payload[position - size : position]
-
         def array(about: Mapping[str, Any]) -> NDArray[Any]:
+            nonlocal position
             dtype, shape = np.dtype(about["dtype"]), tuple(map(int, about["shape"]))
             if dtype.hasobject or any(side < 0 for side in shape):
                 raise ValueError("no array of numbers")
-            count = int(np.prod(shape, dtype=np.int64))
-            return np.frombuffer(blob(count * dtype.itemsize), dtype).reshape(shape).copy()
+            start, count = position, math.prod(shape)
+            position += count * dtype.itemsize
+            if position > len(payload):
+                raise ValueError("beyond the end")
+            return np.frombuffer(payload, dtype, count, start).reshape(shape).copy()
 
         def table(values: Mapping[str, Any]) -> dict[str, Any]:
             return {name: array(value) if isinstance(value, dict) else value for name, value in values.items()}
@@ -230,19 +265,32 @@ def _unpack(payload: bytes) -> BatchRecord | None:
                 PairCounts(**table(header["scores"]["pairs"])),
                 tuple((int(index), str(name), int(column)) for index, name, column in header["scores"]["constant"]),
             )
-        cases = []
-        for case in header["cases"]:
-            left, top, right, bottom = map(float, case["view"])
-            height, width = map(int, case["shape"])
-            stored = {"saliency": blob(case["saliency"]), "region": blob(case["region"])}
-            cases.append(PackedCase(**case | stored | {"view": (left, top, right, bottom), "shape": (height, width)}))
+        kept = []
+        for image in header["kept"]:
+            left, top, right, bottom = map(float, image["view"])
+            kept.append(
+                KeptImage(
+                    index=int(image["index"]),
+                    image_id=str(image["image_id"]),
+                    image_sha256=str(image["image_sha256"]),
+                    view=(left, top, right, bottom),
+                    saliency=array(image["saliency"]),
+                    regions={
+                        int(column): Coverage.checked(
+                            (int(height), int(width)), array(whole), array(part), array(share)
+                        )
+                        for column, (height, width), whole, part, share in image["regions"]
+                    },
+                    scored=tuple(map(int, image["scored"])),
+                    picture=None if image["picture"] is None else array(image["picture"]).tobytes(),
+                )
+            )
         return BatchRecord(
             batch=int(header["batch"]),
             scores=scores,
             failures=tuple(Failure(**failure) for failure in header["failures"]),
             notes=tuple(Note(*map(str, note)) for note in header["notes"]),
-            cases=tuple(cases),
-            pictures={str(image_id): blob(size) for image_id, size in header["pictures"].items()},
+            kept=tuple(kept),
         )
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, struct.error):
         return None

@@ -57,6 +57,14 @@ class Preprocessing:
         """The albumentations pipeline."""
         return self._geometry
 
+    def description(self) -> dict[str, Any]:
+        """Return what is done to an image, in plain values for results."""
+        return {
+            "geometry": [repr(transform) for transform in self._geometry.transforms],
+            "mean": [round(value, 6) for value in self._mean.flatten().tolist()],
+            "std": [round(value, 6) for value in self._std.flatten().tolist()],
+        }
+
     def __call__(self, image: NDArray[np.uint8]) -> tuple[Tensor, View]:
         """Make a model input: `pixels`, then `normalise`."""
         pixels, view = self.pixels(image)

@@ -20,7 +20,7 @@ from xbench.data.base import ChestXrayDataModule
 from xbench.models.base import SaliencyModel, file_sha256
 from xbench.sources import source_sha256
 
-__all__ = ["collect_provenance", "numbers_depend_on", "versions"]
+__all__ = ["collect_provenance", "numbers_depend_on", "outputs_depend_on", "versions"]
 
 _PACKAGES = (
     "torch",
@@ -70,6 +70,7 @@ def collect_provenance(
         "checkpoint_sha256": details.pop("checkpoint_sha256", None),
         "annotation_sha256": {path.name: file_sha256(path) for path in data.annotation_files()},
         "prompts": details.pop("prompts", None),
+        "preprocessing": model.preprocessing.description(),
         "model": {
             "class": f"{type(model).__module__}.{type(model).__qualname__}",
             "saliency_upsample": model.saliency_upsample,
@@ -102,7 +103,7 @@ def numbers_depend_on(model: SaliencyModel, data: ChestXrayDataModule, config: M
     trainer = config.get("trainer") or {}
     settings = {
         "model": _without(config.get("model"), ()),
-        "data": _without(config.get("data"), ("num_workers", "cache")),
+        "data": _without(config.get("data"), ("num_workers", "cache", "timeout")),
         "callbacks": [_without(callback, ()) for callback in trainer.get("callbacks") or []],
         "trainer": {name: trainer.get(name) for name in ("precision", "accelerator", "deterministic", "benchmark")},
         "seed": config.get("seed_everything"),
@@ -119,6 +120,11 @@ def numbers_depend_on(model: SaliencyModel, data: ChestXrayDataModule, config: M
         "versions": versions(),
         "source_sha256": source_sha256(type(model), type(data)),
     }
+
+
+def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a run's provenance that its logits and maps depend on besides the images."""
+    return {key: provenance[key] for key in ("model", "checkpoint_sha256", "prompts", "preprocessing", "precision")}
 
 
 def versions() -> dict[str, str]:

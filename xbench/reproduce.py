@@ -26,6 +26,7 @@ _CAUSES = (
     ("annotation_sha256", "the annotation files"),
     ("checkpoint_sha256", "the checkpoint"),
     ("prompts", "the prompts"),
+    ("preprocessing", "the preprocessing"),
     ("model", "the model's settings"),
     ("data", "the data's settings"),
     ("evaluation", "the rules of scoring"),
@@ -35,6 +36,7 @@ _CAUSES = (
     ("source_sha256", "the code of xbench or of a class of your own"),
     ("git_commit", "the commit of xbench"),
     ("versions", "the versions of packages"),
+    ("rescored", "the stored run was scored again, perhaps on some images only"),
 )
 
 
@@ -83,7 +85,8 @@ def reproduce(arguments: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, help="keep the new run there; otherwise it is deleted after comparison")
     given, options = parser.parse_known_args(arguments)
     stored = _read(given.run.expanduser())
-    console = Console(highlight=False)
+    # Names of findings may look like markup.
+    console = Console(highlight=False, markup=False)
     with tempfile.TemporaryDirectory(prefix="xbench-reproduce-") as temporary:
         folder = (given.out or Path(temporary)).expanduser().absolute()
         again = _read(_run(given.run.expanduser() / "config.yaml", folder, options))

@@ -14,6 +14,7 @@ from xbench.geometry import Upsampling, saliency_on_grid
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.metrics.sweep import PixelCounts
 from xbench.rows import ImageRows, PairCounts
+from xbench.stopwatch import Stopwatch
 from xbench.types import Batch, ModelOutput
 
 __all__ = ["BatchScores", "restore_metrics", "score_batch"]
@@ -45,6 +46,7 @@ def score_batch(
     pointing_game: PointingGame,
     sweep: ThresholdSweep,
     image_by_image: bool = False,
+    stopwatch: Stopwatch | None = None,
 ) -> BatchScores:
     """Score a batch, and update the metrics with it.
 
@@ -55,46 +57,66 @@ def score_batch(
         pointing_game: Gets the scored pairs.
         sweep: Likewise; its number of thresholds is odd, so that 0.5 is one of them.
         image_by_image: Keep images apart, which may differ in size.
+        stopwatch: Counts bringing maps to the grid as `saliency`, the time before as `metrics`.
     """
-    views = torch.tensor(batch.views, dtype=torch.float32, device=output.saliency.device)
-    shape = tuple(batch.labels.shape)
-    hit, dice, iou, peak_x, peak_y = (np.full(shape, np.nan) for _ in range(5))
+    stopwatch = stopwatch or Stopwatch()
+    device = output.saliency.device
+    # On the host, where a look at the values costs no waiting.
+    views = torch.tensor(batch.views, dtype=torch.float32)
+    scored: list[_Scored] = []
+    for rows, columns, regions in _pairs(batch, image_by_image):
+        image, finding = (torch.from_numpy(place).to(device, non_blocking=True) for place in (rows, columns))
+        raw = output.saliency[image, finding]
+        stopwatch.lap("metrics")
+        on_grid = saliency_on_grid(raw, views[rows], (regions.shape[1], regions.shape[2]), upsampling)
+        stopwatch.lap("saliency")
+        pointing_game.update_pairs(on_grid, regions, finding)
+        sweep.update_pairs(on_grid, regions, finding)
+        scored.append(
+            _Scored(
+                rows,
+                columns,
+                regions[0].numel(),
+                constant=raw.amin((1, 2)) == raw.amax((1, 2)),
+                hit=pointing_game.pairs.hit,
+                counts=sweep.pairs.counts,
+                fixed=torch.stack([sweep.pairs.dice, sweep.pairs.iou])[..., sweep.thresholds // 2],
+                peak=_centres(on_grid == on_grid.amax((1, 2), keepdim=True)),
+            )
+        )
+    drawn = [regions for regions in batch.regions if len(regions)]
+    areas = [regions.count_nonzero((1, 2)).double() / regions[0].numel() for regions in drawn]
+    centres = [_centres(regions) for regions in drawn]
+
+    # An accelerator is waited for from here on, once.
+    has_region = batch.has_region.cpu().numpy()
+    shape = has_region.shape
+    area, region_x, region_y, hit, dice, iou, peak_x, peak_y = (np.full(shape, np.nan) for _ in range(8))
+    if drawn:
+        area[has_region] = torch.cat(areas).cpu().numpy()
+        region_x[has_region], region_y[has_region] = torch.cat(centres, dim=1).cpu().numpy()
     counts: list[PairCounts] = []
     constant: list[tuple[int, str, int]] = []
     index = batch.index.cpu().numpy()
-    for image, finding, regions in _pairs(batch, image_by_image):
-        raw = output.saliency[image, finding]
-        rows, columns = image.cpu().numpy(), finding.cpu().numpy()
-        place = (rows, columns)
-        flat = raw.flatten(1)
-        for pair in (flat.amin(1) == flat.amax(1)).nonzero()[:, 0].tolist():
-            constant.append((int(index[rows[pair]]), batch.image_ids[rows[pair]], int(columns[pair])))
-        on_grid = saliency_on_grid(raw, views[image], (regions.shape[1], regions.shape[2]), upsampling)
-        pointing_game.update_pairs(on_grid, regions, finding)
-        sweep.update_pairs(on_grid, regions, finding)
-        hit[place] = pointing_game.pairs.hit.cpu().numpy()
-        dice[place] = sweep.pairs.dice[:, sweep.thresholds // 2].cpu().numpy()
-        iou[place] = sweep.pairs.iou[:, sweep.thresholds // 2].cpu().numpy()
-        peak_x[place], peak_y[place] = _centres(on_grid == on_grid.amax((1, 2), keepdim=True))
-        pixels = sweep.pairs.counts
+    for part in scored:
+        place = part.rows, part.columns
+        hit[place] = part.hit.cpu().numpy()
+        dice[place], iou[place] = part.fixed.cpu().numpy()
+        peak_x[place], peak_y[place] = part.peak.cpu().numpy()
+        for pair in part.constant.nonzero()[:, 0].tolist():
+            row, column = int(part.rows[pair]), int(part.columns[pair])
+            constant.append((int(index[row]), batch.image_ids[row], column))
         counts.append(
             PairCounts(
-                index=index[rows],
-                column=columns,
-                image_ids=[batch.image_ids[row] for row in rows.tolist()],
-                grid=np.full(len(rows), regions[0].numel(), dtype=np.int64),
-                region=pixels.region.cpu().numpy(),
-                mask=pixels.mask.cpu().numpy().astype(np.int32),
-                overlap=pixels.overlap.cpu().numpy().astype(np.int32),
+                index=index[part.rows],
+                column=part.columns,
+                image_ids=[batch.image_ids[row] for row in part.rows.tolist()],
+                grid=np.full(len(part.rows), part.grid, dtype=np.int64),
+                region=part.counts.region.cpu().numpy(),
+                mask=part.counts.mask.cpu().numpy().astype(np.int32),
+                overlap=part.counts.overlap.cpu().numpy().astype(np.int32),
             )
         )
-    has_region = batch.has_region.cpu().numpy()
-    area, region_x, region_y = (np.full(shape, np.nan) for _ in range(3))
-    each = [region for regions in batch.regions for region in regions]
-    area[has_region] = [region.count_nonzero().item() / region.numel() for region in each]
-    if each:
-        centres = [_centres(region[None]) for region in each]
-        region_x[has_region], region_y[has_region] = np.concatenate(centres, axis=1)
     images = ImageRows(
         index=index,
         image_ids=batch.image_ids,
@@ -129,7 +151,32 @@ def restore_metrics(scores: BatchScores, pointing_game: PointingGame, sweep: Thr
     sweep.restore_pairs(classes, PixelCounts(mask, overlap, region))
 
 
-def _pairs(batch: Batch, image_by_image: bool) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+@dataclass(frozen=True)
+class _Scored:
+    """Scores of P pairs, tensors on the model's device.
+
+    Attributes:
+        rows: Place of each pair's image in the batch (P,).
+        columns: Its finding (P,).
+        grid: Pixels of the grid.
+        constant: Whether the map is the same everywhere (P,) bool.
+        hit: Pointing game (P,) float64.
+        counts: Pixels at every threshold.
+        fixed: Dice and IoU at threshold 0.5 (2, P) float64.
+        peak: Where the map is highest, x and y (2, P) float64.
+    """
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    grid: int
+    constant: Tensor
+    hit: Tensor
+    counts: PixelCounts
+    fixed: Tensor
+    peak: Tensor
+
+
+def _pairs(batch: Batch, image_by_image: bool) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Tensor]]:
     """Scored pairs, row by row, in portions that bound the memory.
 
     Args:
@@ -137,36 +184,34 @@ def _pairs(batch: Batch, image_by_image: bool) -> Iterator[tuple[Tensor, Tensor,
         image_by_image: Keep images apart, which may differ in size.
 
     Yields:
-        Place of the image in the batch (P,), finding (P,), both int64, and region (P, H, W) bool; P is at least 1.
+        Place of the image in the batch (P,), finding (P,), and region (P, H, W) bool; P is at least 1.
     """
-    scored = (batch.labels == 1) & batch.has_region
-    for rows in torch.arange(len(batch), device=scored.device).split(1 if image_by_image else len(batch)):
-        image, finding = scored[rows].nonzero(as_tuple=True)
-        regions = [
-            region
-            for row in rows.tolist()
-            for region, wanted in zip(batch.regions[row], scored[row, batch.has_region[row]].tolist(), strict=True)
-            if wanted
-        ]
-        step = max(1, _PIXELS_AT_A_TIME // regions[0].numel()) if regions else 1
-        for start in range(0, len(regions), step):
-            part = slice(start, start + step)
-            yield rows[image[part]], finding[part], torch.stack(regions[part])
+    scored = batch.scored
+    groups = [scored[scored[:, 0] == row] for row in range(len(batch))] if image_by_image else [scored]
+    for pairs in groups:
+        if not len(pairs):
+            continue
+        row, _, place = pairs[0]
+        step = max(1, _PIXELS_AT_A_TIME // batch.regions[row][place].numel())
+        for start in range(0, len(pairs), step):
+            rows, columns, places = pairs[start : start + step].T.copy()
+            regions = torch.stack([batch.regions[row][place] for row, place in zip(rows, places, strict=True)])
+            yield rows, columns, regions
 
 
-def _centres(masks: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Centres of mass of masks (N, H, W) bool, none empty: x and y (N,), 0 at the first edge and 1 at the last.
+def _centres(masks: Tensor) -> Tensor:
+    """Centres of mass of masks (N, H, W) bool, none empty: x and y (2, N) float64, 0 at the first edge, 1 at the last.
 
     Sums of whole numbers, so that the order of adding does not matter.
     """
-    total = masks.sum((1, 2))
+    # PyTorch adds up bool several times slower; a line of pixels is counted exactly in float32.
+    pixels = masks.to(torch.float32)
     places = []
     for axis in (2, 1):
-        size = masks.shape[axis]
-        marginal = masks.sum(3 - axis)
-        moment = (marginal * torch.arange(size, device=masks.device)).sum(1)
-        places.append(((moment.double() / total + 0.5) / size).cpu().numpy())
-    return places[0], places[1]
+        marginal = pixels.sum(3 - axis).double()
+        middles = torch.arange(masks.shape[axis], device=masks.device, dtype=torch.float64)
+        places.append(((marginal * middles).sum(1) / marginal.sum(1) + 0.5) / masks.shape[axis])
+    return torch.stack(places)
 
 
 def _no_pairs(thresholds: int) -> PairCounts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Batch", "Failure", "ModelOutput", "Note", "Sample", "View"]
+from xbench.coverage import Coverage
+
+__all__ = ["Batch", "Failure", "ModelOutput", "Note", "Sample", "View", "scored_pairs"]
 
 View = tuple[float, float, float, float]
 """Part of a radiograph that a model input shows: left, top, right, bottom as fractions of its width and height.
@@ -47,11 +50,14 @@ class Sample:
         labels: (C,) int8: 1 present, 0 absent, -1 unknown.
         regions: Annotated regions on the evaluation grid (K, H, W), bool: those of the K findings that have one, in
             the order of the findings.
+        coverage: Which share of each grid pixel these K regions cover, for other gammas than the run's.
         has_region: (C,) bool: whether the finding has an annotated region; K of them do.
         reader_agreement: Mean Dice and IoU between the regions of any two readers who drew the finding (C, 2),
             float64; NaN unless there are several.
+        image_sha256: Digest of the model input, before mean and standard deviation.
         patient_id: Whose image it is; None where the dataset does not say.
         notes: What is odd about it.
+        seconds: How long it took to make.
     """
 
     index: int
@@ -61,10 +67,13 @@ class Sample:
     display: Tensor
     labels: Tensor
     regions: Tensor
+    coverage: tuple[Coverage, ...]
     has_region: Tensor
     reader_agreement: Tensor
+    image_sha256: str
     patient_id: str | None = None
     notes: tuple[Note, ...] = ()
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -82,9 +91,11 @@ class Batch:
 
     Tensors are those of `Sample` with a leading batch dimension; `index` is (B,) int64. What lies on the evaluation
     grid, `display` (H, W) and `regions` (K, H, W), comes as one tensor per image, because on the native grid images
-    differ in size. `reader_agreement` is (B, C, 2), no tensor, so that no precision plug-in rounds it with the images.
-    When every image of the batch failed, B is 0, the lists are empty, and so are the tensors, without the other
-    dimensions.
+    differ in size. `scored` names the pairs that grounding is scored on, present with a region, on the host, so that
+    choosing them does not wait for an accelerator: place of the image in the batch, finding, and which of the image's
+    regions it is (P, 3) int64. `reader_agreement` is (B, C, 2), no tensor, so that no precision plug-in rounds it with
+    the images. `seconds` is the sum over the images, spent in the process that loaded them. When every image of the
+    batch failed, B is 0, the lists are empty, and so are the tensors, without the other dimensions.
     """
 
     index: Tensor
@@ -94,11 +105,15 @@ class Batch:
     display: list[Tensor]
     labels: Tensor
     regions: list[Tensor]
+    coverage: list[tuple[Coverage, ...]]
     has_region: Tensor
+    scored: NDArray[np.int64]
     reader_agreement: NDArray[np.float64]
+    image_sha256: list[str]
     patient_ids: list[str | None]
     notes: list[Note]
     failures: list[Failure]
+    seconds: float = 0.0
 
     def __len__(self) -> int:
         """Return the number of images that could be read."""
@@ -120,11 +135,17 @@ class Batch:
             display=[image[0] for image in _neighbours([sample.display[None] for sample in samples])],
             labels=stack([sample.labels for sample in samples]),
             regions=_neighbours([sample.regions for sample in samples]),
+            coverage=[sample.coverage for sample in samples],
             has_region=stack([sample.has_region for sample in samples]),
+            scored=scored_pairs(
+                [sample.labels.numpy() for sample in samples], [sample.has_region.numpy() for sample in samples]
+            ),
             reader_agreement=np.array([sample.reader_agreement.numpy() for sample in samples]),
+            image_sha256=[sample.image_sha256 for sample in samples],
             patient_ids=[sample.patient_id for sample in samples],
             notes=[note for sample in samples for note in sample.notes],
             failures=[item for item in items if isinstance(item, Failure)],
+            seconds=sum(sample.seconds for sample in samples),
         )
 
     def pin_memory(self) -> Batch:
@@ -152,6 +173,22 @@ class ModelOutput:
     logits: Tensor
     probabilities: Tensor
     saliency: Tensor
+
+
+def scored_pairs(labels: Iterable[NDArray[np.int8]], has_region: Iterable[NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """Return the pairs that grounding is scored on, as `Batch.scored` names them.
+
+    Args:
+        labels: Of B images (C,) each.
+        has_region: Likewise.
+    """
+    pairs = [
+        (row, column, place)
+        for row, (present, drawn) in enumerate(zip(labels, has_region, strict=True))
+        for place, column in enumerate(drawn.nonzero()[0].tolist())
+        if present[column] == 1
+    ]
+    return np.array(pairs, np.int64).reshape(-1, 3)
 
 
 def _neighbours(tensors: list[Tensor]) -> list[Tensor]:

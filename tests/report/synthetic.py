@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from xbench.cases import Case, PackedCase, write_cases
+from xbench.cases import KeptImage, jpeg, write_kept
+from xbench.coverage import Coverage
 from xbench.results import (
     FindingClassification,
     FindingCounts,
@@ -57,7 +58,9 @@ def write_run(
     patient_ids = [f"patient-{image // 2:03d}" if patients else None for image in range(images)]
     logits = draw.normal(size=shape) + recognition * (labels == 1)
     nan = {name: np.full(shape, np.nan) for name in _FLOATS}
-    packed, pictures, counts = [], {}, []
+    maps = np.zeros((images, len(findings), CELLS, CELLS), np.float32)
+    counts = []
+    regions: dict[int, dict[int, Coverage]] = {image: {} for image in range(images)}
     for (image, column), (top, left, bottom, right) in sorted(corners.items()):
         region = np.zeros((GRID, GRID), bool)
         region[top:bottom, left:right] = True
@@ -84,11 +87,8 @@ def write_run(
         for what, mask in (("region", region), ("peak", tied)):
             ys, xs = mask.nonzero()
             nan[f"{what}_y"][place], nan[f"{what}_x"][place] = (ys.mean() + 0.5) / GRID, (xs.mean() + 0.5) / GRID
-        film = (40 + 120 * np.hypot(*np.mgrid[-1 : 1 : GRID * 1j, -1 : 1 : GRID * 1j])).astype(np.uint8)
-        case = Case(image, ids[image], findings[column], raw.astype(np.float32), (0.0, 0.0, 1.0, 1.0), region, film)
-        done, picture = PackedCase.pack(column, case)
-        packed.append(done)
-        pictures[ids[image]] = picture
+        maps[place] = raw
+        regions[image][column] = Coverage.of(region, (GRID, GRID))
     probabilities = 1 / (1 + np.exp(-logits))
     table = ImageRows(np.arange(images), ids, patient_ids, labels, has_region, logits, probabilities, **nan)
     index, column, region_pixels, mask, overlap = (np.array(values) for values in zip(*counts, strict=True))
@@ -106,7 +106,15 @@ def write_run(
     write_per_image(folder / PER_IMAGE, table, findings)
     write_pair_counts(folder / CURVES, pair_counts, findings)
     if with_cases:
-        write_cases(folder, packed, pictures)
+        film = (40 + 120 * np.hypot(*np.mgrid[-1 : 1 : GRID * 1j, -1 : 1 : GRID * 1j])).astype(np.uint8)
+        kept = [
+            KeptImage(
+                *(image, ids[image], f"{image:064x}", (0.0, 0.0, 1.0, 1.0), maps[image], mine, tuple(mine)),
+                picture=jpeg(film) if mine else None,
+            )
+            for image, mine in regions.items()
+        ]
+        write_kept(folder, findings, 0.5, {}, kept)
     results = results_of(model, dataset, findings, table, pair_counts, model_settings)
     write_per_class(folder / "per_class.csv", results)
     (folder / "config.yaml").write_text("# synthetic\n")

@@ -22,7 +22,7 @@ from xbench.data import ChestXrayDataModule, Radiograph, Record
 from xbench.geometry import upsample
 from xbench.models.base import VLM, SaliencyModel
 from xbench.phantom import FINDINGS, Phantom, draw_phantom
-from xbench.types import Batch, ModelOutput
+from xbench.types import Batch, ModelOutput, scored_pairs
 
 # Enough to tell rounding from dependence: batches of other sizes take other paths through matrix products.
 _ROUNDING = 1e-3
@@ -288,7 +288,8 @@ def _parts(output: ModelOutput) -> Iterator[tuple[str, Tensor]]:
 
 def _part(batch: Batch, rows: Sequence[int]) -> Batch:
     """The batch of some of the images."""
-    chosen: dict[str, Any] = {"notes": [], "failures": []}
+    labels, has_region = ([*part[list(rows)].cpu().numpy()] for part in (batch.labels, batch.has_region))
+    chosen: dict[str, Any] = {"notes": [], "failures": [], "seconds": 0.0, "scored": scored_pairs(labels, has_region)}
     for field in fields(Batch):
         if field.name not in chosen:
             of_all = getattr(batch, field.name)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xbench.cache import cache_folder
+from xbench.coverage import Coverage
 from xbench.data.fingerprint import describe, digest, record_key
 from xbench.data.folder import expand
 from xbench.data.samples import PreparedImage
@@ -219,11 +220,17 @@ def pack(image: PreparedImage) -> bytes:
             "display": image.display.shape,
             "view": image.view,
             "findings": image.findings,
+            "partial": [len(coverage.partial) for coverage in image.coverage],
             "notes": image.notes,
             "reader_agreement": dict(image.reader_agreement),
         }
     ).encode()
-    parts = (header, image.pixels.tobytes(), image.display.tobytes(), np.packbits(image.regions).tobytes())
+    regions = [
+        part.tobytes()
+        for coverage in image.coverage
+        for part in (coverage.whole, coverage.partial.astype("<u4"), coverage.share.astype("<f8"))
+    ]
+    parts = (header, image.pixels.tobytes(), image.display.tobytes(), *regions)
     return b"".join((_LENGTH.pack(len(header)), *parts))
 
 
@@ -239,23 +246,38 @@ def unpack(row: bytearray) -> PreparedImage | None:
         if kind not in _PIXEL_TYPES or len(size) != 2 or min(*size, height, width) < 1:
             return None
         pixels = np.dtype(kind).itemsize * size[0] * size[1]
-        bits = len(findings) * height * width
+        partial = [int(count) for count in header["partial"]]
         start = _LENGTH.size + length
-        if len(row) != start + pixels + height * width + (bits + 7) // 8:
+        regions_start = start + pixels + height * width
+        region_bytes = (height * width + 7) // 8
+        if len(partial) != len(findings) or min(partial, default=0) < 0:
             return None
-        regions = np.unpackbits(np.frombuffer(row, np.uint8, offset=start + pixels + height * width), count=bits)
+        if len(row) != regions_start + len(findings) * region_bytes + 12 * sum(partial):
+            return None
+        coverage = []
+        for count in partial:
+            coverage.append(_unpack_coverage(row, regions_start, (height, width), count))
+            regions_start += region_bytes + 12 * count
         return PreparedImage(
             np.frombuffer(row, kind, size[0] * size[1], start).reshape(size),
             (left, top, right, bottom),
             np.frombuffer(row, np.uint8, height * width, start + pixels).reshape(height, width),
             findings,
-            regions.view(np.bool_).reshape(len(findings), height, width),
+            tuple(coverage),
             notes,
             {str(finding): (float(dice), float(iou)) for finding, (dice, iou) in agreement},
         )
     # Whatever bytes stand there, and however well their checksum fits.
     except _MALFORMED:
         return None
+
+
+def _unpack_coverage(row: bytearray, start: int, shape: tuple[int, int], partial: int) -> Coverage:
+    whole = np.frombuffer(row, np.uint8, (shape[0] * shape[1] + 7) // 8, start)
+    start += len(whole)
+    # Copied, for the parts lie at any address.
+    places = np.frombuffer(row, "<u4", partial, start).astype(np.uint32)
+    return Coverage.checked(shape, whole, places, np.frombuffer(row, "<f8", partial, start + 4 * partial).astype(float))
 
 
 class _Place(NamedTuple):

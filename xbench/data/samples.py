@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -13,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
+from xbench.coverage import Coverage
+from xbench.data.isolation import TIMEOUT, isolated
 from xbench.errors import UserError
-from xbench.geometry import region_on_grid
 from xbench.preprocessing import Preprocessing
 from xbench.types import Failure, Note, Sample, View
 
@@ -37,7 +40,7 @@ class PreparedImage:
         view: Part of the radiograph that the model input shows.
         display: The grey radiograph on the evaluation grid (H, W), uint8.
         findings: The K findings that have a region, in the order of the dataset's.
-        regions: Their regions on the evaluation grid (K, H, W), bool.
+        coverage: Which share of each pixel of the evaluation grid their regions cover, K of them.
         notes: What was odd about the image or its annotations.
         reader_agreement: Mean Dice and IoU between readers, by finding, where several drew it.
     """
@@ -46,13 +49,19 @@ class PreparedImage:
     view: View
     display: NDArray[np.uint8]
     findings: tuple[str, ...]
-    regions: NDArray[np.bool_]
+    coverage: tuple[Coverage, ...]
     notes: tuple[str, ...] = ()
     reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
+    def sha256(self) -> str:
+        """Return the digest of the model input, by which a stored output can be told to be of the same image."""
+        found = hashlib.sha256(f"{self.pixels.dtype.str} {self.pixels.shape} {self.view} ".encode())
+        found.update(np.ascontiguousarray(self.pixels).data)
+        return found.hexdigest()
+
 
 def prepare_image(
-    radiograph: Radiograph, findings: Sequence[str], preprocessing: Preprocessing, grid: Grid, gamma: float
+    radiograph: Radiograph, findings: Sequence[str], preprocessing: Preprocessing, grid: Grid
 ) -> PreparedImage:
     """Bring a radiograph and its regions to the model's input frame and to the evaluation grid.
 
@@ -61,22 +70,18 @@ def prepare_image(
         findings: Names of the dataset's findings; regions of others are left aside.
         preprocessing: The model's.
         grid: The evaluation grid.
-        gamma: Share of a grid pixel that an annotation must cover.
     """
     image = radiograph.image
     pixels, view = preprocessing.pixels(image)
     size = (image.shape[0], image.shape[1]) if grid == "native" else grid
     drawn = tuple(f for f in findings if f in radiograph.regions and radiograph.regions[f].any())
-    regions = np.zeros((len(drawn), *size), np.bool_)
-    for position, finding in enumerate(drawn):
-        regions[position] = region_on_grid(radiograph.regions[finding], size, gamma)
     display = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
     return PreparedImage(
         pixels,
         view,
         display.astype(np.uint8, copy=False),
         drawn,
-        regions,
+        tuple(Coverage.of(radiograph.regions[finding], size) for finding in drawn),
         radiograph.notes,
         {finding: radiograph.reader_agreement[finding] for finding in drawn if finding in radiograph.reader_agreement},
     )
@@ -94,6 +99,7 @@ class Samples(Dataset[Sample | Failure]):
         grid: The evaluation grid.
         gamma: Share of a grid pixel that an annotation must cover.
         store: Prepared images, to be read instead wherever it has them.
+        timeout: Seconds that decoding an image in a worker process may take.
     """
 
     records: Sequence[Record]
@@ -103,6 +109,7 @@ class Samples(Dataset[Sample | Failure]):
     grid: Grid
     gamma: float
     store: PreparedStore | None = None
+    timeout: float = TIMEOUT
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -110,11 +117,13 @@ class Samples(Dataset[Sample | Failure]):
 
     def __getitem__(self, index: int) -> Sample | Failure:
         """Return a sample, or why there is none."""
+        started = time.perf_counter()
         record = self.records[index]
         try:
             prepared = self.prepare(record)
         except UserError as error:
             return Failure(index, record.image_id, str(error))
+        regions = [coverage.at(self.gamma) for coverage in prepared.coverage]
         return Sample(
             index=index,
             image_id=record.image_id,
@@ -122,13 +131,18 @@ class Samples(Dataset[Sample | Failure]):
             view=prepared.view,
             display=torch.from_numpy(prepared.display),
             labels=torch.tensor([record.labels.get(finding, -1) for finding in self.findings], dtype=torch.int8),
-            regions=torch.from_numpy(prepared.regions),
+            regions=torch.from_numpy(
+                np.stack(regions) if regions else np.zeros((0, *prepared.display.shape), np.bool_)
+            ),
+            coverage=prepared.coverage,
             has_region=torch.tensor([finding in prepared.findings for finding in self.findings]),
             reader_agreement=torch.tensor(
                 [prepared.reader_agreement.get(finding, (nan, nan)) for finding in self.findings], dtype=torch.float64
             ),
+            image_sha256=prepared.sha256(),
             patient_id=record.patient_id,
             notes=tuple(Note(text, record.image_id) for text in prepared.notes),
+            seconds=time.perf_counter() - started,
         )
 
     def prepare(self, record: Record) -> PreparedImage:
@@ -138,4 +152,7 @@ class Samples(Dataset[Sample | Failure]):
             UserError: The image or its annotation cannot be read.
         """
         stored = None if self.store is None else self.store.read(record)
-        return stored or prepare_image(self.load(record), self.findings, self.preprocessing, self.grid, self.gamma)
+        return stored or isolated(self._decode, record, self.timeout)
+
+    def _decode(self, record: Record) -> PreparedImage:
+        return prepare_image(self.load(record), self.findings, self.preprocessing, self.grid)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from xbench.cases import MAPS, PICTURES, Cases
+from xbench.cases import MAPS, PICTURES, REGIONS, Cases
 from xbench.errors import UserError
 from xbench.report.names import model_title
 from xbench.results import Results, read_results
@@ -62,7 +62,7 @@ class Run:
 
     def cases(self) -> Cases | None:
         """Return what pictures are drawn from; None if the run did not keep it."""
-        kept = (self.folder / MAPS).is_file() and (self.folder / PICTURES).is_file()
+        kept = all((self.folder / name).is_file() for name in (MAPS, REGIONS, PICTURES))
         return Cases(self.folder) if kept else None
 
 
