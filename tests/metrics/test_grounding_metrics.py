@@ -264,6 +264,7 @@ def test_states_are_small_whole_numbers_and_no_buffers() -> None:
         "dice_sum": ((4, 101), torch.int64),
         "iou_sum": ((4, 101), torch.int64),
         "count": ((4,), torch.int64),
+        "refused": ((4, 3), torch.int64),
     }
     assert not list(metric.buffers()) and not list(metric.parameters())
 

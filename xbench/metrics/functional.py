@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from xbench.geometry import upsample
+from xbench.geometry import on_host, upsample
 
 __all__ = [
     "TieRule",
@@ -17,9 +17,12 @@ __all__ = [
     "check_pairs",
     "chunk_pixels",
     "from_fixed_point",
+    "is_finite",
+    "maps_per_chunk",
     "normalise",
     "pairs_on_grid",
     "pointing_hits",
+    "stretch",
     "to_fixed_point",
 ]
 
@@ -49,16 +52,26 @@ def normalise(maps: Tensor) -> Tensor:
         <BLANKLINE>
                 [[0.0000, 0.0000, 0.0000]]])
     """
-    maps = maps.to(torch.float32)
-    low = maps.amin((-2, -1), keepdim=True)
-    span = maps.amax((-2, -1), keepdim=True) - low
-    finite = span < torch.inf  # amin and amax hand NaN on, so one look at the range covers the whole map
+    stretched, finite = stretch(maps)
     if not finite.all():
-        position = tuple((~finite[..., 0, 0]).nonzero()[0].tolist())
+        position = tuple((~finite).nonzero()[0].tolist())
         raise ValueError(
             f"the saliency map at position {position} has NaN or infinite values, or a range beyond float32"
         )
-    return (maps - low).div_(span.masked_fill(span == 0, 1.0))
+    return stretched
+
+
+def stretch(maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Maps (..., H, W) normalised, and whether each is finite (...): the values of one that is not mean nothing."""
+    maps = maps.to(torch.float32)
+    low = maps.amin((-2, -1), keepdim=True)
+    span = maps.amax((-2, -1), keepdim=True) - low
+    return (maps - low).div_(span.masked_fill(span == 0, 1.0)), is_finite(span[..., 0, 0])
+
+
+def is_finite(span: Tensor) -> Tensor:
+    """Whether maps of this range are finite: the least and the greatest value of a map with NaN are NaN."""
+    return span < torch.inf
 
 
 def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Tensor:
@@ -137,7 +150,7 @@ def check_inputs(saliency: Tensor, regions: Tensor, valid: Tensor, num_classes: 
 
 
 def check_pair_inputs(saliency: Tensor, regions: Tensor, classes: Tensor, num_classes: int) -> None:
-    """Refusal of pairs whose shapes, dtypes or classes do not fit together.
+    """Refusal of pairs whose shapes, dtypes or classes do not fit together; classes that are on the CPU, that is.
 
     Args:
         saliency: (P, h, w) floating.
@@ -161,7 +174,7 @@ def check_pair_inputs(saliency: Tensor, regions: Tensor, classes: Tensor, num_cl
             f"classes must be an int64 tensor ({pairs},) beside this saliency, "
             f"not {tuple(classes.shape)} {classes.dtype}"
         )
-    if pairs and not (classes.amin() >= 0 and classes.amax() < num_classes):
+    if on_host(classes) and pairs and not (classes.amin() >= 0 and classes.amax() < num_classes):
         raise ValueError(f"classes must lie in 0..{num_classes - 1}, the classes that the metric was made for")
 
 
@@ -177,10 +190,12 @@ def check_pairs(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor
     Raises:
         ValueError: A chosen pair's map is not finite or its region is empty; the message names the pair.
     """
-    span = torch.cat([maps.amax((1, 2)) - maps.amin((1, 2)) for maps in _chosen(saliency, rows, classes)])
+    # As float32, in which all is computed: a range within float16 need not be a float16.
+    ends = [(maps.amax((1, 2)).float(), maps.amin((1, 2)).float()) for maps in _chosen(saliency, rows, classes)]
+    span = torch.cat([high - low for high, low in ends])
     # On bool itself PyTorch reduces 20 times slower.
     filled = torch.cat([inside.view(torch.uint8).amax((1, 2)) for inside in _chosen(regions, rows, classes)]) > 0
-    finite = span < torch.inf  # false for NaN too, which amin and amax hand on
+    finite = is_finite(span)
     fine = finite & filled
     if not fine.all():
         pair = int((~fine).nonzero()[0, 0])
@@ -201,7 +216,7 @@ def pairs_on_grid(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tens
         Maps (n, H, W) float32 and regions (n, H, W) bool; one empty chunk where N is 0.
     """
     height, width = regions.shape[-2:]
-    step = _maps_per_chunk(regions)
+    step = maps_per_chunk(regions)
     for maps, inside in zip(_chosen(saliency, rows, classes, step), _chosen(regions, rows, classes, step), strict=True):
         yield upsample(maps, (height, width)), inside
 
@@ -209,6 +224,11 @@ def pairs_on_grid(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tens
 def chunk_pixels(device: torch.device) -> int:
     """Pixels handled at a time: what stays in a CPU core's cache (measured), or enough to fill an accelerator."""
     return 4 * 224**2 if device.type == "cpu" else 2**22
+
+
+def maps_per_chunk(maps: Tensor) -> int:
+    """How many of these maps (..., H, W) are handled at a time."""
+    return max(1, chunk_pixels(maps.device) // maps.shape[-2:].numel())
 
 
 def to_fixed_point(values: Tensor) -> Tensor:
@@ -223,7 +243,7 @@ def from_fixed_point(total: Tensor, count: Tensor) -> Tensor:
 
 def _chosen(tensor: Tensor, rows: Tensor, classes: Tensor, step: int | None = None) -> Iterator[Tensor]:
     """The chosen pairs of a (B, C, h, w) tensor, or all of a (N, h, w) one, as (n, h, w) chunks, at least one."""
-    step = step or _maps_per_chunk(tensor)
+    step = step or maps_per_chunk(tensor)
     if tensor.ndim == 3:
         for chunk in tensor.split(step):
             yield chunk.contiguous()
@@ -232,7 +252,3 @@ def _chosen(tensor: Tensor, rows: Tensor, classes: Tensor, step: int | None = No
     for pairs in (rows * tensor.shape[1] + classes).split(step):
         # index_select copies whole maps where indexing goes pixel by pixel, five times as long.
         yield flat.index_select(0, pairs)
-
-
-def _maps_per_chunk(tensor: Tensor) -> int:
-    return max(1, chunk_pixels(tensor.device) // tensor.shape[-2:].numel())

@@ -8,21 +8,15 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from xbench.metrics.functional import (
-    TieRule,
-    check_pairs,
-    from_fixed_point,
-    pairs_on_grid,
-    pointing_hits,
-    to_fixed_point,
-)
-from xbench.metrics.per_class import PerClassMetric
+from xbench.metrics.dense import all_on_grid, dense_hits
+from xbench.metrics.functional import TieRule, check_pairs, from_fixed_point, pairs_on_grid, pointing_hits
+from xbench.metrics.per_class import ClassPairs, PerClassMetric
 
 __all__ = ["PointingGame", "PointingGamePairs"]
 
 
 @dataclass(frozen=True)
-class PointingGamePairs:
+class PointingGamePairs(ClassPairs):
     """Hits of the valid pairs of one batch in row-major order, or of the pairs of one `update_pairs` in theirs.
 
     Args:
@@ -31,18 +25,21 @@ class PointingGamePairs:
         hit: (N,) float64 in [0, 1]; fractions only where `ties="share"` met tied maxima.
     """
 
-    rows: Tensor
-    classes: Tensor
     hit: Tensor
 
+    def chosen(self, valid: Tensor) -> PointingGamePairs:
+        """Those of the pairs that are `valid` (N,) bool."""
+        return PointingGamePairs(self.rows[valid], self.classes[valid], self.hit[valid])
 
-class PointingGame(PerClassMetric):
+
+class PointingGame(PerClassMetric[PointingGamePairs]):
     """Mean pointing game per class.
 
     A raw map is brought to the grid of the regions bilinearly (nothing happens to maps that have that size); a pair
     hits if the map's maximum lies in the region. Tied maxima are frequent, so their rule is an option, described at
     `pointing_hits`. Pairs that are not valid are never looked at. Sums are whole multiples of 2**-40, as in
-    `ThresholdSweep`, and `pairs` likewise holds the hits of the last batch.
+    `ThresholdSweep`, and `pairs` likewise holds the hits of the last batch. What is said there of accelerators
+    holds here too.
 
     Args:
         num_classes: C, the number of findings.
@@ -61,7 +58,6 @@ class PointingGame(PerClassMetric):
     """
 
     hit_sum: Tensor
-    pairs: PointingGamePairs
 
     def __init__(self, num_classes: int, ties: TieRule = "share") -> None:
         super().__init__(num_classes)
@@ -69,17 +65,6 @@ class PointingGame(PerClassMetric):
             raise ValueError(f"ties must be one of {', '.join(map(repr, get_args(TieRule)))}, not {ties!r}")
         self.ties: TieRule = ties
         self.add_state("hit_sum", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
-        self.pairs = self._no_pairs()
-
-    def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
-        check_pairs(saliency, regions, rows, classes)
-        chunks = pairs_on_grid(saliency, regions, rows, classes)
-        hit = torch.cat([pointing_hits(maps, inside, self.ties) for maps, inside in chunks])
-        self._add_hits(rows, classes, hit)
-
-    def _add_hits(self, rows: Tensor, classes: Tensor, hit: Tensor) -> None:
-        self.pairs = PointingGamePairs(rows, classes, hit)
-        self.hit_sum.index_add_(0, classes, to_fixed_point(hit))
 
     def restore_pairs(self, classes: Tensor, hit: Tensor) -> None:
         """Adds pairs that were scored before, to the bit as `update_pairs` would with their maps.
@@ -91,8 +76,7 @@ class PointingGame(PerClassMetric):
         self._wrap_update(self._restore_pairs)(classes.to(self.device), hit.to(self.device))
 
     def _restore_pairs(self, classes: Tensor, hit: Tensor) -> None:
-        self._add_hits(torch.arange(len(classes), device=classes.device), classes, hit)
-        self.count += torch.bincount(classes, minlength=self.num_classes)
+        self._add_pairs(PointingGamePairs(torch.arange(len(classes), device=classes.device), classes, hit))
 
     def compute(self) -> dict[str, Tensor]:
         """Means over the valid pairs.
@@ -100,15 +84,32 @@ class PointingGame(PerClassMetric):
         Returns:
             `pointing_game` (C,) float64, NaN for a class without valid pairs; `count` (C,) int64, the number of
             valid pairs.
+
+        Raises:
+            ValueError: A pair that was handed over on an accelerator has no score.
         """
+        self._check_refused()
         return {"pointing_game": from_fixed_point(self.hit_sum, self.count), "count": self.count.clone()}
 
-    def reset(self) -> None:
-        """Forgets everything, the last batch's pairs included."""
-        super().reset()
-        self.pairs = self._no_pairs()
+    def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
+        check_pairs(saliency, regions, rows, classes)
+        chunks = pairs_on_grid(saliency, regions, rows, classes)
+        hit = torch.cat([pointing_hits(maps, inside, self.ties) for maps, inside in chunks])
+        self._add_pairs(PointingGamePairs(rows, classes, hit))
 
-    @staticmethod
-    def _no_pairs() -> PointingGamePairs:
+    def _score_all(
+        self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor
+    ) -> tuple[PointingGamePairs, Tensor]:
+        parts = [
+            (dense_hits(maps, inside, self.ties), finite & maps.amax((1, 2)).isfinite(), inside.flatten(1).any(1))
+            for maps, inside, finite in all_on_grid(saliency, regions)
+        ]
+        hit, finite, filled = (torch.cat(part) for part in zip(*parts, strict=True))
+        return PointingGamePairs(rows, classes, hit), torch.column_stack([finite, filled])
+
+    def _sums(self, pairs: PointingGamePairs) -> dict[str, Tensor]:
+        return {"hit_sum": pairs.hit}
+
+    def _no_pairs(self) -> PointingGamePairs:
         index = torch.zeros(0, dtype=torch.int64)
         return PointingGamePairs(index, index, torch.zeros(0, dtype=torch.float64))

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from xbench.metrics.functional import check_pairs, chunk_pixels, normalise, pairs_on_grid
+from xbench.geometry import on_host
+from xbench.metrics.dense import all_on_grid, in_any_order
+from xbench.metrics.functional import check_pairs, chunk_pixels, normalise, pairs_on_grid, stretch
 
-__all__ = ["MAX_THRESHOLDS", "PixelCounts", "check_thresholds", "count_pixels", "sweep_pairs", "threshold_values"]
+__all__ = [
+    "MAX_THRESHOLDS",
+    "PixelCounts",
+    "check_thresholds",
+    "count_pixels",
+    "sweep_all",
+    "sweep_pairs",
+    "threshold_values",
+]
 
 MAX_THRESHOLDS = 100_001
+
+_CACHED = 2 * 224**2
+"""Pixels counted at a time on a CPU (measured): several arrays of them must stay in the cache of a core."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,7 @@ def threshold_values(thresholds: int = 101, device: torch.device | str = "cpu") 
 
     Args:
         thresholds: T, at least 2.
-        device: Where the result is wanted; it is computed on the CPU in any case.
+        device: Where the result is wanted.
 
     Raises:
         ValueError: `thresholds` is out of range.
@@ -54,7 +68,9 @@ def threshold_values(thresholds: int = 101, device: torch.device | str = "cpu") 
         tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000])
     """
     check_thresholds(thresholds)
-    return (torch.arange(thresholds, dtype=torch.float64) / (thresholds - 1)).to(torch.float32).to(device)
+    # On the device itself, for copying there makes the host wait. CUDA's quotient may be an ulp of float64 off, which
+    # does not matter: k / n with n up to 2**17 keeps more than 2**-42 of itself from the middle between two float32.
+    return (torch.arange(thresholds, dtype=torch.float64, device=device) / (thresholds - 1)).to(torch.float32)
 
 
 def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelCounts:
@@ -107,6 +123,27 @@ def sweep_pairs(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor
     return _reached(torch.cat([_histograms(normalise(maps), inside, values) for maps, inside in chunks]))
 
 
+@torch.no_grad()
+def sweep_all(saliency: Tensor, regions: Tensor, thresholds: int) -> tuple[PixelCounts, Tensor]:
+    """Counts for all pairs as `sweep_pairs` has them, without a look at their values: for accelerators.
+
+    Args:
+        saliency: (P, h, w) floating, raw values.
+        regions: (P, H, W) bool.
+        thresholds: T.
+
+    Returns:
+        Counts of P pairs, and whether each map is finite (P,) bool; the counts of one that is not mean nothing.
+    """
+    values = threshold_values(thresholds, saliency.device)
+    histograms, finite = [], []
+    for maps, inside, raw_is_finite in all_on_grid(saliency, regions):
+        stretched, is_stretched = stretch(maps)
+        histograms.append(_histograms(stretched, inside, values))
+        finite.append(raw_is_finite & is_stretched)
+    return _reached(torch.cat(histograms)), torch.cat(finite)
+
+
 def check_thresholds(thresholds: int) -> None:
     """Refusal of a number of thresholds that is no whole number from 2 to `MAX_THRESHOLDS`."""
     if not isinstance(thresholds, int) or not 2 <= thresholds <= MAX_THRESHOLDS:
@@ -115,20 +152,45 @@ def check_thresholds(thresholds: int) -> None:
 
 def _histograms(maps: Tensor, regions: Tensor, values: Tensor) -> Tensor:
     """Pixels by the highest threshold they reach, first outside the region, then inside: (N, 2 T) int64."""
+    if not on_host(maps):
+        return _scattered_histograms(maps, regions, values)
     number = len(values)
-    maps, regions = maps.flatten(1), regions.flatten(1)
-    counts = torch.zeros(len(maps), 2 * number, dtype=torch.int64, device=maps.device)
-    pixels = chunk_pixels(maps.device)
-    step = max(1, pixels // max(1, maps.shape[1]))
+    counts = torch.zeros(len(maps), 2 * number, dtype=torch.int64)
     # bincount is the fastest on the narrowest keys; floats become bytes twice as fast by way of 16 bits.
     short = torch.int16 if 2 * number <= 2**15 else torch.int32
     narrow = torch.uint8 if 2 * number <= 2**8 else short
+    # Adding bytes to bytes is twice as fast as adding bool to them.
+    for rows, piece, inside in _pieces(maps, regions.view(torch.uint8), _CACHED):
+        key = _highest_threshold(piece, values).to(short).to(narrow).add_(inside, alpha=number)
+        for count, row in zip(counts[rows], key, strict=True):
+            count += torch.bincount(row, minlength=2 * number)
+    return counts
+
+
+def _scattered_histograms(maps: Tensor, regions: Tensor, values: Tensor) -> Tensor:
+    """The same where bincount would make the host wait.
+
+    Fewer and simpler passes over the pixels than on CPUs, where a search in the thresholds costs more than they do. It
+    compares with the thresholds themselves, so no division has to be exact, which CUDA's by a number is not.
+    """
+    bins = len(values) + 1  # by the number of thresholds reached: 0 to T, whatever the value, NaN included
+    counts = torch.zeros(len(maps), 2 * bins, dtype=torch.int64, device=maps.device)
+    one = torch.ones((), dtype=torch.int64, device=maps.device)
+    for rows, piece, inside in _pieces(maps, regions, chunk_pixels(maps.device)):
+        key = torch.bucketize(piece, values, right=True).add_(inside, alpha=bins)
+        with in_any_order():
+            counts[rows].scatter_add_(1, key, one.expand_as(key))
+    return counts.unflatten(1, (2, bins))[:, :, 1:].flatten(1)
+
+
+def _pieces(maps: Tensor, regions: Tensor, pixels: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Maps and regions (N, H, W), `pixels` at a time: which maps, and some of their pixels as (n, P) each."""
+    maps, regions = maps.flatten(1), regions.flatten(1)
+    step = max(1, pixels // max(1, maps.shape[1]))
     for start in range(0, len(maps), step):
         rows = slice(start, start + step)
         for piece, inside in zip(maps[rows].split(pixels, 1), regions[rows].split(pixels, 1), strict=True):
-            key = _highest_threshold(piece, values, exact_division=piece.is_cpu).to(short).to(narrow)
-            _add_occurrences(counts[rows], key.add_(inside, alpha=number))
-    return counts
+            yield rows, piece, inside
 
 
 def _reached(histograms: Tensor) -> PixelCounts:
@@ -137,26 +199,12 @@ def _reached(histograms: Tensor) -> PixelCounts:
     return PixelCounts(outside + inside, inside, inside[:, 0])
 
 
-def _highest_threshold(maps: Tensor, values: Tensor, exact_division: bool) -> Tensor:
-    """Index of the highest threshold that each pixel reaches, as a float32 tensor like `maps`.
+def _highest_threshold(maps: Tensor, values: Tensor) -> Tensor:
+    """Index of the highest threshold that each pixel reaches, as a float32 tensor like `maps`, which is on the CPU.
 
     The rounded product is the right index or one above it, for the product errs by far less than half a step; one
-    comparison with the threshold itself settles which. CPUs divide as IEEE 754 asks, so k / n there *is* the
-    threshold; CUDA multiplies by a reciprocal, so elsewhere it is looked up.
+    comparison with the threshold itself settles which. CPUs divide as IEEE 754 asks, so k / n *is* the threshold.
     """
     steps = len(values) - 1
     index = (maps * steps).round_()
-    threshold = index / steps if exact_division else values[index.long()]
-    return index.sub_(threshold.gt_(maps))
-
-
-def _add_occurrences(counts: Tensor, key: Tensor) -> None:
-    """Adds to each row of `counts` (N, bins) how often each bin occurs in that row of the integer keys (N, P)."""
-    bins = counts.shape[1]
-    if key.is_cpu:
-        for count, row in zip(counts, key, strict=True):
-            count += torch.bincount(row, minlength=bins)
-        return
-    # bincount makes the host wait for an accelerator; adding ones does not, and whole numbers add up in any order.
-    flat = (key + bins * torch.arange(len(key), device=key.device)[:, None]).flatten()
-    counts.view(-1).scatter_add_(0, flat, torch.ones_like(flat))
+    return index.sub_((index / steps).gt_(maps))

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from xbench.metrics.functional import from_fixed_point, to_fixed_point
-from xbench.metrics.per_class import PerClassMetric
-from xbench.metrics.sweep import PixelCounts, check_thresholds, sweep_pairs, threshold_values
+from xbench.metrics.functional import from_fixed_point
+from xbench.metrics.per_class import ClassPairs, PerClassMetric
+from xbench.metrics.sweep import PixelCounts, check_thresholds, sweep_all, sweep_pairs, threshold_values
 
 __all__ = ["ThresholdSweep", "ThresholdSweepPairs"]
 
 
 @dataclass(frozen=True)
-class ThresholdSweepPairs:
+class ThresholdSweepPairs(ClassPairs):
     """Scores of the valid pairs of one batch in row-major order, or of the pairs of one `update_pairs` in theirs.
 
     Args:
@@ -26,14 +26,22 @@ class ThresholdSweepPairs:
         counts: The pixels that both follow from.
     """
 
-    rows: Tensor
-    classes: Tensor
     dice: Tensor
     iou: Tensor
     counts: PixelCounts
 
+    def chosen(self, valid: Tensor) -> ThresholdSweepPairs:
+        """Those of the pairs that are `valid` (N,) bool."""
+        counts = PixelCounts(self.counts.mask[valid], self.counts.overlap[valid], self.counts.region[valid])
+        return ThresholdSweepPairs(self.rows[valid], self.classes[valid], self.dice[valid], self.iou[valid], counts)
 
-class ThresholdSweep(PerClassMetric):
+    @classmethod
+    def of(cls, rows: Tensor, classes: Tensor, counts: PixelCounts) -> ThresholdSweepPairs:
+        """The scores that follow from pixel counts."""
+        return cls(rows, classes, counts.dice(), counts.iou(), counts)
+
+
+class ThresholdSweep(PerClassMetric[ThresholdSweepPairs]):
     """Mean Dice and IoU per class at each of T thresholds.
 
     A raw map is brought to the grid of the regions bilinearly (nothing happens to maps that have that size), stretched
@@ -44,6 +52,8 @@ class ThresholdSweep(PerClassMetric):
     changes a bit of the result, and casting the metric to half precision does not touch them.
 
     After each `update`, `pairs` holds the scores of that batch's valid pairs; `reset` empties it.
+
+    On an accelerator the host never waits, and pairs without a score are refused by `compute`: see `PerClassMetric`.
 
     Args:
         num_classes: C, the number of findings.
@@ -64,7 +74,6 @@ class ThresholdSweep(PerClassMetric):
 
     dice_sum: Tensor
     iou_sum: Tensor
-    pairs: ThresholdSweepPairs
 
     def __init__(self, num_classes: int, thresholds: int = 101) -> None:
         super().__init__(num_classes)
@@ -73,15 +82,6 @@ class ThresholdSweep(PerClassMetric):
         empty = torch.zeros(num_classes, thresholds, dtype=torch.int64)
         self.add_state("dice_sum", empty, dist_reduce_fx="sum")
         self.add_state("iou_sum", empty.clone(), dist_reduce_fx="sum")
-        self.pairs = self._no_pairs()
-
-    def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
-        self._add_counts(rows, classes, sweep_pairs(saliency, regions, rows, classes, self.thresholds))
-
-    def _add_counts(self, rows: Tensor, classes: Tensor, counts: PixelCounts) -> None:
-        self.pairs = ThresholdSweepPairs(rows, classes, counts.dice(), counts.iou(), counts)
-        self.dice_sum.index_add_(0, classes, to_fixed_point(self.pairs.dice))
-        self.iou_sum.index_add_(0, classes, to_fixed_point(self.pairs.iou))
 
     def restore_pairs(self, classes: Tensor, counts: PixelCounts) -> None:
         """Adds pairs that were counted before, to the bit as `update_pairs` would with their maps.
@@ -95,8 +95,7 @@ class ThresholdSweep(PerClassMetric):
 
     def _restore_pairs(self, classes: Tensor, mask: Tensor, overlap: Tensor, region: Tensor) -> None:
         rows = torch.arange(len(classes), device=classes.device)
-        self._add_counts(rows, classes, PixelCounts(mask, overlap, region))
-        self.count += torch.bincount(classes, minlength=self.num_classes)
+        self._add_pairs(ThresholdSweepPairs.of(rows, classes, PixelCounts(mask, overlap, region)))
 
     def compute(self) -> dict[str, Tensor]:
         """Means over the valid pairs.
@@ -104,7 +103,11 @@ class ThresholdSweep(PerClassMetric):
         Returns:
             `dice` and `iou` (C, T) float64, NaN for a class without valid pairs; `count` (C,) int64, the number of
             valid pairs; `thresholds` (T,) float32.
+
+        Raises:
+            ValueError: A pair that was handed over on an accelerator has no score.
         """
+        self._check_refused()
         return {
             "dice": from_fixed_point(self.dice_sum, self.count[:, None]),
             "iou": from_fixed_point(self.iou_sum, self.count[:, None]),
@@ -112,10 +115,18 @@ class ThresholdSweep(PerClassMetric):
             "thresholds": threshold_values(self.thresholds, self.count.device),
         }
 
-    def reset(self) -> None:
-        """Forgets everything, the last batch's pairs included."""
-        super().reset()
-        self.pairs = self._no_pairs()
+    def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
+        counts = sweep_pairs(saliency, regions, rows, classes, self.thresholds)
+        self._add_pairs(ThresholdSweepPairs.of(rows, classes, counts))
+
+    def _score_all(
+        self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor
+    ) -> tuple[ThresholdSweepPairs, Tensor]:
+        counts, finite = sweep_all(saliency, regions, self.thresholds)
+        return ThresholdSweepPairs.of(rows, classes, counts), torch.column_stack([finite, counts.region > 0])
+
+    def _sums(self, pairs: ThresholdSweepPairs) -> dict[str, Tensor]:
+        return {"dice_sum": pairs.dice, "iou_sum": pairs.iou}
 
     def _no_pairs(self) -> ThresholdSweepPairs:
         index = torch.zeros(0, dtype=torch.int64)
