@@ -4,7 +4,7 @@
 #   make lint types  ruff and mypy
 #   make format      let ruff mend what it can
 #   make docs        build the documentation into build/docs, and check its links
-#   make bench       measure speed, as ratios
+#   make bench       measure speed and memory, into BENCHMARKS.md; a quarter of an hour on an idle machine
 #   make demo-model  train the demo model again (CPU, under 20 minutes)
 # PYTHON=python3.12 chooses another Python, CONSTRAINTS=file pins versions, JOBS=n runs tests in n processes.
 
@@ -41,9 +41,7 @@ docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.installed
-	$(BIN)/python benchmarks/sweep.py
-	$(BIN)/python benchmarks/decoding.py
-	$(BIN)/python benchmarks/models.py
+	$(BIN)/python benchmarks/run.py
 
 demo-model: $(VENV)/.installed
 	$(BIN)/python scripts/train_demo_model.py --out xbench/models/weights

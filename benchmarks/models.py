@@ -9,29 +9,27 @@ included. All of them take about a quarter of an hour.
 
     python benchmarks/models.py              all of them
     python benchmarks/models.py carzero kad  these
+
+`make bench` leaves them out.
 """
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from types import SimpleNamespace
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import yaml
-from sweep import processor
+from measuring import alone, peak, processor
 from torch import Tensor
 
 # Writers of checkpoints that the tests have already.
@@ -44,8 +42,6 @@ from xbench.shipped import shipped
 
 BATCH, ROUNDS, PATIENCE = 8, 3, 30
 LAYOUTS = ("float32", "bf16", "channels_last", "both")
-
-Result = TypeVar("Result")
 
 
 @dataclass
@@ -80,13 +76,6 @@ def main() -> None:
         )
 
 
-def alone(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function in a process of its own, without the warning that weights are random, as they are meant to be."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, initializer=logging.disable, initargs=(logging.WARNING,)) as executor:
-        return executor.submit(function, *arguments).result()
-
-
 def measure(model: str, arguments: dict[str, str]) -> Costs:
     """Load a model and time it. Runs in a process of its own."""
     torch.set_num_threads(1)
@@ -102,7 +91,7 @@ def measure(model: str, arguments: dict[str, str]) -> Costs:
         queries = network.encode_prompts(network.asked())
         prompts = time.process_time() - start
         run(network, images, queries, bf16=False)
-        memory = peak()
+        memory = peak() / 1e9
         seconds = {}
         for layout in LAYOUTS:
             if layout == "channels_last":
@@ -127,13 +116,6 @@ def median(method: Callable[[], None]) -> float:
         method()
         seconds.append(time.process_time() - start)
     return float(np.median(seconds[1:]))
-
-
-def peak() -> float:
-    """Peak resident size of this process in GB."""
-    # Not from getrusage, which for a spawned process starts at what the parent had.
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e9
 
 
 if __name__ == "__main__":

@@ -27,9 +27,8 @@ from typing import Any
 import numpy as np
 import open_clip
 import torch
-from models import alone
+from measuring import alone, processor
 from safetensors.torch import save_file
-from sweep import processor
 from torch import Tensor
 
 # The weights and inputs of the golden vectors, as the tests draw them.

@@ -9,22 +9,19 @@ maxima: the least that any method must do.
 The loops and the sort are slow enough to be timed on a part of the pairs; their time is scaled to all of them. Extra
 memory is the growth of the peak resident size of a process that holds the inputs already, results included.
 
-    python benchmarks/sweep.py
+    python benchmarks/run.py sweep
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import platform
-import resource
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from figures import Figure, Measured, at_least, at_most, table
+from measuring import alone, peak, resident, take_turns
 from torch import Tensor
 
 from xbench.metrics.functional import normalise, upsample
@@ -33,6 +30,45 @@ from xbench.metrics.sweep import PixelCounts, _histograms, _reached, count_pixel
 PAIRS, SMALL, GRID = 256, 14, 224
 LOOP_PAIRS = 16
 ROUNDS = 7
+
+FIGURES = (
+    Figure(
+        "torch loop over thresholds, batch of 16 / counting",
+        target=at_least(80),
+        note="See the next ones: what makes counting slower makes this ratio smaller.",
+    ),
+    Figure(
+        "numpy loop with `count_nonzero` / counting",
+        target=at_least(8),
+        note="numpy's masks of bytes stay in the cache and are counted in vector code. A compiled kernel (about 3 L) "
+        "would gain the factor, and would have to be built for every machine.",
+    ),
+    Figure(
+        "counting at 1,001 thresholds / at 11",
+        target=at_most(1.15),
+        note="1,001 thresholds need 16-bit keys, 11 need bytes, and bincount is faster on bytes.",
+    ),
+    Figure(
+        "counting in multiples of reading once",
+        "L",
+        at_most(10),
+        note="Eager PyTorch writes each intermediate to the cache and reads it again; one fused loop (torch.compile, "
+        "about 6 L, or C, about 3 L) needs a compiler at run time.",
+    ),
+    Figure(
+        "counting from 14 x 14 maps, upsampling included",
+        "L",
+        at_most(26),
+        note="Beyond counting, `F.interpolate` and min-max pass over the pixels again. A fused kernel can do it in 5 "
+        "L, but moves counts by a pixel, because its arithmetic differs from `F.interpolate`'s.",
+    ),
+    Figure(
+        "extra memory of the sweep",
+        "MB",
+        at_most(20),
+        note="A chunk of pairs is too large; `chunk_pixels` sets its size.",
+    ),
+)
 
 
 def inputs(pairs: int = PAIRS, grid: int = GRID) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,17 +118,6 @@ def whole_batch(raw: Tensor, regions: Tensor, thresholds: int) -> None:
     torch.bincount(key.flatten(), minlength=2 * thresholds * len(maps))
 
 
-def take_turns(methods: dict[str, Callable[[], object]]) -> dict[str, np.ndarray]:
-    """Processor seconds of each method in interleaved rounds, a warm-up left out."""
-    seconds: dict[str, list[float]] = {name: [] for name in methods}
-    for _ in range(ROUNDS + 1):
-        for name, method in methods.items():
-            start = time.process_time()
-            method()
-            seconds[name].append(time.process_time() - start)
-    return {name: np.array(rounds[1:]) for name, rounds in seconds.items()}
-
-
 def on_grid(size: int) -> float:
     """Counting alone in multiples of L on another grid, with about the same number of pixels in all."""
     _, maps, regions = inputs(PAIRS * GRID**2 // size**2, size)
@@ -100,7 +125,8 @@ def on_grid(size: int) -> float:
         {
             "L": lambda: (maps.numpy().max(), regions.numpy().view(np.uint8).max()),
             "counting": lambda: count(maps, regions, 101),
-        }
+        },
+        ROUNDS,
     )
     return float(np.median(seconds["counting"] / seconds["L"]))
 
@@ -127,30 +153,11 @@ def extra_memory() -> dict[str, float]:
     return growth
 
 
-def peak() -> int:
-    """Most bytes of this process in memory so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def resident() -> int:
-    """Bytes of this process in memory now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
-
-
-def processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    names = [line for line in cpuinfo.read_text().splitlines() if "model name" in line] if cpuinfo.exists() else []
-    return names[0].split(":")[1].strip() if names else platform.processor()
-
-
-def main() -> None:
+def measure(quick: bool = False) -> Measured:
     torch.set_num_threads(1)
-    print(f"{processor()}, {torch.backends.cpu.get_cpu_capability()}, one thread; torch {torch.__version__}")
-    print(f"{PAIRS} pairs, {GRID} x {GRID}, 101 thresholds unless said; medians of {ROUNDS} interleaved rounds\n")
-
-    raw, maps, regions = inputs()
-    rows, classes = torch.arange(PAIRS), torch.zeros(PAIRS, dtype=torch.int64)
+    pairs, rounds = (LOOP_PAIRS, 1) if quick else (PAIRS, ROUNDS)
+    raw, maps, regions = inputs(pairs)
+    rows, classes = torch.arange(pairs), torch.zeros(pairs, dtype=torch.int64)
     values = threshold_values(101)
     array, mask = maps.numpy(), regions.numpy()
     grid, truth = maps[:, None], regions[:, None]
@@ -160,41 +167,39 @@ def main() -> None:
         "counting alone": lambda: count(maps, regions, 101),
         "counting alone, 11 thresholds": lambda: count(maps, regions, 11),
         "counting alone, 1,001 thresholds": lambda: count(maps, regions, 1001),
-        "count_pixels (checks its input)": lambda: count_pixels(maps, regions),
+        "`count_pixels` (checks its input)": lambda: count_pixels(maps, regions),
         "from raw maps on the grid": lambda: sweep_pairs(grid, truth, rows, classes, 101),
         "from raw 14 x 14 maps": lambda: sweep_pairs(raw, truth, rows, classes, 101),
         "the same without chunks": lambda: whole_batch(raw, regions, 101),
-        "numpy loop, count_nonzero": lambda: numpy_loop(array[few], mask[few], values.numpy()),
+        "numpy loop, `count_nonzero`": lambda: numpy_loop(array[few], mask[few], values.numpy()),
         "torch loop, batch of 16": lambda: torch_loop(maps[few], regions[few], values),
         "sort and searchsorted": lambda: sorting(maps[few], regions[few], values),
     }
-    scale = dict.fromkeys(list(methods)[-3:], PAIRS / LOOP_PAIRS)
-    seconds = {name: value * scale.get(name, 1) for name, value in take_turns(methods).items()}
+    loops = list(methods)[-3:]
+    scale = dict.fromkeys(loops, pairs / LOOP_PAIRS)
+    seconds = {name: value * scale.get(name, 1) for name, value in take_turns(methods, rounds).items()}
 
-    def ratio(name: str, to: str) -> float:
+    def ratio(name: str, to: str = "read once (L)") -> float:
         return float(np.median(seconds[name] / seconds[to]))
 
-    for name, rounds in seconds.items():
-        print(f"{name:36}{np.median(rounds) * 1e3:10.1f} ms{ratio(name, 'read once (L)'):10.1f} L")
-    for size in (512, 1024):
-        print(f"{f'counting alone, {size} x {size}':36}{'':13}{on_grid(size):10.1f} L")
-
-    targets = (
-        ("torch loop, batch of 16", "counting alone", "at least 80"),
-        ("numpy loop, count_nonzero", "counting alone", "at least 8"),
-        ("counting alone, 1,001 thresholds", "counting alone, 11 thresholds", "at most 1.15"),
-        ("counting alone", "read once (L)", "at most 10"),
-        ("from raw 14 x 14 maps", "read once (L)", "at most 26"),
+    lines = [(name, float(np.median(taken) * 1e3), ratio(name)) for name, taken in seconds.items()]
+    sizes = [] if quick else [(f"counting alone, {size} x {size}", "", on_grid(size)) for size in (512, 1024)]
+    memory = alone(extra_memory) if sys.platform == "linux" else {}
+    found = (
+        ratio("torch loop, batch of 16", "counting alone"),
+        ratio("numpy loop, `count_nonzero`", "counting alone"),
+        ratio("counting alone, 1,001 thresholds", "counting alone, 11 thresholds"),
+        ratio("counting alone"),
+        ratio("from raw 14 x 14 maps"),
+        *([memory["with upsampling"]] if memory else []),
     )
-    print()
-    for name, to, wanted in targets:
-        print(f"{name + ' / ' + to:66}{ratio(name, to):8.2f} (wanted: {wanted})")
-    if sys.platform == "linux":
-        # In a new interpreter, because this one's peak is far above what it holds now.
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            for name, growth in pool.apply(extra_memory).items():
-                print(f"extra memory, {name:16}{growth:8.1f} MB{'' if 'whole' in name else ' (wanted: at most 20)'}")
-
-
-if __name__ == "__main__":
-    main()
+    text = (
+        f"{pairs} pairs of image and finding on {GRID} x {GRID} pixels, 101 thresholds unless said otherwise; one "
+        f"thread, processor time, medians of {rounds} interleaved rounds. L is the time in which numpy reads maps "
+        "(float32) and regions (uint8) once to find their maxima. The loops and the sort are timed on "
+        f"{LOOP_PAIRS} pairs.\n\n{table(('method', 'ms', 'L'), [*lines, *sizes])}\n"
+    )
+    if memory:
+        text += "Growth of the peak resident size over all pairs, in MB: "
+        text += ", ".join(f"{name} {grown:.1f}" for name, grown in memory.items()) + ".\n"
+    return Measured({figure.name: value for figure, value in zip(FIGURES, found, strict=False)}, text)

@@ -27,7 +27,7 @@ class ConsoleSummary(Callback):
         if trainer.progress_bar_callback is not None:
             # A live bar would be drawn over the table.
             trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
-        console = Console()
+        console = Console(markup=False)
         console.print(_table(results))
         console.print(_times(results.provenance["seconds"]), style="dim", highlight=False)
         for line in _remarks(results):

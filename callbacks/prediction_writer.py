@@ -129,7 +129,7 @@ class PredictionWriter(Callback):
             return
         if trainer.progress_bar_callback is not None:
             trainer.progress_bar_callback.teardown(trainer, pl_module, "predict")
-        console = Console()
+        console = Console(markup=False)
         for complaint in self._complaints:
             console.print(f"Skipped {complaint}", style="yellow", highlight=False, soft_wrap=True)
         console.print(self._summary, soft_wrap=True, highlight=False)

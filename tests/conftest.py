@@ -13,11 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from downloads import Downloads
+from hypothesis import settings
 
 from xbench.cli import main
 
 # The machine that runs tests is shared, and contended threads are slower than one.
 torch.set_num_threads(1)
+# Nor does it say anything about a test that it was slow.
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 # Nobody's own prepared images; tests of the cache choose folders of theirs.
 os.environ["XBENCH_CACHE"] = os.devnull
 

@@ -139,3 +139,20 @@ def test_a_wrong_value_is_answered_with_what_would_be_right(command, options, me
 
 def test_an_argument_that_a_class_needs(command):
     assert_one_paragraph(command("test", "--config", "oracle_siim"), 2, "SIIMPneumothorax needs --data.root")
+
+
+def test_weights_that_slurm_had_saved_are_not_taken_for_the_models(command, toy_config, tmp_path, monkeypatch):
+    """Lightning would load them in place of the model's, without a word."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "hpc_ckpt_1.ckpt").write_bytes(b"weights of some training")
+    assert command("test", "--config", toy_config, "--data.limit", "2").status == 0
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    run = command("test", "--config", toy_config, "--data.limit", "2")
+    assert run.status == 2 and run.folder is None
+    assert "hpc_ckpt_1.ckpt was saved by Lightning" in run.errors
+
+
+@pytest.mark.parametrize("option", ["strategy", "precision", "accelerator"])
+def test_what_the_trainer_does_not_know_is_named(command, toy_config, option):
+    run = command("test", "--config", toy_config, f"--trainer.{option}", "nonsense")
+    assert run.status == 2 and "nonsense" in run.errors and "Traceback" not in run.errors

@@ -15,13 +15,13 @@ TOY = (
     "model: {class_path: toys.Brightness}\n"
     "data: {class_path: toys.Squares, init_args: {num_workers: 0, images: 19, batch_size: 2}}\n"
 )
-# Ten batches: 2 processes get 5 each, 3 get 4, 3 and 3. One holds a single image, one none that can be read.
+# Ten batches: one holds a single image, one none that can be read.
 TOY_OPTIONS = ("--data.unreadable", "[4, 5, 8]", "--data.on_error", "skip", "--data.odd", "[1, 3, 4, 6, 9, 15]")
 NATIVE_OPTIONS = ("--data.grid", "native", "--data.widths", "[64, 48, 90]")
 # Convolutions and matrix products, which round differently when threads share them differently.
 DEMO_OPTIONS = ("--data.images", "19", "--data.batch_size", "4", "--data.num_workers", "0")
 COMMON = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
-TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "pictures.parquet", "per_class.csv")
+TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m")
 
 
@@ -90,6 +90,12 @@ def test_torchrun_gives_the_same_bytes(alone, tmp_path):
     assert read(tmp_path) == alone["demo", DEMO_OPTIONS]
 
 
+def test_a_second_process_with_workers_gives_the_same_bytes(alone, tmp_path):
+    run = launch(tmp_path, "demo", *DEMO_OPTIONS, "--data.num_workers", "2", "--trainer.devices", "1")
+    assert run.returncode == 0, run.stderr
+    assert read(tmp_path) == alone["demo", DEMO_OPTIONS]
+
+
 def test_fewer_batches_than_processes_is_refused(tmp_path):
     run = launch(tmp_path, "toy", "--data.images", "2", "--trainer.devices", "2")
     assert run.returncode != 0
@@ -97,7 +103,7 @@ def test_fewer_batches_than_processes_is_refused(tmp_path):
 
 
 def test_an_error_in_one_process_ends_the_run(tmp_path):
-    # Image 3 lies in the second batch, which the second process gets.
+    # Image 3 lies in the second batch, which the second process begins with.
     run = launch(tmp_path, "toy", "--data.unreadable", "[3]", "--trainer.devices", "2")
     assert run.returncode != 0
     assert "square-003" in run.stderr

@@ -34,10 +34,12 @@ from xbench.callbacks.results_writer import ResultsWriter
 from xbench.callbacks.wandb_logger import WandbLogger
 from xbench.cli import main
 from xbench.data import ChestXrayDataModule, Radiograph, Record
+from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
 from xbench.preprocessing import Preprocessing, stretch
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
+from xbench.rescore import rescore
 from xbench.run import Resolver
 from xbench.shipped import shipped
 from xbench.types import ModelOutput
@@ -146,6 +148,10 @@ def test_commands_are_understood(workplace, resolver, monkeypatch):
         elif command == "reproduce":
             # What stands behind the folder is handed on to the run.
             assert {*options[1:]} <= {"--data.root", "/elsewhere/siim", "--out", "again"}, said
+        elif command == "rescore":
+            # Its options are read, and then there is no such run.
+            with pytest.raises(UserError, match="cannot be scored again"):
+                rescore(options)
         elif command == "verify":
             assert len(options) == 1, said
         else:
@@ -155,7 +161,7 @@ def test_commands_are_understood(workplace, resolver, monkeypatch):
     for configs, options in runs.items():
         resolver.resolve([*configs, *options])
     assert len(reports) > 3 and len(runs) > 20
-    assert seen >= {"test", "prepare", "check", "report", "bench", "verify", "reproduce", "list"}
+    assert seen >= {"test", "prepare", "check", "report", "bench", "verify", "rescore", "reproduce", "list"}
 
 
 def with_configs_apart(options: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
@@ -213,7 +219,7 @@ def test_options_exist():
 
 def test_other_options_exist(resolver, capsys):
     helps = [resolver._parser.format_help()]
-    for command in ("report", "bench", "reproduce"):
+    for command in ("report", "bench", "rescore", "reproduce"):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         helps.append(capsys.readouterr().out)
@@ -374,8 +380,10 @@ def test_every_key_and_column_is_explained(example):
     assert {*results["provenance"]} == names_in(files, "### provenance")
     for name, heading in (("per_image", "## per_image.parquet"), ("curves", "## curves.parquet")):
         assert {*pq.read_schema(example / f"{name}.parquet").names} == names_in(files, heading)
-    pictures = {name for file in ("maps", "pictures") for name in pq.read_schema(example / f"{file}.parquet").names}
-    assert pictures == names_in(files, "## maps.parquet and pictures.parquet")
+    kept = {
+        name for file in ("maps", "regions", "pictures") for name in pq.read_schema(example / f"{file}.parquet").names
+    }
+    assert kept == names_in(files, "## maps.parquet, regions.parquet and pictures.parquet")
     first = (example / "per_class.csv").read_text().partition("\n")[0].split(",")
     scores = [name for part in ("grounding", "classification") for name in [*results[part]["per_class"]["Nodule"]]]
     assert first == ["finding", *(name for name in scores if not name.endswith("_curve"))]

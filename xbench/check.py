@@ -44,7 +44,7 @@ def check(
     Raises:
         UserError: Something is wrong.
     """
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     problems = check_versions()
     if isinstance(model, UserError):
         problems.append(str(model))
@@ -149,7 +149,13 @@ def _samples(
 ) -> Iterator[Sample | Failure]:
     # Straight from the files: what is prepared was right when it was prepared, which says nothing about the files now.
     samples = Samples(
-        records, data.load, data.findings, preprocessing or Preprocessing(stretch((224, 224))), data.grid, data.gamma
+        records,
+        data.load,
+        data.findings,
+        preprocessing or Preprocessing(stretch((224, 224))),
+        data.grid,
+        data.gamma,
+        timeout=data.timeout,
     )
     loader: DataLoader[Sample | Failure] = DataLoader(
         samples, batch_size=None, num_workers=data.num_workers, worker_init_fn=one_thread

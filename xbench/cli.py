@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import xbench
 from xbench.errors import UserError
+from xbench.faults import explain_fault
 
 __all__ = ["main"]
 
@@ -21,6 +22,7 @@ _USAGE = """usage: python -m xbench.cli COMMAND [options]
   bench    many pairs, then the report          bench --config demo
   convert  an official checkpoint, made clean   convert carzero CARZero_best_model.ckpt carzero.safetensors
   verify   every number from the rows again     verify runs/clip_siim/TIME
+  rescore  other rules, without the model       rescore runs/clip_siim/TIME --ties any --gamma 0.25
   reproduce  the same run again, and the drift  reproduce runs/clip_siim/TIME
   list     models, datasets, findings, configs  list models
 
@@ -64,6 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from xbench.verify import verify
 
             verify(options)
+        elif command == "rescore":
+            from xbench.rescore import rescore
+
+            rescore(options)
         elif command == "reproduce":
             from xbench.reproduce import reproduce
 
@@ -75,10 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run(command, options)
         else:
             raise UserError(f"{command} is not a command. See python -m xbench.cli --help.", exit_status=2)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_status
-    return 0
+        return 0
+    except Exception as error:
+        explained = error if isinstance(error, UserError) else explain_fault(error)
+        if explained is None:
+            raise
+    print(f"error: {explained}", file=sys.stderr)
+    return explained.exit_status
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Coverage"]
+__all__ = ["Coverage", "area_and_centre"]
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +86,23 @@ class Coverage:
         if len(self.share) and not region.any():
             region[self.partial[self.share == self.share.max()]] = True
         return region.reshape(self.shape)
+
+
+def area_and_centre(region: NDArray[np.bool_]) -> tuple[float, float, float]:
+    """Return the share of the grid that a region covers and its centre of mass.
+
+    Args:
+        region: (H, W), not empty.
+
+    Returns:
+        The share, and x and y from 0 at the first edge to 1 at the last. Sums of whole numbers, so exact but for the
+        last division.
+    """
+    height, width = region.shape
+    across, down = region.sum(axis=0, dtype=np.int64), region.sum(axis=1, dtype=np.int64)
+    pixels = int(across.sum())
+    x, y = (int(line @ np.arange(len(line))) / pixels for line in (across, down))
+    return pixels / region.size, (x + 0.5) / width, (y + 0.5) / height
 
 
 def _covered_area(region: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from xbench.data.base import ChestXrayDataModule, Record, one_thread
 from xbench.data.fingerprint import files_state, record_key
+from xbench.data.isolation import isolated
 from xbench.data.prepared import PreparedStore, pack, store_for
 from xbench.data.samples import Samples
 from xbench.errors import UserError
@@ -43,7 +44,9 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
             f"{data.name}: its images come from no files, or it does not say from which, so there is nothing to "
             "prepare; `test` does without."
         )
-    samples = Samples(data.records, data.load, data.findings, preprocessing, data.grid, data.gamma)
+    samples = Samples(
+        data.records, data.load, data.findings, preprocessing, data.grid, data.gamma, timeout=data.timeout
+    )
     outcomes: Counter[str] = Counter()
     failures: list[_Outcome] = []
     started = time.perf_counter()
@@ -71,7 +74,7 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
                 f"{data.name}: {text} Mend the files, or leave out such images with --data.on_error skip; the others "
                 "are prepared."
             )
-        Console().print(text, style="yellow", highlight=False)
+        Console(markup=False).print(text, style="yellow", highlight=False)
 
 
 @dataclass(frozen=True)
@@ -103,14 +106,15 @@ class _Work(Dataset[_Outcome]):
 
     def __getitem__(self, index: int) -> _Outcome:
         record = self.samples.records[index]
-        if self.store.read(record) is not None:
-            return _Outcome("already there", record.image_id)
         try:
-            return self._prepare(record)
+            # Whole, for even to look at the time stamps of a file may hang.
+            return isolated(self._prepare, record, self.samples.timeout)
         except UserError as error:
             return _Outcome("unreadable", record.image_id, reason=str(error))
 
     def _prepare(self, record: Record) -> _Outcome:
+        if self.store.read(record) is not None:
+            return _Outcome("already there", record.image_id)
         # Before the files are read, and once more after: a row must never be of a later state than its key says.
         before, key = files_state(record), record_key(record)
         row = pack(self.samples.prepare(record))
@@ -131,7 +135,7 @@ def _work(samples: Samples, store: PreparedStore, workers: int) -> Iterator[_Out
 
 
 def _summarise(outcomes: Counter[str], seconds: float, store: PreparedStore) -> None:
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     console.print(", ".join(f"{kind}: {count}" for kind, count in sorted(outcomes.items())))
     if made := outcomes["prepared"]:
         console.print(f"{made / seconds:.1f} images a second")

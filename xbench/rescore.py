@@ -24,6 +24,7 @@ from rich.progress import track
 from rich.table import Table
 
 from xbench.cases import MAPS, PICTURES, REGIONS, KeptImage, read_kept, write_kept
+from xbench.coverage import area_and_centre
 from xbench.errors import UserError
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.provenance import outputs_depend_on, versions
@@ -128,6 +129,11 @@ class StoredRun:
         # What the grid of an image without regions was, a run on native grids does not say.
         size = (0, 0) if grid == "native" else grid
         place = [self._place[image.image_id] for image in kept]
+        regions = [[coverage.at(gamma) for coverage in image.regions.values()] for image in kept]
+        places = np.full((len(kept), len(self.results.findings), 3), np.nan)
+        for row, image in enumerate(kept):
+            for column, region in zip(image.regions, regions[row], strict=True):
+                places[row, column] = area_and_centre(region)
         output = ModelOutput(
             torch.from_numpy(rows.logits[place]),
             torch.from_numpy(rows.probabilities[place]),
@@ -141,14 +147,13 @@ class StoredRun:
             display=[],
             labels=torch.from_numpy(rows.labels[place]),
             regions=[
-                torch.from_numpy(np.stack([coverage.at(gamma) for coverage in image.regions.values()]))
-                if image.regions
-                else torch.zeros(0, *size, dtype=torch.bool)
-                for image in kept
+                torch.from_numpy(np.stack(drawn)) if drawn else torch.zeros(0, *size, dtype=torch.bool)
+                for drawn in regions
             ],
             coverage=[tuple(image.regions.values()) for image in kept],
             has_region=torch.from_numpy(rows.has_region[place]),
             scored=scored_pairs(rows.labels[place], rows.has_region[place]),
+            region_places=places,
             reader_agreement=np.stack([rows.reader_dice[place], rows.reader_iou[place]], axis=-1),
             image_sha256=[image.image_sha256 for image in kept],
             patient_ids=[rows.patient_ids[row] for row in place],
@@ -215,7 +220,7 @@ def rescore(arguments: Sequence[str]) -> None:
     rules = _rules(run, given.thresholds, given.ties, given.gamma)
     chosen = None if given.images is None else _chosen(run, given.images.expanduser())
     folder = _new_folder(run.folder, given.out)
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     try:
         results = _score(run, rules, chosen, given.images, folder)
         _write_config(run.folder / "config.yaml", folder / "config.yaml", rules)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -31,6 +33,9 @@ __all__ = [
 ]
 
 SCHEMA = 1
+
+_MAX_BYTES = 2**27
+"""Of a `results.json` that is read; that of 36 findings and 1,001 thresholds has 3 MB."""
 
 
 @dataclass(frozen=True)
@@ -198,13 +203,19 @@ def read_results(path: Path) -> Results:
         ValueError: It is no such file, or one of another schema.
         OSError: It cannot be read.
     """
-    content = json.loads(path.read_text(encoding="utf-8"))
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_BYTES:
+        raise ValueError(f"{path} is no results.json: it is a pipe or a device, or has more than {_MAX_BYTES} bytes")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deeply") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         schema = content.get("schema") if isinstance(content, dict) else None
         raise ValueError(f"{path} is not a results.json of schema {SCHEMA} (it says {schema!r})")
     try:
         counts, grounding, recognition = content["counts"], content["grounding"], content["classification"]
-        return Results(
+        results = Results(
             model=content["model"],
             dataset=content["dataset"],
             split=content["split"],
@@ -223,8 +234,76 @@ def read_results(path: Path) -> Results:
             classification_macro=recognition["macro"],
             provenance=content["provenance"],
         )
+        problem = _problem(results)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} lacks a part of a results.json: {error}") from error
+    if problem:
+        raise ValueError(f"{path} is damaged or was not written by a run: {problem}")
+    return results
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"it holds {constant}, which is no number")
+
+
+def _problem(results: Results) -> str | None:
+    """Return what a run would not write; None if there is nothing. Results may come from a stranger."""
+    for name in (results.model, results.dataset, results.split, *results.findings):
+        # Spreadsheets take what begins so for a formula, even in a file of values.
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 200 or name[0] in "=+-@":
+            return f"{name!r:.60} is no name of a model, a dataset, a split or a finding"
+    if len({*results.findings}) < max(1, len(results.findings)):
+        return "it has no findings, or one twice"
+    if not _is("list[float]", results.thresholds) or not results.thresholds:
+        return "its thresholds are no list of numbers"
+    for scores in (results.counts, results.grounding, results.classification):
+        if [*scores] != [*results.findings]:
+            return "it has not every number of every finding"
+        for finding, one in scores.items():
+            for field in fields(one):
+                value = getattr(one, field.name)
+                curve = isinstance(value, list) and len(value) != len(results.thresholds)
+                if curve or not any(_is(kind, value) for kind in str(field.type).split(" | ")):
+                    return f"{field.name} of {finding} is {value!r:.60}"
+    for macro in (results.grounding_macro, results.classification_macro):
+        if not all(isinstance(name, str) and (_is("float", mean) or mean is None) for name, mean in macro.items()):
+            return "a mean over findings is no number"
+    words = (
+        (results.skipped, [{"image_id": str, "reason": str}]),
+        (results.notes, [{"note": str, "count": int, "first": [str]}]),
+    )
+    if not _is("int", results.images) or not all(_like(value, shape) for value, shape in words):
+        return "its counts of images are none"
+    if not _like(results.constant_maps, {"count": int, "first": [{"image_id": str, "finding": str}]}):
+        return "its constant maps are no list"
+    provenance = results.provenance
+    parts = [provenance.get(part) for part in ("model", "data", "evaluation")]
+    command = provenance.get("command")
+    if not all(part is None or isinstance(part, dict) for part in parts) or not isinstance(command, list | None):
+        return "its provenance is none"
+    return None
+
+
+def _is(kind: str, value: Any) -> bool:
+    match kind:
+        case "None":
+            return value is None
+        case "int":
+            return type(value) is int and 0 <= value < 2**53
+        case "float":
+            return type(value) in (int, float) and abs(value) < 2**53 and math.isfinite(value)
+        case "list[float]":
+            return isinstance(value, list) and all(_is("float", one) for one in value)
+    raise TypeError(kind)
+
+
+def _like(value: Any, shape: Any) -> bool:
+    """Tell whether a value is of a type, a list of what is like the only entry, or a mapping with keys of such."""
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_like(one, shape[0]) for one in value)
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(key in value and _like(value[key], like) for key, like in shape.items())
+    return isinstance(value, shape)
 
 
 def write_per_class(path: Path, results: Results) -> None:

@@ -7,7 +7,7 @@ fast.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 PER_IMAGE, CURVES = "per_image.parquet", "curves.parquet"
+
+_MAX_ROWS = 2 * 10**7
+"""Of a table that is read: ten times those of the largest dataset. A file of a few bytes can claim any number."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,9 @@ def read_per_image(path: Path, findings: Sequence[str]) -> ImageRows:
         OSError: The file cannot be read.
         pyarrow.ArrowInvalid: It is no such file.
     """
-    table = pq.read_table(path)
+    table = _read(
+        path, {name: str for name in ("image_id", "patient_id", "finding")} | dict.fromkeys(_PAIR_COLUMNS, float)
+    )
     classes = len(findings)
     if table["finding"].to_pylist() != list(findings) * (table.num_rows // classes):
         raise ValueError(f"{path} has not one row for each of {', '.join(findings)} for every image, in this order.")
@@ -154,6 +159,17 @@ def read_per_image(path: Path, findings: Sequence[str]) -> ImageRows:
         field: table[name].to_numpy().astype(dtypes.get(field, np.float64)).reshape(images, classes)
         for name, field in _PAIR_COLUMNS.items()
     }
+    scored = (arrays["labels"] == 1) & arrays["has_region"]
+    needed = [arrays[name][scored] for name in ("pointing_hit", "dice", "iou", "region_area")]
+    shares = [arrays[name] for name in ("probabilities", "pointing_hit", "dice", "iou", "region_area")]
+    if not (
+        np.isin(arrays["labels"], (-1, 0, 1)).all()
+        and np.isfinite(arrays["logits"]).all()
+        and np.isfinite(arrays["probabilities"]).all()
+        and all(np.isfinite(values).all() for values in needed)
+        and not any(((share < 0) | (share > 1)).any() for share in shares)
+    ):
+        raise ValueError(f"{path} holds labels or scores that no run writes.")
     return ImageRows(
         index=np.arange(images),
         image_ids=table["image_id"].to_pylist()[::classes],
@@ -238,7 +254,7 @@ def read_pair_counts(path: Path, findings: Sequence[str], image_ids: Sequence[st
         OSError: The file cannot be read.
         pyarrow.ArrowInvalid: It is no such file.
     """
-    table = pq.read_table(path)
+    table = _read(path, {"image_id": str, "finding": str, "grid_pixels": int, "region_pixels": int}, *_LISTS)
     image_of = {image_id: position for position, image_id in enumerate(image_ids)}
     if len(image_of) < len(image_ids):
         raise ValueError(f"{path}: several images of the run have one name, so its rows cannot be told apart.")
@@ -254,15 +270,47 @@ def read_pair_counts(path: Path, findings: Sequence[str], image_ids: Sequence[st
         values = table[name].combine_chunks()
         return values.flatten().to_numpy().reshape(len(values), values.type.list_size)
 
-    return PairCounts(
-        index=index,
-        column=column,
-        image_ids=ids,
-        grid=table["grid_pixels"].to_numpy(),
-        region=table["region_pixels"].to_numpy(),
-        mask=lists("mask_pixels"),
-        overlap=lists("overlap_pixels"),
-    )
+    grid, region = (table[name].to_numpy() for name in ("grid_pixels", "region_pixels"))
+    mask, overlap = map(lists, _LISTS)
+    inside = (overlap >= 0) & (overlap <= mask) & (overlap <= region[:, None]) & (mask <= grid[:, None])
+    if mask.shape != overlap.shape or not (inside.all() and ((region > 0) & (region <= grid)).all()):
+        raise ValueError(f"{path} holds sizes of masks and regions that no run writes.")
+    return PairCounts(index=index, column=column, image_ids=ids, grid=grid, region=region, mask=mask, overlap=overlap)
+
+
+_LISTS = ("mask_pixels", "overlap_pixels")
+_MAY_LACK = ("patient_id", "pointing_hit", "dice", "iou", "region_", "peak_", "reader_")
+
+
+def _read(path: Path, columns: Mapping[str, type], *lists: str) -> pa.Table:
+    """Read columns of texts, whole numbers or numbers, and lists of so many whole numbers.
+
+    Raises:
+        ValueError: There are too many rows, or a column is missing, of another type, or has gaps that no run leaves.
+    """
+    file = pq.ParquetFile(path)
+    if file.metadata.num_rows > _MAX_ROWS:
+        raise ValueError(f"{path} claims {file.metadata.num_rows} rows, more than the {_MAX_ROWS} that are read.")
+    is_kind = {
+        str: pa.types.is_string,
+        int: pa.types.is_integer,
+        float: lambda kind: pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind),
+    }
+    fields_of = {field.name: field.type for field in file.schema_arrow}
+    for name, kind in columns.items():
+        if name not in fields_of or not is_kind[kind](fields_of[name]):
+            raise ValueError(f"{path} has no column {name} of the kind that a run writes.")
+    for name in lists:
+        if (
+            name not in fields_of
+            or not pa.types.is_fixed_size_list(fields_of[name])
+            or fields_of[name].value_type != pa.int32()
+        ):
+            raise ValueError(f"{path} has no column {name} of lists of whole numbers.")
+    table = file.read([*columns, *lists])
+    if any(table[name].null_count for name in (*columns, *lists) if not name.startswith(_MAY_LACK)):
+        raise ValueError(f"{path} has gaps that no run leaves.")
+    return table
 
 
 def write_table(path: Path, table: pa.Table, row_group_size: int | None = None) -> None:

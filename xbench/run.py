@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import yaml
 from jsonargparse import ActionConfigFile, Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback, instantiate_class
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
@@ -25,6 +27,7 @@ from xbench.data.base import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
 from xbench.prepare import prepare
+from xbench.progress_bar import RunProgressBar
 from xbench.shipped import defaults, resolve_config
 
 __all__ = ["Resolved", "Resolver", "run"]
@@ -280,6 +283,19 @@ class _RunCLI(LightningCLI):
         os.environ["OMP_NUM_THREADS"] = str(config.threads)
         torch.set_num_threads(config.threads)
         _send_loggers_home(config.trainer)
+        _keep_slurm_out(Path(config.trainer.default_root_dir))
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        options = self.config_init[self.subcommand].trainer
+        callbacks = options.callbacks if isinstance(options.callbacks, list) else [options.callbacks]
+        callbacks = [callback for callback in callbacks if callback is not None]
+        wanted = options.enable_progress_bar is not False and not options.barebones
+        if wanted and not any(isinstance(callback, ProgressBar) for callback in callbacks):
+            callbacks.append(RunProgressBar())
+        try:
+            return super().instantiate_trainer(callbacks=callbacks, **kwargs)
+        except ValueError as error:
+            raise UserError(f"The trainer's options do not go together: {error}", exit_status=2) from error
 
     def instantiate_classes(self) -> None:
         if self.subcommand != "check":
@@ -358,6 +374,23 @@ def _send_loggers_home(trainer: Namespace) -> None:
             logger.init_args.save_dir = trainer.default_root_dir
 
 
+def _keep_slurm_out(folder: Path) -> None:
+    """Keep Lightning from saving and restoring weights on its own account, as it does for training under SLURM.
+
+    Raises:
+        UserError: There are weights that it would load in place of the model's.
+    """
+    # Without a handler of ours it would set one that saves the weights and requeues the job.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    saved = sorted(folder.expanduser().glob("hpc_ckpt_*.ckpt")) if "SLURM_NTASKS" in os.environ else []
+    if saved:
+        raise UserError(
+            f"{saved[0]} was saved by Lightning when SLURM signalled a job, and would be loaded in place of the model's "
+            "weights: delete it, or give another --trainer.default_root_dir.",
+            exit_status=2,
+        )
+
+
 def _configs_first(options: Sequence[str]) -> list[str]:
     """Move `--config` before all other options, which it would otherwise overwrite without a word."""
     configs: list[str] = []
@@ -394,6 +427,8 @@ def _quieten() -> None:
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     # A download that fails is reported in one paragraph, not once per retry.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    # A library whose log file meets a full disk would print a traceback for every line that it cannot write.
+    logging.raiseExceptions = False
     for message in (
         ".*does not have many workers.*",
         ".*LightningCLI's args parameter is intended to run from within Python.*",

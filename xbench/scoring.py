@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry import Upsampling, saliency_on_grid
+from xbench.geometry import Upsampling, on_host, saliency_on_grid
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.metrics.sweep import PixelCounts
 from xbench.rows import ImageRows, PairCounts
@@ -81,20 +81,13 @@ def score_batch(
                 hit=pointing_game.pairs.hit,
                 counts=sweep.pairs.counts,
                 fixed=torch.stack([sweep.pairs.dice, sweep.pairs.iou])[..., sweep.thresholds // 2],
-                peak=_centres(on_grid == on_grid.amax((1, 2), keepdim=True)),
+                peak=_peaks(on_grid),
             )
         )
-    drawn = [regions for regions in batch.regions if len(regions)]
-    areas = [regions.count_nonzero((1, 2)).double() / regions[0].numel() for regions in drawn]
-    centres = [_centres(regions) for regions in drawn]
 
     # An accelerator is waited for from here on, once.
     has_region = batch.has_region.cpu().numpy()
-    shape = has_region.shape
-    area, region_x, region_y, hit, dice, iou, peak_x, peak_y = (np.full(shape, np.nan) for _ in range(8))
-    if drawn:
-        area[has_region] = torch.cat(areas).cpu().numpy()
-        region_x[has_region], region_y[has_region] = torch.cat(centres, dim=1).cpu().numpy()
+    hit, dice, iou, peak_x, peak_y = (np.full(has_region.shape, np.nan) for _ in range(5))
     counts: list[PairCounts] = []
     constant: list[tuple[int, str, int]] = []
     index = batch.index.cpu().numpy()
@@ -128,9 +121,9 @@ def score_batch(
         pointing_hit=hit,
         dice=dice,
         iou=iou,
-        region_area=area,
-        region_x=region_x,
-        region_y=region_y,
+        region_area=batch.region_places[..., 0],
+        region_x=batch.region_places[..., 1],
+        region_y=batch.region_places[..., 2],
         peak_x=peak_x,
         peak_y=peak_y,
         reader_dice=batch.reader_agreement[..., 0],
@@ -199,19 +192,30 @@ def _pairs(batch: Batch, image_by_image: bool) -> Iterator[tuple[NDArray[np.int6
             yield rows, columns, regions
 
 
-def _centres(masks: Tensor) -> Tensor:
-    """Centres of mass of masks (N, H, W) bool, none empty: x and y (2, N) float64, 0 at the first edge, 1 at the last.
+def _peaks(maps: Tensor) -> Tensor:
+    """Where maps (N, H, W) are highest: x and y (2, N) float64, from 0 at the first edge to 1 at the last.
+
+    Of tied places it is the mean.
 
     Sums of whole numbers, so that the order of adding does not matter.
     """
-    # PyTorch adds up bool several times slower; a line of pixels is counted exactly in float32.
-    pixels = masks.to(torch.float32)
-    places = []
-    for axis in (2, 1):
-        marginal = pixels.sum(3 - axis).double()
-        middles = torch.arange(masks.shape[axis], device=masks.device, dtype=torch.float64)
-        places.append(((marginal * middles).sum(1) / marginal.sum(1) + 0.5) / masks.shape[axis])
-    return torch.stack(places)
+    height, width = maps.shape[1:]
+    highest = maps.amax(2)
+    if on_host(maps):
+        # Only lines that reach the maximum are looked at.
+        pair, row = (highest == highest.amax(1, keepdim=True)).nonzero(as_tuple=True)
+        line, column = (maps[pair, row] == highest[pair, row, None]).nonzero(as_tuple=True)
+        pair, row = pair[line], row[line]
+        tied, x, y = (
+            torch.bincount(pair, weight, minlength=len(maps)).double()
+            for weight in (None, column.double(), row.double())
+        )
+    else:
+        at_peak = maps == highest.amax(1)[:, None, None]
+        across, down = at_peak.sum(1), at_peak.sum(2)
+        tied = across.sum(1).double()
+        x, y = ((line * torch.arange(line.shape[1], device=maps.device)).sum(1).double() for line in (across, down))
+    return torch.stack([(x / tied + 0.5) / width, (y / tied + 0.5) / height])
 
 
 def _no_pairs(thresholds: int) -> PairCounts:

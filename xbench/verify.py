@@ -57,7 +57,8 @@ def verify(arguments: Sequence[str]) -> None:
     folder = Path(arguments[0]).expanduser()
     found = [_check(*one) for one in _numbers(folder)]
     wrong = [one for one in found if one is not None]
-    console = Console(highlight=False)
+    # Names of findings may look like markup.
+    console = Console(highlight=False, markup=False)
     if not wrong:
         console.print(f"All {len(found)} numbers of {folder} follow from {PER_IMAGE} and {CURVES}.", soft_wrap=True)
         return
@@ -95,7 +96,9 @@ def _numbers(folder: Path) -> Iterator[tuple[str, Any, Any]]:
         counts = read_pair_counts(folder / CURVES, results.findings, rows.image_ids)
         with (folder / "per_class.csv").open(newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(file))
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        if counts.mask.shape[1] != len(results.thresholds) or any("finding" not in line for line in lines):
+            raise ValueError(f"{CURVES} has another number of thresholds, or per_class.csv no column finding")
+    except (OSError, ValueError, KeyError, csv.Error, pa.ArrowException) as error:
         raise UserError(f"{folder}: a file cannot be read: {' '.join(str(error).split())}") from None
     yield "counts / images", results.images, len(rows.image_ids)
     pairs = np.stack([counts.index, counts.column], 1)

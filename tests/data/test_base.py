@@ -1,36 +1,14 @@
-"""How records become samples and batches, and how batches are dealt."""
+"""How records become samples and batches."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from lightning.fabric.utilities import move_data_to_device
 from toys import Brightness, Squares
 
-from xbench.data.sampler import DealtBatchSampler
-from xbench.errors import UserError
 from xbench.types import Batch, Failure, Note
-
-
-@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 5))
-def test_every_image_is_dealt_exactly_once(count, batch_size, processes):
-    batches = -(-count // batch_size)
-    if batches < processes:
-        with pytest.raises(UserError, match="too few"):
-            DealtBatchSampler(count, batch_size, 0, processes)
-        return
-    hands = [list(DealtBatchSampler(count, batch_size, rank, processes)) for rank in range(processes)]
-    assert sorted(index for hand in hands for batch in hand for index in batch) == list(range(count))
-    # The batches are those of a single process, whoever gets them.
-    alone = list(DealtBatchSampler(count, batch_size))
-    assert sorted(batch for hand in hands for batch in hand) == alone
-    assert max(map(len, hands)) - min(map(len, hands)) <= 1
-    assert [len(DealtBatchSampler(count, batch_size, rank, processes)) for rank in range(processes)] == [
-        *map(len, hands)
-    ]
 
 
 def sample_of(**options):

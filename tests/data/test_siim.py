@@ -219,7 +219,7 @@ def test_two_files_of_one_image(tmp_path):
         ("ImageId,EncodedPixels\na\n", "line 2"),
         ("ImageId,EncodedPixels\na,-1\na,\n", "line 3"),
         ("ImageId,EncodedPixels\na,-1,x\n", "line 2"),
-        ("ImageId,EncodedPixels\na,-1\nb,-1\na,3 4\n", "first: a"),
+        ("ImageId,EncodedPixels\na,-1\nb,-1\na,3 4\n", "first: 'a'"),
         (b"ImageId,EncodedPixels\na,\xff\xfe\n", "cannot be read"),
     ],
 )

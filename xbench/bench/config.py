@@ -23,6 +23,8 @@ Options = Mapping[str, Any]
 DEFAULT = "paper"
 """The shipped benchmark whose models and datasets are taken where no configuration names any."""
 
+_MAX_SIZE = 10_000
+_NAME = "a name is of letters, digits, dots, dashes and underscores, with no dot or dash at the beginning."
 _PARTS = ("model", "data", "trainer")
 _SECTIONS = ("out", "models", "datasets", *_PARTS, "variants")
 
@@ -140,6 +142,11 @@ def _read(name: str) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"bench --config {path}: {' '.join(str(error).split())}", exit_status=2) from error
     content = {} if content is None else content
+    if _size(content) > _MAX_SIZE:
+        raise UserError(
+            f"bench --config {path}: with its references filled in, it has more than {_MAX_SIZE} entries, or no end.",
+            exit_status=2,
+        )
     if not isinstance(content, dict):
         raise UserError(f"bench --config {path}: write a mapping of {', '.join(_SECTIONS)}.", exit_status=2)
     if unknown := [str(key) for key in content if key not in _SECTIONS]:
@@ -150,6 +157,17 @@ def _read(name: str) -> dict[str, Any]:
             content[section] = dict.fromkeys(names)
     # An empty section says nothing, as if it were not there.
     return {key: value for key, value in content.items() if value is not None}
+
+
+def _size(content: Any) -> int:
+    """Count the entries of a nested value, at most to one more than there may be: YAML can refer to itself."""
+    count, left = 0, [content]
+    while left and count <= _MAX_SIZE:
+        value = left.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        left += inner
+        count += 1 + len(inner)
+    return count
 
 
 def _merged(first: Any, second: Any) -> Any:
@@ -168,8 +186,8 @@ def _entries(listed: Any, section: str, known: Sequence[str], problems: list[str
         if name not in known and "class_path" not in options:
             advice = f"For a class of your own give {section}.{name}.class_path as well."
             problems.append(f"{_unknown(f'{section}.{name}', str(name), known)} {advice}")
-        elif not re.fullmatch(r"[\w.-]+", str(name)):
-            problems.append(f"{section}.{name}: a name is of letters, digits, dots, dashes and underscores.")
+        elif not re.fullmatch(r"\w[\w.-]*", str(name)):
+            problems.append(f"{section}.{name}: {_NAME}")
         entries[str(name)] = options
     return entries
 
@@ -192,8 +210,8 @@ def _variants(value: Any, known: Mapping[str, Sequence[str]], problems: list[str
         entry = _options(entry, where, problems)
         keys = (*known, *_PARTS)
         problems += [_unknown(f"{where}.{key}", key, keys) for key in entry if key not in keys]
-        if not re.fullmatch(r"[\w.-]+", name):
-            problems.append(f"{where}: a name is of letters, digits, dots, dashes and underscores.")
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            problems.append(f"{where}: {_NAME}")
         options = {part: _options(entry.get(part), f"{where}.{part}", problems) for part in _PARTS}
         if not any(options.values()):
             problems.append(f"{where} changes nothing: give options under model, data or trainer.")

@@ -25,7 +25,7 @@ __all__ = ["DataState", "Finished", "FinishedRuns", "comparable"]
 
 # What moves no number: where files go, what is shown, and over how many processes the work is spread.
 _TRAINER = ("default_root_dir", "devices", "enable_model_summary", "enable_progress_bar", "logger", "num_nodes")
-_DATA = ("cache", "num_workers")
+_DATA = ("cache", "num_workers", "timeout")
 _MODEL = ("cache_queries",)
 # Options that name no file, or one that is compared by its digest.
 _COMPARED = frozenset({"annotations", "book", "cache", "checkpoint", "concepts", "image_list", "root", "split"})

@@ -23,7 +23,7 @@ _LOOKED_AT = 8
 """Images of each dataset that `--check` decodes."""
 
 # Options that decide neither which images there are nor where.
-_NOT_RECORDS = ("batch_size", "cache", "gamma", "grid", "num_workers")
+_NOT_RECORDS = ("batch_size", "cache", "gamma", "grid", "num_workers", "timeout")
 
 
 @dataclass

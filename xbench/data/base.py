@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
+from xbench.data.handover import report_what_cannot_be_handed_over
+from xbench.data.isolation import TIMEOUT
 from xbench.data.prepared import PreparedStore, find_store
 from xbench.data.sampler import DealtBatchSampler
 from xbench.data.samples import Grid, Samples
+from xbench.distributed import shared_counter
 from xbench.errors import UserError
 from xbench.preprocessing import Preprocessing, stretch
 from xbench.types import Batch, Failure, Note, Sample
@@ -84,6 +90,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         gamma: Share of a grid pixel that an annotation must cover for the pixel to belong to the region.
         cache: Folder of the images that `prepare` has decoded and resized, which are then read from there; true for
             `$XBENCH_CACHE`, or `xbench` in the user's folder for caches; false to decode every image in every run.
+        timeout: Seconds after which an image that is still being decoded counts as one that cannot be read, as on a
+            network file system that hangs. On Linux and with `num_workers` above 0, which also keep a decoder that
+            crashes apart from the run: each worker decodes in a process of its own that can be replaced.
 
     Attributes:
         name: Short name in results and run folders; the class name in lower case unless the class sets it.
@@ -92,6 +101,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         records: The images of the split, from `setup` on.
         notes: What is odd about the annotation files; `read_records` fills it.
         prepared: The prepared images that the run reads, if there are any.
+        batch_arrived: When the last batch was there, before it went to the device, as `time.perf_counter` gave it.
         finished: Numbers of the batches that an earlier attempt of the run has done, which loaders leave out.
 
     Raises:
@@ -117,6 +127,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         grid: int | tuple[int, int] | Literal["native"] = 224,
         gamma: float = 0.5,
         cache: bool | str = True,
+        timeout: float = TIMEOUT,
     ) -> None:
         super().__init__()
         self.split = self.splits[0] if split is None else split
@@ -137,6 +148,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             raise UserError(f"--data.gamma {gamma} must lie in (0, 1].", exit_status=2)
         if grid != "native" and min((grid,) if isinstance(grid, int) else grid) < 1:
             raise UserError(f"--data.grid {grid}: each side must be at least 1 pixel.", exit_status=2)
+        if not 0 < timeout < math.inf:
+            raise UserError(f"--data.timeout {timeout}: give a number of seconds above 0.", exit_status=2)
         self.limit = limit
         self.batch_size = batch_size
         self.num_workers = num_workers
@@ -144,9 +157,11 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         self.grid: Grid = (grid, grid) if isinstance(grid, int) else grid
         self.gamma = gamma
         self.cache = cache
+        self.timeout = timeout
         self.records: Sequence[Record] = ()
         self.notes: list[Note] = []
         self.prepared: PreparedStore | None = None
+        self.batch_arrived = 0.0
         self.finished: frozenset[int] = frozenset()
 
     @abstractmethod
@@ -212,10 +227,14 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             rank, processes = trainer.global_rank, trainer.world_size
         return DataLoader(
             self.samples(preprocessing),
-            batch_sampler=DealtBatchSampler(len(self.records), self.batch_size, rank, processes, self.finished),
+            batch_sampler=DealtBatchSampler(
+                *(len(self.records), self.batch_size, rank, processes, self.finished),
+                new_counter=partial(shared_counter, "dealt batches"),
+            ),
             num_workers=self.num_workers,
-            # Batches that wait are large on the native grid: one per worker and not the usual two.
-            prefetch_factor=1 if self.grid == "native" and self.num_workers else None,
+            # One batch per worker and not the usual two: those that wait are large on the native grid, and what a slow
+            # process has taken the others have to wait for.
+            prefetch_factor=1 if self.num_workers and (self.grid == "native" or processes > 1) else None,
             collate_fn=Batch.collate,
             pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
             worker_init_fn=one_thread,
@@ -226,14 +245,17 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     def samples(self, preprocessing: Preprocessing) -> Samples:
         """Return the records as samples for a model with the given preprocessing, from the store if there is one."""
         self.prepared = find_store(self, preprocessing)
-        return Samples(self.records, self.load, self.findings, preprocessing, self.grid, self.gamma, self.prepared)
+        return Samples(
+            self.records, self.load, self.findings, preprocessing, self.grid, self.gamma, self.prepared, self.timeout
+        )
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Stop at an unreadable image unless asked to skip it.
+        """Note when the batch arrived, and stop at an unreadable image unless asked to skip it.
 
         Raises:
             UserError: An image could not be read and `on_error` is `stop`.
         """
+        self.batch_arrived = time.perf_counter()
         # Raised here and not in the worker, which would wrap the message in its traceback.
         if batch.failures and self.on_error == "stop":
             failure = batch.failures[0]
@@ -248,3 +270,4 @@ def one_thread(worker: int) -> None:
     """Initialise a process that loads images."""
     # Workers are many; threads of their own would only contend with the forward pass.
     cv2.setNumThreads(0)
+    report_what_cannot_be_handed_over()

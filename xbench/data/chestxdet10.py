@@ -48,8 +48,8 @@ class ChestXDet10(DownloadedDataset):
                 case = self._read_entry(entry)
             except (UserError, LookupError, TypeError, ValueError) as error:
                 raise UserError(
-                    f"{self.name}: {path}, entry {number}: {_said(error)}. Each is to have file_name, syms and boxes, "
-                    "with a box [x1, y1, x2, y2] for each of the syms."
+                    f"{self.name}: {path}, entry {number}: {_said(error):.500}. Each is to have file_name, syms and "
+                    "boxes, with a box [x1, y1, x2, y2] for each of the syms."
                 ) from None
             if case.image_id in cases:
                 raise UserError(f"{self.name}: {path}, entry {number}: {case.image_id} is there a second time.")
@@ -64,7 +64,7 @@ class ChestXDet10(DownloadedDataset):
         for label, corners in zip(entry["syms"], entry["boxes"], strict=True):
             finding = canonical(str(label))
             if finding not in self.findings:
-                raise ValueError(f"{label!r} is not one of the ten findings")
+                raise ValueError(f"{str(label)[:60]!r} is not one of the ten findings")
             x0, y0, x1, y1 = corners
             annotations.append(Annotation(finding, Box.from_corners(x0, y0, x1, y1), label=str(label)))
         present = {annotation.finding for annotation in annotations}

@@ -105,7 +105,7 @@ class CheXlocalize(DownloadedDataset):
                 cases[name] = self._read_entry(name, entry)
             except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
                 reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
-                raise UserError(f"{self.name}: {path}, {name!r}: {reason}. {_AGAIN}") from None
+                raise UserError(f"{self.name}: {path}, {name!r:.80}: {reason:.500}. {_AGAIN}") from None
         return cases
 
     def _read_entry(self, name: str, entry: Mapping[str, Any]) -> Case:

@@ -139,7 +139,7 @@ class COVID19Rural(DownloadedDataset):
             raise UserError(f"{self.name}: {path} is not a LabelMe file: {error} is missing.") from None
         except (UserError, LookupError, TypeError, ValueError) as error:
             said = str(error).rstrip(".")
-            raise UserError(f"{self.name}: {path} is not a LabelMe file of polygons: {said}.") from None
+            raise UserError(f"{self.name}: {path} is not a LabelMe file of polygons: {said:.500}.") from None
         return Case(path.stem, {_FINDING: int(bool(annotations))}, tuple(annotations), frame)
 
     def _with_mask(self, case: Case, paths: list[Path] | None) -> Case:

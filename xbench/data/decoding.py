@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,10 @@ __all__ = ["MAX_PIXELS", "decode_image"]
 
 MAX_PIXELS = 2**27
 """Images of more pixels are refused before any memory is taken for them."""
+
+# Likewise images that take more bytes when decoded than so many pixels of 16 bits, and files of more bytes, of which a
+# sparse one takes no room on the disk. A byte of run lengths becomes up to 64.
+_MAX_DECODED, _MAX_FILE, _MAX_RUNS = 2 * MAX_PIXELS, 4 * MAX_PIXELS, 2**25
 
 _DICOM_SUFFIXES = (".dcm", ".dicom")
 _LUMA = (0.299, 0.587, 0.114)
@@ -69,6 +74,7 @@ def decode_image(path: Path) -> NDArray[np.uint8]:
             compressed in a way that no installed package decodes. Whatever a file holds, nothing else is raised.
     """
     try:
+        _check_file(path)
         with open(path, "rb") as file:
             head = file.read(132)
         if not head:
@@ -94,7 +100,8 @@ def _decode_picture(path: Path) -> NDArray[np.uint8]:
         if getattr(picture, "n_frames", 1) > 1:
             raise _RefusalError("it holds several frames, and which one to score is not for us to guess")
         if picture.mode.startswith("I"):
-            return _stretch(np.array(picture, np.float64))
+            levels, places = _distinct(np.array(picture))
+            return _stretch(levels)[places]
         return np.array(picture.convert("L"))
 
 
@@ -108,9 +115,9 @@ def _decode_dicom(path: Path) -> NDArray[np.uint8]:
             raise _RefusalError(f"the DICOM header lacks {tag}")
     if int(header.get("NumberOfFrames") or 1) != 1:
         raise _RefusalError(f"it holds {header.NumberOfFrames} frames, and which one to score is not for us to guess")
-    _check_size(int(header.Rows), int(header.Columns))
-    if decoder and syntax != uid.RLELossless:
-        _check_codestream(get_frame(header.PixelData, 0, number_of_frames=1), int(header.Rows), int(header.Columns))
+    rows, columns, samples = int(header.Rows), int(header.Columns), int(header.get("SamplesPerPixel") or 1)
+    _check_size(rows, columns, samples * -(-int(header.get("BitsAllocated") or 8) // 8))
+    _check_stored(header, decoder, rows, columns, samples)
     stored = pixel_array(header, decoding_plugin=decoder)
 
     photometric = str(header.PhotometricInterpretation).strip()
@@ -120,8 +127,8 @@ def _decode_dicom(path: Path) -> NDArray[np.uint8]:
     if photometric == "PALETTE COLOR":
         return _stretch(apply_color_lut(stored, header) @ _LUMA)
     if not photometric.startswith("MONOCHROME"):
-        luma = stored @ _LUMA
-        return np.rint(luma).astype(np.uint8) if eight_bits else _stretch(luma)
+        luma = _luma(stored)
+        return np.rint(luma, out=luma).astype(np.uint8) if eight_bits else _stretch(luma)
     levels, places = _distinct(stored)
     values = _voi(_modality(levels, header), header)
     as_stored = eight_bits and values is levels
@@ -161,45 +168,94 @@ def _find_decoder(syntax: uid.UID | None) -> str:
     return decoder
 
 
-def _check_size(height: int, width: int) -> None:
+def _luma(colours: NDArray[np.integer]) -> NDArray[np.float64]:
+    """ITU-R BT.601 luma of (H, W, 3), a few rows at a time: as float64 the colours take eight times their room."""
+    grey = np.empty(colours.shape[:2])
+    for top in range(0, len(grey), 64):
+        grey[top : top + 64] = colours[top : top + 64] @ _LUMA
+    return grey
+
+
+def _check_file(path: Path) -> None:
+    about = path.stat()
+    # To open a pipe waits for whoever writes into it, and a device never ends.
+    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
+        raise _RefusalError("it is a device or a pipe and not a file")
+    if about.st_size > _MAX_FILE:
+        raise _RefusalError(f"the file has {about.st_size} bytes, more than the {_MAX_FILE} that are read")
+
+
+def _check_size(height: int, width: int, pixel: int = 1) -> None:
+    """Refuse an image of so many pixels, each of so many bytes."""
     if height * width > MAX_PIXELS:
         raise _RefusalError(f"it claims {width} x {height} pixels, more than the {MAX_PIXELS} that are read")
+    if height * width * pixel > _MAX_DECODED:
+        raise _RefusalError(
+            f"it claims {width} x {height} pixels of {pixel} bytes, more than the {_MAX_DECODED} bytes that are read"
+        )
 
 
-def _check_codestream(frame: bytes, rows: int, columns: int) -> None:
-    """Refuse a compressed frame of another size than the header says, or without an end.
+def _check_stored(header: Dataset, decoder: str, rows: int, columns: int, samples: int) -> None:
+    """Refuse stored pixels that are not one image as the header describes it."""
+    if not decoder:
+        # Whatever the header says, pydicom would take twice as many bytes for two frames; one byte is padded to two.
+        if len(header.PixelData) >= max(4, 2 * rows * columns * samples * -(-int(header.BitsAllocated) // 8)):
+            raise _RefusalError("it holds several frames, and which one to score is not for us to guess")
+        return
+    frame = get_frame(header.PixelData, 0, number_of_frames=1)
+    if decoder != "pydicom":
+        _check_codestream(frame, rows, columns, samples)
+    elif len(frame) > _MAX_RUNS:
+        raise _RefusalError(f"its run lengths take {len(frame)} bytes, more than the {_MAX_RUNS} that are read")
+
+
+def _check_codestream(frame: bytes, rows: int, columns: int, samples: int) -> None:
+    """Refuse a compressed frame of another size than the header says, of more colours, or without an end.
 
     The decoders allocate what the frame claims and fill what is missing with grey.
     """
-    size = _jpeg_size(frame) if frame[:2] == b"\xff\xd8" else _jpeg2000_size(frame)
-    if size != (rows, columns):
+    height, width, components = _jpeg_size(frame) if frame[:2] == b"\xff\xd8" else _jpeg2000_size(frame)
+    if (height, width) != (rows, columns):
         raise _RefusalError(
-            f"the DICOM header says {columns} x {rows} pixels, the compressed image inside {size[1]} x {size[0]}"
+            f"the DICOM header says {columns} x {rows} pixels, the compressed image inside {width} x {height}"
+        )
+    if components != samples:
+        raise _RefusalError(
+            f"the DICOM header says {samples} values a pixel, the compressed image inside has {components}"
         )
     # A pad byte may follow the end-of-image marker.
     if b"\xff\xd9" not in frame[-10:]:
         raise _RefusalError("the compressed image inside is cut off")
 
 
-def _jpeg_size(frame: bytes) -> tuple[int, int]:
-    """Height and width in the frame header of a JPEG or JPEG-LS image (ITU-T T.81, B.2.2)."""
+def _jpeg_size(frame: bytes) -> tuple[int, int, int]:
+    """Height, width and components in the frame header of a JPEG or JPEG-LS image (ITU-T T.81, B.2.2)."""
     at = 2
-    while at + 9 <= len(frame) and frame[at] == 0xFF:
+    while at + 10 <= len(frame) and frame[at] == 0xFF:
         marker = frame[at + 1]
         if marker in (0xC0, 0xC1, 0xC2, 0xC3, 0xF7):
-            return int.from_bytes(frame[at + 5 : at + 7]), int.from_bytes(frame[at + 7 : at + 9])
+            return int.from_bytes(frame[at + 5 : at + 7]), int.from_bytes(frame[at + 7 : at + 9]), frame[at + 9]
         # Any number of fill bytes may precede a marker.
         at += 1 if marker == 0xFF else 2 + int.from_bytes(frame[at + 2 : at + 4])
     raise _RefusalError("the compressed image inside is damaged")
 
 
-def _jpeg2000_size(frame: bytes) -> tuple[int, int]:
-    """Height and width in the main header of a JPEG 2000 image (ISO/IEC 15444-1, A.5.1), bare or in a JP2 file."""
-    at = frame.find(b"\xff\x4f\xff\x51")
-    if at < 0:
+def _jpeg2000_size(frame: bytes) -> tuple[int, int, int]:
+    """Height, width and components in the main header of a JPEG 2000 image (ISO/IEC 15444-1, A.5.1 and I.4)."""
+    start = 0
+    # In a JP2 file the image is one of the boxes. Any other may hold bytes that look like an image.
+    while frame[start : start + 2] != b"\xff\x4f":
+        length, kind = int.from_bytes(frame[start : start + 4]), frame[start + 4 : start + 8]
+        if kind != b"jp2c" and length < 8:
+            raise _RefusalError("the compressed image inside is damaged")
+        start += 8 if kind == b"jp2c" else length
+        if kind == b"jp2c":
+            break
+    if frame[start : start + 4] != b"\xff\x4f\xff\x51":
         raise _RefusalError("the compressed image inside is damaged")
-    right, bottom, left, top = np.frombuffer(frame, ">u4", 4, at + 8).tolist()
-    return bottom - top, right - left
+    right, bottom, left, top = np.frombuffer(frame, ">u4", 4, start + 8).tolist()
+    # Ahead of the number of components stand the size and place of the tiles.
+    return bottom - top, right - left, int.from_bytes(frame[start + 40 : start + 42])
 
 
 def _modality(stored: NDArray[np.float64], header: Dataset) -> NDArray[np.float64]:

@@ -118,7 +118,7 @@ class DownloadedDataset(ChestXrayDataModule):
 
     def note(self, text: str, image_id: str) -> None:
         """Count something odd about the annotations of an image."""
-        self.notes.append(Note(text, image_id))
+        self.notes.append(Note(text if len(text) <= 200 else f"{text[:197]}...", image_id))
 
     def table(self, folder: Folder, *names: str) -> Path:
         """Return the file of annotations: the one that the user gave, or the one under `root` with one of these names.
@@ -146,7 +146,9 @@ class DownloadedDataset(ChestXrayDataModule):
         self._archives = folder.archives
         images = self._images_of_split(folder)
         cases: dict[str, Case] = {}
+        self._check_names(images)
         for case in self.read_cases(folder) if annotated else ():
+            self._check_names([case.image_id])
             if case.image_id in cases:
                 raise UserError(f"{self.name}: {case.image_id} is annotated twice in {self._said_files()}. Remove one.")
             cases[case.image_id] = case
@@ -156,6 +158,7 @@ class DownloadedDataset(ChestXrayDataModule):
                 self.note("an image that the annotation files do not name, left out", name)
         if self.image_list is not None:
             names = self._listed(self.image_list, names)
+        self._check_names(note.image_id for note in self.notes)
         # However often something occurs in an image, it is one that it occurs in.
         self.notes = [*dict.fromkeys(self.notes)]
         return [self._record(name, cases.get(name, Case(name, {})), images) for name in sorted(names)]
@@ -209,6 +212,15 @@ class DownloadedDataset(ChestXrayDataModule):
     def annotation_files(self) -> Sequence[Path]:
         """Return the files that the records were read from."""
         return self._files_read
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        # They go into tables, messages and pages: line breaks and what steers a terminal must not.
+        if odd := next((name for name in names if not name.isprintable() or len(name) > 255), None):
+            raise UserError(
+                f"{self.name}: an image under {self.root} or in its annotation files is called {odd[:60]!r}"
+                f"{' and so on' if len(odd) > 60 else ''}, which is no name of an image: printable characters, 255 at "
+                "most. Take the files as their owners publish them."
+            )
 
     def _record(self, name: str, case: Case, images: Mapping[str, Sequence[Path]]) -> Record:
         paths = images.get(name, [])

@@ -39,7 +39,7 @@ Description = dict[str, Any]
 
 _PACKAGE = Path(xbench.__file__).parent
 # What turns a record into a prepared image; xbench.types and xbench.errors only name things.
-_SOURCES = ("data/*.py", "geometry.py", "preprocessing.py")
+_SOURCES = ("data/*.py", "coverage.py", "preprocessing.py")
 _LIBRARIES = (
     "numpy",
     "opencv-python-headless",
@@ -59,7 +59,21 @@ _LIBRARIES = (
 _LIBRARY_CLASSES = frozenset({"abc", "albumentations", "builtins", "lightning", "torch", "typing"})
 # Options of every dataset that choose images or how fast they come, but not what they look like.
 _NOT_IN_PIXELS = frozenset(
-    {"batch_size", "cache", "gamma", "grid", "limit", "notes", "num_workers", "on_error", "prepared", "records"}
+    {
+        "batch_arrived",
+        "batch_size",
+        "cache",
+        "finished",
+        "gamma",
+        "grid",
+        "limit",
+        "notes",
+        "num_workers",
+        "on_error",
+        "prepared",
+        "records",
+        "timeout",
+    }
 )
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _PROBES = ((48, 64), (331, 250), (400, 701), (512, 512))
@@ -82,7 +96,6 @@ def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> Descrip
         "dataset": _name(type(data)),
         "findings": list(data.findings),
         "grid": data.grid if isinstance(data.grid, str) else list(data.grid),
-        "gamma": data.gamma,
         "options": _options(data),
         "geometry": _geometry(preprocessing),
         "geometry_on_probes": _behaviour(preprocessing),

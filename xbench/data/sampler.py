@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import itertools
+from collections.abc import Callable, Collection, Iterator
 
 from torch.utils.data import Sampler
 
@@ -12,11 +13,14 @@ __all__ = ["DealtBatchSampler"]
 
 
 class DealtBatchSampler(Sampler[list[int]]):
-    """Sequential batches dealt whole to the processes, like cards: process r takes batches r, r + n, r + 2n ...
+    """Sequential batches dealt whole to the processes: a first one to each, and then the next to whoever asks first.
 
-    Nothing is repeated and nothing dropped. Because a batch is the same whichever process gets it, so is its forward
-    pass, and results do not depend on the number of processes. (Lightning's own sampler repeats images until every
-    process has as many, and so counts some twice.)
+    A process with slow images or on a busy machine asks less often, so the others hardly wait for it at the end.
+
+    Nothing is repeated and nothing dropped, and each process gets its batches in the dataset's order. Because a batch
+    is the same whichever process gets it, so is its forward pass, and results depend neither on the number of processes
+    nor on which of them was faster. (Lightning's own sampler repeats images until every process has as many, and so
+    counts some twice.)
 
     Args:
         count: Number of images.
@@ -24,29 +28,51 @@ class DealtBatchSampler(Sampler[list[int]]):
         rank: This process, 0-based.
         world_size: Number of processes.
         finished: Numbers of batches that were done before and are left out; at least one is left for each process.
+        new_counter: Makes the counter of an iteration. All processes share it: whichever calls it first gets 0, the
+            next call gives 1, and so on. A process alone needs none.
 
     Raises:
         UserError: Fewer batches than processes; a process without any batch would leave the others waiting for ever.
     """
 
     def __init__(
-        self, count: int, batch_size: int, rank: int = 0, world_size: int = 1, finished: Collection[int] = ()
+        self,
+        count: int,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        finished: Collection[int] = (),
+        new_counter: Callable[[], Callable[[], int]] | None = None,
     ) -> None:
-        self._batches = [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
-        if len(self._batches) < world_size:
+        batches = [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
+        if len(batches) < world_size:
             raise UserError(
-                f"{count} images in batches of {batch_size} make {len(self._batches)} batches, too few for "
+                f"{count} images in batches of {batch_size} make {len(batches)} batches, too few for "
                 f"{world_size} processes: lower --data.batch_size or --trainer.devices."
             )
-        left = [batch for number, batch in enumerate(self._batches) if number not in finished]
-        if len(left) < world_size:
-            raise ValueError(f"{len(left)} batches are left for {world_size} processes")
-        self._dealt = left[rank::world_size]
+        self._left = [batch for number, batch in enumerate(batches) if number not in finished]
+        if len(self._left) < world_size:
+            raise ValueError(f"{len(self._left)} batches are left for {world_size} processes")
+        if new_counter is None and world_size > 1:
+            raise ValueError(f"{world_size} processes need a counter that they share")
+        self._rank = rank
+        self._world_size = world_size
+        self._new_counter = new_counter if new_counter is not None else _count_alone
 
     def __len__(self) -> int:
-        """Return the number of batches of this process."""
-        return len(self._dealt)
+        """Return the most batches that this process can get: all that are left but one for each other process."""
+        return len(self._left) - self._world_size + 1
 
     def __iter__(self) -> Iterator[list[int]]:
         """Iterate over lists of image positions."""
-        return (list(batch) for batch in self._dealt)
+        # Made here and not at the first step, so that all processes make theirs in the same order.
+        return self._deal(self._new_counter())
+
+    def _deal(self, draw: Callable[[], int]) -> Iterator[list[int]]:
+        yield list(self._left[self._rank])
+        while (number := self._world_size + draw()) < len(self._left):
+            yield list(self._left[number])
+
+
+def _count_alone() -> Callable[[], int]:
+    return itertools.count().__next__

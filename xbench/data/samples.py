@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from xbench.coverage import Coverage
+from xbench.coverage import Coverage, area_and_centre
 from xbench.data.isolation import TIMEOUT, isolated
 from xbench.errors import UserError
 from xbench.preprocessing import Preprocessing
@@ -124,6 +124,7 @@ class Samples(Dataset[Sample | Failure]):
         except UserError as error:
             return Failure(index, record.image_id, str(error))
         regions = [coverage.at(self.gamma) for coverage in prepared.coverage]
+        places = dict(zip(prepared.findings, map(area_and_centre, regions), strict=True))
         return Sample(
             index=index,
             image_id=record.image_id,
@@ -136,8 +137,9 @@ class Samples(Dataset[Sample | Failure]):
             ),
             coverage=prepared.coverage,
             has_region=torch.tensor([finding in prepared.findings for finding in self.findings]),
-            reader_agreement=torch.tensor(
-                [prepared.reader_agreement.get(finding, (nan, nan)) for finding in self.findings], dtype=torch.float64
+            region_places=np.array([places.get(finding, (nan,) * 3) for finding in self.findings]),
+            reader_agreement=np.array(
+                [prepared.reader_agreement.get(finding, (nan, nan)) for finding in self.findings]
             ),
             image_sha256=prepared.sha256(),
             patient_id=record.patient_id,

@@ -73,7 +73,8 @@ class SIIMPneumothorax(DownloadedDataset):
                 masks[name].append(Annotation(_FINDING, RelativeRLE(mask), label=_FINDING))
         if both := sorted(negative & masks.keys()):
             raise UserError(
-                f"siim: {path} calls {len(both)} images negative (-1) and gives them masks as well (first: {both[0]})."
+                f"siim: {path} calls {len(both)} images negative (-1) and gives them masks as well (first: "
+                f"{both[0]!r:.80})."
             )
         cases = {name: Case(name, {_FINDING: 1}, tuple(drawn), _FRAME) for name, drawn in masks.items()}
         cases |= {name: Case(name, {_FINDING: 0}, (), _FRAME) for name in negative}

@@ -101,7 +101,7 @@ def write_report(
     from xbench.report.tables.latex import to_latex
     from xbench.report.tables.table import to_csv, to_markdown
 
-    console = Console(highlight=False)
+    console = Console(markup=False, highlight=False)
     collection = collect(runs)
     with _clear(out), _progress(console) as bar:
         analysis = analyse(collection, resamples, seed=seed, progress=_told(bar, "Numbers"))

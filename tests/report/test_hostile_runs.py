@@ -1,0 +1,235 @@
+"""A run's folder from a stranger: `report`, `verify` and `reproduce` read it, refuse it, and run nothing of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synthetic import write_run
+
+from xbench.cli import main
+from xbench.errors import UserError
+from xbench.report.command import write_report
+from xbench.report.runs import collect
+from xbench.reproduce import drifts
+from xbench.results import read_results
+from xbench.verify import disagreements
+
+HOSTILE = "=cmd|'/C calc'!A0 <script>alert(1)</script> \\input{/etc/passwd} [/red] ../../x"
+
+
+class Evil:
+    """Executes itself when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> Path:
+    return write_run(tmp_path_factory.mktemp("sound"), "kad", images=12, with_cases=False)
+
+
+@pytest.fixture
+def run(sound, tmp_path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "runs" / sound.parent.name / sound.name))
+
+
+def refused(folder: Path) -> str:
+    """What `report` says of a folder; `verify` refuses it as well."""
+    with pytest.raises(UserError):
+        disagreements(folder)
+    with pytest.raises(UserError) as caught:
+        collect([folder])
+    message = str(caught.value)
+    assert "\n" not in message and len(message) < 3000
+    return message
+
+
+def places(tree) -> list:
+    keys = tree.keys() if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ()
+    return [(tree, key) for key in keys] + [place for key in keys for place in places(tree[key])]
+
+
+JUNK = st.sampled_from(
+    [
+        *(None, True, -1, 0, 1.5, 10**400, 1e308, float("nan"), float("inf")),
+        *("", "x", "[/red]", "a\nb", HOSTILE),
+        *([], {}, [[]], [None], ["Nodule"], {"a": 1}),
+    ]
+)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 10**6), JUNK, st.booleans(), st.booleans())
+def test_values_of_other_kinds(sound, tmp_path_factory, place, junk, remove, shallow):
+    folder = tmp_path_factory.getbasetemp() / "fuzzed" / "kad_chestxray14" / "a"
+    shutil.copytree(sound, folder, dirs_exist_ok=True)
+    content = json.loads((sound / "results.json").read_text())
+    found = places(content)
+    # Values in curves outnumber the others by far.
+    container, key = found[place % (60 if shallow else len(found))]
+    if remove and isinstance(container, dict):
+        del container[key]
+    else:
+        container[key] = junk
+    (folder / "results.json").write_text(json.dumps(content))
+    try:
+        disagreements(folder)
+        (read,) = collect([folder]).runs
+        assert drifts(read.results, read_results(sound / "results.json")) is not None
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["per_image.parquet", "curves.parquet"]), st.integers(0, 99), st.integers(0, 9))
+def test_columns_of_other_kinds(sound, tmp_path_factory, name, which, how):
+    folder = tmp_path_factory.getbasetemp() / "columns" / "kad_chestxray14" / "a"
+    shutil.copytree(sound, folder, dirs_exist_ok=True)
+    table = pq.read_table(sound / name)
+    place = which % table.num_columns
+    column, rows = table.column_names[place], table.num_rows
+    others = [
+        *(pa.nulls(rows), pa.array(["x"] * rows), pa.array([-1] * rows), pa.array([float("nan")] * rows)),
+        *(pa.array([[1]] * rows), pa.array([[1] * 101] * rows, pa.list_(pa.int32(), 101)), pa.array([2**62] * rows)),
+        *(pa.array([True] * rows), pa.array([b"\xff"] * rows)),
+    ]
+    changed = table.drop_columns(column) if how == 9 else table.set_column(place, column, others[how])
+    pq.write_table(changed, folder / name)
+    try:
+        disagreements(folder)
+        collect([folder])
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_mutated_bytes(sound, tmp_path_factory, data):
+    folder = tmp_path_factory.getbasetemp() / "bytes" / "kad_chestxray14" / "a"
+    shutil.copytree(sound, folder, dirs_exist_ok=True)
+    path = folder / data.draw(st.sampled_from(["results.json", "per_image.parquet", "curves.parquet", "per_class.csv"]))
+    content = bytearray(path.read_bytes())
+    for place, value in data.draw(
+        st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=5)
+    ):
+        content[int(place * len(content))] = value
+    path.write_bytes(content[: data.draw(st.none() | st.integers(0, len(content)))])
+    try:
+        disagreements(folder)
+        collect([folder])
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+def test_what_is_too_much(run):
+    results = run / "results.json"
+    content = results.read_text()
+    results.write_text("[" * 100_000)
+    assert "nested too deeply" in refused(run)
+    os.truncate(results, 3 << 30)
+    assert "bytes" in refused(run)
+    results.unlink()
+    results.write_text(content)
+    # A table of no bytes to speak of that claims 10^8 rows.
+    table = pq.read_table(run / "per_image.parquet")
+    with pq.ParquetWriter(run / "per_image.parquet", pa.schema([("image_id", pa.null())])) as writer:
+        writer.write_table(pa.table({"image_id": pa.nulls(10**8)}))
+    assert (run / "per_image.parquet").stat().st_size < 10**6
+    assert "100000000 rows" in refused(run)
+    pq.write_table(table, run / "per_image.parquet")
+    assert disagreements(run) == []
+
+
+def test_a_pickle_in_a_table_is_not_executed(run, tmp_path):
+    """Older versions of Arrow could keep the type of a column as a pickle."""
+    path, sign = run / "per_image.parquet", tmp_path / "sign"
+    table = pq.read_table(path)
+    about = {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": pickle.dumps(Evil(sign))}
+    pq.write_table(table.cast(pa.schema([field.with_metadata(about) for field in table.schema])), path)
+    assert disagreements(run) == [] and len(collect([run]).runs) == 1
+    path.write_bytes(pickle.dumps(Evil(sign)))
+    refused(run)
+    (run / "results.json").write_bytes(pickle.dumps(Evil(sign)))
+    refused(run)
+    assert not sign.exists()
+
+
+@pytest.mark.parametrize("name", [HOSTILE, "-1+1", "@SUM(A1)", "a\nb", "", "x" * 300])
+def test_names_that_no_run_gives(run, name):
+    content = json.loads((run / "results.json").read_text())
+    for key in ("model", "dataset", "split"):
+        (run / "results.json").write_text(json.dumps(content | {key: name}))
+        assert "is no name of" in refused(run)
+
+
+def test_a_report_of_odd_names_stays_in_its_folder(tmp_path, capsys):
+    """Names that are allowed, however odd, execute nothing: not on the page, in LaTeX, or in the names of files."""
+    odd = "x</script><img src=x onerror=alert(1)>"
+    tex = r"\input{/etc/passwd} $x$ %& [/red] ../../y"
+    for model in ("../../etc/x",):
+        folder = write_run(
+            tmp_path / "runs", "kad", f"d{len(model)}", images=24, with_cases=False, findings=("Nodule", tex)
+        )
+        content = json.loads((folder / "results.json").read_text())
+        content |= {"model": model, "dataset": "../../up/and\\away", "split": odd}
+        content["provenance"]["command"] = [odd, "\x1b[2J", 5, None]
+        content["provenance"]["model"]["book"] = {odd: [odd]}
+        (folder / "results.json").write_text(json.dumps(content))
+    before = {path for path in tmp_path.rglob("*") if "report" not in path.parts}
+    write_report([tmp_path / "runs"], tmp_path / "out" / "report", resamples=100)
+    after = {path for path in tmp_path.rglob("*") if "report" not in path.parts}
+    assert after - before == {tmp_path / "out"}
+    page = (tmp_path / "out" / "report" / "index.html").read_text()
+    assert "<img src=x" not in page and "x</script>" not in page
+    for path in (tmp_path / "out" / "report" / "tables").glob("*.tex"):
+        assert r"\input" not in path.read_text().replace(r"\textbackslash{}input", "")
+    for path in (tmp_path / "out" / "report" / "tables").glob("*.csv"):
+        for line in path.read_text().splitlines():
+            assert not any(cell.strip('"').startswith(("=", "@")) for cell in line.split(","))
+
+
+def test_markup_in_names_is_printed_as_it_is(tmp_path, capsys):
+    folder = write_run(tmp_path, "kad", images=24, with_cases=False, findings=("Nodule", "[/red] [link=x]"))
+    content = json.loads((folder / "results.json").read_text())
+    content["counts"]["per_finding"]["[/red] [link=x]"]["negatives"] += 1
+    (folder / "results.json").write_text(json.dumps(content))
+    assert main(["verify", str(folder)]) == 1
+    assert "[/red]" in capsys.readouterr().out
+
+
+def test_reproduce_runs_no_class_that_is_no_model(run, tmp_path, capsys, monkeypatch):
+    """A stored configuration can name classes, but none that is not a model, a dataset or a part of the trainer."""
+    sign = tmp_path / "sign"
+    (run / "config.yaml").write_text(
+        f"model: {{class_path: os.system, init_args: {{command: touch {sign}}}}}\n"
+        "data: {class_path: xbench.data.PhantomCXR}\n"
+    )
+    # In this process, which has done its imports.
+    here = lambda words: SimpleNamespace(returncode=main(words[3:]))  # noqa: E731
+    monkeypatch.setattr("xbench.reproduce.subprocess.run", here)
+    assert main(["reproduce", str(run)]) != 0
+    assert "os.system" in capsys.readouterr().err
+    assert not sign.exists()
+
+
+def test_plain_copies_are_still_read(run):
+    (read,) = collect([run]).runs
+    again = copy.deepcopy(read.results)
+    assert drifts(read.results, again) == []
+    assert np.isfinite(read.images.logits).all()

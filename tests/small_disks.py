@@ -1,0 +1,96 @@
+"""Commands that meet disks that are full or read-only; to be run in a mount namespace of its own.
+
+Prints a line of JSON for each: its name, the exit status, and what was said on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+from hostile import fill
+
+from xbench.cli import main
+
+ROOT = Path(sys.argv[1])
+CONFIG = ROOT / "hostile.yaml"
+SEALED = ROOT / "sealed"
+WANDB = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger", "--trainer.logger.save_dir")
+
+
+def mount(folder: Path, *words: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", *words, str(folder)], check=True)
+    return folder
+
+
+def small(name: str, size: str) -> Path:
+    """Make a disk of a size."""
+    return mount(ROOT / name, "-t", "tmpfs", "-o", f"size={size}", "none")
+
+
+def run(name: str, *words: object, faults: str = "", disk: Path = SEALED) -> None:
+    """Run a command whose faults fill a disk, and make room afterwards."""
+    os.environ |= {"FAULTS": faults, "SMALL_DISK": str(disk)}
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            status = main([str(word) for word in words])
+    except BaseException:
+        status = -1
+        said.write(traceback.format_exc())
+    with contextlib.suppress(OSError):
+        (disk / "filler").unlink()
+    print(json.dumps({"name": name, "status": status, "said": " ".join(said.getvalue().split())}), flush=True)
+
+
+def into(folder: Path, *words: object) -> tuple[object, ...]:
+    return ("--config", CONFIG, "--trainer.default_root_dir", folder, *words)
+
+
+mount(mount(SEALED, "--bind", str(SEALED)), "-o", "remount,ro,bind")
+run("results read-only", "test", *into(SEALED))
+run("predictions read-only", "predict", *into(SEALED))
+run("prepared images read-only", "prepare", *into(ROOT / "kept", "--data.cache", SEALED / "store"))
+run("W&B read-only", "test", *into(ROOT / "kept", *WANDB, SEALED / "wandb"))
+
+disk = small("journal", "4m")
+run("journal full", "test", *into(disk), faults="fill:9", disk=disk)
+run("journal full, resumed", "test", *into(disk, "--resume", "true"))
+shutil.copytree(disk, ROOT / "kept" / "journal" / "runs")
+
+disk = small("results", "4m")
+run("results full", "test", *into(disk), faults="fill_at_end:0", disk=disk)
+run("results full, resumed", "test", *into(disk, "--resume", "true"))
+shutil.copytree(disk, ROOT / "kept" / "results" / "runs")
+
+disk = small("predictions", "4m")
+run("predictions full", "predict", *into(disk), faults="fill:9", disk=disk)
+
+disk = small("store", "4m")
+run("prepared images full", "prepare", *into(ROOT / "kept", "--data.cache", disk), faults="fill:9", disk=disk)
+run("prepared images full, again", "prepare", *into(ROOT / "kept", "--data.cache", disk))
+run("prepared images used", "test", *into(ROOT / "kept" / "prepared" / "runs", "--data.cache", disk))
+
+run("report read-only", "report", ROOT / "kept" / "results", "--out", SEALED / "report")
+run("report full", "report", ROOT / "kept" / "results", "--out", small("report", "100k"))
+
+bench = ("bench", "--models", "demo", "--datasets", "phantom", "--out")
+run("bench read-only", *bench, SEALED / "bench")
+disk = small("bench", "100k")
+(disk / "bench").mkdir()
+fill(disk)
+run("bench full", *bench, disk)
+
+disk = small("wandb", "1m")
+run("W&B full", "test", *into(ROOT / "kept" / "wandb" / "runs", *WANDB, disk), faults="fill:9", disk=disk)
+
+mount(Path("/dev/shm"), "-t", "tmpfs", "-o", "size=64k", "none")
+run("shared memory full", "test", *into(ROOT / "kept", "--data.num_workers", "2", "--data.grid", "400"))

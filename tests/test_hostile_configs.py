@@ -1,0 +1,91 @@
+"""Configurations and prompts from a stranger: nothing in them is called that is no model, dataset or part of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from xbench.bench.config import read_bench
+from xbench.errors import UserError
+from xbench.prompts import read_prompts
+
+TAGS = (
+    "!!python/object/apply:os.system ['touch {sign}']",
+    "!!python/object/apply:subprocess.check_output [['touch', '{sign}']]",
+    "!!python/object/new:os.system ['touch {sign}']",
+    "!!python/name:os.system",
+    "!!python/module:os",
+    "!!python/object:pathlib.Path {{}}",
+)
+TEXTS = ("model: {tag}\n", "data: {{class_path: xbench.data.PhantomCXR, init_args: {{images: {tag}}}}}\n", "{tag}\n")
+
+
+@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("text", TEXTS)
+def test_tags_that_call_functions(command, tmp_path, tag, text):
+    sign = tmp_path / "sign"
+    path = tmp_path / "stranger.yaml"
+    path.write_text(text.format(tag=tag.format(sign=sign)))
+    run = command("test", "--config", path)
+    assert run.status == 2 and "Traceback" not in run.errors and run.folder is None
+    with pytest.raises(UserError):
+        read_bench([str(path)])
+    with pytest.raises(UserError):
+        read_prompts(path)
+    assert not sign.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--model.class_path", "os.system", "--model.command", "touch sign"), "os.system"),
+        (("--model.class_path", "os.system"), "os.system"),
+        (("--model.class_path", "subprocess.Popen", "--model.args", "touch sign"), "subprocess.Popen"),
+        (("--model.class_path", "builtins.eval"), "builtins.eval"),
+        (("--data.class_path", "pathlib.Path"), "pathlib.Path"),
+        (("--trainer.callbacks", '{class_path: os.system, init_args: {command: "touch sign"}}'), "callbacks"),
+        (("--trainer.callbacks", "{class_path: xbench.models.Oracle}"), "callbacks"),
+        (("--trainer.logger", '{class_path: subprocess.Popen, init_args: {args: "touch sign"}}'), "logger"),
+        (("--trainer.profiler", '{class_path: os.system, init_args: {command: "touch sign"}}'), "profiler"),
+    ],
+)
+def test_classes_that_are_no_part_of_a_run(command, tmp_path, options, said):
+    config = tmp_path / "data.yaml"
+    config.write_text("data: {class_path: xbench.data.PhantomCXR}\n")
+    if not options[0].startswith("--model"):
+        config.write_text("model: {class_path: xbench.models.Oracle}\n" + config.read_text())
+    if options[0].startswith("--data"):
+        config.write_text("model: {class_path: xbench.models.Oracle}\n")
+    run = command("test", "--config", config, *options)
+    assert run.status == 2 and run.folder is None
+    assert said in run.errors and "Traceback" not in run.errors
+    assert not (tmp_path / "sign").exists()
+
+
+def test_yaml_that_refers_to_itself_does_not_grow(tmp_path):
+    """A billion laughs: nine levels of nine references each."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]" for k in range(1, 9)]
+    path = tmp_path / "laughs.yaml"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError):
+        read_prompts(path)
+    with pytest.raises(UserError):
+        read_bench([str(path)])
+    path.write_text("models: {clip: {prompts: &a [*a]}}\n")
+    with pytest.raises(UserError):
+        read_bench([str(path)])
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.yaml"])
+def test_prompts_without_end(tmp_path, name):
+    (tmp_path / name).write_text("[" * 100_000)
+    with pytest.raises(UserError) as caught:
+        read_prompts(tmp_path / name)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/b", "a\\b", ".."])
+def test_names_in_a_benchmark_are_no_paths(tmp_path, name):
+    (tmp_path / "bench.yaml").write_text(f"variants: {{'{name}': {{model: {{prompts: name}}}}}}\n")
+    with pytest.raises(UserError):
+        read_bench([str(tmp_path / "bench.yaml")])
