@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -82,8 +83,8 @@ def test_a_rescored_run_can_be_scored_again_and_reproduced(command, toy_config, 
     other = command("rescore", run.folder, "--ties", "any", "--thresholds", "51", "--gamma", "0.2")
     back = command("rescore", other.folder, "--ties", "share", "--thresholds", "101", "--gamma", "0.5")
     assert_same(run.folder, back.folder)
-    said = command("test", "--config", other.folder / "config.yaml")
-    assert_same(said.folder, other.folder)
+    fresh = command("test", "--config", other.folder / "config.yaml")
+    assert_same(fresh.folder, other.folder)
 
 
 def test_chosen_images_give_what_a_run_on_them_gives(command, toy_config, tmp_path):
@@ -93,6 +94,8 @@ def test_chosen_images_give_what_a_run_on_them_gives(command, toy_config, tmp_pa
     assert again.status == 0, again.errors
     expected = command("test", "--config", toy_config, "--data.limit", "7")
     assert again.results["split"] == "first"
+    refused = command("reproduce", again.folder)
+    assert refused.status == 2 and f"reproduce the run that it comes from, {run.folder}" in refused.errors
     assert but_provenance(again.folder) == but_provenance(expected.folder) | {"split": "first"}
     for name in TABLES:
         assert (again.folder / name).read_bytes() == (expected.folder / name).read_bytes(), name
@@ -124,8 +127,6 @@ def test_what_the_maps_depend_on_is_kept_with_them(command, toy_config):
     one, other = ([image.image_sha256 for image in read_kept(folder)] for folder in (run.folder, twice.folder))
     assert len({*one, *other}) == 8, "an image's digest is that of the model input"
     assert [image.image_sha256 for image in read_kept(run.folder)] == one
-    import pyarrow.parquet as pq
-
     stored = [json.loads(pq.read_schema(run.folder / "maps.parquet").metadata[b"depends_on"]) for run in (run, twice)]
     provenance = run.results["provenance"]
     assert stored[0] == {

@@ -36,7 +36,6 @@ _CAUSES = (
     ("source_sha256", "the code of xbench or of a class of your own"),
     ("git_commit", "the commit of xbench"),
     ("versions", "the versions of packages"),
-    ("rescored", "the stored run was scored again, perhaps on some images only"),
 )
 
 
@@ -85,6 +84,12 @@ def reproduce(arguments: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, help="keep the new run there; otherwise it is deleted after comparison")
     given, options = parser.parse_known_args(arguments)
     stored = _read(given.run.expanduser())
+    if (stored.provenance.get("rescored") or {}).get("images"):
+        raise UserError(
+            f"{given.run} was scored again on chosen images, which no configuration gives: reproduce the run that it "
+            f"comes from, {stored.provenance['rescored'].get('from')}, and rescore that.",
+            exit_status=2,
+        )
     # Names of findings may look like markup.
     console = Console(highlight=False, markup=False)
     with tempfile.TemporaryDirectory(prefix="xbench-reproduce-") as temporary:

@@ -223,7 +223,7 @@ def rescore(arguments: Sequence[str]) -> None:
     console = Console(markup=False, highlight=False)
     try:
         results = _score(run, rules, chosen, given.images, folder)
-        _write_config(run.folder / "config.yaml", folder / "config.yaml", rules)
+        _write_config(run.folder, folder, rules, chosen is None)
     except OSError as error:
         raise UserError(f"The results cannot be written to {folder}: {error.strerror or error}.") from error
     console.print(_changes(run.results, results))
@@ -352,9 +352,12 @@ def _score(run: StoredRun, rules: _Rules, chosen: frozenset[str] | None, images:
     return results
 
 
-def _write_config(stored: Path, path: Path, rules: _Rules) -> None:
+def _write_config(run: Path, folder: Path, rules: _Rules, all_images: bool) -> None:
     """Write the run's configuration with the new rules in it, so that a fresh run would follow them too."""
+    stored = run / "config.yaml"
     text = stored.read_text(encoding="utf-8") if stored.is_file() else ""
+    if not all_images:
+        text = f"# No configuration gives this run: it is {run.absolute()}, scored again on chosen images.\n"
     try:
         config = yaml.safe_load(text)
         config["data"]["init_args"]["gamma"] = rules.gamma
@@ -365,7 +368,7 @@ def _write_config(stored: Path, path: Path, rules: _Rules) -> None:
     except (yaml.YAMLError, TypeError, KeyError, AttributeError):
         # A run that was started from Python has no configuration.
         pass
-    with atomic_writer(path) as file:
+    with atomic_writer(folder / "config.yaml") as file:
         file.write(text.encode())
 
 

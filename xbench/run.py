@@ -385,8 +385,8 @@ def _keep_slurm_out(folder: Path) -> None:
     saved = sorted(folder.expanduser().glob("hpc_ckpt_*.ckpt")) if "SLURM_NTASKS" in os.environ else []
     if saved:
         raise UserError(
-            f"{saved[0]} was saved by Lightning when SLURM signalled a job, and would be loaded in place of the model's "
-            "weights: delete it, or give another --trainer.default_root_dir.",
+            f"{saved[0]} was saved by Lightning when SLURM signalled a job, and would be loaded in place of the "
+            "model's weights: delete it, or give another --trainer.default_root_dir.",
             exit_status=2,
         )
 
