@@ -19,7 +19,7 @@ from hostile import fill
 
 from xbench.cli import main
 
-ROOT = Path(sys.argv[1])
+ROOT = Path(sys.argv[-1])
 CONFIG = ROOT / "hostile.yaml"
 SEALED = ROOT / "sealed"
 WANDB = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger", "--trainer.logger.save_dir")
@@ -55,42 +55,47 @@ def into(folder: Path, *words: object) -> tuple[object, ...]:
     return ("--config", CONFIG, "--trainer.default_root_dir", folder, *words)
 
 
-mount(mount(SEALED, "--bind", str(SEALED)), "-o", "remount,ro,bind")
-run("results read-only", "test", *into(SEALED))
-run("predictions read-only", "predict", *into(SEALED))
-run("prepared images read-only", "prepare", *into(ROOT / "kept", "--data.cache", SEALED / "store"))
-run("W&B read-only", "test", *into(ROOT / "kept", *WANDB, SEALED / "wandb"))
+def meet_all() -> None:
+    mount(mount(SEALED, "--bind", str(SEALED)), "-o", "remount,ro,bind")
+    run("results read-only", "test", *into(SEALED))
+    run("predictions read-only", "predict", *into(SEALED))
+    run("prepared images read-only", "prepare", *into(ROOT / "kept", "--data.cache", SEALED / "store"))
+    run("W&B read-only", "test", *into(ROOT / "kept", *WANDB, SEALED / "wandb"))
 
-disk = small("journal", "4m")
-run("journal full", "test", *into(disk), faults="fill:9", disk=disk)
-run("journal full, resumed", "test", *into(disk, "--resume", "true"))
-shutil.copytree(disk, ROOT / "kept" / "journal" / "runs")
+    disk = small("journal", "4m")
+    run("journal full", "test", *into(disk), faults="fill:9", disk=disk)
+    run("journal full, resumed", "test", *into(disk, "--resume", "true"))
+    shutil.copytree(disk, ROOT / "kept" / "journal" / "runs")
 
-disk = small("results", "4m")
-run("results full", "test", *into(disk), faults="fill_at_end:0", disk=disk)
-run("results full, resumed", "test", *into(disk, "--resume", "true"))
-shutil.copytree(disk, ROOT / "kept" / "results" / "runs")
+    disk = small("results", "4m")
+    run("results full", "test", *into(disk), faults="fill_at_end:0", disk=disk)
+    run("results full, resumed", "test", *into(disk, "--resume", "true"))
+    shutil.copytree(disk, ROOT / "kept" / "results" / "runs")
 
-disk = small("predictions", "4m")
-run("predictions full", "predict", *into(disk), faults="fill:9", disk=disk)
+    disk = small("predictions", "4m")
+    run("predictions full", "predict", *into(disk), faults="fill:9", disk=disk)
 
-disk = small("store", "4m")
-run("prepared images full", "prepare", *into(ROOT / "kept", "--data.cache", disk), faults="fill:9", disk=disk)
-run("prepared images full, again", "prepare", *into(ROOT / "kept", "--data.cache", disk))
-run("prepared images used", "test", *into(ROOT / "kept" / "prepared" / "runs", "--data.cache", disk))
+    disk = small("store", "4m")
+    run("prepared images full", "prepare", *into(ROOT / "kept", "--data.cache", disk), faults="fill:9", disk=disk)
+    run("prepared images full, again", "prepare", *into(ROOT / "kept", "--data.cache", disk))
+    run("prepared images used", "test", *into(ROOT / "kept" / "prepared" / "runs", "--data.cache", disk))
 
-run("report read-only", "report", ROOT / "kept" / "results", "--out", SEALED / "report")
-run("report full", "report", ROOT / "kept" / "results", "--out", small("report", "100k"))
+    run("report read-only", "report", ROOT / "kept" / "results", "--out", SEALED / "report")
+    run("report full", "report", ROOT / "kept" / "results", "--out", small("report", "100k"))
 
-bench = ("bench", "--models", "demo", "--datasets", "phantom", "--out")
-run("bench read-only", *bench, SEALED / "bench")
-disk = small("bench", "100k")
-(disk / "bench").mkdir()
-fill(disk)
-run("bench full", *bench, disk)
+    bench = ("bench", "--models", "demo", "--datasets", "phantom", "--out")
+    run("bench read-only", *bench, SEALED / "bench")
+    disk = small("bench", "100k")
+    (disk / "bench").mkdir()
+    fill(disk)
+    run("bench full", *bench, disk)
 
-disk = small("wandb", "1m")
-run("W&B full", "test", *into(ROOT / "kept" / "wandb" / "runs", *WANDB, disk), faults="fill:9", disk=disk)
+    disk = small("wandb", "1m")
+    run("W&B full", "test", *into(ROOT / "kept" / "wandb" / "runs", *WANDB, disk), faults="fill:9", disk=disk)
 
-mount(Path("/dev/shm"), "-t", "tmpfs", "-o", "size=64k", "none")
-run("shared memory full", "test", *into(ROOT / "kept", "--data.num_workers", "2", "--data.grid", "400"))
+    mount(Path("/dev/shm"), "-t", "tmpfs", "-o", "size=64k", "none")
+    run("shared memory full", "test", *into(ROOT / "kept", "--data.num_workers", "2", "--data.grid", "400"))
+
+
+if __name__ == "__main__":
+    meet_all()

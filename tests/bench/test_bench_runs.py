@@ -29,7 +29,7 @@ from xbench.bench.screen import Screen
 from xbench.cli import main
 from xbench.models.base import file_sha256
 from xbench.provenance import versions
-from xbench.results import FindingCounts, Results, write_results
+from xbench.results import FindingClassification, FindingCounts, FindingGrounding, Results, write_results
 from xbench.run import Resolver
 from xbench.sources import source_sha256
 
@@ -74,9 +74,10 @@ class Data(Squares):
 
 # What a run's provenance says; what tests of single changes need is made by real runs.
 _RESULTS: dict[str, Any] = {
-    **{"model": "m", "dataset": "d", "split": "test", "findings": (), "skipped": [], "notes": [], "thresholds": []},
-    **{"grounding": {}, "grounding_macro": {"pointing_game": 0.5}},
-    **{"classification": {}, "classification_macro": {"auroc": 0.75}},
+    **{"model": "m", "dataset": "d", "split": "test", "findings": ("Square",), "skipped": [], "notes": []},
+    **{"thresholds": [0.0, 0.5, 1.0], "grounding": {"Square": FindingGrounding(0, *[None] * 9)}},
+    **{"classification": {"Square": FindingClassification(None, None, None, None, 2, 1)}},
+    **{"grounding_macro": {"pointing_game": 0.5}, "classification_macro": {"auroc": 0.75}},
 }
 
 
