@@ -53,13 +53,17 @@ def main() -> int:
         given.into.write_text(importlib.import_module(part).measure(given.quick).to_json())
         return 0
     started = time.perf_counter()
-    outcomes = {part: measure(part, given.quick) for part in given.parts or PARTS}
-    page = render(outcomes, time.perf_counter() - started)
+    outcomes: dict[str, Measured | str] = dict.fromkeys(given.parts or PARTS, "it was not measured yet")
+    for part in outcomes:
+        outcomes[part] = measure(part, given.quick)
+        page = render(outcomes, time.perf_counter() - started)
+        if not (given.parts or given.quick):
+            # After each part, so that what was measured is not lost with what comes after.
+            PAGE.write_text(page)
     if given.parts or given.quick:
         print(page)
     else:
         draw([curve for outcome in outcomes.values() if isinstance(outcome, Measured) for curve in outcome.curves])
-        PAGE.write_text(page)
         print(f"{PAGE} is written.")
     failed = [part for part, outcome in outcomes.items() if isinstance(outcome, str)]
     if failed:
@@ -131,7 +135,7 @@ def machine(seconds: float) -> str:
         ("commit", commit()),
         ("processor", f"{processor()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GB"),
         ("threads", "1 for computing; images are loaded by as many worker processes as there are cores, 4 at most"),
-        ("system", f"{platform.system()} {platform.release()}, Python {platform.python_version()}"),
+        ("system", f"{platform.system()}, Python {platform.python_version()}"),
         ("packages", ", ".join(f"{package} {version(package)}" for package in packages)),
     )
     return table(("", ""), rows)

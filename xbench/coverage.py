@@ -5,7 +5,6 @@ Needs no torch, so that reports start fast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Self
 
 import cv2
@@ -15,24 +14,32 @@ from numpy.typing import NDArray
 __all__ = ["Coverage", "area_and_centre"]
 
 
-@dataclass(slots=True, eq=False)
 class Coverage:
     """Which share of each grid pixel a region covers.
 
-    Most pixels are covered wholly or not at all, so only the others' shares are kept. (Not frozen, for Lightning
-    refuses frozen dataclasses when it moves a batch to a device.)
+    Most pixels are covered wholly or not at all, so only the others' shares are kept. (No dataclass, for Lightning
+    would go through its parts, and copy them, whenever it looks for tensors in a batch.)
 
-    Attributes:
+    Args:
         shape: (H, W) of the grid.
         whole: Pixels covered wholly, a bit each, row by row, most significant bit first (B,) uint8.
         partial: Positions of the partly covered pixels, row by row, ascending (P,) uint32.
         share: Their covered shares in (0, 1), (P,) float64.
     """
 
-    shape: tuple[int, int]
-    whole: NDArray[np.uint8]
-    partial: NDArray[np.uint32]
-    share: NDArray[np.float64]
+    __slots__ = ("partial", "shape", "share", "whole")
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        whole: NDArray[np.uint8],
+        partial: NDArray[np.uint32],
+        share: NDArray[np.float64],
+    ) -> None:
+        self.shape = shape
+        self.whole = whole
+        self.partial = partial
+        self.share = share
 
     @classmethod
     def of(cls, region: NDArray[np.bool_], size: tuple[int, int]) -> Self:

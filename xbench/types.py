@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -153,6 +153,21 @@ class Batch:
             failures=[item for item in items if isinstance(item, Failure)],
             seconds=sum(sample.seconds for sample in samples),
         )
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the batch with its tensors on a device.
+
+        Lightning calls this, and would else look for tensors behind every name and number.
+        """
+        non_blocking = torch.device(device).type == "cuda"
+
+        def move(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.to(device, non_blocking=non_blocking)
+            return [move(one) for one in value]
+
+        moved = [field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor)]
+        return replace(self, **{name: move(getattr(self, name)) for name in (*moved, "display", "regions")})
 
     def pin_memory(self) -> Batch:
         """Copy the tensors to page-locked memory; the data loader calls this before a transfer to a GPU."""
