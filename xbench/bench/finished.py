@@ -7,7 +7,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ class DataState:
     @classmethod
     def of(cls, data: ChestXrayDataModule) -> DataState:
         """Return the state of a data module after its `setup`."""
-        return cls(len(data.records), {path.name: _sha256(path) for path in data.annotation_files()})
+        return cls(len(data.records), {path.name: file_sha256(path) for path in data.annotation_files()})
 
 
 @dataclass(frozen=True)
@@ -196,16 +195,6 @@ def _newest(path: Path) -> float:
 
 def _sha256_or_none(path: Path) -> str | None:
     try:
-        return _sha256(path)
+        return file_sha256(path)
     except OSError:
         return None
-
-
-def _sha256(path: Path) -> str:
-    stat = path.stat()
-    return _sha256_of(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-
-
-@cache
-def _sha256_of(path: Path, size: int, modified: int, changed: int) -> str:
-    return file_sha256(path)

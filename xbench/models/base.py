@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -216,6 +217,16 @@ def _by_finding(path: str) -> dict[str, list[str]]:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal."""
+    """Return the SHA-256 of a file's content, in hexadecimal.
+
+    A file is read once as long as its size and its times stay as they are: weights have gigabytes, and a run asks for
+    their digest when it looks for encoded prompts, for a run to go on with, and for what its results depend on.
+    """
+    about = path.stat()
+    return _sha256(path.absolute(), about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+
+
+@cache
+def _sha256(path: Path, number: int, size: int, modified: int, changed: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
