@@ -37,8 +37,14 @@ def take_turns(
 def alone(function: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function in a new process, which is silent about random weights."""
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, initializer=logging.disable, initargs=(logging.WARNING,)) as executor:
+    with ProcessPoolExecutor(1, spawn, initializer=_as_if_started_by_hand) as executor:
         return executor.submit(function, *arguments).result()
+
+
+def _as_if_started_by_hand() -> None:
+    logging.disable(logging.WARNING)
+    # A spawned process would spawn its own as well, and each data worker would import everything anew.
+    multiprocessing.set_start_method(None, force=True)
 
 
 def peak() -> int:

@@ -170,6 +170,11 @@ def draw(curves: Sequence[Curve]) -> None:
         panel.loglog(*zip(*curve.points, strict=True), marker="o")
         panel.set_xlabel(curve.along)
         panel.set_xticks([x for x, _ in curve.points], [f"{x:,}" for x, _ in curve.points])
+        costs = [y for one in curves for _, y in one.points]
+        ticks = [
+            step * 10**k for k in range(1, 7) for step in (1, 2, 5) if min(costs) / 2 < step * 10**k < 2 * max(costs)
+        ]
+        panel.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
         panel.minorticks_off()
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("µs an image")
