@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch.loggers as loggers
+import wandb
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
 
@@ -114,6 +116,9 @@ class WandbLogger(loggers.WandbLogger):
         # Its kinds are many and internal, and none must hide how the run itself ended.
         except Exception as error:
             rank_zero_warn(f"Weights & Biases failed and shows this run in part or not at all ({error}).")
+            # A service that is gone would be told to end once more when the process ends, with a traceback.
+            with suppress(Exception):
+                wandb.teardown()
 
 
 def prompt_style(model: SaliencyModel) -> str:

@@ -304,6 +304,24 @@ def test_what_wandb_does_and_how_it_fails_never_touches_the_files_of_a_run(comma
             assert path.read_bytes() == (failing.folder / path.name).read_bytes(), path.name
 
 
+def test_a_service_that_is_killed_in_the_middle_costs_no_result(toy_config, tmp_path):
+    config = tmp_path / "kills.yaml"
+    config.write_text("trainer: {callbacks+: [{class_path: mortal.KillsWandb}]}\n")
+    words = [sys.executable, "-m", "xbench.cli", "test", "--config", toy_config, "--config", config]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "WANDB_MODE": "offline"}
+    folders, outputs = [], []
+    for root, logger in (("plain", ("--trainer.logger", "false")), ("killed", LOGGER)):
+        more = ["--trainer.default_root_dir", tmp_path / root]
+        run = subprocess.run([*words, *logger, *more], env=environment, capture_output=True, text=True, timeout=240)
+        assert run.returncode == 0 and "Traceback" not in run.stderr, run.stderr
+        outputs.append(run)
+        folders += [path.parent for path in (tmp_path / root).glob("*/*/results.json")]
+    assert "0 services of W&B killed" in outputs[0].stdout and "1 services of W&B killed" in outputs[1].stdout
+    assert "own files are complete" in " ".join(outputs[1].stderr.split())
+    for name in ("per_image.parquet", "curves.parquet", "maps.parquet", "per_class.csv"):
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+
+
 def test_a_service_that_fails_at_the_very_end_is_only_said(tmp_path):
     class Broken:
         def finish(self, exit_code):
