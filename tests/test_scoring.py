@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from xbench.scoring import _peaks
+from xbench.types import scored_pairs
 
 TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
 MODULES = ("geometry", "scoring", "metrics.per_class", "metrics.functional", "metrics.sweep")
@@ -49,3 +50,11 @@ def test_the_highest_places(maps):
     with pytest.MonkeyPatch.context() as patch:
         forced(patch)
         assert torch.equal(_peaks(torch.from_numpy(maps)), found)
+
+
+def test_a_region_of_a_finding_that_is_not_present_keeps_its_place():
+    labels = np.array([[0, 1, 1, -1, 1], [1, 0, 0, 0, 0], [1, 1, 0, 1, 1]], np.int8)
+    has_region = np.array([[1, 0, 1, 1, 1], [0, 1, 0, 0, 0], [0, 1, 1, 0, 1]], bool)
+    # Image, finding, and which of the image's regions, the others' counted.
+    assert scored_pairs(labels, has_region).tolist() == [[0, 2, 1], [0, 4, 3], [2, 1, 0], [2, 4, 2]]
+    assert scored_pairs(labels[:0], has_region[:0]).shape == (0, 3)

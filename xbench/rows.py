@@ -28,7 +28,6 @@ __all__ = [
     "read_per_image",
     "write_pair_counts",
     "write_per_image",
-    "write_table",
 ]
 
 PER_IMAGE, CURVES = "per_image.parquet", "curves.parquet"
@@ -132,7 +131,7 @@ def write_per_image(path: Path, rows: ImageRows, findings: Sequence[str]) -> Non
         "finding": pa.array(list(findings) * images, pa.string()),
         **{name: pa.array(getattr(rows, field).reshape(-1), from_pandas=True) for name, field in _PAIR_COLUMNS.items()},
     }
-    write_table(path, pa.table(columns))
+    _write_table(path, pa.table(columns))
 
 
 def read_per_image(path: Path, findings: Sequence[str]) -> ImageRows:
@@ -238,7 +237,7 @@ def write_pair_counts(path: Path, counts: PairCounts, findings: Sequence[str]) -
         "mask_pixels": lists(counts.mask),
         "overlap_pixels": lists(counts.overlap),
     }
-    write_table(path, pa.table(columns))
+    _write_table(path, pa.table(columns))
 
 
 def read_pair_counts(path: Path, findings: Sequence[str], image_ids: Sequence[str]) -> PairCounts:
@@ -313,7 +312,7 @@ def _read(path: Path, columns: Mapping[str, type], *lists: str) -> pa.Table:
     return table
 
 
-def write_table(path: Path, table: pa.Table, row_group_size: int | None = None) -> None:
+def _write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file that appears complete or not at all."""
     with atomic_writer(path) as file:
-        pq.write_table(table, file, compression="zstd", row_group_size=row_group_size)
+        pq.write_table(table, file, compression="zstd")
