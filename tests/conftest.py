@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,13 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 # Nobody's own prepared images; tests of the cache choose folders of theirs.
 os.environ["XBENCH_CACHE"] = os.devnull
+
+
+@pytest.fixture(autouse=True)
+def nobody_inherits_our_wandb() -> Iterator[None]:
+    """W&B names its service in the environment: commands that a later test starts would share it, and not begin one."""
+    yield
+    os.environ.pop("WANDB_SERVICE", None)
 
 
 @dataclass(frozen=True)
