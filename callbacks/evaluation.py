@@ -14,7 +14,7 @@ from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.models.base import SaliencyModel
 from xbench.provenance import collect_provenance
 from xbench.results import Results
-from xbench.rows import ImageRows, PairCounts
+from xbench.rows import ImageRows
 from xbench.scoring import BatchScores, restore_metrics, score_batch
 from xbench.stopwatch import Stopwatch
 from xbench.summary import summarise
@@ -36,8 +36,7 @@ class Evaluation(Callback):
     Attributes:
         results: Results of the run; on the first process from the end of the epoch on, else None.
         rows: Scores per image and finding; likewise.
-        pairs: Pixel counts per scored pair; likewise.
-        latest: Scores of the last batch; None if none of its images could be read.
+        latest: Scores of the last batch, with the pixel counts of its pairs; None if none of its images could be read.
         stopwatch: Time of this process by stage; callbacks that come after count theirs there.
 
     Raises:
@@ -46,7 +45,6 @@ class Evaluation(Callback):
 
     results: Results | None = None
     rows: ImageRows | None = None
-    pairs: PairCounts | None = None
     latest: BatchScores | None = None
     stopwatch: Stopwatch
 
@@ -81,10 +79,11 @@ class Evaluation(Callback):
         """Create empty metrics on the model's device."""
         model, data = _parts(trainer)
         classes = len(data.findings)
-        self.results = self.rows = self.pairs = None
+        self.results = self.rows = None
         self._pointing_game = PointingGame(classes, ties=self.ties).to(model.device)
         self._sweep = ThresholdSweep(classes, thresholds=self.thresholds).to(model.device)
-        self._parts: list[BatchScores] = []
+        self._images: list[ImageRows] = []
+        self._constant: list[tuple[int, str, int]] = []
         self._failures: list[Failure] = []
         self._notes: list[Note] = []
         self._restored = 0
@@ -134,7 +133,7 @@ class Evaluation(Callback):
                 image_by_image=data.grid == "native",
                 stopwatch=self.stopwatch,
             )
-            self._parts.append(self.latest)
+            self._keep(self.latest)
         self.stopwatch.lap("metrics")
 
     def restore(self, record: BatchRecord) -> None:
@@ -143,35 +142,39 @@ class Evaluation(Callback):
         self._notes += record.notes
         self._restored += 1
         if record.scores is not None:
-            self._parts.append(record.scores)
+            self._keep(record.scores)
             restore_metrics(record.scores, self._pointing_game, self._sweep)
+
+    def _keep(self, scores: BatchScores) -> None:
+        # Not the pixel counts, which are most of it: those are in the journal.
+        self._images.append(scores.images)
+        self._constant += scores.constant
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reduce over processes and prove that each image was scored exactly once."""
         model, data = _parts(trainer)
         pointing_game, sweep = self._pointing_game.compute(), self._sweep.compute()
-        gathered = gather((self._parts, self._failures, self._notes))
+        gathered = gather((self._images, self._constant, self._failures, self._notes))
         self.stopwatch.lap("metrics")
         if not trainer.is_global_zero:
             return
-        parts = [part for parts, *_ in gathered for part in parts]
-        failures = sorted((f for _, failures, _ in gathered for f in failures), key=lambda failure: failure.index)
+        images = [part for parts, *_ in gathered for part in parts]
+        failures = sorted((f for *_, failures, _ in gathered for f in failures), key=lambda failure: failure.index)
         # What the annotation files say every process knows; what the images say, only the process that read them.
         notes = [*data.notes, *(note for *_, notes in gathered for note in notes)]
-        scored = [index for part in parts for index in part.images.index.tolist()]
+        scored = [index for part in images for index in part.index.tolist()]
         seen = sorted(scored + [failure.index for failure in failures])
         if seen != list(range(len(data.records))):
             raise RuntimeError(
                 f"{len(data.records)} images were to be scored once each, but {len(seen)} were, {len({*seen})} of them "
                 "different. Set use_distributed_sampler to false and let the data module deal the batches."
             )
-        if not parts:
+        if not images:
             raise UserError(
                 f"{data.name}: none of the {len(failures)} images could be read, so there is nothing to score. The "
                 f"first: {failures[0].image_id}. {failures[0].reason}"
             )
-        self.rows = ImageRows.concatenate([part.images for part in parts])
-        self.pairs = PairCounts.concatenate([part.pairs for part in parts])
+        self.rows = ImageRows.concatenate(images)
         self.results = summarise(
             (model.name, data.name, data.split),
             data.findings,
@@ -179,7 +182,7 @@ class Evaluation(Callback):
             pointing_game,
             sweep,
             failures,
-            sorted(pair for part in parts for pair in part.constant),
+            sorted(pair for _, constant, *_ in gathered for pair in constant),
             notes,
             collect_provenance(trainer, model, data, {**self.stopwatch.seconds, "decode": self._decode})
             | {

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from xbench.cases import write_kept
+from xbench.cases import KeptImage, write_kept
 from xbench.data.base import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.journal import BatchRecord, Journal, Records
 from xbench.provenance import numbers_depend_on, outputs_depend_on
 from xbench.results import Results, write_per_class, write_results
-from xbench.rows import CURVES, PER_IMAGE, write_pair_counts, write_per_image
+from xbench.rows import CURVES, PER_IMAGE, pair_counts_writer, write_per_image
 from xbench.types import Batch, ModelOutput
 
 from .case_keeper import CaseKeeper
@@ -102,14 +104,12 @@ class ResultsWriter(Callback):
             UserError: The disk is full or has become read-only.
         """
         evaluation = Evaluation.of(trainer)
-        if evaluation.results is None or evaluation.rows is None or evaluation.pairs is None:
+        if evaluation.results is None or evaluation.rows is None:
             return
         results = evaluation.results
         try:
-            if CaseKeeper.find(trainer) is not None:
-                self._write_kept(results, trainer.datamodule)  # type: ignore[attr-defined]
+            self._write_from_journal(trainer, results, evaluation.thresholds)
             write_per_image(self.folder / PER_IMAGE, evaluation.rows, results.findings)
-            write_pair_counts(self.folder / CURVES, evaluation.pairs, results.findings)
             write_per_class(self.folder / "per_class.csv", results)
             write_results(self.folder / "results.json", results)
         except OSError as error:
@@ -120,7 +120,9 @@ class ResultsWriter(Callback):
             ) from error
         self._run.remove_journal()
 
-    def _write_kept(self, results: Results, data: ChestXrayDataModule) -> None:
+    def _write_from_journal(self, trainer: Trainer, results: Results, thresholds: int) -> None:
+        """Write what would not fit in memory, batch by batch."""
+        data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         records = Records(self._run.journal)
         expected = -(-len(data.records) // data.batch_size)
         if len(records.batches) != expected:
@@ -128,8 +130,19 @@ class ResultsWriter(Callback):
                 f"{self._run.journal} holds {len(records.batches)} of {expected} batches that were scored, so the "
                 "other processes wrote elsewhere: --trainer.default_root_dir must be a folder that all nodes see."
             )
-        kept = (image for record in records for image in record.kept)
-        write_kept(self.folder, results.findings, data.gamma, outputs_depend_on(results.provenance), kept)
+        with pair_counts_writer(self.folder / CURVES, results.findings, thresholds) as add:
+
+            def kept() -> Iterator[KeptImage]:
+                for record in records:
+                    if record.scores is not None:
+                        add(record.scores.pairs)
+                    yield from record.kept
+
+            if CaseKeeper.find(trainer) is not None:
+                write_kept(self.folder, results.findings, data.gamma, outputs_depend_on(results.provenance), kept())
+            else:
+                # Goes through the pairs; there is nothing else.
+                deque(kept(), maxlen=0)
 
     @classmethod
     def of(cls, trainer: Trainer) -> ResultsWriter:

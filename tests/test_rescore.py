@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import shutil
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from xbench import rescore
 from xbench.cases import read_kept
 from xbench.metrics import PointingGame, ThresholdSweep
-from xbench.rescore import StoredRun
+from xbench.stored_run import StoredRun
 from xbench.verify import disagreements
 
 TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
@@ -135,6 +140,50 @@ def test_what_the_maps_depend_on_is_kept_with_them(command, toy_config):
     assert stored[0]["preprocessing"] != stored[1]["preprocessing"]
 
 
+def test_the_number_of_processes_changes_nothing(command, toy_config):
+    run = command("test", "--config", toy_config, *TOYS)
+    for workers in (0, 1, 3):
+        again = command("rescore", run.folder, "--workers", str(workers))
+        assert again.status == 0, again.errors
+        assert_same(run.folder, again.folder)
+
+
+def kill_oneself(kept):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed(run, command, monkeypatch):
+    monkeypatch.setattr(rescore, "_score_in_worker", kill_oneself)
+    again = command("rescore", run.folder, "--workers", "2")
+    assert again.status == 1 and "Run the command again with fewer --workers than 2" in " ".join(again.errors.split())
+    assert not list(run.folder.parent.glob("*/results.json"))[1:]
+
+
+def say_and_wait(kept):
+    Path("workers", str(os.getpid())).touch()
+    time.sleep(300)
+
+
+def test_nobody_goes_on_scoring_for_a_command_that_was_killed(run, command, monkeypatch, tmp_path):
+    monkeypatch.setattr(rescore, "_score_in_worker", say_and_wait)
+    (tmp_path / "workers").mkdir()
+    scoring = multiprocessing.get_context("fork").Process(
+        target=rescore.rescore, args=([str(run.folder), "--workers", "2"],)
+    )
+    scoring.start()
+    until(lambda: len(list((tmp_path / "workers").iterdir())) == 2)
+    scoring.kill()
+    scoring.join()
+    until(lambda: not any(Path("/proc", pid.name).exists() for pid in (tmp_path / "workers").iterdir()))
+
+
+def until(true):
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 @pytest.fixture
 def run(command, toy_config):
     return command("test", "--config", toy_config, "--data.limit", "6")
@@ -146,6 +195,7 @@ def run(command, toy_config):
         (("--ties", "most"), 2, "invalid choice: 'most'"),
         (("--thresholds", "100"), 2, "--thresholds 100 leaves out the fixed threshold 0.5"),
         (("--thresholds", "1"), 2, "odd number from 3"),
+        (("--workers", "-1"), 2, "--workers -1: give a number of processes from 0"),
         (("--gamma", "0"), 2, "--gamma 0.0 must lie in (0, 1]"),
         (("--gamma", "nan"), 2, "--gamma nan must lie in (0, 1]"),
         (("--grid", "448"), 2, "unrecognized arguments"),

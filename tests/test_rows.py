@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from xbench import rows
 from xbench.cases import Cases, KeptImage, jpeg, read_kept, write_kept
 from xbench.coverage import Coverage
 from xbench.geometry import saliency_on_grid
@@ -22,9 +23,9 @@ from xbench.rows import (
     PER_IMAGE,
     ImageRows,
     PairCounts,
+    pair_counts_writer,
     read_pair_counts,
     read_per_image,
-    write_pair_counts,
     write_per_image,
 )
 
@@ -58,7 +59,9 @@ def test_rows_of_other_findings_are_refused(tmp_path):
         read_per_image(tmp_path / PER_IMAGE, FINDINGS[::-1])
 
 
-def test_counts_come_back_as_they_were_written(tmp_path):
+@pytest.mark.parametrize("at_a_time", [1, 3, 1024])
+def test_counts_come_back_as_they_were_written(tmp_path, monkeypatch, at_a_time):
+    monkeypatch.setattr(rows, "_PAIRS_AT_A_TIME", at_a_time)
     mask = np.arange(12, dtype=np.int32).reshape(4, 3)
     overlap = np.minimum(mask // 2, np.arange(1, 5)[:, None]).astype(np.int32)
     counts = PairCounts(
@@ -73,7 +76,9 @@ def test_counts_come_back_as_they_were_written(tmp_path):
         )
         for k in shuffled
     ]
-    write_pair_counts(tmp_path / CURVES, PairCounts.concatenate(parts), FINDINGS)
+    with pair_counts_writer(tmp_path / CURVES, FINDINGS, 3) as add:
+        add(PairCounts.concatenate(parts[::2]))
+        add(PairCounts.concatenate(parts[1::2]))
     again = read_pair_counts(tmp_path / CURVES, FINDINGS, ["a", "b", "c"])
     for field in fields(PairCounts):
         np.testing.assert_array_equal(getattr(again, field.name), getattr(counts, field.name), field.name)

@@ -170,18 +170,16 @@ def read_kept(folder: Path) -> Iterator[KeptImage]:
         column_of = {finding: column for column, finding in enumerate(findings)}
         drawn, shown = _OfImages(regions), _OfImages(pictures)
         for group in range(maps.num_row_groups):
-            table = maps.read_row_group(group)
-            for place in range(len(table)):
-                row = {name: table[name][place] for name in table.column_names}
-                image_id = row["image_id"].as_py()
+            for row in _rows(maps.read_row_group(group, use_threads=False)):
+                image_id = row["image_id"]
                 mine = drawn.take(image_id)
                 picture = shown.take(image_id)
                 yield KeptImage(
-                    index=row["index"].as_py(),
+                    index=row["index"],
                     image_id=image_id,
-                    image_sha256=row["image_sha256"].as_py(),
-                    view=_view(row["view"].as_py()),
-                    saliency=_saliency(row["saliency"], row["shape"].as_py(), len(findings)),
+                    image_sha256=row["image_sha256"],
+                    view=_view(row["view"]),
+                    saliency=_saliency(row, len(findings)),
                     regions={column_of[region["finding"]]: _coverage(region) for region in mine},
                     scored=tuple(column_of[region["finding"]] for region in mine if region["scored"]),
                     picture=picture[0]["jpeg"] if picture else None,
@@ -262,15 +260,15 @@ class Cases:
         """
         region = _row(self._regions, self._place[image_id, finding])
         maps = _row(self._maps, self._map[image_id])
-        display = _decoded(_row(self._pictures, self._picture[image_id])["jpeg"].as_py())
-        saliency = _saliency(maps["saliency"], maps["shape"].as_py(), len(self._findings))
-        on_grid = _coverage({name: value.as_py() for name, value in region.items()}).at(self._gamma)
+        display = _decoded(_row(self._pictures, self._picture[image_id])["jpeg"])
+        saliency = _saliency(maps, len(self._findings))
+        on_grid = _coverage(region).at(self._gamma)
         return Case(
-            index=maps["index"].as_py(),
+            index=maps["index"],
             image_id=image_id,
             finding=finding,
             saliency=saliency[self._findings.index(finding)],
-            view=_view(maps["view"].as_py()),
+            view=_view(maps["view"]),
             region=Coverage.of(on_grid, (display.shape[0], display.shape[1])).at(0.5),
             display=display,
         )
@@ -288,7 +286,7 @@ class _OfImages:
     """Rows of a file, which holds those of an image one after the other."""
 
     def __init__(self, file: pq.ParquetFile) -> None:
-        groups = (file.read_row_group(group).to_pylist() for group in range(file.num_row_groups))
+        groups = (_rows(file.read_row_group(group, use_threads=False)) for group in range(file.num_row_groups))
         self._images = groupby((row for rows in groups for row in rows), key=itemgetter("image_id"))
         self.image_id: str | None = None
         self._waiting: list[dict[str, Any]] = []
@@ -318,29 +316,44 @@ def _findings(maps: pq.ParquetFile) -> list[str]:
     return [str(finding) for finding in _about(maps, "findings")]
 
 
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Go through rows, in which lists of numbers are arrays; as Python's own lists they would take most of the time."""
+    columns = [_values(table[name].combine_chunks()) for name in table.column_names]
+    return (dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    if not pa.types.is_list(column.type):
+        return column.to_pylist()
+    if column.null_count or column.flatten().null_count:
+        raise ValueError("a list of numbers has gaps that no run leaves")
+    starts = column.offsets.to_numpy()
+    return np.split(column.flatten().to_numpy(), starts[1:-1] - starts[0]) if len(column) else []
+
+
 def _row(file: pq.ParquetFile, position: int) -> dict[str, Any]:
     for group in range(file.num_row_groups):
         size = file.metadata.row_group(group).num_rows
         if position < size:
-            table = file.read_row_group(group)
-            return {name: table[name][position] for name in table.column_names}
+            (row,) = _rows(file.read_row_group(group, use_threads=False).slice(position, 1))
+            return row
         position -= size
     raise IndexError(position)
 
 
-def _view(values: Sequence[float]) -> tuple[float, float, float, float]:
-    left, top, right, bottom = values
+def _view(values: NDArray[np.float64]) -> tuple[float, float, float, float]:
+    left, top, right, bottom = values.tolist()
     return left, top, right, bottom
 
 
-def _saliency(values: pa.ListScalar, shape: Sequence[int], findings: int) -> NDArray[np.float32]:
-    height, width = shape
+def _saliency(row: Mapping[str, Any], findings: int) -> NDArray[np.float32]:
+    height, width = row["shape"]
     # A copy, for Arrow's memory is read-only.
-    return np.array(values.values, np.float32).reshape(findings, height, width)
+    return np.array(row["saliency"], np.float32).reshape(findings, height, width)
 
 
 def _coverage(row: Mapping[str, Any]) -> Coverage:
-    height, width = row["shape"]
+    height, width = row["shape"].tolist()
     return Coverage.checked(
         (height, width),
         np.frombuffer(row["whole"], np.uint8),

@@ -8,184 +8,41 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import multiprocessing
+import os
+import signal
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
-import numpy as np
-import pyarrow as pa
 import torch
 import yaml
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from xbench.cases import MAPS, PICTURES, REGIONS, KeptImage, read_kept, write_kept
-from xbench.coverage import area_and_centre
+from xbench.cases import KeptImage, write_kept
 from xbench.errors import UserError
+from xbench.geometry import Upsampling
 from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.processes import end_with_parent
 from xbench.provenance import outputs_depend_on, versions
-from xbench.results import Results, atomic_writer, read_results, write_per_class, write_results
-from xbench.rows import CURVES, PER_IMAGE, ImageRows, PairCounts, read_per_image, write_pair_counts, write_per_image
-from xbench.scoring import BatchScores, score_batch
+from xbench.results import Results, atomic_writer, write_per_class, write_results
+from xbench.rows import CURVES, PER_IMAGE, ImageRows, pair_counts_writer, write_per_image
+from xbench.scoring import BatchScores, restore_metrics, score_batch
 from xbench.stopwatch import Stopwatch
+from xbench.stored_run import StoredRun
 from xbench.summary import summarise
-from xbench.types import Batch, ModelOutput, scored_pairs
 
-__all__ = ["StoredRun", "rescore"]
+__all__ = ["rescore"]
 
 _TIES = ("share", "any", "first")
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A finished run with all that it kept, for metrics of one's own as well.
-
-    Attributes:
-        folder: The run's folder.
-        results: Its results.
-        rows: Its scores per image.
-    """
-
-    folder: Path
-    results: Results
-    rows: ImageRows
-
-    @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Open a run.
-
-        Raises:
-            UserError: There is no finished run, or it kept no maps.
-        """
-        missing = [
-            name for name in ("results.json", PER_IMAGE, MAPS, REGIONS, PICTURES) if not (folder / name).is_file()
-        ]
-        if missing:
-            raise UserError(
-                f"{folder} cannot be scored again: it has no {missing[0]}. Give the folder of a finished run that was "
-                "made with CaseKeeper among trainer.callbacks, as it is by default.",
-                exit_status=2,
-            )
-        try:
-            results = read_results(folder / "results.json")
-            return cls(folder, results, read_per_image(folder / PER_IMAGE, results.findings))
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise _unreadable(folder, error) from None
-
-    @property
-    def gamma(self) -> float:
-        """Share of a grid pixel that the run's regions cover at least."""
-        return float(self.results.provenance["data"]["gamma"])
-
-    def batches(self, gamma: float | None = None) -> Iterator[tuple[ModelOutput, Batch]]:
-        """Return what the model said and what the annotations say, as the run's metrics got it.
-
-        Batches have no images and no pictures. On native grids, the empty `regions` of an image without any are
-        (0, 0, 0).
-
-        Args:
-            gamma: Share of a grid pixel that a region must cover, in (0, 1]; as in the run if None.
-
-        Raises:
-            UserError: The run's files are damaged or do not fit together.
-        """
-        for kept in self.kept():
-            yield self.batch(kept, self.gamma if gamma is None else gamma)
-
-    def kept(self, images: frozenset[str] | None = None) -> Iterator[list[KeptImage]]:
-        """Return what the run kept of its images, or of the named ones, batch by batch as they were scored.
-
-        In other company, the interpolation of a crop would round otherwise in the last bit.
-
-        Raises:
-            UserError: The run's files are damaged or do not fit together.
-        """
-        size = int(self.results.provenance["data"]["batch_size"])
-        try:
-            names = iter(self.rows.image_ids)
-            chosen: list[KeptImage] = []
-            for image in read_kept(self.folder):
-                if chosen and chosen[0].index // size != image.index // size:
-                    yield chosen
-                    chosen = []
-                if next(names, None) != image.image_id or len(image.saliency) != len(self.results.findings):
-                    raise ValueError(f"{MAPS} and {PER_IMAGE} are not of the same images and findings")
-                if images is None or image.image_id in images:
-                    chosen.append(image)
-            if next(names, None) is not None:
-                raise ValueError(f"{MAPS} has fewer images than {PER_IMAGE}")
-            if chosen:
-                yield chosen
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise _unreadable(self.folder, error) from None
-
-    def batch(self, kept: Sequence[KeptImage], gamma: float) -> tuple[ModelOutput, Batch]:
-        """Return what the metrics get of kept images."""
-        rows, grid = self.rows, self.results.provenance["data"]["grid"]
-        # What the grid of an image without regions was, a run on native grids does not say.
-        size = (0, 0) if grid == "native" else grid
-        place = [self._place[image.image_id] for image in kept]
-        regions = [[coverage.at(gamma) for coverage in image.regions.values()] for image in kept]
-        places = np.full((len(kept), len(self.results.findings), 3), np.nan)
-        for row, image in enumerate(kept):
-            for column, region in zip(image.regions, regions[row], strict=True):
-                places[row, column] = area_and_centre(region)
-        output = ModelOutput(
-            torch.from_numpy(rows.logits[place]),
-            torch.from_numpy(rows.probabilities[place]),
-            torch.from_numpy(np.stack([image.saliency for image in kept])),
-        )
-        batch = Batch(
-            index=torch.tensor([image.index for image in kept]),
-            image_ids=[image.image_id for image in kept],
-            images=torch.empty(len(kept), 0),
-            views=[image.view for image in kept],
-            display=[],
-            labels=torch.from_numpy(rows.labels[place]),
-            regions=[
-                torch.from_numpy(np.stack(drawn)) if drawn else torch.zeros(0, *size, dtype=torch.bool)
-                for drawn in regions
-            ],
-            coverage=[tuple(image.regions.values()) for image in kept],
-            has_region=torch.from_numpy(rows.has_region[place]),
-            scored=scored_pairs(rows.labels[place], rows.has_region[place]),
-            region_places=places,
-            reader_agreement=np.stack([rows.reader_dice[place], rows.reader_iou[place]], axis=-1),
-            image_sha256=[image.image_sha256 for image in kept],
-            patient_ids=[rows.patient_ids[row] for row in place],
-            notes=[],
-            failures=[],
-        )
-        return output, batch
-
-    _place: dict[str, int] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_place", {image_id: row for row, image_id in enumerate(self.rows.image_ids)})
-
-
-@dataclass
-class _Collected:
-    """Scores of a run that is scored again.
-
-    Attributes:
-        images: Scores per image, part by part.
-        pairs: Pixel counts per scored pair, likewise.
-        constant: Scored pairs whose map is the same everywhere.
-    """
-
-    images: list[ImageRows] = field(default_factory=list)
-    pairs: list[PairCounts] = field(default_factory=list)
-    constant: list[tuple[int, str, int]] = field(default_factory=list)
-
-    def add(self, scores: BatchScores) -> None:
-        self.images.append(scores.images)
-        self.pairs.append(scores.pairs)
-        self.constant += scores.constant
 
 
 class _Parser(argparse.ArgumentParser):
@@ -214,15 +71,22 @@ def rescore(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--images", type=Path, metavar="FILE", help="score only the images that this text file names, one a line"
     )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that score, by default as many as cores; 0: only this one",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the results; by default beside RUN")
     given = parser.parse_args(arguments)
     run = StoredRun.open(given.run.expanduser())
     rules = _rules(run, given.thresholds, given.ties, given.gamma)
+    workers = _workers(given.workers)
     chosen = None if given.images is None else _chosen(run, given.images.expanduser())
     folder = _new_folder(run.folder, given.out)
     console = Console(markup=False, highlight=False)
     try:
-        results = _score(run, rules, chosen, given.images, folder)
+        results = _score(run, rules, chosen, given.images, workers, folder)
         _write_config(run.folder, folder, rules, chosen is None)
     except OSError as error:
         raise UserError(f"The results cannot be written to {folder}: {error.strerror or error}.") from error
@@ -245,6 +109,10 @@ class _Rules:
     ties: Any
     gamma: float
 
+    def metrics(self, classes: int) -> tuple[PointingGame, ThresholdSweep]:
+        """New metrics that follow these rules."""
+        return PointingGame(classes, ties=self.ties), ThresholdSweep(classes, self.thresholds)
+
 
 def _rules(run: StoredRun, thresholds: int | None, ties: str | None, gamma: float | None) -> _Rules:
     stored = run.results.provenance["evaluation"]
@@ -260,6 +128,14 @@ def _rules(run: StoredRun, thresholds: int | None, ties: str | None, gamma: floa
         stored["ties"] if ties is None else ties,
         run.gamma if gamma is None else gamma,
     )
+
+
+def _workers(given: int | None) -> int:
+    if given is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if given < 0:
+        raise UserError(f"--workers {given}: give a number of processes from 0.", exit_status=2)
+    return given
 
 
 def _chosen(run: StoredRun, path: Path) -> frozenset[str]:
@@ -295,29 +171,30 @@ def _new_folder(run: Path, out: Path | None) -> Path:
     raise UserError(f"{candidates[0]} exists already: give a new folder with --out.", exit_status=2)
 
 
-def _score(run: StoredRun, rules: _Rules, chosen: frozenset[str] | None, images: Path | None, folder: Path) -> Results:
+def _score(
+    run: StoredRun, rules: _Rules, chosen: frozenset[str] | None, images: Path | None, workers: int, folder: Path
+) -> Results:
     """Score and write everything but the configuration; return the results."""
-    stored, provenance = run.results, run.results.provenance
-    classes = len(stored.findings)
-    pointing_game, sweep = PointingGame(classes, ties=rules.ties), ThresholdSweep(classes, rules.thresholds)
-    collected, stopwatch = _Collected(), Stopwatch()
-    upsampling = provenance["model"]["saliency_upsample"]
-    native = provenance["data"]["grid"] == "native"
+    stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
+    pointing_game, sweep = rules.metrics(len(stored.findings))
+    parts: list[ImageRows] = []
+    constant: list[tuple[int, str, int]] = []
 
     def scored() -> Iterator[KeptImage]:
-        for kept in run.kept(chosen):
-            stopwatch.lap("loading")
-            output, batch = run.batch(kept, rules.gamma)
-            scores = score_batch(output, batch, upsampling, pointing_game, sweep, native, stopwatch)
-            collected.add(scores)
+        for kept, scores in _scores(run, rules, chosen, workers):
+            restore_metrics(scores, pointing_game, sweep)
+            parts.append(scores.images)
+            constant.extend(scores.constant)
+            add_pairs(scores.pairs)
             stopwatch.lap("metrics")
             yield from kept
             stopwatch.lap("logging")
 
     count = len(run.rows.image_ids) if chosen is None else len(chosen)
     bar: Iterable[KeptImage] = track(scored(), "Scoring", count, disable=not sys.stderr.isatty(), transient=True)
-    write_kept(folder, stored.findings, rules.gamma, outputs_depend_on(provenance), bar)
-    rows, pairs = ImageRows.concatenate(collected.images), PairCounts.concatenate(collected.pairs)
+    with pair_counts_writer(folder / CURVES, stored.findings, rules.thresholds) as add_pairs:
+        write_kept(folder, stored.findings, rules.gamma, outputs_depend_on(provenance), bar)
+    rows = ImageRows.concatenate(parts)
     results = replace(
         summarise(
             (stored.model, stored.dataset, stored.split if images is None else images.stem),
@@ -325,7 +202,7 @@ def _score(run: StoredRun, rules: _Rules, chosen: frozenset[str] | None, images:
             rows,
             pointing_game.compute(),
             sweep.compute(),
-            constant=sorted(collected.constant),
+            constant=sorted(constant),
             provenance=provenance
             | {
                 "evaluation": {"thresholds": rules.thresholds, "ties": rules.ties},
@@ -346,10 +223,65 @@ def _score(run: StoredRun, rules: _Rules, chosen: frozenset[str] | None, images:
         notes=stored.notes,
     )
     write_per_image(folder / PER_IMAGE, rows, results.findings)
-    write_pair_counts(folder / CURVES, pairs, results.findings)
     write_per_class(folder / "per_class.csv", results)
     write_results(folder / "results.json", results)
     return results
+
+
+def _scores(
+    run: StoredRun, rules: _Rules, chosen: frozenset[str] | None, workers: int
+) -> Iterator[tuple[list[KeptImage], BatchScores]]:
+    """Score batch by batch, each as a whole and in order, so that the number of processes changes nothing.
+
+    Raises:
+        UserError: A process was killed.
+    """
+    if workers == 0:
+        for kept in run.kept(chosen):
+            yield kept, _score_batch(run, rules, kept)
+        return
+    # Forked they start at once, with the run's rows in the memory that they share.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    waiting: deque[tuple[list[KeptImage], Future[BatchScores]]] = deque()
+    try:
+        with ProcessPoolExecutor(workers, context, _begin_worker, (run, rules)) as pool:
+            for kept in run.kept(chosen):
+                waiting.append((kept, pool.submit(_score_in_worker, [replace(image, picture=None) for image in kept])))
+                if len(waiting) > 2 * workers:
+                    first, scores = waiting.popleft()
+                    yield first, scores.result()
+            for first, scores in waiting:
+                yield first, scores.result()
+    except BrokenProcessPool:
+        raise UserError(
+            "A process that scores was killed; if nobody did it, memory has run out. Run the command again with fewer "
+            f"--workers than {workers}."
+        ) from None
+
+
+def _score_batch(run: StoredRun, rules: _Rules, kept: Sequence[KeptImage]) -> BatchScores:
+    provenance = run.results.provenance
+    upsampling: Upsampling = provenance["model"]["saliency_upsample"]
+    output, batch = run.batch(kept, rules.gamma)
+    metrics = rules.metrics(len(run.results.findings))
+    return score_batch(output, batch, upsampling, *metrics, provenance["data"]["grid"] == "native")
+
+
+_task: tuple[StoredRun, _Rules]
+"""Of a worker."""
+
+
+def _begin_worker(run: StoredRun, rules: _Rules) -> None:
+    global _task
+    _task = run, rules
+    end_with_parent()
+    # Whoever interrupts the command means the process that waits for the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def _score_in_worker(kept: Sequence[KeptImage]) -> BatchScores:
+    return _score_batch(*_task, kept)
 
 
 def _write_config(run: Path, folder: Path, rules: _Rules, all_images: bool) -> None:
@@ -382,7 +314,3 @@ def _changes(stored: Results, results: Results) -> Table:
         change = "-" if one is None or other is None else f"{other - one:+.4f}"
         table.add_row(name, *("-" if value is None else f"{value:.4f}" for value in (one, other)), change)
     return table
-
-
-def _unreadable(folder: Path, error: Exception) -> UserError:
-    return UserError(f"{folder}: a file of the run cannot be read: {' '.join(str(error).split())}")

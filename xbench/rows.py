@@ -7,7 +7,8 @@ fast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -24,13 +25,16 @@ __all__ = [
     "PER_IMAGE",
     "ImageRows",
     "PairCounts",
+    "pair_counts_writer",
     "read_pair_counts",
     "read_per_image",
-    "write_pair_counts",
     "write_per_image",
 ]
 
 PER_IMAGE, CURVES = "per_image.parquet", "curves.parquet"
+
+_PAIRS_AT_A_TIME = 1024
+"""To a group of rows: enough to compress well."""
 
 _MAX_ROWS = 2 * 10**7
 """Of a table that is read: ten times those of the largest dataset. A file of a few bytes can claim any number."""
@@ -222,22 +226,46 @@ class PairCounts:
         return cls(image_ids=[ids[position] for position in order], **arrays)
 
 
-def write_pair_counts(path: Path, counts: PairCounts, findings: Sequence[str]) -> None:
-    """Write `curves.parquet`: a row per scored pair, with lists over the thresholds."""
+@contextmanager
+def pair_counts_writer(path: Path, findings: Sequence[str], thresholds: int) -> Iterator[Callable[[PairCounts], None]]:
+    """Write `curves.parquet`, a row per scored pair with lists over the thresholds, as the pairs come.
 
-    def lists(values: NDArray[np.int32]) -> pa.Array:
-        return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1), pa.int32()), values.shape[1])
+    The file appears when all is written, or not at all.
 
-    names = np.array(findings, dtype=object)[counts.column]
-    columns = {
-        "image_id": pa.array(counts.image_ids, pa.string()),
-        "finding": pa.array(names, pa.string()),
-        "grid_pixels": pa.array(counts.grid),
-        "region_pixels": pa.array(counts.region),
-        "mask_pixels": lists(counts.mask),
-        "overlap_pixels": lists(counts.overlap),
-    }
-    _write_table(path, pa.table(columns))
+    Args:
+        path: The file.
+        findings: Names of the findings.
+        thresholds: Their number T.
+
+    Yields:
+        A function that takes the next pairs; image by image in the dataset's order, then finding by finding.
+    """
+    lists = pa.list_(pa.int32(), thresholds)
+    kinds = [pa.string(), pa.string(), pa.int64(), pa.int64(), lists, lists]
+    schema = pa.schema(list(zip(("image_id", "finding", "grid_pixels", "region_pixels", *_LISTS), kinds, strict=True)))
+    names = np.array(findings, dtype=object)
+    waiting: list[pa.RecordBatch] = []
+
+    with atomic_writer(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+
+        def flush() -> None:
+            writer.write_table(pa.Table.from_batches(waiting, schema))
+            waiting.clear()
+
+        def add(counts: PairCounts) -> None:
+            sizes = (
+                pa.FixedSizeListArray.from_arrays(pa.array(pixels.reshape(-1), pa.int32()), thresholds)
+                for pixels in (counts.mask, counts.overlap)
+            )
+            columns = (counts.image_ids, names[counts.column], counts.grid, counts.region, *sizes)
+            waiting.append(
+                pa.record_batch([pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)], schema)
+            )
+            if sum(map(len, waiting)) >= _PAIRS_AT_A_TIME:
+                flush()
+
+        yield add
+        flush()
 
 
 def read_pair_counts(path: Path, findings: Sequence[str], image_ids: Sequence[str]) -> PairCounts:

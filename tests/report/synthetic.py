@@ -17,7 +17,7 @@ from xbench.results import (
     write_per_class,
     write_results,
 )
-from xbench.rows import CURVES, PER_IMAGE, ImageRows, PairCounts, write_pair_counts, write_per_image
+from xbench.rows import CURVES, PER_IMAGE, ImageRows, PairCounts, pair_counts_writer, write_per_image
 
 GRID, CELLS, THRESHOLDS = 56, 14, 101
 FINDINGS = ("Cardiomegaly", "Nodule", "Pneumothorax")
@@ -104,7 +104,8 @@ def write_run(
     folder = root / f"{model}_{dataset}" / stamp
     folder.mkdir(parents=True)
     write_per_image(folder / PER_IMAGE, table, findings)
-    write_pair_counts(folder / CURVES, pair_counts, findings)
+    with pair_counts_writer(folder / CURVES, findings, mask.shape[1]) as add:
+        add(pair_counts)
     if with_cases:
         film = (40 + 120 * np.hypot(*np.mgrid[-1 : 1 : GRID * 1j, -1 : 1 : GRID * 1j])).astype(np.uint8)
         kept = [

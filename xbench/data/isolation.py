@@ -7,7 +7,6 @@ decoded where they are asked for.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import pickle
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from torch.utils.data import get_worker_info
 
 from xbench.errors import UserError
+from xbench.processes import end_with_parent
 
 if TYPE_CHECKING:
     from xbench.data.base import Record
@@ -38,7 +38,6 @@ TIMEOUT = 300.0
 _Result = TypeVar("_Result")
 _PIPE_BYTES = 2**18
 _TIME_TO_END = 2.0
-_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 # Whoever ends a run by one of these means the workers, and their children end with them.
 _NOT_FOR_CHILDREN = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 # Torch's handlers would announce that a worker is dead.
@@ -255,8 +254,7 @@ def _leave_the_worker(pipes: set[int]) -> None:
         signal.signal(signal.Signals[name], signal.SIG_IGN)
     for name in _HANDLED_IN_WORKERS:
         signal.signal(signal.Signals[name], signal.SIG_DFL)
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    end_with_parent()
     # As long as one copy of a pipe or socket is open, those at its other end wait. They are not closed, for their
     # owners would later close whatever has got the same number.
     nowhere = os.open(os.devnull, os.O_RDWR)
