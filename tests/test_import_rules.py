@@ -18,6 +18,7 @@ ALLOWED = {
     "stopwatch": set(),
     "errors": set(),
     "complaints": set(),
+    "options": {"complaints", "errors", "shipped"},
     "faults": {"errors"},
     "processes": set(),
     "results": set(),

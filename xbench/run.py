@@ -10,11 +10,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
 import yaml
-from jsonargparse import ActionConfigFile, Namespace
+from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
@@ -22,13 +22,13 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 from xbench.check import check
-from xbench.complaints import expected
 from xbench.data.base import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
+from xbench.options import NamedConfig, Parser, configs_first, refuse_change, user_error_behind
 from xbench.prepare import prepare
 from xbench.progress_bar import RunProgressBar
-from xbench.shipped import defaults, resolve_config
+from xbench.shipped import defaults
 
 __all__ = ["Resolved", "Resolver", "run"]
 
@@ -46,7 +46,7 @@ def run(command: str, options: Sequence[str]) -> None:
     """
     _quieten()
     try:
-        _RunCLI(**_settings(_RunCLI), args=[command, *_configs_first(options)])
+        _RunCLI(**_settings(_RunCLI), args=[command, *configs_first(options)])
     except MisconfigurationException as error:
         raise UserError(f"The trainer's options do not go together: {error}", exit_status=2) from error
     except ModuleNotFoundError as error:
@@ -57,8 +57,7 @@ def run(command: str, options: Sequence[str]) -> None:
             "message stands above). What it has finished is kept: the same command with --resume true goes on."
         ) from error
     except Exception as error:
-        # jsonargparse wraps what a constructor raises.
-        cause = _user_error_behind(error)
+        cause = user_error_behind(error)
         if cause is None and _lost_a_process(error):
             cause = UserError("This process stops because another one of the run failed; that one's message says why.")
         if cause is None or cause is error:
@@ -97,9 +96,9 @@ class Resolver:
         """
         self._parser.chosen.clear()
         try:
-            config = self._parser.parse_args(_configs_first(options))
+            config = self._parser.parse_args(configs_first(options))
         except Exception as error:
-            cause = _user_error_behind(error)
+            cause = user_error_behind(error)
             if cause is None or cause is error:
                 raise
             raise cause from error
@@ -132,75 +131,6 @@ def _settings(cli: type[_RunCLI]) -> dict[str, Any]:
     }
 
 
-class _NamedConfig(ActionConfigFile):
-    """`--config` by path or by name; remembers which classes the configurations chose."""
-
-    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
-        super().__call__(parser, cfg, resolve_config(str(values)), option_string)
-        for part in ("model", "data"):
-            chosen = cfg.get(f"{part}.class_path")
-            if chosen is not None:
-                _refuse_change(part, parser.chosen.setdefault(part, chosen), chosen)
-
-
-class _Parser(LightningArgumentParser):
-    """Parser that knows which classes the configurations chose, by part (`model`, `data`), and complains briefly."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.chosen: dict[str, str] = {}
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise what jsonargparse found wrong as one paragraph."""
-        if not self.exit_on_error:
-            # A parser within a parser: the outer one collects its complaints.
-            super().error(message, ex)
-        cause = _user_error_behind(ex)
-        raise cause or UserError(_one_paragraph(message), exit_status=2)
-
-
-def _one_paragraph(message: str) -> str:
-    """Shorten jsonargparse's account of a value that fits no member of a union to the part about the class."""
-    chosen = "given class_path" in message
-    if (
-        not chosen
-        and "arguments are required" in message
-        and (missing := re.findall(r"\b\w+\.(data|model)\b", message))
-    ):
-        return (
-            f"No {' and no '.join(sorted(missing, reverse=True))} was chosen: give --config with a shipped name or a "
-            "file, such as --config demo; `python -m xbench.cli list` shows what there is."
-        )
-    key = re.search(r'Parser key "([^"]+)"', message)
-    option = re.search(
-        r"Problem with given class_path '([^']+)':\s*\n\s*Parser key \"([^\"]+)\":\s*\n(.+)", message, re.S
-    )
-    problem = re.search(r"Problem with given class_path '([^']+)':\s*\n?\s*(.+)", message)
-    if key and option and (values := expected(option[3])):
-        text = f"--{key[1]}.{option[2]} of {option[1]} expects {values}."
-    elif key and problem and (required := re.search(r"arguments are required: (.+)", problem[2])):
-        text = f"{problem[1]} needs {', '.join(f'--{key[1]}.{name.strip()}' for name in required[1].split(','))}."
-    elif key and problem:
-        text = f"--{key[1]} {problem[1]}: {problem[2]}."
-    else:
-        text = re.sub(r"\s*\n[\s-]*", "; ", message.strip()) + "."
-    return (
-        f"{text} See `python -m xbench.cli test --help`, and `--data.help CLASS` or `--model.help CLASS` for a class."
-    )
-
-
-def _refuse_change(part: str, chosen: str, changed: str) -> None:
-    # jsonargparse would keep those arguments of the first class that the second happens to have as well, such as a
-    # checkpoint, and the run would give a wrong number that looks right.
-    if chosen != changed:
-        raise UserError(
-            f"The configuration chose the {part} {chosen}, and then {changed} was asked for, which would inherit "
-            f"arguments that were meant for the first. Name one pair instead (--config MODEL_DATASET), or write a "
-            f"configuration of your own with class_path: {changed}.",
-            exit_status=2,
-        )
-
-
 class _ResolvedConfig(SaveConfigCallback):
     """Carries the resolved configuration to whatever writes it down; writes nothing itself."""
 
@@ -230,7 +160,7 @@ class _Trainer(Trainer):
 
 class _RunCLI(LightningCLI):
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(parser_class=_Parser, **kwargs)
+        super().__init__(parser_class=Parser, **kwargs)
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -248,7 +178,7 @@ class _RunCLI(LightningCLI):
         parser.add_argument(
             "-c",
             "--config",
-            action=_NamedConfig,
+            action=NamedConfig,
             metavar="NAME_OR_PATH",
             help="A configuration file, or the name of a shipped one, such as demo or clip_siim; may be repeated.",
         )
@@ -348,7 +278,7 @@ def _refuse_wrong_choices(config: Namespace, chosen: Mapping[str, str]) -> None:
                 f"No {part} was chosen: give --config with a shipped name or a file, such as --config demo.",
                 exit_status=2,
             )
-        _refuse_change(part, chosen.get(part, changed), changed)
+        refuse_change(part, chosen.get(part, changed), changed)
     if config.trainer.use_distributed_sampler:
         raise UserError(
             "--trainer.use_distributed_sampler true would score some images twice: leave it out, the data module "
@@ -389,29 +319,6 @@ def _keep_slurm_out(folder: Path) -> None:
             "model's weights: delete it, or give another --trainer.default_root_dir.",
             exit_status=2,
         )
-
-
-def _configs_first(options: Sequence[str]) -> list[str]:
-    """Move `--config` before all other options, which it would otherwise overwrite without a word."""
-    configs: list[str] = []
-    others: list[str] = []
-    words = iter(options)
-    for word in words:
-        if word in ("-c", "--config"):
-            configs += [word, *[value for value in [next(words, None)] if value is not None]]
-        elif word.startswith("--config="):
-            configs.append(word)
-        else:
-            others.append(word)
-    return configs + others
-
-
-def _user_error_behind(error: BaseException | None) -> UserError | None:
-    while error is not None:
-        if isinstance(error, UserError):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _lost_a_process(error: Exception) -> bool:
