@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from xbench.command_parser import CommandParser
 from xbench.errors import UserError
 from xbench.results import Results, read_results
 
@@ -61,11 +61,6 @@ class Drift:
         return float("inf")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"reproduce: {message}. See python -m xbench.cli reproduce --help.", exit_status=2)
-
-
 def reproduce(arguments: Sequence[str]) -> None:
     """Run a stored result's configuration again and print the drift.
 
@@ -75,8 +70,8 @@ def reproduce(arguments: Sequence[str]) -> None:
     Raises:
         UserError: There is no such run, or the new one fails.
     """
-    parser = _Parser(
-        prog="python -m xbench.cli reproduce",
+    parser = CommandParser(
+        "reproduce",
         description="Runs a stored result's configuration again, in a fresh process, and prints how far each number is "
         "from the stored one and what differs between the two runs.",
     )

@@ -6,7 +6,6 @@ evaluation grid cannot, for the annotations are kept on the run's.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import multiprocessing
 import os
@@ -19,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import yaml
@@ -28,6 +27,7 @@ from rich.progress import track
 from rich.table import Table
 
 from xbench.cases import KeptImage, write_kept
+from xbench.command_parser import CommandParser
 from xbench.errors import UserError
 from xbench.geometry import Upsampling
 from xbench.metrics import PointingGame, ThresholdSweep
@@ -45,11 +45,6 @@ __all__ = ["rescore"]
 _TIES = ("share", "any", "first")
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"rescore: {message}. See python -m xbench.cli rescore --help.", exit_status=2)
-
-
 def rescore(arguments: Sequence[str]) -> None:
     """Score a finished run again and write the results as a run of their own.
 
@@ -59,8 +54,8 @@ def rescore(arguments: Sequence[str]) -> None:
     Raises:
         UserError: Wrong arguments, a run that kept too little, or a folder that cannot be written.
     """
-    parser = _Parser(
-        prog="python -m xbench.cli rescore",
+    parser = CommandParser(
+        "rescore",
         description="Scores a finished run again by other rules, without the model and without the dataset, from the "
         "maps and regions that it kept. What is not given stays as it was. The evaluation grid cannot change.",
     )

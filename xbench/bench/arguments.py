@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import NoReturn
 
+from xbench.command_parser import CommandParser
 from xbench.errors import UserError
 
 __all__ = ["parse"]
@@ -33,11 +33,6 @@ code and versions, checkpoint, annotation files and number of images. Whatever f
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"bench: {message}. See python -m xbench.cli bench --help.", exit_status=2)
-
-
 def parse(options: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return the options of the benchmark, and those that every run gets.
 
@@ -45,8 +40,8 @@ def parse(options: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         UserError: An option is wrong.
         SystemExit: After --help.
     """
-    parser = _Parser(
-        prog="python -m xbench.cli bench",
+    parser = CommandParser(
+        "bench",
         description="Runs models on datasets one after another, each in a fresh process; goes on after a failure, "
         "skips what is finished and unchanged, and ends with the report.",
         epilog=_EXAMPLES,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from xbench.command_parser import CommandParser
 from xbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,19 +25,14 @@ _RECORD = "analysis.json"
 _ENDINGS = {"tables": (".md", ".csv", ".tex"), "figures": (".pdf", ".svg", ".png")}
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"report: {message}. See python -m xbench.cli report --help.", exit_status=2)
-
-
 def report(arguments: Sequence[str]) -> None:
     """Write a report; `arguments` are the words after `report`.
 
     Raises:
         UserError: Wrong arguments, no finished run, or a folder that cannot be written to.
     """
-    parser = _Parser(
-        prog="python -m xbench.cli report",
+    parser = CommandParser(
+        "report",
         description="Writes tables, figures and one page from finished runs: index.html, report.md, tables/, figures/, "
         "analysis.json.",
     )
