@@ -17,6 +17,7 @@ from xbench.data.fingerprint import files_state, record_key
 from xbench.data.isolation import isolated
 from xbench.data.prepared import PreparedStore, pack, store_for
 from xbench.data.samples import Samples
+from xbench.data.stall import StallGuard, TimedOutError
 from xbench.errors import UserError
 from xbench.preprocessing import Preprocessing
 
@@ -49,7 +50,7 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
     )
     outcomes: Counter[str] = Counter()
     failures: list[_Outcome] = []
-    started = time.perf_counter()
+    started, guard = time.perf_counter(), StallGuard(data.name)
     with store.writer() as writer, _bar(progress) as bar:
         task = bar.add_task(f"{data.name}, {data.split}", total=len(samples))
         try:
@@ -58,6 +59,7 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
                     writer.add(outcome.key, outcome.row)
                 if outcome.reason:
                     failures.append(outcome)
+                guard.see(outcome.image_id, outcome.timed_out)
                 outcomes[outcome.kind] += 1
                 bar.advance(task)
         except KeyboardInterrupt:
@@ -87,6 +89,7 @@ class _Outcome:
         key: Of its record, before it was read.
         row: What the store takes, if it is to.
         reason: Why it cannot be read.
+        timed_out: Whether reading it took too long.
     """
 
     kind: str
@@ -94,6 +97,7 @@ class _Outcome:
     key: bytes = b""
     row: bytes = b""
     reason: str = ""
+    timed_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,9 @@ class _Work(Dataset[_Outcome]):
             # Whole, for even to look at the time stamps of a file may hang.
             return isolated(self._prepare, record, self.samples.timeout)
         except UserError as error:
-            return _Outcome("unreadable", record.image_id, reason=str(error))
+            return _Outcome(
+                "unreadable", record.image_id, reason=str(error), timed_out=isinstance(error, TimedOutError)
+            )
 
     def _prepare(self, record: Record) -> _Outcome:
         if self.store.read(record) is not None:

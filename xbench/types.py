@@ -81,11 +81,19 @@ class Sample:
 
 @dataclass(slots=True)
 class Failure:
-    """An image that could not be read, with the paragraph that says why."""
+    """An image that could not be read.
+
+    Attributes:
+        index: Position of the image in the dataset.
+        image_id: Its name.
+        reason: The paragraph that says why.
+        timed_out: Whether reading it took too long.
+    """
 
     index: int
     image_id: str
     reason: str
+    timed_out: bool = False
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from xbench.data.isolation import TIMEOUT
 from xbench.data.prepared import PreparedStore, find_store
 from xbench.data.sampler import DealtBatchSampler
 from xbench.data.samples import Grid, Samples
+from xbench.data.stall import StallGuard
 from xbench.distributed import shared_counter
 from xbench.errors import UserError
 from xbench.preprocessing import Preprocessing, stretch
@@ -102,6 +103,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         notes: What is odd about the annotation files; `read_records` fills it.
         prepared: The prepared images that the run reads, if there are any.
         batch_arrived: When the last batch was there, before it went to the device, as `time.perf_counter` gave it.
+        stall_guard: Ends a run whose file system answers no more.
         finished: Numbers of the batches that an earlier attempt of the run has done, which loaders leave out.
 
     Raises:
@@ -199,6 +201,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         """
         self.notes = []
         self.finished = frozenset()
+        self.stall_guard = StallGuard(self.name)
         records = self.read_records(annotated=stage != "predict")
         self.records = records[: self.limit]
         if not self.records:
@@ -253,7 +256,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         """Note when the batch arrived, and stop at an unreadable image unless asked to skip it.
 
         Raises:
-            UserError: An image could not be read and `on_error` is `stop`.
+            UserError: An image could not be read and `on_error` is `stop`; or several in a row took too long.
         """
         self.batch_arrived = time.perf_counter()
         # Raised here and not in the worker, which would wrap the message in its traceback.
@@ -263,6 +266,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 f"{self.name}: image {failure.image_id} cannot be read. {failure.reason} Mend the file, or leave out "
                 "such images with --data.on_error skip (they are counted and named in results.json)."
             )
+        timed_out = {failure.index: failure.timed_out for failure in batch.failures}
+        for index in sorted({*timed_out, *batch.index.tolist()}):
+            self.stall_guard.see(self.records[index].image_id, timed_out.get(index, False))
         return batch
 
 

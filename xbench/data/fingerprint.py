@@ -72,6 +72,7 @@ _NOT_IN_PIXELS = frozenset(
         "on_error",
         "prepared",
         "records",
+        "stall_guard",
         "timeout",
     }
 )

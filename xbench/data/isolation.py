@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from torch.utils.data import get_worker_info
 
+from xbench.data.stall import TimedOutError
 from xbench.errors import UserError
 from xbench.processes import end_with_parent
 
@@ -59,7 +60,8 @@ def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) 
         timeout: Seconds that it may take. Of the time that this process is stopped, one second at most counts.
 
     Raises:
-        UserError: The process crashed or was too slow.
+        TimedOutError: It took longer.
+        UserError: The process crashed.
         Exception: Whatever `work` raises.
     """
     if sys.platform != "linux" or _inside or get_worker_info() is None:
@@ -71,7 +73,7 @@ def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) 
     try:
         answer = _ask(work, request, timeout)
     except TimeoutError:
-        raise UserError(
+        raise TimedOutError(
             f"Reading {_named(record)} took more than {timeout:g} seconds (a hung network file system?), the limit "
             "that --data.timeout sets."
         ) from None

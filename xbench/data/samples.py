@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from xbench.coverage import Coverage, area_and_centre
 from xbench.data.isolation import TIMEOUT, isolated
+from xbench.data.stall import TimedOutError
 from xbench.errors import UserError
 from xbench.preprocessing import Preprocessing
 from xbench.types import Failure, Note, Sample, View
@@ -122,7 +123,7 @@ class Samples(Dataset[Sample | Failure]):
         try:
             prepared = self.prepare(record)
         except UserError as error:
-            return Failure(index, record.image_id, str(error))
+            return Failure(index, record.image_id, str(error), isinstance(error, TimedOutError))
         regions = [coverage.at(self.gamma) for coverage in prepared.coverage]
         places = dict(zip(prepared.findings, map(area_and_centre, regions), strict=True))
         return Sample(
