@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -43,6 +44,8 @@ from xbench.summary import summarise
 __all__ = ["rescore"]
 
 _TIES = ("share", "any", "first")
+_MOST_WORKERS = 16
+"""More than one process can read for."""
 
 
 def rescore(arguments: Sequence[str]) -> None:
@@ -70,7 +73,7 @@ def rescore(arguments: Sequence[str]) -> None:
         "--workers",
         type=int,
         metavar="N",
-        help="processes that score, by default as many as cores; 0: only this one",
+        help=f"processes that score, by default as many as cores, {_MOST_WORKERS} at most; 0: only this one",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the results; by default beside RUN")
     given = parser.parse_args(arguments)
@@ -85,6 +88,10 @@ def rescore(arguments: Sequence[str]) -> None:
         _write_config(run.folder, folder, rules, chosen is None)
     except OSError as error:
         raise UserError(f"The results cannot be written to {folder}: {error.strerror or error}.") from error
+    finally:
+        # Stays if there is anything in it.
+        with suppress(OSError):
+            folder.rmdir()
     console.print(_changes(run.results, results))
     # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
@@ -127,7 +134,8 @@ def _rules(run: StoredRun, thresholds: int | None, ties: str | None, gamma: floa
 
 def _workers(given: int | None) -> int:
     if given is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(_MOST_WORKERS, cores)
     if given < 0:
         raise UserError(f"--workers {given}: give a number of processes from 0.", exit_status=2)
     return given
