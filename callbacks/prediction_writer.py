@@ -15,6 +15,7 @@ from rich.console import Console
 from xbench.data.base import ChestXrayDataModule
 from xbench.distributed import gather
 from xbench.errors import UserError
+from xbench.parquet import WRITING
 from xbench.results import atomic_writer
 from xbench.types import Batch, ModelOutput
 
@@ -119,7 +120,7 @@ class PredictionWriter(Callback):
         # sorted() keeps the findings of an image in their order.
         table = pa.Table.from_pylist([row for _, row in sorted(rows, key=lambda row: row[0])])
         with atomic_writer(self.folder / "predictions.parquet") as file:
-            pq.write_table(table, file, compression="zstd")
+            pq.write_table(table, file, **WRITING)
         self._summary = f"Images: {len({index for index, _ in rows})}. Predictions: {self.folder}"
         self._complaints = [reason for _, reason in skipped]
 

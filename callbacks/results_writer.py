@@ -50,7 +50,7 @@ class ResultsWriter(Callback):
         self._run = open_journaled_folder(
             trainer,
             *names,
-            lambda: None if saved is None else numbers_depend_on(pl_module, data, saved.config.as_dict()),  # type: ignore[arg-type]
+            lambda: None if saved is None else numbers_depend_on(trainer, pl_module, data, saved.config.as_dict()),  # type: ignore[arg-type]
             batches=-(-len(data.records) // data.batch_size),
             resume=getattr(trainer, "resume", False),
         )
@@ -111,9 +111,11 @@ class ResultsWriter(Callback):
             self._write_from_journal(trainer, results, evaluation.thresholds)
             write_per_image(self.folder / PER_IMAGE, evaluation.rows, results.findings)
             write_per_class(self.folder / "per_class.csv", results)
+            evaluation.stopwatch.lap("writing")
+            results.provenance["seconds"]["writing"] = round(evaluation.stopwatch.seconds["writing"], 3)
             write_results(self.folder / "results.json", results)
         except OSError as error:
-            again = "" if saved_config(trainer) is None else " with --resume true; no image is scored again"
+            again = "" if saved_config(trainer) is None else " with --resume true, which goes on from what is scored"
             raise UserError(
                 f"The results cannot be written to {self.folder}: {error.strerror}. Make room or give another folder "
                 f"with --trainer.default_root_dir, and run the command again{again}."

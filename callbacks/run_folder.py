@@ -114,9 +114,10 @@ def _together(trainer: Trainer, choose: Callable[[], RunFolder]) -> RunFolder:
         except UserError as error:
             chosen = error
         except OSError as error:
+            place = error.filename or trainer.default_root_dir
             chosen = UserError(
-                f"The run cannot write its results: {error.strerror} ({error.filename}). Give a folder that you may "
-                "write to with --trainer.default_root_dir."
+                f"The run cannot write its results: {error.strerror} ({place}). Make room there, or give another "
+                "folder that you may write to with --trainer.default_root_dir."
             )
     told = chosen
     if isinstance(chosen, RunFolder):

@@ -8,16 +8,21 @@ import os
 import shutil
 import signal
 import time
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from xbench import rescore
-from xbench.cases import read_kept
+from xbench.cases import Cases, read_kept
+from xbench.cli import main
+from xbench.errors import UserError
 from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.parquet import open_table
 from xbench.stored_run import StoredRun
 from xbench.verify import disagreements
 
@@ -195,7 +200,7 @@ def run(command, toy_config):
         (("--ties", "most"), 2, "invalid choice: 'most'"),
         (("--thresholds", "100"), 2, "--thresholds 100 leaves out the fixed threshold 0.5"),
         (("--thresholds", "1"), 2, "odd number from 3"),
-        (("--workers", "-1"), 2, "--workers -1: give a number of processes from 0"),
+        (("--workers", "-1"), 2, "--workers -1: give a number of processes from 0 to 64"),
         (("--gamma", "0"), 2, "--gamma 0.0 must lie in (0, 1]"),
         (("--gamma", "nan"), 2, "--gamma nan must lie in (0, 1]"),
         (("--grid", "448"), 2, "unrecognized arguments"),
@@ -217,21 +222,159 @@ def test_wrong_options(run, command, tmp_path, options, status, message):
 
 @pytest.mark.parametrize("name", ["maps.parquet", "regions.parquet", "pictures.parquet", "per_image.parquet"])
 def test_damaged_files(run, command, tmp_path, name):
+    """Whatever bit has turned is found, or is one that says nothing."""
     content = bytearray((run.folder / name).read_bytes())
     draw = np.random.default_rng(0)
     for trial in range(12):
         folder = tmp_path / "damaged" / str(trial) / "run"
         shutil.copytree(run.folder, folder)
         damaged = bytearray(content)
-        for place in draw.integers(0, len(content), 6):
-            damaged[place] ^= int(draw.integers(1, 256))
+        damaged[int(draw.integers(len(content)))] ^= 1 << int(draw.integers(8))
         (folder / name).write_bytes(damaged[: int(draw.integers(len(content))) if trial % 3 == 0 else None])
-        again = command("rescore", folder)
-        assert again.status == 0 or again.errors.startswith(f"error: {folder}: a file of the run cannot be read"), trial
+        again = command("rescore", folder, "--workers", "0")
+        if again.status == 0:
+            assert_same(run.folder, next(path for path in folder.parent.iterdir() if path != folder))
+        else:
+            assert again.errors.startswith(f"error: {folder}: a file of the run cannot be read"), trial
+            assert list(folder.parent.iterdir()) == [folder]
     shutil.rmtree(folder)
     shutil.copytree(run.folder, folder)
     (folder / name).unlink()
     assert f"it has no {name}" in command("rescore", folder).errors
+
+
+@pytest.mark.parametrize("name", ["maps.parquet", "regions.parquet", "pictures.parquet", "curves.parquet"])
+def test_no_turned_bit_of_a_page_becomes_another_number(run, name):
+    path = run.folder / name
+    content, draw = path.read_bytes(), np.random.default_rng(0)
+    rows = open_table(path).read().to_pylist()
+    # The description of the columns stands at the end, behind the pages.
+    pages = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    found = 0
+    for _ in range(60):
+        damaged = bytearray(content)
+        damaged[int(draw.integers(4, pages))] ^= 1 << int(draw.integers(8))
+        path.write_bytes(damaged)
+        try:
+            assert open_table(path).read().to_pylist() == rows
+        except (OSError, ValueError, pa.ArrowException):
+            found += 1
+    assert found > 30
+
+
+def change(path: Path, place: str, value: object) -> None:
+    content = json.loads(path.read_text())
+    *parts, last = place.split(".")
+    inner = content["provenance"]
+    for part in parts:
+        inner = inner[part]
+    if value is KeyError:
+        del inner[last]
+    else:
+        inner[last] = value
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *(("data.batch_size", value) for value in (0, -1, "x", 1.5, True, None, KeyError)),
+        *(("data.grid", value) for value in ("x", None, [224], [0, 5], ["a", "b"], [10**9, 10**9], KeyError)),
+        *(("data.gamma", value) for value in ("nan", 0, 1.5, None, KeyError)),
+        *(("model.saliency_upsample", value) for value in ("cubic", None, ["bilinear"], KeyError)),
+        *(("evaluation.thresholds", value) for value in (10**9 + 1, 1, "101", None, KeyError)),
+        *(("evaluation.ties", value) for value in ("most", ["any"], None, KeyError)),
+        *((place, KeyError) for place in ("model", "data", "evaluation", "preprocessing", "checkpoint_sha256")),
+        *((place, value) for place in ("model", "data", "evaluation") for value in (None, [], "x")),
+    ],
+    ids=str,
+)
+def test_a_strangers_results(strangers, command, place, value):
+    change(strangers / "results.json", place, value)
+    again = command("rescore", strangers, "--workers", "0")
+    assert again.status == 1, again.output
+    assert again.errors.startswith(f"error: {strangers}: a file of the run cannot be read: ")
+    assert list(strangers.parent.iterdir()) == [strangers]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run."""
+    root = tmp_path_factory.mktemp("finished")
+    (root / "toys.yaml").write_text(
+        "model: {class_path: toys.Brightness}\n"
+        "data: {class_path: toys.Squares, init_args: {num_workers: 0, limit: 4}}\n"
+        "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false}\n"
+    )
+    assert main(["test", "--config", str(root / "toys.yaml"), "--trainer.default_root_dir", str(root)]) == 0
+    (results,) = root.glob("*/*/results.json")
+    return results.parent
+
+
+@pytest.fixture
+def strangers(finished, tmp_path):
+    """A copy of it for a stranger to change."""
+    return Path(shutil.copytree(finished, tmp_path / "strangers" / "run"))
+
+
+def rewrite(folder: Path, name: str, column: str, row: int, value: object) -> None:
+    table = pq.read_table(folder / name)
+    rows = table.to_pylist()
+    rows[row][column] = value
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), folder / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value"),
+    [
+        *(("maps.parquet", "index", value) for value in (-1, 0, None)),
+        *(
+            ("maps.parquet", "view", value)
+            for value in ([1.0, 1.0, 0.0, 0.0], [0.0, 0.0, np.nan, 1.0], [0.0, 1.0], None)
+        ),
+        *(("maps.parquet", "saliency", value) for value in ([np.nan] * 3 * 49, [0.0], [], None)),
+        *(("maps.parquet", "shape", value) for value in ([10**9, 10**9], [-7, -7], [7], [])),
+        *(("regions.parquet", "scored", value) for value in (False, None)),
+        *(("regions.parquet", "finding", value) for value in ("Unheard-of", None)),
+        *(("regions.parquet", "shape", value) for value in ([10**9, 10**9], [112, 448], [])),
+        ("regions.parquet", "whole", b""),
+        ("regions.parquet", "partial", [2**31]),
+    ],
+    ids=str,
+)
+def test_a_strangers_maps(strangers, command, name, column, value):
+    rewrite(strangers, name, column, 1, value)
+    again = command("rescore", strangers, "--workers", "0")
+    assert again.status == 1, again.output
+    assert again.errors.startswith(f"error: {strangers}: a file of the run cannot be read: ")
+    # Reports draw from them, a case at a time.
+    try:
+        cases = Cases(strangers)
+        for pair in cases:
+            cases.read(*pair)
+    except UserError as error:
+        assert str(error).startswith(f"{strangers}: a file of the run cannot be read: ")
+
+
+@pytest.mark.parametrize(("one", "other"), permutations(("maps.parquet", "regions.parquet", "pictures.parquet"), 2))
+def test_files_in_each_others_place(strangers, command, one, other):
+    shutil.copy(strangers / other, strangers / one)
+    again = command("rescore", strangers, "--workers", "0")
+    assert again.status == 1 and f"{one} has not the columns that a run writes" in again.errors
+    with pytest.raises(UserError, match="has not the columns"):
+        Cases(strangers)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[" * 5000, b"data: 3", b"&a [*a]"], ids=repr)
+def test_a_strangers_configuration(strangers, command, content):
+    (strangers / "config.yaml").write_bytes(content)
+    assert command("rescore", strangers, "--workers", "0").status == 0
+
+
+def test_a_file_of_images_whose_name_no_split_can_have(run, command, tmp_path):
+    (tmp_path / "=ids.txt").write_text("square-001\n")
+    again = command("rescore", run.folder, "--images", tmp_path / "=ids.txt")
+    assert again.status == 2 and "has no fit name" in again.errors
 
 
 def test_files_of_another_run(run, command, toy_config, tmp_path):

@@ -7,6 +7,8 @@ from dataclasses import fields, replace
 
 import cv2
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -57,6 +59,41 @@ def test_rows_of_other_findings_are_refused(tmp_path):
     write_per_image(tmp_path / PER_IMAGE, rows, FINDINGS)
     with pytest.raises(ValueError, match="not one row for each of Disc, Square"):
         read_per_image(tmp_path / PER_IMAGE, FINDINGS[::-1])
+
+
+@pytest.mark.parametrize(
+    ("place", "column", "value", "words"),
+    [
+        (0, "image_id", "b", "row 1 has image_id 'a' among the rows of 'b'"),
+        (3, "image_id", "a", "row 3 has image_id 'a' among the rows of 'b'"),
+        (3, "patient_id", "q", "row 3 has patient_id 'q' among the rows of None"),
+        (0, "label", 0, "pointing_hit of Square in 'a' is 0.5, which no run writes beside label 0 and has_region 1"),
+        (0, "label", 7, "label of Square in 'a' is 7.0"),
+        (1, "has_region", True, "region_area of Disc in 'a' is null"),
+        (0, "has_region", False, "pointing_hit of Square in 'a' is 0.5, which no run writes beside label 1"),
+        (0, "dice", None, "dice of Square in 'a' is null"),
+        (1, "iou", 0.5, "iou of Disc in 'a' is 0.5"),
+        (0, "peak_x", 1.5, "peak_x of Square in 'a' is 1.5"),
+        (2, "region_y", 0.5, "region_y of Square in 'b' is 0.5"),
+        (0, "reader_iou", 0.5, "reader_dice of Square in 'a' is null|reader_iou of Square in 'a' is 0.5"),
+        (3, "logit", float("inf"), "logit of Disc in 'b' is inf"),
+    ],
+)
+def test_rows_that_no_run_writes_are_refused(tmp_path, place, column, value, words):
+    scored = np.array([[True, False], [False, False]])
+    scores = [np.full((2, 2), 0.5)] * 2 + [np.where(scored, 0.5, np.nan)] * 8 + [np.full((2, 2), np.nan)] * 2
+    images = ImageRows(np.arange(2), ["a", "b"], [None, None], scored.astype(np.int8), scored, *scores)
+    path = tmp_path / PER_IMAGE
+    write_per_image(path, images, FINDINGS)
+    assert read_per_image(path, FINDINGS).patient_ids == [None, None]
+    table = pq.read_table(path)
+    values = table[column].to_pylist()
+    values[place] = value
+    field = table.schema.field(column)
+    pq.write_table(table.set_column(table.column_names.index(column), field, pa.array(values, field.type)), path)
+    with pytest.raises(ValueError, match=words) as caught:
+        read_per_image(path, FINDINGS)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("at_a_time", [1, 3, 1024])

@@ -5,18 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from xbench.errors import UserError
 from xbench.reproduce import drifts, first_cause
-from xbench.results import read_results
+from xbench.results import read_results, write_per_class
 from xbench.verify import disagreements
 
 SIZE = ("--data.images", "14", "--data.size", "48", "--data.grid", "40", "--trainer.logger", "false")
@@ -27,25 +24,88 @@ def run(command):
     return command("test", "--config", "random_phantom", *SIZE)
 
 
-def edited(folder, copy, change):
-    shutil.copytree(folder, copy)
-    path = copy / "results.json"
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-    return copy
+@pytest.fixture
+def toy(command, toy_config, tmp_path):
+    """A run with every part of `results.json`: images left out, notes, unknown labels; only a few thresholds."""
+    path = tmp_path / "rules.yaml"
+    path.write_text(
+        "trainer: {callbacks: [{class_path: xbench.callbacks.evaluation.Evaluation, init_args: {thresholds: 7}}, "
+        "{class_path: xbench.callbacks.results_writer.ResultsWriter}]}"
+    )
+
+    def run(*options):
+        odd = ("--data.unreadable", "[5]", "--data.on_error", "skip", "--data.odd", "[3, 4]")
+        return command("test", "--config", toy_config, "--config", path, *odd, *options)
+
+    return run
 
 
-def numbers(value, place=()):
-    """Every number of a nested mapping with its place."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from numbers(inner, (*place, key))
-    elif isinstance(value, list):
-        for key, inner in enumerate(value):
-            yield from numbers(inner, (*place, key))
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield place
+def found(folder) -> bool:
+    """Whether `verify` says that something is wrong, in one line."""
+    try:
+        wrong = disagreements(folder)
+    except UserError as error:
+        assert "\n" not in str(error)
+        return True
+    assert all("\n" not in str(one) and one.place for one in wrong)
+    return bool(wrong)
+
+
+def places(tree, place=()):
+    """Every value in nested mappings and lists, with what holds it, its key, and its place without names."""
+    for key in tree if isinstance(tree, dict) else range(len(tree)):
+        here = (*place, "#" if isinstance(tree, list) or place[-1:] in (("per_class",), ("per_finding",)) else key)
+        yield tree, key, " / ".join(here)
+        if isinstance(tree[key], (dict, list)):
+            yield from places(tree[key], here)
+
+
+def other_values(value):
+    """Values of the same kind, and one of another."""
+    match value:
+        case int():
+            return [value + 1, None]
+        case float():
+            return [value + 1e-9, value / 2 if value else 0.5, None]
+        case str():
+            return [value + "x", value[:-1], None]
+        case None:
+            return [0, 0.5]
+        case list():
+            return [value[:-1], value[::-1], [*value, *value[-1:]], None]
+        case dict():
+            return [dict([*value.items()][1:]), None]
+
+
+def other_cells(cell):
+    """Values of a cell of a table."""
+    match cell:
+        case bool():
+            return [not cell]
+        case int():
+            return [cell + 1, cell - 1]
+        case float():
+            return [cell * 0.999 if cell else 0.5, None]
+        case str():
+            return [cell + "x"]
+        case None:
+            return [0.5, "x"]
+        case list():
+            return [[*cell[:k], cell[k] + step, *cell[k + 1 :]] for k in range(len(cell)) for step in (1, -1)]
+
+
+def changed_cells(table):
+    """Copies of a table with one cell changed: name of the column, number of the row, the new value, the copy."""
+    draw = np.random.default_rng(0)
+    for place, field in enumerate(table.schema):
+        cells = table[field.name].to_pylist()
+        empty = [row for row, cell in enumerate(cells) if cell is None]
+        filled = [row for row, cell in enumerate(cells) if cell is not None]
+        for row in (*draw.permutation(empty)[:6].tolist(), *draw.permutation(filled)[:6].tolist()):
+            for other in other_cells(cells[row]):
+                if pa.types.is_string(field.type) == (isinstance(other, str)) or other is None:
+                    changed = pa.array([*cells[:row], other, *cells[row + 1 :]], field.type)
+                    yield field.name, row, other, table.set_column(place, field, changed)
 
 
 def test_a_run_follows_from_its_rows(run, command):
@@ -54,49 +114,151 @@ def test_a_run_follows_from_its_rows(run, command):
     assert said.status == 0 and "follow from per_image.parquet and curves.parquet" in said.output
 
 
-def test_any_changed_number_is_found(run, tmp_path):
-    content = json.loads((run.folder / "results.json").read_text())
-    places = [("grounding", *place) for place in numbers(content["grounding"]) if place[0] != "thresholds"]
-    places += [("classification", *place) for place in numbers(content["classification"])]
-    places += [("counts", "per_finding", *place) for place in numbers(content["counts"]["per_finding"])]
-    assert len(places) > 800
-    # One number of every kind, each in some finding.
-    kinds = {tuple(key for key in place if key not in content["findings"]): place for place in places}
-    assert len(kinds) > 200
-    for number, place in enumerate(list(kinds.values())[:: len(kinds) // 60]):
-
-        def change(content, place=place):
-            for key in place[:-1]:
-                content = content[key]
-            content[place[-1]] += 1 if isinstance(content[place[-1]], int) else 1e-9
-
-        copy = edited(run.folder, tmp_path / f"copy{number}", change)
-        assert disagreements(copy), place
-        shutil.rmtree(copy)
+# What no other file and no other number says.
+UNSEEN_IN_RESULTS = {
+    *("model", "dataset", "split"),
+    *("counts / skipped", "counts / skipped / # / image_id", "counts / skipped / # / reason"),
+    *("counts / skipped / #", "counts / notes", "counts / notes / #"),
+    *("counts / notes / # / note", "counts / notes / # / first / #"),
+}
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_any_changed_row_is_found(run, tmp_path_factory, data):
-    copy = tmp_path_factory.mktemp("rows") / "run"
-    shutil.copytree(run.folder, copy)
-    name, columns = data.draw(
-        st.sampled_from(
-            [
-                ("per_image.parquet", ("label", "pointing_hit", "dice", "region_area")),
-                ("curves.parquet", ("region_pixels",)),
-            ]
-        )
-    )
-    table = pq.read_table(copy / name)
-    column = data.draw(st.sampled_from(columns))
-    values = table[column].to_pylist()
-    row = data.draw(st.sampled_from([k for k, value in enumerate(values) if value not in (None, 0)]))
-    values[row] = {"label": 0}.get(column, values[row] / 2 if isinstance(values[row], float) else values[row] + 1)
-    place = table.column_names.index(column)
-    changed = pa.array(values, table.schema.field(column).type)
-    pq.write_table(table.set_column(place, column, changed), copy / name)
-    assert disagreements(copy)
+@pytest.mark.parametrize("fault", ["none", "constant"])
+def test_any_changed_value_of_the_results_is_found(toy, fault):
+    run = toy("--model.fault", fault)
+    path = run.folder / "results.json"
+    content = json.loads(path.read_text())
+    assert disagreements(run.folder) == []
+    assert bool(content["counts"]["constant_maps"]["count"]) == (fault == "constant")
+    provenance = content.pop("provenance")
+    missed, tried = set(), 0
+    parts = places(content) if fault == "none" else places(content["counts"], ("counts",))
+    for holder, key, place in list(parts):
+        value = holder[key]
+        for other in other_values(value):
+            holder[key] = other
+            path.write_text(json.dumps(content | {"provenance": provenance}))
+            tried += other != value
+            if other != value and not found(run.folder):
+                missed.add(place)
+        holder[key] = value
+    assert tried > (300 if fault == "none" else 90) and missed <= UNSEEN_IN_RESULTS, (tried, missed)
+    assert {"counts / skipped / # / reason", "counts / notes / # / note"} <= missed
+
+
+@pytest.mark.parametrize("thresholds", [5, 11, 101, None, "7"])
+def test_thresholds_on_record_are_those_of_the_tables(toy, thresholds):
+    run = toy()
+    content = run.results
+    content["provenance"]["evaluation"]["thresholds"] = thresholds
+    (run.folder / "results.json").write_text(json.dumps(content))
+    (wrong,) = disagreements(run.folder)
+    assert wrong.place == "results.json / provenance / evaluation / thresholds" and wrong.derived == 7
+
+
+def test_halved_thresholds_are_found(toy, command):
+    """Even if every number that depends on them and the spreadsheet agree."""
+    run = toy()
+    content = run.results
+    halved = content["grounding"]["thresholds"] = [value / 2 for value in content["grounding"]["thresholds"]]
+    for scores in content["grounding"]["per_class"].values():
+        for name in ("dice_best_threshold", "iou_best_threshold"):
+            scores[name] = scores[name] and scores[name] / 2
+    path = run.folder / "results.json"
+    path.write_text(json.dumps(content))
+    write_per_class(run.folder / "per_class.csv", read_results(path))
+    said = command("verify", str(run.folder))
+    assert said.status == 1
+    assert f"results.json / grounding / thresholds / 1: stored {halved[1]}, derived {halved[1] * 2}" in said.output
+
+
+# Other values that are as possible; logits and probabilities as long as no order, no tie and no decision changes.
+UNSEEN_IN_PER_IMAGE = {
+    *("logit", "probability", "region_x", "region_y", "peak_x", "peak_y", "reader_dice", "reader_iou"),
+}
+
+
+def test_any_changed_cell_of_the_images_is_found(toy):
+    run = toy()
+    path = run.folder / "per_image.parquet"
+    table = pq.read_table(path)
+    # As if two readers had drawn every region.
+    for name in ("reader_dice", "reader_iou"):
+        values = pa.array([0.5 if drawn else None for drawn in table["has_region"].to_pylist()], pa.float64())
+        table = table.set_column(table.column_names.index(name), table.schema.field(name), values)
+    pq.write_table(table, path)
+    assert disagreements(run.folder) == []
+    missed = []
+    for column, row, other, changed in changed_cells(table):
+        pq.write_table(changed, path)
+        if not found(run.folder):
+            missed.append((column, table[column][row].as_py(), other))
+    assert {column for column, *_ in missed} <= UNSEEN_IN_PER_IMAGE, missed
+    # Not even of those any becomes or ceases to be null.
+    assert not [one for one in missed if None in one], missed
+
+
+def test_any_changed_cell_of_the_curves_is_found(toy):
+    run = toy()
+    path = run.folder / "curves.parquet"
+    table = pq.read_table(path)
+    for column, row, other, changed in changed_cells(table):
+        pq.write_table(changed, path)
+        if not found(run.folder):
+            # A mask that misses the region has Dice and IoU 0 however large it is.
+            stored = table[column][row].as_py()
+            (k,) = np.flatnonzero(np.array(stored) != other)
+            assert column == "mask_pixels" and k > 0 and table["overlap_pixels"][row].as_py()[k] == 0
+
+
+@pytest.mark.parametrize("name", ["per_image.parquet", "curves.parquet"])
+def test_rows_that_are_missing_or_too_many_are_found(toy, name):
+    run = toy()
+    path = run.folder / name
+    table = pq.read_table(path)
+    rows = list(range(table.num_rows))
+    for order in (rows[:-1], rows[1:], rows[:4] + rows[5:], [*rows, rows[-1]], [rows[0], *rows], [1, 0, *rows[2:]], []):
+        pq.write_table(table.take(pa.array(order, pa.int64())), path)
+        assert found(run.folder), order
+    for column in table.column_names:
+        pq.write_table(table.drop_columns(column), path)
+        assert found(run.folder), column
+
+
+def test_a_flat_map_is_known_by_its_masks(toy):
+    """Maps of one value are those with no pixel at the last threshold; all others have one there."""
+    run = toy("--model.fault", "constant")
+    table = pq.read_table(run.folder / "curves.parquet").to_pylist()
+    assert len(table) == run.results["counts"]["constant_maps"]["count"] > 10
+    assert all(row["mask_pixels"][1:] == [0] * 6 for row in table)
+    assert all(row["mask_pixels"][-1] > 0 for row in pq.read_table(toy().folder / "curves.parquet").to_pylist())
+
+
+def test_any_changed_cell_of_the_spreadsheet_is_found(toy):
+    run = toy()
+    path = run.folder / "per_class.csv"
+    lines = list(csv.reader(io.StringIO(path.read_text())))
+    wide = range(len(lines[0]))
+    swapped = [1, 0, *wide[2:]]
+    others = [
+        *([line for k, line in enumerate(lines) if k != row] for row in range(len(lines))),
+        *([*lines[: row + 1], *lines[row:]] for row in range(len(lines))),
+        *([[cell for k, cell in enumerate(line) if k != column] for line in lines] for column in wide),
+        *([[*line, line[column]] for line in lines] for column in wide),
+        *([lines[k] for k in order] for order in ([0, 2, 1, *range(3, len(lines))], [1, 0, *range(2, len(lines))])),
+        [[line[k] for k in swapped] for line in lines],
+        [*lines[:2], lines[2][:-1], *lines[3:]],
+        [*lines[:2], [*lines[2], "9"], *lines[3:]],
+    ]
+    for row, line in enumerate(lines):
+        for column, cell in enumerate(line):
+            for other in (cell + "1", "0" if cell != "0" else ""):
+                others.append([*lines[:row], [*line[:column], other, *line[column + 1 :]], *lines[row + 1 :]])
+    assert len(others) > 150
+    for other in others:
+        with path.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(other)
+        assert found(run.folder), other
 
 
 def test_a_changed_spreadsheet_is_found(run, command, tmp_path):
@@ -156,6 +318,19 @@ def test_drifts_are_sorted_and_complete(run):
     assert first_cause({"seed": 1, "versions": {"a": "1"}}, {"seed": 1, "versions": {"a": "2"}}) == (
         "First difference: the versions of packages: a was 1 and is 2."
     )
+
+
+@pytest.mark.parametrize(
+    ("stored", "again", "words"),
+    [
+        ({"limit": None}, {}, "limit was nothing and is not on record"),
+        ({}, {"limit": None}, "limit was not on record and is nothing"),
+        ({"limit": 3, "grid": None}, {"limit": 3}, "grid was nothing and is not on record"),
+    ],
+)
+def test_a_setting_of_none_differs_from_none_on_record(stored, again, words):
+    said = first_cause({"data": stored}, {"data": again})
+    assert said == f"First difference: the data's settings: {words}."
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ model. Needs no torch.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -23,9 +24,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from xbench.coverage import Coverage
+from xbench.errors import UserError
+from xbench.parquet import WRITING, open_table
 from xbench.results import atomic_writer
 
-__all__ = ["MAPS", "PICTURES", "REGIONS", "Case", "Cases", "KeptImage", "jpeg", "read_kept", "write_kept"]
+__all__ = ["MAPS", "PICTURES", "REGIONS", "Case", "Cases", "KeptImage", "jpeg", "read_kept", "readable", "write_kept"]
 
 MAPS, REGIONS, PICTURES = "maps.parquet", "regions.parquet", "pictures.parquet"
 
@@ -87,7 +90,7 @@ def write_kept(
             split = ["saliency.list.element"] if name == MAPS else False
             writers[name] = stack.enter_context(
                 pq.ParquetWriter(
-                    file, schema, compression="zstd", use_dictionary=False, use_byte_stream_split=split, version="2.6"
+                    file, schema, use_dictionary=False, use_byte_stream_split=split, version="2.6", **WRITING
                 )
             )
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in schemas}
@@ -152,6 +155,7 @@ _REGIONS = pa.schema(
     }
 )
 _PICTURES = pa.schema({"image_id": pa.string(), "jpeg": pa.binary()})
+_SCHEMAS = {MAPS: _MAPS, REGIONS: _REGIONS, PICTURES: _PICTURES}
 
 
 def read_kept(folder: Path) -> Iterator[KeptImage]:
@@ -163,9 +167,7 @@ def read_kept(folder: Path) -> Iterator[KeptImage]:
         pyarrow.ArrowInvalid: They are no such files.
     """
     with ExitStack() as stack:
-        maps, regions, pictures = (
-            stack.enter_context(pq.ParquetFile(folder / name)) for name in (MAPS, REGIONS, PICTURES)
-        )
+        maps, regions, pictures = (stack.enter_context(_opened(folder / name)) for name in _SCHEMAS)
         findings = _findings(maps)
         column_of = {finding: column for column, finding in enumerate(findings)}
         drawn, shown = _OfImages(regions), _OfImages(pictures)
@@ -220,24 +222,26 @@ class Cases:
         folder: The run's folder.
 
     Raises:
-        OSError: The files cannot be read.
-        pyarrow.ArrowInvalid: They are no such files.
+        UserError: The files cannot be read, or hold what no run writes.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._maps, self._regions, self._pictures = (
-            pq.ParquetFile(folder / name) for name in (MAPS, REGIONS, PICTURES)
-        )
-        self._findings = _findings(self._maps)
-        self._gamma = float(_about(self._regions, "gamma"))
-        names = self._regions.read(["image_id", "finding", "scored"]).to_pylist()
+        self._folder = folder
+        with readable(folder):
+            self._maps, self._regions, self._pictures = (_opened(folder / name) for name in _SCHEMAS)
+            self._findings = _findings(self._maps)
+            self._gamma = float(_about(self._regions, "gamma"))
+            names = self._regions.read(["image_id", "finding", "scored"]).to_pylist()
+            self._map, self._picture = (
+                {
+                    image_id: position
+                    for position, image_id in enumerate(file.read(["image_id"])["image_id"].to_pylist())
+                }
+                for file in (self._maps, self._pictures)
+            )
         self._place = {
             (row["image_id"], row["finding"]): position for position, row in enumerate(names) if row["scored"]
         }
-        self._map, self._picture = (
-            {image_id: position for position, image_id in enumerate(file.read(["image_id"])["image_id"].to_pylist())}
-            for file in (self._maps, self._pictures)
-        )
 
     def __contains__(self, pair: tuple[str, str]) -> bool:
         """Tell whether the run scored a finding in an image: `(image_id, finding)`."""
@@ -256,9 +260,14 @@ class Cases:
 
         Raises:
             KeyError: The run did not score it.
-            ValueError: The files hold what no run writes.
+            UserError: The files cannot be read, or hold what no run writes.
         """
-        region = _row(self._regions, self._place[image_id, finding])
+        place = self._place[image_id, finding]
+        with readable(self._folder):
+            return self._read(image_id, finding, place)
+
+    def _read(self, image_id: str, finding: str, place: int) -> Case:
+        region = _row(self._regions, place)
         maps = _row(self._maps, self._map[image_id])
         display = _decoded(_row(self._pictures, self._picture[image_id])["jpeg"])
         saliency = _saliency(maps, len(self._findings))
@@ -272,6 +281,20 @@ class Cases:
             region=Coverage.of(on_grid, (display.shape[0], display.shape[1])).at(0.5),
             display=display,
         )
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Say of what goes wrong inside that it is a file of the run that cannot be read.
+
+    Raises:
+        UserError: What went wrong, if it is of the kinds that damaged files and those that no run wrote lead to.
+    """
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, pa.ArrowException) as error:
+        said = f"{type(error).__name__} {error}" if isinstance(error, LookupError) else str(error)
+        raise UserError(f"{folder}: a file of the run cannot be read: {' '.join(said.split())}") from None
 
 
 def jpeg(image: NDArray[np.uint8]) -> bytes:
@@ -305,6 +328,13 @@ class _OfImages:
         return rows
 
 
+def _opened(path: Path) -> pq.ParquetFile:
+    file = open_table(path)
+    if not file.schema_arrow.equals(_SCHEMAS[path.name]):
+        raise ValueError(f"{path.name} has not the columns that a run writes")
+    return file
+
+
 def _about(file: pq.ParquetFile, key: str) -> Any:
     metadata = file.schema_arrow.metadata or {}
     if key.encode() not in metadata:
@@ -323,10 +353,10 @@ def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _values(column: pa.Array) -> Sequence[Any]:
+    if column.null_count or (pa.types.is_list(column.type) and column.flatten().null_count):
+        raise ValueError("there are gaps that no run leaves")
     if not pa.types.is_list(column.type):
         return column.to_pylist()
-    if column.null_count or column.flatten().null_count:
-        raise ValueError("a list of numbers has gaps that no run leaves")
     starts = column.offsets.to_numpy()
     return np.split(column.flatten().to_numpy(), starts[1:-1] - starts[0]) if len(column) else []
 
@@ -343,11 +373,15 @@ def _row(file: pq.ParquetFile, position: int) -> dict[str, Any]:
 
 def _view(values: NDArray[np.float64]) -> tuple[float, float, float, float]:
     left, top, right, bottom = values.tolist()
+    if not (-math.inf < left < right < math.inf and -math.inf < top < bottom < math.inf):
+        raise ValueError(f"a view has the edges {left}, {top}, {right}, {bottom}")
     return left, top, right, bottom
 
 
 def _saliency(row: Mapping[str, Any], findings: int) -> NDArray[np.float32]:
     height, width = row["shape"]
+    if not np.isfinite(row["saliency"]).all():
+        raise ValueError("a map is not finite")
     # A copy, for Arrow's memory is read-only.
     return np.array(row["saliency"], np.float32).reshape(findings, height, width)
 

@@ -62,7 +62,7 @@ def collect_provenance(
         "seed": int(seed) if seed is not None else None,
         "precision": str(trainer.precision),
         "devices": {
-            "accelerator": trainer.accelerator.__class__.__name__.removesuffix("Accelerator").lower(),
+            "accelerator": _accelerator(trainer),
             "processes": trainer.world_size,
             "nodes": trainer.num_nodes,
             "threads": torch.get_num_threads(),
@@ -88,24 +88,33 @@ def collect_provenance(
     }
 
 
-def numbers_depend_on(model: SaliencyModel, data: ChestXrayDataModule, config: Mapping[str, Any]) -> dict[str, Any]:
+def numbers_depend_on(
+    trainer: pl.Trainer, model: SaliencyModel, data: ChestXrayDataModule, config: Mapping[str, Any]
+) -> dict[str, Any]:
     """Describe what an unfinished run must share with the attempt that goes on with it.
 
     Args:
+        trainer: The trainer of the run.
         model: The model, before its `setup`.
         data: The data module, after its `setup`.
         config: The resolved configuration, as nested plain values.
 
     Returns:
         Nested plain values, ready for JSON: settings, and digests of annotations, of weights, and of every file that an
-        option names. What moves no number is left out, such as folders of results and processes that load images.
+        option names, by itself or by its folder. What moves no number is left out, such as folders of results and
+        processes that load images.
     """
-    trainer = config.get("trainer") or {}
+    options = config.get("trainer") or {}
     settings = {
         "model": _without(config.get("model"), ()),
         "data": _without(config.get("data"), ("num_workers", "cache", "timeout")),
-        "callbacks": [_without(callback, ()) for callback in trainer.get("callbacks") or []],
-        "trainer": {name: trainer.get(name) for name in ("precision", "accelerator", "deterministic", "benchmark")},
+        "callbacks": [_without(callback, ()) for callback in options.get("callbacks") or []],
+        "trainer": {
+            # What the options come to, for `auto` is one thing here and another there, and plugins change the rest.
+            "precision": str(trainer.precision),
+            "accelerator": _accelerator(trainer),
+            **{name: options.get(name) for name in ("plugins", "deterministic", "benchmark")},
+        },
         "seed": config.get("seed_everything"),
         "threads": config.get("threads"),
     }
@@ -141,13 +150,23 @@ def _without(part: Any, names: Sequence[str]) -> Any:
     return {"class": part.get("class_path"), **arguments}
 
 
+def _accelerator(trainer: pl.Trainer) -> str:
+    return trainer.accelerator.__class__.__name__.removesuffix("Accelerator").lower()
+
+
 def _files(value: Any, option: str) -> Iterator[tuple[str, Path]]:
-    """The options whose value is the name of a file."""
+    """The files that options name, or that lie in folders that they name, each with its option."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _files(inner, f"{option}.{name}")
-    elif isinstance(value, str) and value and len(value) < 4096 and os.path.isfile(path := os.path.expanduser(value)):
-        yield option, Path(path)
+    elif isinstance(value, str) and value and len(value) < 4096:
+        path = Path(os.path.expanduser(value))
+        if os.path.isfile(path):
+            yield option, path
+        elif os.path.isdir(path):
+            for inside in sorted(path.rglob("*")):
+                if inside.is_file():
+                    yield f"{option}/{inside.relative_to(path)}", inside
 
 
 def _prepared(data: ChestXrayDataModule) -> dict[str, Any] | None:

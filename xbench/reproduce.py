@@ -20,6 +20,7 @@ from xbench.results import Results, read_results
 __all__ = ["Drift", "drifts", "first_cause", "reproduce"]
 
 _SHOWN = 20
+_ABSENT = "not on record"
 
 # What may differ between two runs of one configuration, the likeliest cause of large drifts first.
 _CAUSES = (
@@ -122,8 +123,10 @@ def first_cause(stored: Mapping[str, Any], again: Mapping[str, Any]) -> str | No
         if one == other:
             continue
         if isinstance(one, Mapping) and isinstance(other, Mapping):
-            part = next(name for name in (*one, *other) if one.get(name) != other.get(name))
-            return f"First difference: {words}: {part} was {_said(one.get(part))} and is {_said(other.get(part))}."
+            # A part that is on record as None differs from one that is not on record.
+            part = next(name for name in (*one, *other) if one.get(name, _ABSENT) != other.get(name, _ABSENT))
+            then, now = (_said(parts.get(part, _ABSENT)) for parts in (one, other))
+            return f"First difference: {words}: {part} was {then} and is {now}."
         return f"First difference: {words}: {_said(one)} then, {_said(other)} now."
     return None
 

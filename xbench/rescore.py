@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -30,11 +30,10 @@ from rich.table import Table
 from xbench.cases import KeptImage, write_kept
 from xbench.command_parser import CommandParser
 from xbench.errors import UserError
-from xbench.geometry import Upsampling
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.processes import end_with_parent
 from xbench.provenance import outputs_depend_on, versions
-from xbench.results import Results, atomic_writer, write_per_class, write_results
+from xbench.results import Results, atomic_writer, is_name, write_per_class, write_results
 from xbench.rows import CURVES, PER_IMAGE, ImageRows, pair_counts_writer, write_per_image
 from xbench.scoring import BatchScores, restore_metrics, score_batch
 from xbench.stopwatch import Stopwatch
@@ -44,8 +43,9 @@ from xbench.summary import summarise
 __all__ = ["rescore"]
 
 _TIES = ("share", "any", "first")
-_MOST_WORKERS = 16
-"""More than one process can read for."""
+_MOST_WORKERS = 64
+"""Far more than one process can read for."""
+_USUAL_WORKERS = 16
 
 
 def rescore(arguments: Sequence[str]) -> None:
@@ -73,7 +73,7 @@ def rescore(arguments: Sequence[str]) -> None:
         "--workers",
         type=int,
         metavar="N",
-        help=f"processes that score, by default as many as cores, {_MOST_WORKERS} at most; 0: only this one",
+        help=f"processes that score, by default as many as cores, {_USUAL_WORKERS} at most; 0: only this one",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the results; by default beside RUN")
     given = parser.parse_args(arguments)
@@ -84,14 +84,14 @@ def rescore(arguments: Sequence[str]) -> None:
     folder = _new_folder(run.folder, given.out)
     console = Console(markup=False, highlight=False)
     try:
-        results = _score(run, rules, chosen, given.images, workers, folder)
         _write_config(run.folder, folder, rules, chosen is None)
-    except OSError as error:
-        raise UserError(f"The results cannot be written to {folder}: {error.strerror or error}.") from error
-    finally:
-        # Stays if there is anything in it.
-        with suppress(OSError):
-            folder.rmdir()
+        results = _score(run, rules, chosen, given.images, workers, folder)
+    except BaseException as error:
+        # A part of a run is of no use, and would be in the way of the next attempt.
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UserError(f"The results cannot be written to {folder}: {error.strerror or error}.") from error
+        raise
     console.print(_changes(run.results, results))
     # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
@@ -117,7 +117,7 @@ class _Rules:
 
 
 def _rules(run: StoredRun, thresholds: int | None, ties: str | None, gamma: float | None) -> _Rules:
-    stored = run.results.provenance["evaluation"]
+    stored = run.settings
     if thresholds is not None and (thresholds < 3 or thresholds % 2 == 0):
         raise UserError(
             f"--thresholds {thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, such as 101.",
@@ -126,18 +126,18 @@ def _rules(run: StoredRun, thresholds: int | None, ties: str | None, gamma: floa
     if gamma is not None and not 0 < gamma <= 1:
         raise UserError(f"--gamma {gamma} must lie in (0, 1].", exit_status=2)
     return _Rules(
-        stored["thresholds"] if thresholds is None else thresholds,
-        stored["ties"] if ties is None else ties,
-        run.gamma if gamma is None else gamma,
+        stored.thresholds if thresholds is None else thresholds,
+        stored.ties if ties is None else ties,
+        stored.gamma if gamma is None else gamma,
     )
 
 
 def _workers(given: int | None) -> int:
     if given is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(_MOST_WORKERS, cores)
-    if given < 0:
-        raise UserError(f"--workers {given}: give a number of processes from 0.", exit_status=2)
+        return min(_USUAL_WORKERS, cores)
+    if not 0 <= given <= _MOST_WORKERS:
+        raise UserError(f"--workers {given}: give a number of processes from 0 to {_MOST_WORKERS}.", exit_status=2)
     return given
 
 
@@ -146,7 +146,8 @@ def _chosen(run: StoredRun, path: Path) -> frozenset[str]:
         names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--images {path} cannot be read: {error}.", exit_status=2) from None
-    unknown = [name for name in names if name not in {*run.rows.image_ids}]
+    known = {*run.rows.image_ids}
+    unknown = [name for name in names if name not in known]
     if not names or unknown:
         problem = (
             f"names {len(unknown)} images that the run did not score (first: {unknown[0]})" if names else "is empty"
@@ -154,6 +155,8 @@ def _chosen(run: StoredRun, path: Path) -> frozenset[str]:
         raise UserError(
             f"--images {path} {problem}: it must hold names of images one a line, as in {PER_IMAGE}.", exit_status=2
         )
+    if not is_name(path.stem):
+        raise UserError(f"--images {path}: the results are named after the file, which has no fit name.", exit_status=2)
     return frozenset(names)
 
 
@@ -263,11 +266,10 @@ def _scores(
 
 
 def _score_batch(run: StoredRun, rules: _Rules, kept: Sequence[KeptImage]) -> BatchScores:
-    provenance = run.results.provenance
-    upsampling: Upsampling = provenance["model"]["saliency_upsample"]
+    settings = run.settings
     output, batch = run.batch(kept, rules.gamma)
     metrics = rules.metrics(len(run.results.findings))
-    return score_batch(output, batch, upsampling, *metrics, provenance["data"]["grid"] == "native")
+    return score_batch(output, batch, settings.upsampling, *metrics, settings.grid == "native")
 
 
 _task: tuple[StoredRun, _Rules]
@@ -290,7 +292,7 @@ def _score_in_worker(kept: Sequence[KeptImage]) -> BatchScores:
 def _write_config(run: Path, folder: Path, rules: _Rules, all_images: bool) -> None:
     """Write the run's configuration with the new rules in it, so that a fresh run would follow them too."""
     stored = run / "config.yaml"
-    text = stored.read_text(encoding="utf-8") if stored.is_file() else ""
+    text = stored.read_text(encoding="utf-8", errors="replace") if stored.is_file() else ""
     if not all_images:
         text = f"# No configuration gives this run: it is {run.absolute()}, scored again on chosen images.\n"
     try:
@@ -300,8 +302,8 @@ def _write_config(run: Path, folder: Path, rules: _Rules, all_images: bool) -> N
             if callback["class_path"].rpartition(".")[2] == "Evaluation":
                 callback["init_args"] = {"thresholds": rules.thresholds, "ties": rules.ties}
         text = yaml.safe_dump(config, sort_keys=False)
-    except (yaml.YAMLError, TypeError, KeyError, AttributeError):
-        # A run that was started from Python has no configuration.
+    except (yaml.YAMLError, TypeError, LookupError, ValueError, AttributeError, RecursionError):
+        # A run that was started from Python has no configuration, and a stranger's may be anything.
         pass
     with atomic_writer(folder / "config.yaml") as file:
         file.write(text.encode())

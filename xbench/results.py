@@ -26,6 +26,7 @@ __all__ = [
     "Macro",
     "Results",
     "atomic_writer",
+    "is_name",
     "macro_mean",
     "read_results",
     "write_per_class",
@@ -242,6 +243,12 @@ def read_results(path: Path) -> Results:
     return results
 
 
+def is_name(name: object) -> bool:
+    """Tell whether a model, a dataset, a split or a finding may have this name."""
+    # Spreadsheets take what begins so for a formula, even in a file of values.
+    return isinstance(name, str) and name.isprintable() and 0 < len(name) <= 200 and name[0] not in "=+-@"
+
+
 def _no_number(constant: str) -> None:
     raise ValueError(f"it holds {constant}, which is no number")
 
@@ -249,8 +256,7 @@ def _no_number(constant: str) -> None:
 def _problem(results: Results) -> str | None:
     """Return what a run would not write; None if there is nothing. Results may come from a stranger."""
     for name in (results.model, results.dataset, results.split, *results.findings):
-        # Spreadsheets take what begins so for a formula, even in a file of values.
-        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 200 or name[0] in "=+-@":
+        if not is_name(name):
             return f"{name!r:.60} is no name of a model, a dataset, a split or a finding"
     if len({*results.findings}) < max(1, len(results.findings)):
         return "it has no findings, or one twice"

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from xbench.parquet import WRITING, open_table
 from xbench.results import atomic_writer
 
 __all__ = [
@@ -154,31 +155,55 @@ def read_per_image(path: Path, findings: Sequence[str]) -> ImageRows:
         path, {name: str for name in ("image_id", "patient_id", "finding")} | dict.fromkeys(_PAIR_COLUMNS, float)
     )
     classes = len(findings)
-    if table["finding"].to_pylist() != list(findings) * (table.num_rows // classes):
-        raise ValueError(f"{path} has not one row for each of {', '.join(findings)} for every image, in this order.")
     images = table.num_rows // classes
+    if table["finding"].to_pylist() != list(findings) * images:
+        raise ValueError(f"{path} has not one row for each of {', '.join(findings)} for every image, in this order.")
+    names = [np.array(table[name].to_pylist(), dtype=object).reshape(images, classes) for name in _OF_AN_IMAGE]
+    for name, values in zip(_OF_AN_IMAGE, names, strict=True):
+        for row, column in np.argwhere(values != values[:, :1])[:1]:
+            raise ValueError(
+                f"{path}: row {row * classes + column} has {name} {values[row, column]!r:.200} among the rows of "
+                f"{values[row, 0]!r:.200}."
+            )
+    image_ids, patient_ids = (values[:, 0].tolist() for values in names)
+    columns = {name: table[name].to_numpy().astype(np.float64).reshape(images, classes) for name in _PAIR_COLUMNS}
+    for name, fine in _as_a_run_writes(columns).items():
+        for row, column in np.argwhere(~fine)[:1]:
+            value = columns[name][row, column]
+            raise ValueError(
+                f"{path}: {name} of {findings[column]} in {image_ids[row]!r:.200} is "
+                f"{'null' if np.isnan(value) else value}, which no run writes beside label "
+                f"{columns['label'][row, column]:g} and has_region {columns['has_region'][row, column]:g}."
+            )
     dtypes = {"labels": np.int8, "has_region": np.bool_}
     arrays: dict[str, Any] = {
-        field: table[name].to_numpy().astype(dtypes.get(field, np.float64)).reshape(images, classes)
-        for name, field in _PAIR_COLUMNS.items()
+        field: columns[name].astype(dtypes.get(field, np.float64)) for name, field in _PAIR_COLUMNS.items()
     }
-    scored = (arrays["labels"] == 1) & arrays["has_region"]
-    needed = [arrays[name][scored] for name in ("pointing_hit", "dice", "iou", "region_area")]
-    shares = [arrays[name] for name in ("probabilities", "pointing_hit", "dice", "iou", "region_area")]
-    if not (
-        np.isin(arrays["labels"], (-1, 0, 1)).all()
-        and np.isfinite(arrays["logits"]).all()
-        and np.isfinite(arrays["probabilities"]).all()
-        and all(np.isfinite(values).all() for values in needed)
-        and not any(((share < 0) | (share > 1)).any() for share in shares)
-    ):
-        raise ValueError(f"{path} holds labels or scores that no run writes.")
-    return ImageRows(
-        index=np.arange(images),
-        image_ids=table["image_id"].to_pylist()[::classes],
-        patient_ids=table["patient_id"].to_pylist()[::classes],
-        **arrays,
-    )
+    return ImageRows(index=np.arange(images), image_ids=image_ids, patient_ids=patient_ids, **arrays)
+
+
+_OF_AN_IMAGE = ("image_id", "patient_id")
+
+
+def _as_a_run_writes(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.bool_]]:
+    """Which values (N, C) of each column a run can have written, by the columns of `per_image.parquet`."""
+    has_region = columns["has_region"] == 1
+    scored = has_region & (columns["label"] == 1)
+    exists = {name: np.isfinite(values) for name, values in columns.items()}
+    fine = {name: (values >= 0) & (values <= 1) for name, values in columns.items()}
+    fine |= {
+        "label": np.isin(columns["label"], (-1, 0, 1)),
+        "has_region": np.isin(columns["has_region"], (0, 1)),
+        "logit": exists["logit"],
+    }
+    for name in ("pointing_hit", "dice", "iou", "peak_x", "peak_y"):
+        fine[name] = np.where(scored, fine[name], np.isnan(columns[name]))
+    for name in ("region_area", "region_x", "region_y"):
+        fine[name] = np.where(has_region, fine[name], np.isnan(columns[name]))
+    for name, other in (("reader_dice", "reader_iou"), ("reader_iou", "reader_dice")):
+        drawn = has_region & exists[other]
+        fine[name] = np.where(drawn, fine[name], np.isnan(columns[name]))
+    return fine
 
 
 @dataclass(frozen=True)
@@ -246,7 +271,7 @@ def pair_counts_writer(path: Path, findings: Sequence[str], thresholds: int) -> 
     names = np.array(findings, dtype=object)
     waiting: list[pa.RecordBatch] = []
 
-    with atomic_writer(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with atomic_writer(path) as file, pq.ParquetWriter(file, schema, **WRITING) as writer:
 
         def flush() -> None:
             writer.write_table(pa.Table.from_batches(waiting, schema))
@@ -315,7 +340,7 @@ def _read(path: Path, columns: Mapping[str, type], *lists: str) -> pa.Table:
     Raises:
         ValueError: There are too many rows, or a column is missing, of another type, or has gaps that no run leaves.
     """
-    file = pq.ParquetFile(path)
+    file = open_table(path)
     if file.metadata.num_rows > _MAX_ROWS:
         raise ValueError(f"{path} claims {file.metadata.num_rows} rows, more than the {_MAX_ROWS} that are read.")
     is_kind = {
@@ -343,4 +368,4 @@ def _read(path: Path, columns: Mapping[str, type], *lists: str) -> pa.Table:
 def _write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file that appears complete or not at all."""
     with atomic_writer(path) as file:
-        pq.write_table(table, file, compression="zstd")
+        pq.write_table(table, file, **WRITING)

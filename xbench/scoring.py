@@ -30,8 +30,8 @@ class BatchScores:
     Attributes:
         images: Per image and finding.
         pairs: Per scored pair.
-        constant: Scored pairs whose map is the same everywhere: position of the image in the dataset, its name, and
-            position of the finding.
+        constant: Scored pairs whose map is the same everywhere on the grid: position of the image in the dataset, its
+            name, and position of the finding.
     """
 
     images: ImageRows
@@ -77,7 +77,8 @@ def score_batch(
                 rows,
                 columns,
                 regions[0].numel(),
-                constant=raw.amin((1, 2)) == raw.amax((1, 2)),
+                # Any other map is 1 somewhere once it is normalised.
+                constant=sweep.pairs.counts.mask[:, -1] == 0,
                 hit=pointing_game.pairs.hit,
                 counts=sweep.pairs.counts,
                 fixed=torch.stack([sweep.pairs.dice, sweep.pairs.iou])[..., sweep.thresholds // 2],
@@ -152,7 +153,7 @@ class _Scored:
         rows: Place of each pair's image in the batch (P,).
         columns: Its finding (P,).
         grid: Pixels of the grid.
-        constant: Whether the map is the same everywhere (P,) bool.
+        constant: Whether the map is the same everywhere on the grid (P,) bool.
         hit: Pointing game (P,) float64.
         counts: Pixels at every threshold.
         fixed: Dice and IoU at threshold 0.5 (2, P) float64.

@@ -2,23 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
-import pyarrow as pa
 import torch
 
-from xbench.cases import MAPS, PICTURES, REGIONS, KeptImage, read_kept
+from xbench.cases import MAPS, PICTURES, REGIONS, KeptImage, read_kept, readable
 from xbench.coverage import area_and_centre
 from xbench.errors import UserError
+from xbench.geometry import Upsampling
+from xbench.metrics.functional import TieRule
+from xbench.metrics.sweep import MAX_THRESHOLDS
+from xbench.provenance import outputs_depend_on
 from xbench.results import Results, read_results
 from xbench.rows import PER_IMAGE, ImageRows, read_per_image
 from xbench.types import Batch, ModelOutput, scored_pairs
 
-__all__ = ["StoredRun"]
+__all__ = ["Settings", "StoredRun"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run was scored.
+
+    Attributes:
+        batch_size: Images per batch.
+        grid: Height and width of the evaluation grid, or the pixels of each image.
+        upsampling: How maps were enlarged.
+        thresholds: Number of thresholds.
+        ties: Rule for tied maxima.
+        gamma: Share of a grid pixel that a region covers at least.
+    """
+
+    batch_size: int
+    grid: tuple[int, int] | Literal["native"]
+    upsampling: Upsampling
+    thresholds: int
+    ties: TieRule
+    gamma: float
+
+    @classmethod
+    def of(cls, provenance: Mapping[str, Any]) -> Self:
+        """Read them from the provenance of a run.
+
+        Raises:
+            ValueError: It lacks something, or holds what no run writes.
+        """
+        try:
+            outputs_depend_on(provenance)
+            data, evaluation, grid = provenance["data"], provenance["evaluation"], provenance["data"]["grid"]
+            settings = cls(
+                data["batch_size"],
+                grid if grid == "native" else tuple(grid),
+                provenance["model"]["saliency_upsample"],
+                evaluation["thresholds"],
+                evaluation["ties"],
+                data["gamma"],
+            )
+            sound = (
+                _is_whole(settings.batch_size, 1)
+                and (grid == "native" or (len(grid) == 2 and all(_is_whole(side, 1) for side in grid)))
+                and settings.upsampling in get_args(Upsampling)
+                and _is_whole(settings.thresholds, 3)
+                and settings.thresholds <= MAX_THRESHOLDS
+                and settings.ties in get_args(TieRule)
+                and isinstance(settings.gamma, float | int)
+                and 0 < settings.gamma <= 1
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"the provenance in results.json lacks something: {error}") from None
+        if not sound:
+            raise ValueError("the provenance in results.json holds what no run writes")
+        return settings
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 @dataclass(frozen=True)
@@ -28,11 +90,13 @@ class StoredRun:
     Attributes:
         folder: The run's folder.
         results: Its results.
+        settings: How it was scored.
         rows: Its scores per image.
     """
 
     folder: Path
     results: Results
+    settings: Settings
     rows: ImageRows
 
     @classmethod
@@ -51,16 +115,10 @@ class StoredRun:
                 "made with CaseKeeper among trainer.callbacks, as it is by default.",
                 exit_status=2,
             )
-        try:
+        with readable(folder):
             results = read_results(folder / "results.json")
-            return cls(folder, results, read_per_image(folder / PER_IMAGE, results.findings))
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise _unreadable(folder, error) from None
-
-    @property
-    def gamma(self) -> float:
-        """Share of a grid pixel that the run's regions cover at least."""
-        return float(self.results.provenance["data"]["gamma"])
+            settings = Settings.of(results.provenance)
+            return cls(folder, results, settings, read_per_image(folder / PER_IMAGE, results.findings))
 
     def batches(self, gamma: float | None = None) -> Iterator[tuple[ModelOutput, Batch]]:
         """Return what the model said and what the annotations say, as the run's metrics got it.
@@ -75,7 +133,7 @@ class StoredRun:
             UserError: The run's files are damaged or do not fit together.
         """
         for kept in self.kept():
-            yield self.batch(kept, self.gamma if gamma is None else gamma)
+            yield self.batch(kept, self.settings.gamma if gamma is None else gamma)
 
     def kept(self, images: frozenset[str] | None = None) -> Iterator[list[KeptImage]]:
         """Return what the run kept of its images, or of the named ones, batch by batch as they were scored.
@@ -85,28 +143,37 @@ class StoredRun:
         Raises:
             UserError: The run's files are damaged or do not fit together.
         """
-        size = int(self.results.provenance["data"]["batch_size"])
-        try:
+        size = self.settings.batch_size
+        with readable(self.folder):
             names = iter(self.rows.image_ids)
             chosen: list[KeptImage] = []
+            last = -1
             for image in read_kept(self.folder):
                 if chosen and chosen[0].index // size != image.index // size:
                     yield chosen
                     chosen = []
                 if next(names, None) != image.image_id or len(image.saliency) != len(self.results.findings):
                     raise ValueError(f"{MAPS} and {PER_IMAGE} are not of the same images and findings")
+                self._check(image, last)
+                last = image.index
                 if images is None or image.image_id in images:
                     chosen.append(image)
             if next(names, None) is not None:
                 raise ValueError(f"{MAPS} has fewer images than {PER_IMAGE}")
             if chosen:
                 yield chosen
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise _unreadable(self.folder, error) from None
+
+    def _check(self, image: KeptImage, last: int) -> None:
+        row = self._place[image.image_id]
+        drawn, scored = (tuple(np.flatnonzero(which[row])) for which in (self.rows.has_region, self.rows.scored))
+        if image.index <= last or tuple(image.regions) != drawn or image.scored != scored:
+            raise ValueError(f"{image.image_id}: its place or its regions are not those of {PER_IMAGE}")
+        if self.settings.grid != "native" and any(each.shape != self.settings.grid for each in image.regions.values()):
+            raise ValueError(f"{image.image_id}: its regions are on another grid than that of results.json")
 
     def batch(self, kept: Sequence[KeptImage], gamma: float) -> tuple[ModelOutput, Batch]:
         """Return what the metrics get of kept images."""
-        rows, grid = self.rows, self.results.provenance["data"]["grid"]
+        rows, grid = self.rows, self.settings.grid
         # What the grid of an image without regions was, a run on native grids does not say.
         size = (0, 0) if grid == "native" else grid
         place = [self._place[image.image_id] for image in kept]
@@ -147,7 +214,3 @@ class StoredRun:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_place", {image_id: row for row, image_id in enumerate(self.rows.image_ids)})
-
-
-def _unreadable(folder: Path, error: Exception) -> UserError:
-    return UserError(f"{folder}: a file of the run cannot be read: {' '.join(str(error).split())}")

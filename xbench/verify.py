@@ -7,8 +7,8 @@ average precision is summed step by step.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 from scipy.stats import mannwhitneyu
 
 from xbench.errors import UserError
-from xbench.results import Results, read_results
+from xbench.results import FindingClassification, FindingGrounding, Results, read_results
 from xbench.rows import CURVES, PER_IMAGE, ImageRows, PairCounts, read_pair_counts, read_per_image
 
 __all__ = ["Disagreement", "disagreements", "verify"]
@@ -28,7 +27,12 @@ __all__ = ["Disagreement", "disagreements", "verify"]
 TOLERANCE = 1e-11
 """The metrics keep sums as multiples of 2**-40, which moves a mean by less than 1e-12."""
 
+_RESULTS, _PER_CLASS = "results.json", "per_class.csv"
 _SHOWN = 20
+_ABSENT = "no entry"
+
+_GROUNDING_MEANS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
+_CLASSIFICATION_MEANS = ("auroc", "average_precision", "f1", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -36,14 +40,19 @@ class Disagreement:
     """A number that does not follow from the tables.
 
     Attributes:
-        place: Where it stands, such as `grounding / Nodule / dice_best`.
+        place: Where it stands, such as `results.json / grounding / per_class / Nodule / dice_best`.
         stored: What is there.
-        derived: What the tables give.
+        derived: What the tables give; a tuple of values if any of them, to the last bit, would be right.
     """
 
     place: str
     stored: Any
     derived: Any
+
+    def __str__(self) -> str:
+        """Return it on one line."""
+        derived = self.derived if isinstance(self.derived, tuple) else (self.derived,)
+        return f"{_said(self.place)}: stored {_said(self.stored)}, derived {' or '.join(map(_said, derived))}"
 
 
 def verify(arguments: Sequence[str]) -> None:
@@ -55,109 +64,222 @@ def verify(arguments: Sequence[str]) -> None:
     if len(arguments) != 1 or arguments[0] in ("-h", "--help"):
         raise UserError("verify takes the folder of a finished run: verify runs/MODEL_DATASET/TIME.", exit_status=2)
     folder = Path(arguments[0]).expanduser()
-    found = [_check(*one) for one in _numbers(folder)]
-    wrong = [one for one in found if one is not None]
+    found = [Disagreement(*one) for one in _numbers(_read(folder))]
+    wrong = [one for one in found if not _agrees(one.stored, one.derived)]
     # Names of findings may look like markup.
     console = Console(highlight=False, markup=False)
     if not wrong:
         console.print(f"All {len(found)} numbers of {folder} follow from {PER_IMAGE} and {CURVES}.", soft_wrap=True)
         return
-    table = Table("Number", "Stored", "Derived", title=f"{len(wrong)} of {len(found)} numbers disagree", box=None)
     for one in wrong[:_SHOWN]:
-        table.add_row(one.place, str(one.stored), str(one.derived))
-    console.print(table)
+        console.print(str(one), soft_wrap=True)
     raise UserError(
-        f"{folder}: {len(wrong)} of {len(found)} numbers do not follow from the run's tables (first: "
-        f"{wrong[0].place}). A file was changed after the run, or belongs to another one: do not use these results, "
-        "run the command again."
+        f"{folder}: {len(wrong)} of {len(found)} numbers do not follow from the run's tables (first: {wrong[0]}). A "
+        "file was changed after the run, or belongs to another one: do not use these results, run the command again."
     )
 
 
 def disagreements(folder: Path) -> list[Disagreement]:
-    """Return the numbers of `results.json` and `per_class.csv` that do not follow from the run's tables.
+    """Return the numbers of `results.json`, `per_class.csv` and the tables that contradict the run's tables.
 
     Raises:
         UserError: A file is missing, damaged or of another run.
     """
-    return [wrong for one in _numbers(folder) if (wrong := _check(*one)) is not None]
+    return [Disagreement(*one) for one in _numbers(_read(folder)) if not _agrees(one[1], one[2])]
 
 
-def _numbers(folder: Path) -> Iterator[tuple[str, Any, Any]]:
-    """Place, stored and derived value of every number."""
-    for name in ("results.json", PER_IMAGE, CURVES, "per_class.csv"):
+_Number = tuple[str, Any, Any]
+"""Place, stored and derived value."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the files of a run say; `lines` are those of `per_class.csv`, cell by cell."""
+
+    results: Results
+    rows: ImageRows
+    counts: PairCounts
+    lines: list[list[str]]
+
+    @property
+    def flat(self) -> NDArray[np.bool_]:
+        """Which scored pairs have a map that is the same everywhere (P,).
+
+        Such a map is all zeros when normalised; of any other the maximum is exactly 1, which every threshold lets in.
+        """
+        return self.counts.mask[:, -1] == 0
+
+    def pair(self, place: int) -> str:
+        """Name of a scored pair."""
+        return f"{self.counts.image_ids[place]} / {self.results.findings[self.counts.column[place]]}"
+
+
+def _read(folder: Path) -> _Run:
+    for name in (_RESULTS, PER_IMAGE, CURVES, _PER_CLASS):
         if not (folder / name).is_file():
             raise UserError(
                 f"{folder} is not the folder of a finished run: it has no {name}. Give the folder that holds "
                 "results.json."
             )
     try:
-        results = read_results(folder / "results.json")
+        results = read_results(folder / _RESULTS)
         rows = read_per_image(folder / PER_IMAGE, results.findings)
         counts = read_pair_counts(folder / CURVES, results.findings, rows.image_ids)
-        with (folder / "per_class.csv").open(newline="", encoding="utf-8") as file:
-            lines = list(csv.DictReader(file))
-        if counts.mask.shape[1] != len(results.thresholds) or any("finding" not in line for line in lines):
-            raise ValueError(f"{CURVES} has another number of thresholds, or per_class.csv no column finding")
+        with (folder / _PER_CLASS).open(newline="", encoding="utf-8") as file:
+            lines = [line for line in csv.reader(file) if line]
+        thresholds = counts.mask.shape[1]
+        if thresholds < 3 or thresholds % 2 == 0:
+            raise ValueError(f"{folder / CURVES} has {thresholds} thresholds, and those of a run are odd in number")
     except (OSError, ValueError, KeyError, csv.Error, pa.ArrowException) as error:
         raise UserError(f"{folder}: a file cannot be read: {' '.join(str(error).split())}") from None
-    yield "counts / images", results.images, len(rows.image_ids)
-    pairs = np.stack([counts.index, counts.column], 1)
-    yield "scored pairs", pairs.tolist(), np.argwhere(rows.scored).tolist()
-    yield from _grounding(results, rows, counts)
-    yield from _classification(results, rows)
-    yield from _per_class(results, lines)
+    return _Run(results, rows, counts, lines)
 
 
-def _grounding(results: Results, rows: ImageRows, counts: PairCounts) -> Iterator[tuple[str, Any, Any]]:
-    dice, iou = counts.dice(), counts.iou()
-    fixed = len(results.thresholds) // 2
+def _numbers(run: _Run) -> Iterator[_Number]:
+    """Every number of a run."""
+    yield from _scored_pairs(run)
+    yield from _curves(run)
+    yield from _per_image(run)
+    content = run.results.as_json()
+    yield from _images_left_out(run)
+    counts = {key: value for key, value in content["counts"].items() if key not in ("skipped", "notes")}
+    yield from _compare(f"{_RESULTS} / counts", counts, _counts(run))
+    yield from _compare(f"{_RESULTS} / grounding", content["grounding"], _grounding(run))
+    yield from _compare(f"{_RESULTS} / classification", content["classification"], _classification(run))
+    thresholds = (run.results.provenance.get("evaluation") or {}).get("thresholds", run.counts.mask.shape[1])
+    yield f"{_RESULTS} / provenance / evaluation / thresholds", thresholds, run.counts.mask.shape[1]
+    yield from _per_class(run, content)
+
+
+def _scored_pairs(run: _Run) -> Iterator[_Number]:
+    """The rows of `curves.parquet` are the pairs that `per_image.parquet` says are scored, in its order."""
+    stored, derived = np.stack([run.counts.index, run.counts.column], 1), np.argwhere(run.rows.scored)
+    yield f"{CURVES} / rows", len(stored), len(derived)
+    for row in np.flatnonzero((stored[: len(derived)] != derived[: len(stored)]).any(1))[:1]:
+        image, column = derived[row]
+        name = f"{run.rows.image_ids[image]} / {run.results.findings[column]}"
+        yield f"{CURVES} / row {row}", run.pair(row), name
+
+
+def _curves(run: _Run) -> Iterator[_Number]:
+    """Masks shrink from the whole grid to the maximum, and what is outside of a region and inside of it with them."""
+    counts = run.counts
+    grid = (run.results.provenance.get("data") or {}).get("grid")
+    if isinstance(grid, list) and len(grid) == 2 and all(type(side) is int and 0 < side < 2**20 for side in grid):
+        yield from _each_pair(run, f"{CURVES} / grid_pixels", counts.grid, np.full(len(counts.grid), grid[0] * grid[1]))
+    yield from _each_pair(run, f"{CURVES} / mask_pixels at threshold 0", counts.mask[:, 0], counts.grid)
+    yield from _each_pair(run, f"{CURVES} / overlap_pixels at threshold 0", counts.overlap[:, 0], counts.region)
+    outside = counts.mask - counts.overlap
+    for name, pixels in (("mask_pixels", counts.mask), ("overlap_pixels", counts.overlap), ("mask outside", outside)):
+        most = np.minimum.accumulate(pixels, axis=1)
+        worst = (pixels - most).argmax(1)[:, None]
+        one, other = (np.take_along_axis(values, worst, 1)[:, 0] for values in (pixels, most))
+        yield from _each_pair(run, f"{CURVES} / {name} where it grows", one, other)
+    # Only a map that is the same everywhere reaches no threshold at all but the first.
+    empty = np.where(run.flat, 0, counts.mask[:, 1])
+    yield from _each_pair(run, f"{CURVES} / mask_pixels at the second threshold", counts.mask[:, 1], empty)
+
+
+def _per_image(run: _Run) -> Iterator[_Number]:
+    rows, counts = run.rows, run.counts
     scored = (counts.index, counts.column)
-    yield "per_image / dice", rows.dice[scored].tolist(), dice[:, fixed].tolist()
-    yield "per_image / iou", rows.iou[scored].tolist(), iou[:, fixed].tolist()
-    yield "per_image / region_area", rows.region_area[scored].tolist(), (counts.region / counts.grid).tolist()
-    kept: dict[str, list[float]] = {name: [] for name in results.grounding_macro}
-    for column, finding in enumerate(results.findings):
+    fixed = counts.mask.shape[1] // 2
+    yield from _each_pair(run, f"{PER_IMAGE} / dice", rows.dice[scored], counts.dice()[:, fixed])
+    yield from _each_pair(run, f"{PER_IMAGE} / iou", rows.iou[scored], counts.iou()[:, fixed])
+    area = counts.region / counts.grid
+    yield from _each_pair(run, f"{PER_IMAGE} / region_area", rows.region_area[scored], area)
+    # Places tied for the maximum are all in the mask at the last threshold, beside those that rounding brings there.
+    stored, tied, inside = rows.pointing_hit[scored], counts.mask[:, -1], counts.overlap[:, -1]
+    hits = np.clip(stored, (inside == tied) & ~run.flat, (inside > 0) | run.flat)
+    ties = (run.results.provenance.get("evaluation") or {}).get("ties")
+    if ties == "share":
+        hits = np.where(run.flat, area, hits)
+    elif ties in ("any", "first"):
+        hits = np.where(run.flat & (ties == "any"), 1, hits.round())
+    yield from _each_pair(run, f"{PER_IMAGE} / pointing_hit", stored, hits)
+
+
+def _each_pair(run: _Run, place: str, stored: NDArray[Any], derived: NDArray[Any]) -> Iterator[_Number]:
+    """The first scored pair that disagrees, for all of them."""
+    if len(stored):
+        pair = int((~(np.abs(stored - derived) <= TOLERANCE)).argmax())
+        yield f"{place} / {run.pair(pair)}", stored[pair].item(), derived[pair].item()
+
+
+def _images_left_out(run: _Run) -> Iterator[_Number]:
+    """No image is both scored and skipped, and notes name as many images as they count, up to ten."""
+    place = f"{_RESULTS} / counts"
+    scored = {*run.rows.image_ids}
+    for number, skipped in enumerate(run.results.skipped):
+        name = skipped["image_id"]
+        yield f"{place} / skipped / {number}", "skipped", f"scored as {name}" if name in scored else "skipped"
+    for number, note in enumerate(run.results.notes):
+        yield f"{place} / notes / {number} / first", note["first"], sorted({*note["first"]})
+        yield f"{place} / notes / {number} / images named", len(note["first"]), min(10, note["count"])
+
+
+def _counts(run: _Run) -> dict[str, Any]:
+    labels, scored, findings = run.rows.labels, run.rows.scored, run.results.findings
+    flat = np.flatnonzero(run.flat)
+    return {
+        "images": len(run.rows.image_ids),
+        "constant_maps": {
+            "count": len(flat),
+            "first": [
+                {"image_id": run.counts.image_ids[pair], "finding": findings[run.counts.column[pair]]}
+                for pair in flat[:10]
+            ],
+        },
+        "per_finding": {
+            finding: {
+                "positives": int((labels[:, column] == 1).sum()),
+                "negatives": int((labels[:, column] == 0).sum()),
+                "with_region": int(scored[:, column].sum()),
+            }
+            for column, finding in enumerate(findings)
+        },
+    }
+
+
+def _grounding(run: _Run) -> dict[str, Any]:
+    counts, dice, iou = run.counts, run.counts.dice(), run.counts.iou()
+    steps = counts.mask.shape[1] - 1
+    thresholds = [k / steps for k in range(steps + 1)]
+    per_class: dict[str, dict[str, Any]] = {}
+    for column, finding in enumerate(run.results.findings):
         mine = counts.column == column
-        scores: dict[str, Any] = dict.fromkeys(asdict(results.grounding[finding]))
-        scores["count"] = int(mine.sum())
+        scores: dict[str, Any] = {field.name: None for field in fields(FindingGrounding)} | {"count": int(mine.sum())}
         if mine.any():
-            scores["pointing_game"] = float(rows.pointing_hit[rows.scored[:, column], column].mean())
+            scores["pointing_game"] = float(run.rows.pointing_hit[counts.index[mine], column].mean())
             for name, curve in (("dice", dice[mine].mean(0)), ("iou", iou[mine].mean(0))):
-                # A tie that rounding hides: the stored threshold counts if its mean is as good.
-                stored = getattr(results.grounding[finding], f"{name}_best_threshold")
-                best = [results.thresholds[k] for k in np.flatnonzero(curve > curve.max() - TOLERANCE)]
+                # Rounding hides ties: each threshold whose mean is as good may be the lowest of the best.
+                best = np.flatnonzero(curve > curve.max() - TOLERANCE)
                 scores |= {
-                    f"{name}_fixed": float(curve[fixed]),
+                    f"{name}_fixed": float(curve[steps // 2]),
                     f"{name}_best": float(curve.max()),
-                    f"{name}_best_threshold": stored if stored in best else best[0],
+                    f"{name}_best_threshold": tuple(thresholds[k] for k in best),
                     f"{name}_curve": curve.tolist(),
                 }
-            for name, values in kept.items():
-                values.append(scores[name])
-        for name, value in scores.items():
-            yield f"grounding / {finding} / {name}", getattr(results.grounding[finding], name), value
-        known = rows.labels[:, column]
-        count = results.counts[finding]
-        yield f"counts / {finding} / positives", count.positives, int((known == 1).sum())
-        yield f"counts / {finding} / negatives", count.negatives, int((known == 0).sum())
-        yield f"counts / {finding} / with_region", count.with_region, int(mine.sum())
-    for name, values in kept.items():
-        yield f"grounding / macro / {name}", results.grounding_macro[name], float(np.mean(values)) if values else None
+        per_class[finding] = scores
+    return {
+        "thresholds": [(threshold,) for threshold in thresholds],
+        "per_class": per_class,
+        "macro": _means(_GROUNDING_MEANS, [scores for scores in per_class.values() if scores["count"]]),
+    }
 
 
-def _classification(results: Results, rows: ImageRows) -> Iterator[tuple[str, Any, Any]]:
-    kept: dict[str, list[float]] = {name: [] for name in results.classification_macro}
-    for column, finding in enumerate(results.findings):
-        known = rows.labels[:, column] >= 0
-        scores = _recognition(rows.labels[known, column] == 1, rows.probabilities[known, column])
-        for name, value in scores.items():
-            yield f"classification / {finding} / {name}", getattr(results.classification[finding], name), value
-        if scores["positives"] and scores["negatives"]:
-            for name, values in kept.items():
-                values.append(scores[name])
-    for name, values in kept.items():
-        derived = float(np.mean(values)) if values else None
-        yield f"classification / macro / {name}", results.classification_macro[name], derived
+def _classification(run: _Run) -> dict[str, Any]:
+    per_class = {}
+    for column, finding in enumerate(run.results.findings):
+        labels = run.rows.labels[:, column]
+        known = labels >= 0
+        per_class[finding] = _recognition(labels[known] == 1, run.rows.probabilities[known, column])
+    both = [scores for scores in per_class.values() if scores["positives"] and scores["negatives"]]
+    return {"per_class": per_class, "macro": _means(_CLASSIFICATION_MEANS, both)}
+
+
+def _means(names: Sequence[str], scores: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    return {name: float(np.mean([one[name] for one in scores])) if scores else None for name in names}
 
 
 def _recognition(present: NDArray[np.bool_], probability: NDArray[np.float64]) -> dict[str, Any]:
@@ -186,36 +308,46 @@ def _recognition(present: NDArray[np.bool_], probability: NDArray[np.float64]) -
     }
 
 
-def _per_class(results: Results, lines: Sequence[dict[str, str]]) -> Iterator[tuple[str, Any, Any]]:
-    """The table for spreadsheets against results.json."""
-    yield "per_class.csv / findings", [line["finding"] for line in lines], [*results.findings, "macro"]
-    for line in lines:
-        finding = line["finding"]
-        if finding == "macro":
-            stored: dict[str, Any] = {**results.grounding_macro, **results.classification_macro}
-        elif finding in results.grounding:
-            stored = asdict(results.grounding[finding]) | asdict(results.classification[finding])
-        else:
-            continue
-        for name, text in line.items():
-            if name != "finding":
-                value = stored.get(name)
-                yield f"per_class.csv / {finding} / {name}", text, "" if value is None else str(value)
+def _per_class(run: _Run, content: Mapping[str, Any]) -> Iterator[_Number]:
+    """The table for spreadsheets against the content of `results.json`, cell by cell."""
+    names = [field.name for field in (*fields(FindingGrounding), *fields(FindingClassification))]
+    columns = ["finding", *(name for name in names if not name.endswith("_curve"))]
+    yield f"{_PER_CLASS} / columns", run.lines[0] if run.lines else [], columns
+    yield f"{_PER_CLASS} / findings", [line[0] for line in run.lines[1:]], [*run.results.findings, "macro"]
+    for line in run.lines[1:]:
+        scores: dict[str, Any] = {}
+        for part in ("grounding", "classification"):
+            macro = content[part]["macro"] if line[0] == "macro" else {}
+            scores |= content[part]["per_class"].get(line[0], macro)
+        yield f"{_PER_CLASS} / {line[0]} / cells", len(line), len(columns)
+        for name, text in zip(columns[1:], line[1:], strict=False):
+            value = scores.get(name)
+            yield f"{_PER_CLASS} / {line[0]} / {name}", text, "" if value is None else str(value)
 
 
-def _check(place: str, stored: Any, derived: Any) -> Disagreement | None:
-    if isinstance(stored, (int, float)) and isinstance(derived, (int, float)):
-        agree = abs(stored - derived) <= TOLERANCE
+def _compare(place: str, stored: Any, derived: Any) -> Iterator[_Number]:
+    """Every leaf of nested mappings and lists."""
+    if isinstance(stored, Mapping) and isinstance(derived, Mapping):
+        for key in {**derived, **stored}:
+            yield from _compare(f"{place} / {key}", stored.get(key, _ABSENT), derived.get(key, _ABSENT))
     elif isinstance(stored, list) and isinstance(derived, list):
-        one, other = np.array(stored, dtype=object), np.array(derived, dtype=object)
-        if one.shape != other.shape:
-            agree = False
-        elif all(isinstance(value, (int, float)) for value in (*one.flat, *other.flat)):
-            agree = bool(np.allclose(one.astype(float), other.astype(float), rtol=0, atol=TOLERANCE))
-        else:
-            agree = stored == derived
-        if not agree and len(stored) > 8:
-            return Disagreement(place, f"{len(stored)} values", f"{len(derived)} values")
+        yield f"{place} / length", len(stored), len(derived)
+        for key, (one, other) in enumerate(zip(stored, derived, strict=False)):
+            yield from _compare(f"{place} / {key}", one, other)
     else:
-        agree = stored == derived
-    return None if agree else Disagreement(place, stored, derived)
+        yield place, stored, derived
+
+
+def _agrees(stored: Any, derived: Any) -> bool:
+    if isinstance(derived, tuple):
+        return stored in derived
+    if isinstance(stored, (int, float)) and isinstance(derived, (int, float)):
+        return abs(stored - derived) <= TOLERANCE
+    return bool(stored == derived)
+
+
+def _said(value: Any) -> str:
+    """A value on one line, however long it is and whatever it holds."""
+    text = "nothing" if value is None or value == "" else str(value)
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= 200 else f"{text[:197]}..."

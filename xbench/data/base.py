@@ -27,6 +27,7 @@ from xbench.data.stall import StallGuard
 from xbench.distributed import shared_counter
 from xbench.errors import UserError
 from xbench.preprocessing import Preprocessing, stretch
+from xbench.processes import end_with_parent
 from xbench.types import Batch, Failure, Note, Sample
 
 __all__ = ["ChestXrayDataModule", "Radiograph", "Record"]
@@ -274,6 +275,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 
 def one_thread(worker: int) -> None:
     """Initialise a process that loads images."""
+    # Else it would live on for as long as its image takes, or for ever if it could not hand over what it has, and with
+    # it the sockets that it shares with its parent, at whose other ends the other processes of the run wait.
+    end_with_parent()
     # Workers are many; threads of their own would only contend with the forward pass.
     cv2.setNumThreads(0)
     report_what_cannot_be_handed_over()

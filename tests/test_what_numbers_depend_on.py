@@ -1,0 +1,46 @@
+"""An unfinished run is gone on with only by an attempt that would have given the same numbers."""
+
+from __future__ import annotations
+
+import pytest
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins import HalfPrecision
+from toys import Brightness, Squares
+
+from xbench.provenance import numbers_depend_on
+
+
+@pytest.fixture
+def depends_on(tmp_path):
+    data = Squares(num_workers=0)
+    data.setup("test")
+    (tmp_path / "encoder" / "deep").mkdir(parents=True)
+    config = {"model": {"class_path": "x.Y", "init_args": {"text_encoder": str(tmp_path / "encoder")}}}
+
+    def describe(trainer_config=(), **options):
+        trainer = Trainer(logger=False, enable_checkpointing=False, barebones=False, **options)
+        return numbers_depend_on(trainer, Brightness(), data, config | {"trainer": dict(trainer_config)})
+
+    return describe
+
+
+def test_precision_and_accelerator_are_what_options_come_to(depends_on):
+    usual = depends_on(accelerator="cpu")
+    # `auto` of a machine without an accelerator, and with one.
+    assert depends_on({"accelerator": "auto"}, accelerator="cpu") == usual
+    assert usual["settings"]["trainer"]["accelerator"] == "cpu"
+    by_plugin = depends_on(accelerator="cpu", plugins=[HalfPrecision("bf16-true")])
+    assert by_plugin["settings"]["trainer"]["precision"] == "bf16-true" != usual["settings"]["trainer"]["precision"]
+    assert depends_on({"plugins": ["some.Plugin"]}, accelerator="cpu") != usual
+
+
+@pytest.mark.parametrize("name", ["config.json", "deep/weights.bin"])
+def test_files_in_a_folder_that_an_option_names(depends_on, tmp_path, name):
+    file = tmp_path / "encoder" / name
+    empty = depends_on(accelerator="cpu")
+    file.write_text("one")
+    one = depends_on(accelerator="cpu")
+    file.write_text("three")
+    three = depends_on(accelerator="cpu")
+    assert empty != one != three
+    assert one["files"].keys() == {f"model.text_encoder/{name}"}
