@@ -6,14 +6,17 @@ import csv
 import io
 import json
 import shutil
+import subprocess
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from forked import Python
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from xbench.cli import main
 from xbench.errors import UserError
 from xbench.reproduce import drifts, first_cause
 from xbench.results import read_results
@@ -22,9 +25,25 @@ from xbench.verify import disagreements
 SIZE = ("--data.images", "14", "--data.size", "48", "--data.grid", "40", "--trainer.logger", "false")
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run."""
+    root = tmp_path_factory.mktemp("finished")
+    assert main(["test", "--config", "random_phantom", *SIZE, "--trainer.default_root_dir", str(root)]) == 0
+    (path,) = root.glob("*/*/results.json")
+    return path.parent
+
+
 @pytest.fixture
-def run(command):
-    return command("test", "--config", "random_phantom", *SIZE)
+def run(finished, tmp_path):
+    """A copy of it, to be changed."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    """Lets `reproduce` begin its run by a fork."""
+    monkeypatch.setattr(subprocess, "Popen", Python)
 
 
 def edited(folder, copy, change):
@@ -49,13 +68,13 @@ def numbers(value, place=()):
 
 
 def test_a_run_follows_from_its_rows(run, command):
-    assert disagreements(run.folder) == []
-    said = command("verify", str(run.folder))
+    assert disagreements(run) == []
+    said = command("verify", str(run))
     assert said.status == 0 and "follow from per_image.parquet and curves.parquet" in said.output
 
 
 def test_any_changed_number_is_found(run, tmp_path):
-    content = json.loads((run.folder / "results.json").read_text())
+    content = json.loads((run / "results.json").read_text())
     places = [("grounding", *place) for place in numbers(content["grounding"]) if place[0] != "thresholds"]
     places += [("classification", *place) for place in numbers(content["classification"])]
     places += [("counts", "per_finding", *place) for place in numbers(content["counts"]["per_finding"])]
@@ -70,7 +89,7 @@ def test_any_changed_number_is_found(run, tmp_path):
                 content = content[key]
             content[place[-1]] += 1 if isinstance(content[place[-1]], int) else 1e-9
 
-        copy = edited(run.folder, tmp_path / f"copy{number}", change)
+        copy = edited(run, tmp_path / f"copy{number}", change)
         assert disagreements(copy), place
         shutil.rmtree(copy)
 
@@ -79,7 +98,7 @@ def test_any_changed_number_is_found(run, tmp_path):
 @given(st.data())
 def test_any_changed_row_is_found(run, tmp_path_factory, data):
     copy = tmp_path_factory.mktemp("rows") / "run"
-    shutil.copytree(run.folder, copy)
+    shutil.copytree(run, copy)
     name, columns = data.draw(
         st.sampled_from(
             [
@@ -100,11 +119,11 @@ def test_any_changed_row_is_found(run, tmp_path_factory, data):
 
 
 def test_a_changed_spreadsheet_is_found(run, command, tmp_path):
-    path = run.folder / "per_class.csv"
+    path = run / "per_class.csv"
     lines = list(csv.reader(io.StringIO(path.read_text())))
     lines[1][2] = "0.123"
     path.write_text("\n".join(",".join(line) for line in lines) + "\n")
-    said = command("verify", str(run.folder))
+    said = command("verify", str(run))
     assert said.status == 1
     assert "per_class.csv" in said.output and "0.123" in said.output
     assert "1 of" in said.errors and "run the command again" in said.errors.replace("\n", " ")
@@ -112,28 +131,28 @@ def test_a_changed_spreadsheet_is_found(run, command, tmp_path):
 
 @pytest.mark.parametrize("missing", ["results.json", "per_image.parquet", "curves.parquet", "per_class.csv"])
 def test_a_run_that_lacks_a_file_is_named(run, missing):
-    (run.folder / missing).unlink()
+    (run / missing).unlink()
     with pytest.raises(UserError, match=missing):
-        disagreements(run.folder)
+        disagreements(run)
 
 
 def test_a_torn_table_is_named(run):
-    path = run.folder / "curves.parquet"
+    path = run / "curves.parquet"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match="cannot be read"):
-        disagreements(run.folder)
+        disagreements(run)
 
 
-def test_reproduce_gives_the_same_numbers(run, command, tmp_path):
-    said = command("reproduce", str(run.folder), "--out", str(tmp_path / "again"))
+def test_reproduce_gives_the_same_numbers(run, command, forks, tmp_path):
+    said = command("reproduce", str(run), "--out", str(tmp_path / "again"))
     assert said.status == 0, said.errors
     assert "to the last bit" in said.output and "Nothing that is on record differs" in said.output
     (again,) = (tmp_path / "again").glob("*/*")
-    assert (again / "per_class.csv").read_bytes() == (run.folder / "per_class.csv").read_bytes()
+    assert (again / "per_class.csv").read_bytes() == (run / "per_class.csv").read_bytes()
 
 
-def test_reproduce_says_what_drifted_and_why(run, command):
-    said = command("reproduce", str(run.folder), "--model.seed", "5", "--data.gamma", "0.9")
+def test_reproduce_says_what_drifted_and_why(run, command, forks):
+    said = command("reproduce", str(run), "--model.seed", "5", "--data.gamma", "0.9")
     assert said.status == 0, said.errors
     assert (
         "numbers differ" in said.output
@@ -142,8 +161,8 @@ def test_reproduce_says_what_drifted_and_why(run, command):
 
 
 def test_drifts_are_sorted_and_complete(run):
-    stored = read_results(run.folder / "results.json")
-    again = read_results(run.folder / "results.json")
+    stored = read_results(run / "results.json")
+    again = read_results(run / "results.json")
     finding = stored.findings[0]
     again.classification_macro["auroc"] += 1e-9
     again.grounding[finding].dice_curve[3] += 0.25
