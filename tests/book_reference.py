@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +104,8 @@ def official_shapes(model: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def official_weights(model: str) -> dict[str, Tensor]:
-    return {name: weight(name, shape) for name, shape in official_shapes(model).items()}
+def official_weights(model: str, draw: Callable[[str, tuple[int, ...]], Tensor] = weight) -> dict[str, Tensor]:
+    return {name: draw(name, shape) for name, shape in official_shapes(model).items()}
 
 
 def write_official(weights: dict[str, Tensor], folder: Path) -> str:

@@ -1,6 +1,6 @@
-"""The files of the seven models in the layouts of their authors, with weights drawn by the rule of the golden vectors.
+"""The files of the seven models in the layouts of their authors, with weights that depend on their names alone.
 
-Their networks are as small as the loaders let them be, or of the released size.
+Their networks are small, or of the released size and drawn by the rule of the golden vectors.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ import open_clip
 import timm
 import torch
 from book_reference import official_weights, write_official
-from deterministic import weight
+from deterministic import quick_weight, weight
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.models import resnet50
 from transformers import BertConfig, BertModel
+
+# Of networks that are not full.
+BERT = {"vocab_size": 300, "num_hidden_layers": 1, "intermediate_size": 64}
+BLOCKS = 2
 
 MODELS = ("carzero", "clip", "biomedclip", "medklip", "kad", "mavl", "devide")
 
 # Every word of ASCII letters is tokens of this vocabulary, and no two words are the same ones.
 _LETTERS = (*string.ascii_lowercase, *string.digits)
 _VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_LETTERS, *(f"##{letter}" for letter in _LETTERS), "-"]
-_SMALL_BERT = {"vocab_size": 200, "num_hidden_layers": 4, "intermediate_size": 64}
 _SMALL_CLIP: dict[str, Any] = {
     "embed_dim": 32,
     "vision_cfg": {"image_size": 224, "layers": 2, "width": 48, "head_width": 16, "patch_size": 32},
@@ -40,7 +43,7 @@ def write_checkpoint(model: str, folder: Path, full: bool = False) -> dict[str, 
     Args:
         model: Name of the model.
         folder: An empty folder.
-        full: In the released size, if the loader would take less.
+        full: In the released size. Otherwise CARZero, KAD and DeViDe take it only after `small_networks.shrink`.
     """
     return _WRITERS[model](folder, full)
 
@@ -51,12 +54,13 @@ def _carzero(folder: Path, full: bool) -> dict[str, str]:
         decoder.layers = nn.ModuleList(nn.TransformerDecoderLayer(768, 4, 1024) for _ in range(4))
         head = {"0": nn.Linear(768, 1024), "3": nn.Linear(1024, 512), "6": nn.Linear(512, 256), "9": nn.Linear(256, 1)}
         parts = {
-            "img_encoder.model": timm.create_model("vit_base_patch16_224", num_classes=0),
-            "text_encoder.model": _bert(full, vocab_size=28996),
+            "img_encoder.model": _vit(full),
+            # The last four layers of which count alike.
+            "text_encoder.model": _bert(full, 28996, layers=4),
             "fusion_module.decoder": decoder,
             "fusion_module.mlp_head": nn.ModuleDict(head),
         }
-    tensors = _draw(parts, "CARZero.")
+    tensors = _draw(parts, full, "CARZero.")
     for leaf in ("weight", "bias"):
         name = f"fusion_module.decoder.norm.{leaf}"
         tensors[f"CARZero.{name}"] = tensors[f"CARZero.{name.replace('.norm', '_norm')}"] = weight(name, (768,))
@@ -72,20 +76,20 @@ def _kad(folder: Path, full: bool) -> dict[str, str]:
         image = nn.ModuleDict({"res_features": nn.Sequential(*list(resnet.children())[:-2]), "resnet": resnet})
         image.add_module("res_l1", nn.Linear(2048, 2048))
         image.add_module("res_l2", nn.Linear(2048, 768))
-        parts = {"image_encoder": image, **_knowledge()}
-    return _sections(parts, folder / "best_valid.pt")
+        parts = {"image_encoder": image, **_knowledge(full)}
+    return _sections(parts, folder / "best_valid.pt", full)
 
 
 def _devide(folder: Path, full: bool) -> dict[str, str]:
     with torch.device("meta"):
-        parts = {"image_encoder": timm.create_model("vit_base_patch16_224", num_classes=0), **_knowledge()}
-    return _sections(parts, folder / "devide.pt")
+        parts = {"image_encoder": _vit(full), **_knowledge(full)}
+    return _sections(parts, folder / "devide.pt", full)
 
 
-def _knowledge() -> dict[str, nn.Module]:
-    """Text encoder and decoder of KAD, whose loader wants a whole BERT-base."""
+def _knowledge(full: bool) -> dict[str, nn.Module]:
+    """Text encoder and decoder of KAD."""
     text = nn.Module()
-    text.bert_model = _bert(full=True)
+    text.bert_model = _bert(full)
     text.mlp_embed = nn.Sequential(nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 768))
     model = nn.Module()
     layer = nn.TransformerDecoderLayer(768, 4, 1024)
@@ -95,7 +99,8 @@ def _knowledge() -> dict[str, nn.Module]:
     return {"text_encoder": text, "model": model}
 
 
-def _sections(parts: dict[str, nn.Module], path: Path) -> dict[str, str]:
+def _sections(parts: dict[str, nn.Module], path: Path, full: bool) -> dict[str, str]:
+    draw = weight if full else quick_weight
     content: dict[str, Any] = {"optimizer": {"state": {}}, "config": {"image_res": 512}, "epoch": 1}
     for section, part in parts.items():
         # Where a tensor has two names, they share its memory in the files of the authors too.
@@ -103,37 +108,39 @@ def _sections(parts: dict[str, nn.Module], path: Path) -> dict[str, str]:
         content[section] = {}
         for name, tensor in part.state_dict(keep_vars=True).items():
             if id(tensor) not in drawn:
-                drawn[id(tensor)] = weight(f"{section}.{name}", tuple(tensor.shape))
+                drawn[id(tensor)] = draw(f"{section}.{name}", tuple(tensor.shape))
             content[section][name] = drawn[id(tensor)]
     torch.save(content, path)
     return {"checkpoint": str(path), "text_encoder": _tokeniser(path.parent / "bert")}
 
 
 def _medklip(folder: Path, full: bool) -> dict[str, str]:
-    return {"checkpoint": write_official(official_weights("medklip"), folder), "text_encoder": _clinical(folder, full)}
+    return _book("medklip", folder, full)
 
 
 def _mavl(folder: Path, full: bool) -> dict[str, str]:
-    return {"checkpoint": write_official(official_weights("mavl"), folder), "text_encoder": _clinical(folder, full)}
+    return _book("mavl", folder, full)
 
 
-def _clinical(folder: Path, full: bool) -> str:
-    """Write a Bio_ClinicalBERT, which comes as a folder of its own."""
+def _book(model: str, folder: Path, full: bool) -> dict[str, str]:
+    """Write the checkpoint of MedKLIP or MAVL, and a Bio_ClinicalBERT, which comes as a folder of its own."""
+    checkpoint = write_official(official_weights(model, weight if full else quick_weight), folder)
     with torch.device("meta"):
-        bert = _bert(full, vocab_size=28996, num_hidden_layers=12 if full else 1)
+        bert = _bert(full, 28996)
     place = _tokeniser(folder / "bert", bert.config)
-    save_file(_draw({"bert": bert}), Path(place, "model.safetensors"))
-    return place
+    save_file(_draw({"bert": bert}, full), Path(place, "model.safetensors"))
+    return {"checkpoint": checkpoint, "text_encoder": place}
 
 
 def _clip(folder: Path, full: bool) -> dict[str, str]:
     config = open_clip.get_model_config("ViT-B-16-quickgelu") if full else _SMALL_CLIP
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
-    return {**_of_open_clip(folder), "architecture": f"local-dir:{folder}"}
+    return {**_of_open_clip(folder, full), "architecture": f"local-dir:{folder}"}
 
 
 def _biomedclip(folder: Path, full: bool) -> dict[str, str]:
-    bert = _tokeniser(folder, _bert_config(full, vocab_size=30522 if full else len(_VOCABULARY)))
+    small = {"vocab_size": len(_VOCABULARY), "hidden_size": 64, "num_attention_heads": 1}
+    bert = _tokeniser(folder, BertConfig() if full else BertConfig(**BERT | small))
     config = {
         "embed_dim": 512,
         "vision_cfg": {
@@ -152,32 +159,37 @@ def _biomedclip(folder: Path, full: bool) -> dict[str, str]:
         },
     }
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
-    _of_open_clip(folder)
+    _of_open_clip(folder, full)
     return {"checkpoint": str(folder)}
 
 
-def _of_open_clip(folder: Path) -> dict[str, str]:
+def _of_open_clip(folder: Path, full: bool) -> dict[str, str]:
     model = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False)
     path = folder / "open_clip_pytorch_model.bin"
-    torch.save(_draw({"": model}), path)
+    torch.save(_draw({"": model}, full), path)
     return {"checkpoint": str(path)}
 
 
-def _draw(parts: dict[str, nn.Module], prefix: str = "") -> dict[str, Tensor]:
+def _draw(parts: dict[str, nn.Module], full: bool, prefix: str = "") -> dict[str, Tensor]:
+    draw = weight if full else quick_weight
     return {
-        f"{prefix}{name}": weight(name, tuple(tensor.shape)).reshape(tensor.shape)
+        f"{prefix}{name}": draw(name, tuple(tensor.shape)).reshape(tensor.shape)
         for part, network in parts.items()
         for leaf, tensor in network.state_dict().items()
         for name in [f"{part}.{leaf}" if part else leaf]
     }
 
 
-def _bert(full: bool, **options: int) -> BertModel:
-    return BertModel(_bert_config(full, **options))
+def _vit(full: bool) -> nn.Module:
+    vit = timm.create_model("vit_base_patch16_224", num_classes=0)
+    if not full:
+        vit.blocks = vit.blocks[:BLOCKS]
+    return vit
 
 
-def _bert_config(full: bool, **options: int) -> BertConfig:
-    return BertConfig(**({} if full else _SMALL_BERT) | options)
+def _bert(full: bool, vocabulary: int = 30522, layers: int = 1) -> BertModel:
+    config = BertConfig(vocab_size=vocabulary) if full else BertConfig(**BERT | {"num_hidden_layers": layers})
+    return BertModel(config)
 
 
 def _tokeniser(folder: Path, config: BertConfig | None = None) -> str:

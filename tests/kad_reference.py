@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from deterministic_checkpoints import BERT, BLOCKS
 from torch import Tensor, nn
 from torchvision.models import densenet121, resnet50
 from transformers import BertConfig, BertModel
 
 PARITY = Path(__file__).resolve().parents[1] / ".." / "shared" / "parity"
-SMALL_BERT = {"num_hidden_layers": 1, "vocab_size": 300, "intermediate_size": 256}
 
 
 class ResNetEncoder(nn.Module):
@@ -65,6 +65,8 @@ class ViTBlock(nn.Module):
 
 
 class ViTEncoder(nn.Module):
+    """As shallow as `small_networks.ShallowViT`."""
+
     def __init__(self, side: int) -> None:
         super().__init__()
         self.vit = nn.Module()
@@ -73,7 +75,7 @@ class ViTEncoder(nn.Module):
         self.vit.positional_embedding = nn.Module()
         self.vit.positional_embedding.pos_embedding = nn.Parameter(torch.zeros(1, 1 + (side // 16) ** 2, 768))
         self.vit.transformer = nn.Module()
-        self.vit.transformer.blocks = nn.ModuleList(ViTBlock() for _ in range(12))
+        self.vit.transformer.blocks = nn.ModuleList(ViTBlock() for _ in range(BLOCKS))
         self.vit.norm = nn.LayerNorm(768)
         self.vit.fc = nn.Linear(768, 1000)
         self.class_token = self.vit.class_token
@@ -93,7 +95,7 @@ class ViTEncoder(nn.Module):
 class Text(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.bert_model = BertModel(BertConfig(**SMALL_BERT))
+        self.bert_model = BertModel(BertConfig(**BERT))
         self.mlp_embed = nn.Sequential(nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 768))
         self.logit_scale = nn.Parameter(torch.ones([]))
 
@@ -148,10 +150,6 @@ def sections(image: nn.Module, text: nn.Module, decoder: nn.Module) -> dict[str,
     }
 
 
-def small_bert() -> BertModel:
-    return BertModel(BertConfig(**SMALL_BERT)).eval().requires_grad_(False)
-
-
 def deterministic() -> ModuleType:
     """Return the module by which the golden vectors' weights and inputs were drawn, or skip."""
     path = PARITY / "deterministic.py"
@@ -176,11 +174,11 @@ def official_weights(manifest: str, wanted: Sequence[str]) -> dict[str, Tensor]:
             drawn[name] = torch.arange(512)[None]
         elif entry.get("integer"):
             drawn[name] = torch.tensor(entry["value"])
+        elif entry.get("unused"):
+            # May be anything.
+            drawn[name] = torch.full(entry["shape"], torch.nan)
         else:
             drawn[name] = drawn[entry["alias_of"]] if "alias_of" in entry else draw.weight(name, entry["shape"])
-            # What the manifest calls unused may be anything.
-            if entry.get("unused"):
-                drawn[name] = torch.full_like(drawn[name], torch.nan)
     return drawn
 
 

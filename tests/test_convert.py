@@ -11,13 +11,14 @@ from tempfile import TemporaryDirectory
 import open_clip
 import pytest
 import torch
-from kad_reference import Decoder, Text, sections, small_bert, varied
+from kad_reference import Decoder, Text, sections, varied
 from safetensors.torch import load_file, save_file
+from small_networks import BLOCKS, shrink
 from transformers import ViTConfig, ViTModel
 
 from xbench import convert
 from xbench.errors import UserError
-from xbench.models import CLIP, DeViDe, _kebert
+from xbench.models import CLIP, DeViDe
 
 TINY = {
     "embed_dim": 16,
@@ -63,9 +64,11 @@ def test_clip_of_another_architecture(tiny: tuple[Path, Path], command, tmp_path
 
 
 def test_devide_of_somebodys_own_names(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_kebert, "bert_base", small_bert)
+    shrink(monkeypatch)
     torch.manual_seed(3)
-    content = sections(varied(ViTModel(ViTConfig(image_size=32))), varied(Text()), varied(Decoder()))
+    content = sections(
+        varied(ViTModel(ViTConfig(image_size=32, num_hidden_layers=BLOCKS))), varied(Text()), varied(Decoder())
+    )
     given, clean = tmp_path / "mine.pt", tmp_path / "devide.safetensors"
     torch.save({"eyes": content["image_encoder"], "words": content["text_encoder"], "model": content["model"]}, given)
     key_map = {"eyes.": "image_encoder.", "words.": "text_encoder."}

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +16,6 @@ from xbench.data.sampler import DealtBatchSampler
 from xbench.distributed import shared_counter
 from xbench.errors import UserError
 
-TESTS = Path(__file__).parent
 IMAGES, BATCH = 24, 2
 TWO = ("--trainer.devices", "2")
 PARTS = (
@@ -115,16 +112,6 @@ def read(parent: Path) -> dict[str, bytes | str]:
     return files
 
 
-def start(folder: Path, more: dict[str, str], *command: str) -> str:
-    """Run a command of the interpreter and return what it printed."""
-    environment = dict(os.environ, PYTHONPATH=str(TESTS), CUDA_VISIBLE_DEVICES="") | more
-    done = subprocess.run(
-        [sys.executable, *command], env=environment, cwd=folder, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def logged(path: Path) -> list[str]:
     return path.read_text().split()
 
@@ -134,8 +121,10 @@ def test_a_fast_process_takes_more_and_the_results_stay(command, workers, tmp_pa
     (alone := tmp_path / "alone").mkdir()
     (both := tmp_path / "both").mkdir()
     assert main(words(alone, command, "--trainer.devices", "1")) == 0
-    environment = {"MORTAL_WAITS": "0 0.4", "MORTAL_LOG": str(tmp_path / "log-{rank}")}
-    start(both, environment, "-m", "xbench.cli", *words(both, command, *TWO, "--data.num_workers", workers))
+    started = words(both, command, *TWO, "--data.num_workers", workers)
+    log = str(tmp_path / "log-{rank}")
+    done = run("-m", "xbench.cli", *started, folder=both, MORTAL_WAITS="0 0.4", MORTAL_LOG=log)
+    assert done.returncode == 0, done.stderr
     assert len(read(both)) > (4 if command == "test" else len(SCORED))
     assert read(both) == read(alone)
     fast, slow = logged(tmp_path / "log-0"), logged(tmp_path / "log-1")
@@ -146,7 +135,8 @@ def test_a_fast_process_takes_more_and_the_results_stay(command, workers, tmp_pa
 def test_loops_in_one_process_share_no_counter(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    printed = start(tmp_path, {"MORTAL_LOG": str(tmp_path / "log")}, *torchrun, "script.py", str(tmp_path))
-    first, second = (line for line in printed.splitlines() if line.startswith("MACRO"))
+    done = run(*torchrun, "script.py", tmp_path, folder=tmp_path, MORTAL_LOG=str(tmp_path / "log"))
+    assert done.returncode == 0, done.stderr
+    first, second = (line for line in done.stdout.splitlines() if line.startswith("MACRO"))
     assert first == second and first.startswith(f"MACRO {IMAGES} ")
     assert sorted(logged(tmp_path / "log")) == sorted(3 * [f"square-{index:03d}" for index in range(IMAGES)])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import open_clip
 import pytest
+import torch
 from downloads import CLASSES, Downloads
 
 import xbench.check
@@ -139,14 +140,15 @@ def create_model() -> Callable[..., Any]:
 
 
 def cache_of(create: Callable[..., Any]) -> Callable[..., Any]:
-    """Networks of open_clip draw their weights, which takes seconds: here each is made once."""
+    """Networks of open_clip draw their weights, which takes seconds: here each is made once, and has none."""
     made: dict[str, Any] = {}
 
     def once(architecture: str, **options: Any) -> Any:
         # BiomedCLIP comes by way of a folder that is another one every time.
         name = architecture.partition(":")[0]
         if name not in made:
-            made[name] = create(architecture, **options)
+            with torch.device("meta"):
+                made[name] = create(architecture, device="meta", **options)
         return made[name]
 
     return once
@@ -206,10 +208,19 @@ def test_nothing_else_is_shipped():
 
 @pytest.mark.parametrize("given", ["no option", "no such file"])
 @pytest.mark.parametrize("model", MODELS)
-def test_a_missing_checkpoint(command, downloads: Downloads, monkeypatch, tmp_path: Path, model: str, given: str):
+def test_a_missing_checkpoint(
+    command,
+    downloads: Downloads,
+    create_model: Callable[..., Any],
+    monkeypatch,
+    tmp_path: Path,
+    model: str,
+    given: str,
+):
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise OSError("no network in tests")
 
+    monkeypatch.setattr(open_clip, "create_model", create_model)
     monkeypatch.setattr(open_clip, "download_pretrained", refuse)
     monkeypatch.setattr(biomedclip, "download_pretrained_from_hf", refuse)
     file = tmp_path / "absent.pt"

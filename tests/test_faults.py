@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import run
 from test_resume import read
 
 from xbench.cli import main
 from xbench.faults import explain_fault
 
-TESTS = Path(__file__).parent
 IMAGES = 19
 RESUME = ("--resume", "true")
 
@@ -51,17 +48,17 @@ def results(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def processes_with(mark: str) -> list[str]:
-    """Processes that carry a mark in their environment, once they have had a second to end."""
+def processes_of(session: int) -> list[str]:
+    """Processes of a session, once they have had two seconds to end."""
     for _ in range(20):
         found = []
         for path in Path("/proc").glob("[0-9]*"):
             try:
-                ended = (path / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-                if not ended and mark.encode() in (path / "environ").read_bytes():
-                    found.append(path.name)
+                state, _, _, its_session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
             except OSError:
                 continue
+            if state != "Z" and int(its_session) == session:
+                found.append(path.name)
         if not found:
             break
         time.sleep(0.1)
@@ -84,15 +81,11 @@ def said(capsys: pytest.CaptureFixture[str]):
 def test_files_that_crash_or_hang_are_left_out_and_named(tmp_path, monkeypatch):
     """The command as users type it: the numbers are those of a run whose files are merely unreadable."""
     files = lay_out(tmp_path)
-    mark = uuid.uuid4().hex
-    environment = dict(os.environ, PYTHONPATH=str(TESTS), CUDA_VISIBLE_DEVICES="", MARK=mark)
-    environment["FAULTS"] = "crash:3 abort:6 hang:9"
     options = words(tmp_path, "--data.on_error", "skip", "--data.num_workers", "2", "--data.timeout", "2")
-    command = [sys.executable, "-m", "xbench.cli", *options]
-    run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    assert "Traceback" not in run.stderr and "Skipped 3 images" in run.stdout
-    assert not processes_with(mark)
+    done = run("-m", "xbench.cli", *options, folder=tmp_path, FAULTS="crash:3 abort:6 hang:9")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr and "Skipped 3 images" in done.stdout
+    assert not processes_of(done.session)
     reasons = {failure["image_id"]: failure["reason"] for failure in results(tmp_path)["counts"]["skipped"]}
     assert reasons == {
         "square-003": f"The decoder crashed (SIGSEGV) on {files / 'square-003.png'}.",
@@ -172,12 +165,11 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dic
         pytest.skip("this machine permits no mounts of one's own")
     folder = tmp_path_factory.mktemp("disks")
     lay_out(folder)
-    environment = dict(os.environ, PYTHONPATH=str(TESTS), CUDA_VISIBLE_DEVICES="", WANDB_MODE="offline")
-    environment.pop("WANDB_DATA_DIR", None)
-    command = ["unshare", "-rm", sys.executable, str(TESTS / "small_disks.py"), str(folder)]
-    run = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("WANDB_DATA_DIR", raising=False)
+        done = run(Path(__file__).parent / "small_disks.py", folder, folder=folder, WANDB_MODE="offline")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return folder / "kept", {line["name"]: line for line in lines}
 
 
@@ -191,7 +183,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dic
         ("report read-only", ("Read-only file system", "--out")),
         ("bench read-only", ("Read-only file system", "--out")),
         ("journal full", ("No space left on device", "Everything finished before is kept", "--resume true")),
-        ("results full", ("No space left on device", "--resume true; no image is scored again")),
+        ("results full", ("No space left on device", "--resume true, which goes on from what is scored")),
         ("predictions full", ("No space left on device", "--trainer.default_root_dir")),
         ("prepared images full", ("No space left on device", "Those written so far are kept", "--data.cache")),
         ("report full", ("No space left on device", "--out")),

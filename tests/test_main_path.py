@@ -17,6 +17,23 @@ from xbench.geometry import region_on_grid, saliency_on_grid
 
 
 @pytest.fixture(scope="module")
+def known():
+    return {}
+
+
+@pytest.fixture
+def run_of(command, toy_config, known):
+    """Runs the configuration with options, once for all tests that only look at what came out."""
+
+    def run(*options):
+        if options not in known:
+            known[options] = command("test", "--config", toy_config, *options)
+        return known[options]
+
+    return run
+
+
+@pytest.fixture(scope="module")
 def expected():
     """Scores of every pair, by plain loops."""
     data, model = Squares(num_workers=0), Brightness()
@@ -50,8 +67,8 @@ def expected():
     return pairs
 
 
-def test_results_equal_plain_loops(command, toy_config, expected):
-    run = command("test", "--config", toy_config)
+def test_results_equal_plain_loops(run_of, expected):
+    run = run_of()
     assert run.status == 0
     results = run.results
 
@@ -158,17 +175,17 @@ def test_text_is_encoded_once(command, toy_config, monkeypatch):
     assert [model.times_encoded for model in models] == [1]
 
 
-def test_results_do_not_depend_on_batch_size(command, toy_config):
+def test_results_do_not_depend_on_batch_size(run_of):
     # True for this model alone, whose arithmetic treats each image by itself.
-    first, second = (command("test", "--config", toy_config, "--data.batch_size", size) for size in ("3", "20"))
+    first, second = (run_of("--data.batch_size", size) for size in ("3", "20"))
     assert first.results["grounding"] == second.results["grounding"]
     for one, two in zip(first.rows, second.rows, strict=True):
         assert one.pop("probability") == pytest.approx(two.pop("probability"), rel=1e-6)
         assert one == two
 
 
-def test_two_runs_give_the_same_bytes(command, toy_config):
-    first, second = command("test", "--config", toy_config), command("test", "--config", toy_config)
+def test_two_runs_give_the_same_bytes(command, toy_config, run_of):
+    first, second = run_of(), command("test", "--config", toy_config)
     assert first.folder != second.folder
     for name in ("per_class.csv", "per_image.parquet", "config.yaml"):
         assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes()
@@ -177,8 +194,8 @@ def test_two_runs_give_the_same_bytes(command, toy_config):
     assert one == two
 
 
-def test_per_class_csv_holds_the_numbers_of_results_json(command, toy_config):
-    run = command("test", "--config", toy_config)
+def test_per_class_csv_holds_the_numbers_of_results_json(run_of):
+    run = run_of()
     rows = {row["finding"]: row for row in csv.DictReader((run.folder / "per_class.csv").open())}
     assert list(rows) == ["Square", "Hole", "Ghost", "macro"]
     results = run.results
@@ -219,8 +236,8 @@ def test_nothing_to_ground(grid, command, toy_config):
     assert [row["region_area"] for row in run.rows] == [None] * 3
 
 
-def test_provenance(command, toy_config):
-    provenance = command("test", "--config", toy_config).results["provenance"]
+def test_provenance(run_of):
+    provenance = run_of().results["provenance"]
     assert provenance["versions"]["torch"].startswith(torch.__version__.split("+")[0])
     assert provenance["seed"] == 0
     assert provenance["prompts"]["Hole"] == ["a dark Hole"]
@@ -295,8 +312,8 @@ def test_native_grid_scores_each_image_on_its_own_pixels(crop, command, toy_conf
             assert one == two
 
 
-def test_portions_of_a_batch_change_nothing(command, toy_config, monkeypatch):
-    whole = command("test", "--config", toy_config, "--data.batch_size", "20")
+def test_portions_of_a_batch_change_nothing(command, toy_config, run_of, monkeypatch):
+    whole = run_of("--data.batch_size", "20")
     monkeypatch.setattr("xbench.scoring._PIXELS_AT_A_TIME", 3 * 224**2)
     portions = command("test", "--config", toy_config, "--data.batch_size", "20")
     assert whole.rows == portions.rows
@@ -311,7 +328,7 @@ def test_other_grids_are_refused(grid, command, toy_config):
     assert "Traceback" not in run.errors
 
 
-def test_notes_count_images_whatever_the_batches(command, toy_config):
+def test_notes_count_images_whatever_the_batches(command, toy_config, run_of):
     options = ("--data.odd", "[3, 9, 15, 1, 5, 4]", "--data.unreadable", "[5]", "--data.on_error", "skip")
     expected = [
         {"note": "a row without an image", "count": 2, "first": ["square-998", "square-999"]},
@@ -332,7 +349,7 @@ def test_notes_count_images_whatever_the_batches(command, toy_config):
     (note,) = [note for note in many.results["counts"]["notes"] if note["note"] == "an annotation is odd"]
     assert note["count"] == 14 and len(note["first"]) == 10
     assert note["first"] == sorted(note["first"])
-    assert command("test", "--config", toy_config).results["counts"]["notes"] == []
+    assert run_of().results["counts"]["notes"] == []
 
 
 def test_predict_needs_no_annotations(command, toy_config, expected):
@@ -350,7 +367,7 @@ def test_predict_needs_no_annotations(command, toy_config, expected):
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "16-true", "64-true"])
-def test_the_precision_of_the_model_does_not_touch_the_metrics(precision, command, toy_config, tmp_path):
+def test_the_precision_of_the_model_does_not_touch_the_metrics(precision, command, toy_config, run_of, tmp_path):
     oracle = tmp_path / "oracle_toy.yaml"
     oracle.write_text(toy_config.read_text().replace("toys.Brightness", "xbench.models.Oracle"))
     run = command("test", "--config", oracle, "--trainer.precision", precision)
@@ -358,8 +375,6 @@ def test_the_precision_of_the_model_does_not_touch_the_metrics(precision, comman
     assert set(run.results["grounding"]["macro"].values()) == {1.0}
     assert run.results["provenance"]["precision"] == precision
     # A real forward pass in that precision moves the scores only a little.
-    exact, rounded = (
-        command("test", "--config", toy_config, "--trainer.precision", p).results for p in ("32-true", precision)
-    )
+    exact, rounded = (run_of("--trainer.precision", p).results for p in ("32-true", precision))
     for name, value in exact["grounding"]["macro"].items():
         assert rounded["grounding"]["macro"][name] == pytest.approx(value, abs=0.02)

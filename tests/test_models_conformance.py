@@ -8,15 +8,11 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import deterministic
-import deterministic_checkpoints
-import numpy as np
 import pytest
 import yaml
 from deterministic_checkpoints import MODELS, write_checkpoint
-from kad_reference import Decoder, Text, small_bert
+from small_networks import shrink
 
-from xbench.models import _kebert
 from xbench.shipped import shipped
 
 # Sides of input in pixels that give maps of 4 x 4; at 224 the image encoders would take most of the time.
@@ -39,11 +35,7 @@ class Outcomes:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_models_of_the_package_conform(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A text encoder of one layer, where it would be a whole BERT-base otherwise.
-    monkeypatch.setattr(_kebert, "bert_base", small_bert)
-    monkeypatch.setattr(deterministic_checkpoints, "_knowledge", lambda: {"text_encoder": Text(), "model": Decoder()})
-    # What is drawn matters to nobody here, and this draws several times as fast.
-    monkeypatch.setattr(deterministic, "random_state", lambda name: np.random.default_rng([*name.encode()]))
+    shrink(monkeypatch)
     # The inner run would take from the path what both put there.
     monkeypatch.setattr(sys, "path", [*sys.path])
     outcomes = Outcomes()

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deterministic_checkpoints import MODELS, write_checkpoint
 from downloads import Downloads
+from small_networks import shrink
 
 from xbench.findings import FINDINGS
 from xbench.prompts import ASPECTS, prompts_in_style
@@ -55,7 +56,8 @@ def options_of(arguments: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_from_the_official_file_to_results(command, downloads: Downloads, folder: Path, model: str):
+def test_from_the_official_file_to_results(command, downloads: Downloads, folder: Path, monkeypatch, model: str):
+    shrink(monkeypatch)
     arguments = write_checkpoint(model, folder)
     data = ("--data.root", downloads("vindr").root, "--data.limit", "3", "--data.num_workers", "0")
     run = command("test", "--config", f"{model}_vindr", *data, *options_of(arguments), *QUIET)
@@ -97,8 +99,13 @@ def test_from_the_official_file_to_results(command, downloads: Downloads, folder
         assert again.results["provenance"]["checkpoint_sha256"] != provenance["checkpoint_sha256"]
 
 
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return write_checkpoint("clip", tmp_path_factory.mktemp("clip"))
+
+
 @pytest.mark.parametrize("prompts", ["name", "phrase", "description", "aspects", "a file"])
-def test_clip_in_other_words(command, downloads: Downloads, folder: Path, tmp_path: Path, prompts: str):
+def test_clip_in_other_words(command, downloads: Downloads, clip: dict[str, str], tmp_path: Path, prompts: str):
     absent = "a chest x-ray without pleural effusion"
     if prompts == "a file":
         texts: dict[str, str | list[str]] = {finding: f"a picture of {finding}" for finding in FINDINGS["vindr"]}
@@ -112,7 +119,7 @@ def test_clip_in_other_words(command, downloads: Downloads, folder: Path, tmp_pa
     else:
         expected = list(prompts_in_style(prompts, "Pleural Effusion"))
         assert len(expected) == (len(ASPECTS) if prompts == "aspects" else 1)
-    options = [*options_of(write_checkpoint("clip", folder)), "--model.prompts", prompts]
+    options = [*options_of(clip), "--model.prompts", prompts]
     data = ("--data.root", downloads("vindr").root, "--data.limit", "1", "--data.num_workers", "0")
     run = command("test", "--config", "clip_vindr", *data, *options, *QUIET)
     assert run.status == 0, run.errors

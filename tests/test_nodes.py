@@ -8,12 +8,14 @@ import re
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from forked import Python, environment, run
 
-TESTS = Path(__file__).parent
-SCRIPT = TESTS.parent / "configs" / "slurm" / "test.sbatch"
+SCRIPT = Path(__file__).parents[1] / "configs" / "slurm" / "test.sbatch"
 IMAGES = 19
 CONFIG = (
     "model: {class_path: mortal.Mortal}\n"
@@ -23,41 +25,15 @@ CONFIG = (
 )
 TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
 
-# What srun does for a step of one task on each of two nodes: it sets these variables, and with --kill-on-bad-exit it
-# ends all tasks when one fails. Pre-emption sends SIGTERM to every task, which PREEMPTED, a file, asks for.
-SRUN = """#!/usr/bin/env python
-import os, signal, subprocess, sys, time
-command = sys.argv[1:]
-options = []
-while command[0].startswith("-"):
-    options.append(command.pop(0))
-tasks = int(os.environ["SLURM_NTASKS"])
-nodes = os.environ["SLURM_JOB_NODELIST"].split(",")
-started = []
-for task in range(tasks):
-    about = {"SLURM_PROCID": task, "SLURM_NODEID": task, "SLURM_LOCALID": 0, "SLURMD_NODENAME": nodes[task],
-             "SLURM_STEP_ID": 0, "SLURM_STEP_NUM_TASKS": tasks}
-    environment = {**os.environ, **{name: str(value) for name, value in about.items()}}
-    started.append(subprocess.Popen(command, env=environment))
-log, preempted = os.environ["MORTAL_LOG"], False
-while any(task.poll() is None for task in started):
-    scored = sum(1 for _ in open(log)) if os.path.exists(log) else 0
-    if "PREEMPT_AT" in os.environ and not preempted and scored >= int(os.environ["PREEMPT_AT"]):
-        preempted = True
-        for task in started:
-            task.send_signal(signal.SIGTERM)
-    if "--kill-on-bad-exit=1" in options and any(task.poll() for task in started) and not preempted:
-        for task in started:
-            task.kill()
-    time.sleep(0.01)
-sys.exit(max(abs(task.returncode) for task in started))
+# Hands its words and its environment over to the test, which does what srun does, and waits for the exit status.
+SRUN = """#!{python} -IS
+import json, os, sys
+with open("asked.part", "w") as file:
+    json.dump([sys.argv[1:], dict(os.environ)], file)
+os.rename("asked.part", "asked")
+with open("status") as status:
+    sys.exit(int(status.read()))
 """
-
-
-def environment_of(folder: Path, **more: str) -> dict[str, str]:
-    (folder / "mortal.yaml").write_text(CONFIG)
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MASTER_", "OMP_"))}
-    return plain | {"PYTHONPATH": str(TESTS), "CUDA_VISIBLE_DEVICES": "", "MORTAL_LOG": str(folder / "log")} | more
 
 
 def free_port(low: int = 0, high: int = 65_536) -> int:
@@ -83,8 +59,8 @@ def read(folder: Path) -> dict[str, bytes | str]:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]:
     """What one process writes."""
     folder = tmp_path_factory.mktemp("alone")
-    command = [sys.executable, "-m", "xbench.cli", "test", "--config", "mortal.yaml", "--trainer.devices", "1"]
-    done = subprocess.run(command, cwd=folder, env=environment_of(folder), capture_output=True, text=True, timeout=300)
+    (folder / "mortal.yaml").write_text(CONFIG)
+    done = run("-m", "xbench.cli", "test", "--config", "mortal.yaml", "--trainer.devices", "1", folder=folder)
     assert done.returncode == 0, done.stderr
     return read(folder)
 
@@ -94,12 +70,9 @@ def test_torchrun_on_two_nodes(tmp_path, alone):
     launcher = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "1", *rendezvous, "-m")
     options = ("--config", "mortal.yaml", "--trainer.num_nodes", "2", "--trainer.devices", "1")
     command = [sys.executable, *launcher, "xbench.cli", "test", *options]
-    nodes = [
-        subprocess.Popen(
-            command, cwd=tmp_path, env=environment_of(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        for _ in range(2)
-    ]
+    (tmp_path / "mortal.yaml").write_text(CONFIG)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    nodes = [Python(command, cwd=tmp_path, env=environment(), **pipes) for _ in range(2)]
     try:
         said = [node.communicate(timeout=300)[0].decode() for node in nodes]
     finally:
@@ -110,15 +83,45 @@ def test_torchrun_on_two_nodes(tmp_path, alone):
     assert sum("Results:" in text for text in said) == 1, "only the first process writes"
 
 
-def submit(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run the body of the shipped script as SLURM would, with a stand-in for srun."""
-    tools = folder / "tools"
-    tools.mkdir(exist_ok=True)
-    (tools / "srun").write_text(SRUN.replace("/usr/bin/env python", sys.executable))
-    (tools / "srun").chmod(0o755)
-    (tools / "python").unlink(missing_ok=True)
-    (tools / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (tools / "python").chmod(0o755)
+def srun(words: Sequence[str], variables: dict[str, str], folder: Path, preempt_at: int | None) -> int:
+    """What srun does for a step of one task on each of two nodes.
+
+    It sets variables, and with --kill-on-bad-exit it ends all tasks when one fails. Pre-emption, once so many images
+    are scored, sends SIGTERM to every task.
+    """
+    options = words[: words.index("python")]
+    command = [sys.executable, *words[len(options) + 1 :]]
+    nodes = variables["SLURM_JOB_NODELIST"].split(",")
+    with (folder / "said").open("a") as said:
+        tasks = []
+        for task, node in enumerate(nodes):
+            about = {"SLURM_PROCID": task, "SLURM_NODEID": task, "SLURM_LOCALID": 0, "SLURMD_NODENAME": node}
+            about |= {"SLURM_STEP_ID": 0, "SLURM_STEP_NUM_TASKS": len(nodes)}
+            own = variables | {name: str(value) for name, value in about.items()}
+            tasks.append(Python(command, env=own, cwd=folder, stdout=said, stderr=said))
+    log, preempted, deadline = folder / "log", False, time.monotonic() + 240
+    while any(task.poll() is None for task in tasks):
+        scored = len(log.read_text().splitlines()) if log.exists() else 0
+        if preempt_at is not None and not preempted and scored >= preempt_at:
+            preempted = True
+            for task in tasks:
+                task.terminate()
+        failed = "--kill-on-bad-exit=1" in options and not preempted and any(task.poll() for task in tasks)
+        if failed or time.monotonic() > deadline:
+            for task in tasks:
+                task.kill()
+        time.sleep(0.01)
+    return max(abs(task.returncode) for task in tasks)
+
+
+def submit(folder: Path, preempt_at: int | None = None, **more: str) -> tuple[int, str]:
+    """Run the body of the shipped script as SLURM would, with a stand-in for srun; return status and output."""
+    (folder / "mortal.yaml").write_text(CONFIG)
+    for name in ("asked", "status", "said"):
+        (folder / name).unlink(missing_ok=True)
+    (folder / "srun").write_text(SRUN.format(python=sys.executable))
+    (folder / "srun").chmod(0o755)
+    os.mkfifo(folder / "status")
     # Lightning takes the port from the last four digits of the job's number, and the first node for the address.
     job = free_port(15_000 + os.getpid() % 4_000, 25_000) - 15_000
     slurm = {
@@ -131,23 +134,32 @@ def submit(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
         "SLURM_NTASKS_PER_NODE": "1",
         "SLURM_JOB_NODELIST": "localhost,node2",
         "SLURM_NODELIST": "localhost,node2",
+        "MORTAL_LOG": str(folder / "log"),
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
     }
-    environment = environment_of(folder, **slurm, **more)
-    environment["PATH"] = f"{tools}{os.pathsep}{environment['PATH']}"
     command = ["bash", str(SCRIPT), "--config", "mortal.yaml"]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    with subprocess.Popen(command, cwd=folder, env=environment(**slurm, **more)) as script:
+        try:
+            while not (folder / "asked").exists():
+                assert script.poll() is None
+                time.sleep(0.01)
+            status = srun(*json.loads((folder / "asked").read_text()), folder, preempt_at)
+            (folder / "status").write_text(str(status))
+            return script.wait(60), (folder / "said").read_text()
+        finally:
+            script.kill()
 
 
 def test_the_shipped_script_is_preempted_and_goes_on(tmp_path, alone):
-    first = submit(tmp_path, PREEMPT_AT="5", MORTAL_WAITS="0.3")
-    assert first.returncode != 0
-    assert "SIGTERM" in first.stderr and "--resume true" in first.stderr, first.stderr
+    status, said = submit(tmp_path, preempt_at=5, MORTAL_WAITS="0.3")
+    assert status != 0
+    assert "SIGTERM" in said and "--resume true" in said, said
     assert not [*tmp_path.glob("runs/*/*/results.json")]
     before = (tmp_path / "log").read_text().split()
     assert 5 <= len(before) < IMAGES - 3
 
-    again = submit(tmp_path)
-    assert again.returncode == 0, again.stderr
+    status, said = submit(tmp_path)
+    assert status == 0, said
     assert read(tmp_path) == alone
     both = (tmp_path / "log").read_text().split()
     assert sorted(both) == [f"square-{k:03d}" for k in range(IMAGES) if k not in (4, 5, 8)], "nothing is done twice"

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import Python, environment, run
 from official.siim import write_siim
 from plugin.pictures import Pictures, write_pictures
 from toys import Brightness
 
 from xbench.data.prepared import PreparedStore
 
-TESTS = Path(__file__).parent
 QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
 
 
@@ -176,9 +176,9 @@ def test_a_killed_prepare_is_resumed(command, pictures_config, tmp_path):
     """SIGKILL leaves no chance to tidy up."""
     options = ["--config", str(pictures_config), "--data.cache", str(tmp_path / "cache")]
     slow = [*options, "--data.seconds", "0.25", "--data.num_workers", "1"]
-    process = subprocess.Popen(
+    process = Python(
         [sys.executable, "-m", "xbench.cli", "prepare", *slow],
-        env=dict(os.environ, PYTHONPATH=str(TESTS), OMP_NUM_THREADS="1"),
+        env=environment(),
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -222,16 +222,9 @@ def test_two_processes_read_it_too(command, pictures_config, tmp_path):
     options = ["--config", str(pictures_config), *QUIET]
     alone = command("test", *options)
     command("prepare", *options, "--data.cache", tmp_path / "cache")
-    more = ("--data.cache", str(tmp_path / "cache"), "--trainer.devices", "2", "--trainer.default_root_dir", "two")
-    run = subprocess.run(
-        [sys.executable, "-m", "xbench.cli", "test", *options, *more],
-        env=dict(os.environ, PYTHONPATH=str(TESTS), CUDA_VISIBLE_DEVICES=""),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr
+    more = ("--data.cache", tmp_path / "cache", "--trainer.devices", "2", "--trainer.default_root_dir", "two")
+    done = run("-m", "xbench.cli", "test", *options, *more, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
     (results,) = tmp_path.glob("two/*/*/results.json")
     assert json.loads(results.read_text())["provenance"]["prepared"]["images"] == 12
     assert files(results.parent) == files(alone.folder)

@@ -73,11 +73,13 @@ def test_every_moment_counts_towards_the_stage_that_took_it(command, toy_config,
         ("xbench.metrics.ThresholdSweep.update_pairs", {"metrics"}),
         ("xbench.callbacks.case_keeper.jpeg", {"logging"}),
         ("xbench.journal.Journal.append", {"logging"}),
+        ("xbench.callbacks.results_writer.write_per_image", {"writing"}),
+        ("xbench.callbacks.evaluation.summarise", {"writing"}),
     ):
         with monkeypatch.context() as patch:
             clock = StandingClock(patch)
             clock.advances_in(place)
-            seconds = command("test", "--config", toy_config).results["provenance"]["seconds"]
+            seconds = command("test", "--config", toy_config, "--data.limit", "6").results["provenance"]["seconds"]
         assert clock.now >= 1
         assert seconds == dict.fromkeys(seconds, 0) | dict.fromkeys(stages, clock.now), place
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import Ended, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,6 @@ from xbench.rows import ImageRows, PairCounts
 from xbench.scoring import BatchScores
 from xbench.types import Failure, Note
 
-TESTS = Path(__file__).parent
 IMAGES, BATCH = 19, 2
 TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
 CONFIG = (
@@ -41,12 +40,10 @@ def words(folder: Path, *options: str) -> list[str]:
     return ["test", "--config", str(folder / "mortal.yaml"), *runs, *options]
 
 
-def begin(folder: Path, dies: str, *options: str) -> subprocess.CompletedProcess[str]:
+def begin(folder: Path, dies: str, *options: str) -> Ended:
     """Run in a process of its own until it dies."""
-    environment = dict(os.environ, PYTHONPATH=str(TESTS), CUDA_VISIBLE_DEVICES="")
-    environment |= {"MORTAL_DIES": dies, "MORTAL_LOG": str(folder / "first.log")}
-    command = [sys.executable, "-m", "xbench.cli", *words(folder, *options)]
-    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
+    log = str(folder / "first.log")
+    return run("-m", "xbench.cli", *words(folder, *options), folder=folder, MORTAL_DIES=dies, MORTAL_LOG=log)
 
 
 def go_on(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
@@ -57,11 +54,11 @@ def go_on(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
 
 def read(folder: Path) -> dict[str, bytes | str]:
     """Files of the one finished run in a folder, the provenance taken out."""
-    (run,) = folder.glob("runs/*/*/results.json")
-    results = json.loads(run.read_text())
+    (path,) = folder.glob("runs/*/*/results.json")
+    results = json.loads(path.read_text())
     del results["provenance"]
-    assert not (run.parent / "journal").exists()
-    return {"results.json": json.dumps(results)} | {name: (run.parent / name).read_bytes() for name in TABLES}
+    assert not (path.parent / "journal").exists()
+    return {"results.json": json.dumps(results)} | {name: (path.parent / name).read_bytes() for name in TABLES}
 
 
 def logged(path: Path) -> list[str]:
@@ -79,8 +76,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed at its fourth scored batch."""
     folder = tmp_path_factory.mktemp("killed")
-    run = begin(folder, "SIGKILL 3 0")
-    assert run.returncode == -9, run.stderr
+    died = begin(folder, "SIGKILL 3 0")
+    assert died.returncode == -9, died.stderr
     assert not [*folder.glob("runs/*/*/results.json")]
     return folder
 
@@ -102,8 +99,8 @@ def test_a_killed_run_goes_on(broken, unbroken, monkeypatch, capsys):
     before, after = logged(broken / "first.log"), logged(broken / "second.log")
     assert len(before) == 6, "three batches of two, and one of which nothing could be read"
     assert sorted(before + after) == [f"square-{k:03d}" for k in range(IMAGES) if k not in (4, 5, 8)]
-    (run,) = broken.glob("runs/*/*/results.json")
-    assert json.loads(run.read_text())["provenance"]["batches_of_earlier_attempts"] == 4
+    (results,) = broken.glob("runs/*/*/results.json")
+    assert json.loads(results.read_text())["provenance"]["batches_of_earlier_attempts"] == 4
 
 
 @pytest.mark.parametrize("cut", [1, 100, "half", "all but one byte"])
@@ -130,9 +127,9 @@ def test_a_damaged_record_and_all_behind_it_are_done_again(broken, unbroken, mon
 
 def test_sigterm_keeps_what_is_finished(tmp_path, unbroken, monkeypatch):
     """As SLURM sends it before pre-emption."""
-    run = begin(tmp_path, "SIGTERM 5 0")
-    assert run.returncode == 1 and "Traceback" not in run.stderr, run.stderr
-    assert "SIGTERM" in run.stderr and "--resume true" in run.stderr
+    ended = begin(tmp_path, "SIGTERM 5 0")
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
+    assert "SIGTERM" in ended.stderr and "--resume true" in ended.stderr
     assert go_on(tmp_path, monkeypatch) == 0
     assert read(tmp_path) == unbroken
     both = logged(tmp_path / "first.log") + logged(tmp_path / "second.log")
@@ -143,8 +140,8 @@ def test_sigterm_keeps_what_is_finished(tmp_path, unbroken, monkeypatch):
 def test_one_process_of_two_dies_and_one_or_three_go_on(tmp_path, unbroken, monkeypatch, processes):
     # The next batch goes to whoever is free: only beside a slow process is the other one sure to come to its third.
     monkeypatch.setenv("MORTAL_WAITS", "0.3 0")
-    run = begin(tmp_path, "SIGKILL 2 1", "--trainer.devices", "2")
-    assert run.returncode != 0
+    died = begin(tmp_path, "SIGKILL 2 1", "--trainer.devices", "2")
+    assert died.returncode != 0
     assert not [*tmp_path.glob("runs/*/*/results.json")]
     finished = len({batch for file in tmp_path.glob("runs/*/*/journal") for batch in Records(file).batches})
     assert 2 <= finished < 10
@@ -161,7 +158,7 @@ def test_a_run_that_could_not_write_its_results_goes_on(tmp_path, unbroken, monk
     with monkeypatch.context() as patch:
         patch.setattr("xbench.callbacks.results_writer.write_per_image", full)
         assert main(words(tmp_path)) == 1
-    assert "--resume true; no image is scored again" in " ".join(capsys.readouterr().err.split())
+    assert "--resume true, which goes on from what is scored" in " ".join(capsys.readouterr().err.split())
     assert go_on(tmp_path, monkeypatch) == 0
     assert read(tmp_path) == unbroken
     assert len(logged(tmp_path / "second.log")) <= BATCH, "the last batch, for a loop needs one"

@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
+import subprocess
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from forked import Python
 
+from xbench.cli import main
 from xbench.errors import UserError
 from xbench.reproduce import drifts, first_cause
 from xbench.results import read_results, write_per_class
@@ -19,9 +23,25 @@ from xbench.verify import disagreements
 SIZE = ("--data.images", "14", "--data.size", "48", "--data.grid", "40", "--trainer.logger", "false")
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run."""
+    root = tmp_path_factory.mktemp("finished")
+    assert main(["test", "--config", "random_phantom", *SIZE, "--trainer.default_root_dir", str(root)]) == 0
+    (path,) = root.glob("*/*/results.json")
+    return path.parent
+
+
 @pytest.fixture
-def run(command):
-    return command("test", "--config", "random_phantom", *SIZE)
+def run(finished, tmp_path):
+    """A copy of it, to be changed."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    """Lets `reproduce` begin its run by a fork."""
+    monkeypatch.setattr(subprocess, "Popen", Python)
 
 
 @pytest.fixture
@@ -109,8 +129,8 @@ def changed_cells(table):
 
 
 def test_a_run_follows_from_its_rows(run, command):
-    assert disagreements(run.folder) == []
-    said = command("verify", str(run.folder))
+    assert disagreements(run) == []
+    said = command("verify", str(run))
     assert said.status == 0 and "follow from per_image.parquet and curves.parquet" in said.output
 
 
@@ -262,11 +282,11 @@ def test_any_changed_cell_of_the_spreadsheet_is_found(toy):
 
 
 def test_a_changed_spreadsheet_is_found(run, command, tmp_path):
-    path = run.folder / "per_class.csv"
+    path = run / "per_class.csv"
     lines = list(csv.reader(io.StringIO(path.read_text())))
     lines[1][2] = "0.123"
     path.write_text("\n".join(",".join(line) for line in lines) + "\n")
-    said = command("verify", str(run.folder))
+    said = command("verify", str(run))
     assert said.status == 1
     assert "per_class.csv" in said.output and "0.123" in said.output
     assert "1 of" in said.errors and "run the command again" in said.errors.replace("\n", " ")
@@ -274,28 +294,28 @@ def test_a_changed_spreadsheet_is_found(run, command, tmp_path):
 
 @pytest.mark.parametrize("missing", ["results.json", "per_image.parquet", "curves.parquet", "per_class.csv"])
 def test_a_run_that_lacks_a_file_is_named(run, missing):
-    (run.folder / missing).unlink()
+    (run / missing).unlink()
     with pytest.raises(UserError, match=missing):
-        disagreements(run.folder)
+        disagreements(run)
 
 
 def test_a_torn_table_is_named(run):
-    path = run.folder / "curves.parquet"
+    path = run / "curves.parquet"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match="cannot be read"):
-        disagreements(run.folder)
+        disagreements(run)
 
 
-def test_reproduce_gives_the_same_numbers(run, command, tmp_path):
-    said = command("reproduce", str(run.folder), "--out", str(tmp_path / "again"))
+def test_reproduce_gives_the_same_numbers(run, command, forks, tmp_path):
+    said = command("reproduce", str(run), "--out", str(tmp_path / "again"))
     assert said.status == 0, said.errors
     assert "to the last bit" in said.output and "Nothing that is on record differs" in said.output
     (again,) = (tmp_path / "again").glob("*/*")
-    assert (again / "per_class.csv").read_bytes() == (run.folder / "per_class.csv").read_bytes()
+    assert (again / "per_class.csv").read_bytes() == (run / "per_class.csv").read_bytes()
 
 
-def test_reproduce_says_what_drifted_and_why(run, command):
-    said = command("reproduce", str(run.folder), "--model.seed", "5", "--data.gamma", "0.9")
+def test_reproduce_says_what_drifted_and_why(run, command, forks):
+    said = command("reproduce", str(run), "--model.seed", "5", "--data.gamma", "0.9")
     assert said.status == 0, said.errors
     assert (
         "numbers differ" in said.output
@@ -304,8 +324,8 @@ def test_reproduce_says_what_drifted_and_why(run, command):
 
 
 def test_drifts_are_sorted_and_complete(run):
-    stored = read_results(run.folder / "results.json")
-    again = read_results(run.folder / "results.json")
+    stored = read_results(run / "results.json")
+    again = read_results(run / "results.json")
     finding = stored.findings[0]
     again.classification_macro["auroc"] += 1e-9
     again.grounding[finding].dice_curve[3] += 0.25

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import wandb
+from forked import run
 from toys import Brightness, Squares
 
 from xbench.callbacks import case_keeper, experiment_logging, wandb_logger
@@ -307,14 +308,13 @@ def test_what_wandb_does_and_how_it_fails_never_touches_the_files_of_a_run(comma
 def test_a_service_that_is_killed_in_the_middle_costs_no_result(toy_config, tmp_path):
     config = tmp_path / "kills.yaml"
     config.write_text("trainer: {callbacks+: [{class_path: mortal.KillsWandb}]}\n")
-    words = [sys.executable, "-m", "xbench.cli", "test", "--config", toy_config, "--config", config]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "WANDB_MODE": "offline"}
+    words = ("-m", "xbench.cli", "test", "--config", toy_config, "--config", config)
     folders, outputs = [], []
     for root, logger in (("plain", ("--trainer.logger", "false")), ("killed", LOGGER)):
-        more = ["--trainer.default_root_dir", tmp_path / root]
-        run = subprocess.run([*words, *logger, *more], env=environment, capture_output=True, text=True, timeout=240)
-        assert run.returncode == 0 and "Traceback" not in run.stderr, run.stderr
-        outputs.append(run)
+        more = ("--trainer.default_root_dir", tmp_path / root)
+        done = run(*words, *logger, *more, folder=tmp_path, WANDB_MODE="offline")
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        outputs.append(done)
         folders += [path.parent for path in (tmp_path / root).glob("*/*/results.json")]
     assert "0 services of W&B killed" in outputs[0].stdout and "1 services of W&B killed" in outputs[1].stdout
     assert "own files are complete" in " ".join(outputs[1].stderr.split())

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from forked import Python, environment
 
 import xbench.bench.preflight
 import xbench.bench.worker
@@ -24,7 +25,7 @@ import xbench.report.command
 from xbench.bench.config import read_bench
 from xbench.bench.finished import DataState, FinishedRuns, comparable
 from xbench.bench.jobs import plan
-from xbench.bench.process import Interrupted
+from xbench.bench.process import Interrupted, run_logged
 from xbench.bench.screen import Screen
 from xbench.cli import main
 from xbench.models.base import file_sha256
@@ -32,8 +33,6 @@ from xbench.provenance import versions
 from xbench.results import FindingClassification, FindingCounts, FindingGrounding, Results, write_results
 from xbench.run import Resolver
 from xbench.sources import source_sha256
-
-TESTS = Path(__file__).resolve().parents[1]
 
 # A model with a checkpoint, and a dataset with a file of annotations, as anyone might write them.
 PINNED = """
@@ -526,10 +525,11 @@ def test_a_benchmark_that_is_killed_goes_on(bench: Bench, monkeypatch):
         "trainer: {logger: false, accelerator: cpu}\n",
     )
     words = ["bench", "--config", "slow.yaml"]
-    environment = {**os.environ, "PYTHONPATH": f"{bench.folder}{os.pathsep}{TESTS}"}
-    killed = subprocess.Popen(
-        [sys.executable, "-m", "xbench.cli", *words], cwd=bench.folder, env=environment, stdout=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-m", "xbench.cli", *words]
+    with monkeypatch.context() as patch:
+        patch.setattr(xbench.bench.worker, "run_logged", run_logged)
+        patch.setattr(xbench.bench.preflight, "Resolver", Resolver)
+        killed = Python(command, cwd=bench.folder, env=environment(), stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 240
         while not [*bench.folder.glob("runs/brightness_slow/*/config.yaml")]:

@@ -32,8 +32,9 @@ IDS = torch.tensor([[[2, 6, 10, 12, 3, 0, 0], [2, 6, 11, 12, 3, 0, 0]], [[2, 9, 
 
 
 def weights_of(folder: Path) -> dict[str, Tensor]:
-    shapes = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False).state_dict()
-    weights = {name: weight(name, tuple(tensor.shape)) for name, tensor in shapes.items()}
+    with torch.device("meta"):
+        model = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False, device="meta")
+    weights = {name: weight(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
     return weights | {"text.transformer.embeddings.position_ids": torch.arange(512)[None]}
 
 

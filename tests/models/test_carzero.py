@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -87,7 +88,12 @@ class TestGolden:
             yield CARZero(str(file), text_encoder=folder)
 
     @pytest.mark.parametrize("case", [0, 1], ids=["long prompts", "short prompts"])
-    def test_scores_and_maps(self, golden: dict[str, Any], model: CARZero, case: int) -> None:
+    def test_scores_and_maps(
+        self, golden: dict[str, Any], model: CARZero, monkeypatch: pytest.MonkeyPatch, case: int
+    ) -> None:
+        # Encoded once, however often they are looked at.
+        monkeypatch.setattr(model.img_encoder, "forward", cache(model.img_encoder.forward))
+        monkeypatch.setattr(model, "encode_text", cache(model.encode_text))
         about = golden["cases"][case]
         expected = {
             name.partition("/")[2]: golden["arrays"][name]
@@ -195,9 +201,13 @@ def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def plain_direction(tensors: dict[str, Tensor], query: Tensor, memory: Tensor) -> tuple[float, np.ndarray]:
+def in_float64(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """The weights that `plain_direction` takes."""
+    return {name: tensor.double().numpy() for name, tensor in part(tensors, "fusion_module.").items()}
+
+
+def plain_direction(t: dict[str, np.ndarray], query: Tensor, memory: Tensor) -> tuple[float, np.ndarray]:
     """Score one query (768,) against one memory (N, 768); return the weights (layers, heads, N) too."""
-    t = {name: tensor.double().numpy() for name, tensor in part(tensors, "fusion_module.").items()}
 
     def norm(x: np.ndarray, name: str) -> np.ndarray:
         x = x - x.mean(-1, keepdims=True)
@@ -228,10 +238,14 @@ def plain_direction(tensors: dict[str, Tensor], query: Tensor, memory: Tensor) -
     return float(linear(x, f"mlp_head.{layers[-1]}")[0]), weights
 
 
-def plain_text(tensors: dict[str, Tensor], prompt: str) -> Tensor:
-    """Encode a prompt, tokens separated by blanks, to (98, 768)."""
+def plain_bert(tensors: dict[str, Tensor]) -> BertModel:
     bert = BertModel(bert_config(5, len(VOCABULARY), 64, TOKENS)).eval()
     bert.load_state_dict(part(tensors, "text_encoder.model."))
+    return bert
+
+
+def plain_text(bert: BertModel, prompt: str) -> Tensor:
+    """Encode a prompt, tokens separated by blanks, to (98, 768)."""
     tokens = ["[CLS]", *prompt.split(), "[SEP]"]
     ids = torch.tensor([[VOCABULARY.index(token) for token in tokens]])
     states = bert(ids, output_hidden_states=True).hidden_states
@@ -250,11 +264,12 @@ def plain_text(tensors: dict[str, Tensor], prompt: str) -> Tensor:
 def plain_output(tensors: dict[str, Tensor], tokens: Tensor, prompts: list[str]) -> tuple[Tensor, Tensor]:
     """Return logits (B, C) and maps (B, C, 14, 14) for image tokens (B, 197, 768)."""
     logits, maps = torch.zeros(len(tokens), len(prompts)), torch.zeros(len(tokens), len(prompts), 14, 14)
+    fusion, bert = in_float64(tensors), plain_bert(tensors)
     for c, prompt in enumerate(prompts):
-        text = plain_text(tensors, prompt)
+        text = plain_text(bert, prompt)
         for b in range(len(tokens)):
-            by_sentence, weights = plain_direction(tensors, text[0], tokens[b])
-            by_image, _ = plain_direction(tensors, tokens[b, 0], text)
+            by_sentence, weights = plain_direction(fusion, text[0], tokens[b])
+            by_image, _ = plain_direction(fusion, tokens[b, 0], text)
             logits[b, c] = (by_sentence + by_image) / 2
             maps[b, c] = torch.from_numpy(weights.mean(axis=(0, 1))[1:].reshape(14, 14))
     return logits, maps
@@ -358,12 +373,13 @@ def test_layers_and_heads_of_the_map(weights: dict[str, Tensor], monkeypatch: py
     images = images_of("layers", 1)
     queries = model.encode_tokens(*token_ids(PIECES[:1]))
     tokens = model.img_encoder(images)
-    logit, attention = plain_direction(weights, queries[0][0], tokens[0])
+    fusion = in_float64(weights)
+    logit, attention = plain_direction(fusion, queries[0][0], tokens[0])
     monkeypatch.setattr(model.img_encoder, "forward", lambda images: tokens)
     output = model(images, queries)
     mean = torch.from_numpy(attention[[1, 3], 2].mean(axis=0)[1:].reshape(14, 14)).float()
     torch.testing.assert_close(output.saliency[0, 0], mean, rtol=0, atol=5e-7)
-    by_image, _ = plain_direction(weights, tokens[0, 0], model.encode_text(*token_ids(PIECES[:1]))[0])
+    by_image, _ = plain_direction(fusion, tokens[0, 0], model.encode_text(*token_ids(PIECES[:1]))[0])
     assert output.logits.item() == pytest.approx((logit + by_image) / 2, abs=5e-6)
     model.findings, model.prompts = ("Mass",), [["There is Pulmonary Mass"]]
     monkeypatch.setattr(carzero, "file_sha256", lambda path: "digest")

@@ -70,7 +70,9 @@ def vit_b_32() -> Iterator[Callable[[str], CLIP]]:
     built: dict[str, CLIP] = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "weights.safetensors")
-        save_file(weights_of(open_clip.create_model("ViT-B-32")), file)
+        with torch.device("meta"):
+            without_weights = open_clip.create_model("ViT-B-32", device="meta")
+        save_file(weights_of(without_weights), file)
 
         def build(architecture: str) -> CLIP:
             if architecture not in built:

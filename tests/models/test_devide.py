@@ -8,24 +8,20 @@ import numpy as np
 import pytest
 import timm
 import torch
+from deterministic import quick_weight
 from kad_reference import (
     Decoder,
     Text,
     ViTEncoder,
-    deterministic,
-    golden,
-    nested,
-    official_weights,
     sections,
-    small_bert,
     varied,
 )
 from safetensors.torch import load_file
+from small_networks import BLOCKS, shrink
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
 from xbench.errors import UserError
-from xbench.models import _kebert
 from xbench.models._vit import ViTB16
 from xbench.models.devide import DeViDe
 
@@ -44,15 +40,14 @@ def write(folder: Path, content: dict[str, Any]) -> str:
 
 
 @pytest.fixture(autouse=True)
-def bert_of_one_layer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.node.originalname != "test_it_is_kad_where_it_is_told_to_be":
-        monkeypatch.setattr(_kebert, "bert_base", small_bert)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def timm_vit() -> nn.Module:
     torch.manual_seed(2)
-    return varied(timm.create_model("vit_base_patch16_224", img_size=32, num_classes=0))
+    return varied(timm.create_model("vit_base_patch16_224", img_size=32, num_classes=0, depth=BLOCKS))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +64,7 @@ def checkpoint(content: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="module")
 def model(checkpoint: str) -> Iterator[DeViDe]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_kebert, "bert_base", small_bert)
+        shrink(patch)
         yield DeViDe(checkpoint=checkpoint)
 
 
@@ -77,33 +72,14 @@ def score(model: DeViDe) -> Tensor:
     return model(IMAGES, model.encode_tokens(IDS)).logits
 
 
-def test_it_is_kad_where_it_is_told_to_be(tmp_path: Path) -> None:
-    draw = deterministic()
-    cases, arrays = golden("golden_variants")
-    case = cases["vit384"]
-    weights = official_weights("manifest_vit.json", ("image_encoder", "text_encoder", "model"))
-    path = tmp_path / "kad.pt"
-    torch.save(nested(weights), path)
-    del weights
-    model = DeViDe(checkpoint=str(path), image_size=384, image_encoder_norm=False)
-    path.unlink()
-    images = draw.image(**case["image"])
-    seen = model.image_encoder(images).flatten(1, 2)
-    assert largest(seen[:, :8], arrays["vit384/image_tokens_first8"]) < 5e-5
-    assert largest(seen[:, -4:], arrays["vit384/image_tokens_last4"]) < 5e-5
-    queries = model.encode_tokens(*draw.token_ids(**case["tokens"]))
-    output = model(images, queries)
-    logits = arrays["vit384/logits"]
-    assert largest(output.logits, logits[..., 1] - logits[..., 0]) < 5e-6
-    assert largest(output.probabilities, arrays["vit384/probability"]) < 2e-6
-    assert largest(output.saliency, arrays["vit384/layer_maps"].mean(axis=0)) < 1e-7
-
-
 def test_the_image_encoder_is_that_of_timm() -> None:
-    official = varied(timm.create_model("vit_base_patch16_224", num_classes=0))
-    ours = ViTB16(224).eval().requires_grad_(False)
-    assert len(official.state_dict()) == 150
-    ours.load_state_dict(official.state_dict(), strict=True)
+    with torch.device("meta"):
+        official = timm.create_model("vit_base_patch16_224", num_classes=0).eval().requires_grad_(False)
+        ours = ViTB16(224).eval().requires_grad_(False)
+    weights = {name: quick_weight(name, tuple(tensor.shape)) for name, tensor in official.state_dict().items()}
+    assert len(weights) == 150
+    for network in (official, ours):
+        network.load_state_dict(weights, strict=True, assign=True)
     images = torch.randn(1, 3, 224, 224)
     tokens = ours(images)
     assert tokens.shape == (1, 14, 14, 768)
@@ -128,7 +104,7 @@ def test_scores_and_maps_agree_with_plain_modules(model: DeViDe, content: dict[s
 @pytest.mark.parametrize("names", ["as saved", "in memory"])
 def test_a_vit_of_hugging_face_is_renamed(names: str, content: dict[str, Any], tmp_path: Path) -> None:
     torch.manual_seed(3)
-    vit = varied(ViTModel(ViTConfig(image_size=32)))
+    vit = varied(ViTModel(ViTConfig(image_size=32, num_hidden_layers=BLOCKS)))
     if names == "as saved":
         vit.save_pretrained(tmp_path)
         tensors = load_file(tmp_path / "model.safetensors")

@@ -8,15 +8,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-import timm
 import torch
 from deterministic import grey, images_of
 from deterministic_checkpoints import MODELS, write_checkpoint
-from kad_reference import Decoder, ResNetEncoder, Text, sections, small_bert, varied
+from small_networks import shrink
 from torch import Tensor
 
 from xbench.errors import UserError
-from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP, _kebert
+from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP
 from xbench.models._book_model import TRUNK_WIDTH
 from xbench.models.mavl import _AttentionPool
 
@@ -32,7 +31,6 @@ CLASSES = {
 }
 # Sides of the squares that their cells stand for.
 STRIDES = dict.fromkeys(MODELS, 16) | {"clip": 32, "kad": 32}
-IDS = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0]])
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -42,27 +40,13 @@ def model(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def build(model: str) -> Iterator[Callable[..., VLM]]:
-    """Makes the model from options, with a small text encoder."""
+    """Makes the model, a small one, from options."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        if model not in ("kad", "devide"):
-            yield partial(CLASSES[model], **write_checkpoint(model, Path(folder)))
-            return
-        patch.setattr(_kebert, "bert_base", small_bert)
-        torch.manual_seed(0)
-        resnet = model == "kad"
-        image = (
-            ResNetEncoder(-2)
-            if resnet
-            else timm.create_model("vit_base_patch16_224", num_classes=0, weight_init="skip")
-        )
-        file = Path(folder, "best_valid.pt")
-        torch.save(sections(varied(image), varied(Text()), varied(Decoder())), file)
-        yield partial(CLASSES[model], checkpoint=str(file))
+        shrink(patch)
+        yield partial(CLASSES[model], **write_checkpoint(model, Path(folder)))
 
 
 def queries_of(network: VLM) -> Tensor:
-    if isinstance(network, KAD | DeViDe):
-        return network.encode_tokens(IDS)
     return network.encode_prompts([network.default_prompts(finding) for finding in ("Nodule", "Edema")])
 
 

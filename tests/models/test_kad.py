@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,18 @@ from kad_reference import (
     nested,
     official_weights,
     sections,
-    small_bert,
     varied,
 )
 from safetensors.torch import save_file
+from small_networks import ShallowViT, shrink
 from torch import Tensor, nn
 
 from xbench.errors import UserError
 from xbench.findings import FINDINGS
 from xbench.models import _kebert
 from xbench.models._kebert import class_name
-from xbench.models._vit import ViTB16, side_of, with_timm_names
+from xbench.models._vit import side_of, with_timm_names
+from xbench.models.devide import DeViDe
 from xbench.models.kad import KAD
 from xbench.preprocessing import PillowResize, Preprocessing
 
@@ -66,62 +68,84 @@ def largest(ours: Tensor, expected: Any) -> float:
 # The official implementation's own numbers.
 
 
-@pytest.fixture(scope="module")
-def text_and_decoder() -> dict[str, Tensor]:
-    return official_weights("manifest.json", ("text_encoder", "model"))
+class TestGolden:
+    @pytest.fixture(scope="class")
+    def text_and_decoder(self) -> dict[str, Tensor]:
+        return official_weights("manifest.json", ("text_encoder", "model"))
 
+    @pytest.fixture(scope="class")
+    def official(
+        self, text_and_decoder: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[Callable[[str], KAD]]:
+        """Loads a manifest's weights from a file in the official layout; one model is in memory at a time."""
+        folder, loaded = tmp_path_factory.mktemp("kad"), {}
 
-@pytest.fixture(scope="module")
-def official(
-    text_and_decoder: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], KAD]]:
-    """Loads a manifest's weights from a file in the official layout; one model is in memory at a time."""
-    folder, loaded = tmp_path_factory.mktemp("kad"), {}
+        def load(manifest: str) -> KAD:
+            if manifest not in loaded:
+                loaded.clear()
+                tensors = {**official_weights(manifest, ("image_encoder",)), **text_and_decoder}
+                loaded[manifest] = KAD(checkpoint=write(folder, nested(tensors)))
+            return loaded[manifest]
 
-    def load(manifest: str) -> KAD:
-        if manifest not in loaded:
-            loaded.clear()
-            tensors = {**official_weights(manifest, ("image_encoder",)), **text_and_decoder}
-            loaded[manifest] = KAD(checkpoint=write(folder, nested(tensors)))
-        return loaded[manifest]
+        yield load
+        (folder / "best_valid.pt").unlink(missing_ok=True)
 
-    yield load
-    (folder / "best_valid.pt").unlink(missing_ok=True)
+    @pytest.mark.parametrize(("file", "case"), GOLDEN, ids=[case for _, case in GOLDEN])
+    def test_the_official_numbers_come_out(
+        self, official: Callable[[str], KAD], monkeypatch: pytest.MonkeyPatch, file: str, case: str
+    ) -> None:
+        draw = deterministic()
+        cases, arrays = golden(file)
+        model = official(cases[case]["manifest"])
+        expected = {name.removeprefix(f"{case}/"): arrays[name] for name in arrays.files if name.startswith(f"{case}/")}
+        ids, mask = draw.token_ids(**cases[case]["tokens"])
+        images = draw.image(**cases[case]["image"])
 
+        queries = model.encode_tokens(ids, mask)
+        monkeypatch.setattr(model.image_encoder, "forward", cache(model.image_encoder.forward))
+        seen = model.image_encoder(images).flatten(1, 2)
+        attention = model.model(seen, queries, range(4))[1]
+        output = model(images, queries)
 
-@pytest.mark.parametrize(("file", "case"), GOLDEN, ids=[case for _, case in GOLDEN])
-def test_the_official_numbers_come_out(official: Callable[[str], KAD], file: str, case: str) -> None:
-    draw = deterministic()
-    cases, arrays = golden(file)
-    model = official(cases[case]["manifest"])
-    expected = {name.removeprefix(f"{case}/"): arrays[name] for name in arrays.files if name.startswith(f"{case}/")}
-    ids, mask = draw.token_ids(**cases[case]["tokens"])
-    images = draw.image(**cases[case]["image"])
+        vit = case == "vit384"
+        assert largest(queries, expected["text_features"]) < 1e-5
+        assert largest(seen[:, :8], expected["image_tokens_first8"]) < (5e-5 if vit else 1e-5)
+        assert largest(seen[:, -4:], expected["image_tokens_last4"]) < (5e-5 if vit else 1e-5)
+        if not vit:
+            assert largest(seen.mean(dim=1), expected["image_pool"]) < 1e-5
+        assert largest(output.logits, expected["logits"][..., 1] - expected["logits"][..., 0]) < 5e-6
+        assert largest(output.probabilities, expected["probability"]) < 2e-6
+        assert largest(output.saliency, expected["maps"]) < 1e-7
+        for layer, of_layer in attention.items():
+            maps = of_layer.mean(dim=1).unflatten(-1, output.saliency.shape[-2:])
+            assert largest(maps, expected["layer_maps"][layer]) < 1e-7
 
-    queries = model.encode_tokens(ids, mask)
-    seen = model.image_encoder(images).flatten(1, 2)
-    attention = model.model(seen, queries, range(4))[1]
-    output = model(images, queries)
+        overlay = cases[case]["overlay"]
+        heat = output.saliency[overlay["image"], overlay["class"]]
+        heat = torch.nn.functional.interpolate(
+            (heat / heat.max() * 255)[None, None], (overlay["height"], overlay["width"]), mode="bilinear"
+        )
+        assert largest(heat[0, 0], expected["overlay_heat_float"]) < 1e-2
 
-    vit = case == "vit384"
-    assert largest(queries, expected["text_features"]) < 1e-5
-    assert largest(seen[:, :8], expected["image_tokens_first8"]) < (5e-5 if vit else 1e-5)
-    assert largest(seen[:, -4:], expected["image_tokens_last4"]) < (5e-5 if vit else 1e-5)
-    if not vit:
-        assert largest(seen.mean(dim=1), expected["image_pool"]) < 1e-5
-    assert largest(output.logits, expected["logits"][..., 1] - expected["logits"][..., 0]) < 5e-6
-    assert largest(output.probabilities, expected["probability"]) < 2e-6
-    assert largest(output.saliency, expected["maps"]) < 1e-7
-    for layer, of_layer in attention.items():
-        maps = of_layer.mean(dim=1).unflatten(-1, output.saliency.shape[-2:])
-        assert largest(maps, expected["layer_maps"][layer]) < 1e-7
-
-    overlay = cases[case]["overlay"]
-    heat = output.saliency[overlay["image"], overlay["class"]]
-    heat = torch.nn.functional.interpolate(
-        (heat / heat.max() * 255)[None, None], (overlay["height"], overlay["width"]), mode="bilinear"
-    )
-    assert largest(heat[0, 0], expected["overlay_heat_float"]) < 1e-2
+    def test_devide_is_kad_where_it_is_told_to_be(
+        self, official: Callable[[str], KAD], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        draw = deterministic()
+        cases, arrays = golden("golden_variants")
+        case = cases["vit384"]
+        checkpoint = official(case["manifest"]).checkpoint
+        model = DeViDe(checkpoint=str(checkpoint), image_size=384, image_encoder_norm=False)
+        images = draw.image(**case["image"])
+        monkeypatch.setattr(model.image_encoder, "forward", cache(model.image_encoder.forward))
+        seen = model.image_encoder(images).flatten(1, 2)
+        assert largest(seen[:, :8], arrays["vit384/image_tokens_first8"]) < 5e-5
+        assert largest(seen[:, -4:], arrays["vit384/image_tokens_last4"]) < 5e-5
+        queries = model.encode_tokens(*draw.token_ids(**case["tokens"]))
+        output = model(images, queries)
+        logits = arrays["vit384/logits"]
+        assert largest(output.logits, logits[..., 1] - logits[..., 0]) < 5e-6
+        assert largest(output.probabilities, arrays["vit384/probability"]) < 2e-6
+        assert largest(output.saliency, arrays["vit384/layer_maps"].mean(axis=0)) < 1e-7
 
 
 PREPROCESSED = ["grey_square", "grey_shorter_side", "grey_enlarged", "rgba_square", "sixteen_bit"]
@@ -166,13 +190,13 @@ def test_other_findings_are_asked_by_their_name_in_lower_case() -> None:
     ]
 
 
-# A plain rebuild of the official modules, with a BERT of one layer.
+# A plain rebuild of the official modules, with a shallow BERT and ViT.
 
 
 @pytest.fixture(autouse=True)
-def bert_of_one_layer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "official" not in request.fixturenames:
-        monkeypatch.setattr(_kebert, "bert_base", small_bert)
+        shrink(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +270,7 @@ def test_a_vit_takes_images_of_another_size() -> None:
     # Position embeddings that are everywhere the same stay so, whatever the size they are interpolated to.
     plain.vit.positional_embedding.pos_embedding[:, 1:] = 0.25
     tensors = with_timm_names({f"image_encoder.{name}": tensor for name, tensor in plain.state_dict().items()})
-    network = ViTB16(side_of(tensors), final_norm=False).eval()
+    network = ShallowViT(side_of(tensors), final_norm=False).eval()
     fitting = without(tensors, "image_encoder.norm.").items()
     network.load_state_dict({name.removeprefix("image_encoder."): tensor for name, tensor in fitting})
     images = torch.randn(1, 3, 48, 64)
@@ -261,7 +285,7 @@ def test_a_vit_takes_images_of_another_size() -> None:
 @pytest.fixture(scope="module")
 def released(content: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[KAD]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_kebert, "bert_base", small_bert)
+        shrink(patch)
         yield KAD(checkpoint=write(tmp_path_factory.mktemp("released"), content))
 
 
