@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import run
+from forked import environment, run
 from test_resume import read
 
 from xbench.cli import main
@@ -165,9 +166,12 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dic
         pytest.skip("this machine permits no mounts of one's own")
     folder = tmp_path_factory.mktemp("disks")
     lay_out(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("WANDB_DATA_DIR", raising=False)
-        done = run(Path(__file__).parent / "small_disks.py", folder, folder=folder, WANDB_MODE="offline")
+    variables = environment(WANDB_MODE="offline")
+    variables.pop("WANDB_DATA_DIR", None)
+    # Not forked: a process may leave for mounts of its own only while it has no other thread, and some libraries start
+    # theirs again in every fork.
+    command = ["unshare", "-rm", sys.executable, str(Path(__file__).parent / "small_disks.py"), str(folder)]
+    done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return folder / "kept", {line["name"]: line for line in lines}
