@@ -36,7 +36,7 @@ FIGURES = (
         note="Most of it stands under `forward` in the table of stages below: the same network takes longer in a run, "
         "where workers that read images share the cores with it, than alone, by an amount that differs from day to day "
         "on a shared machine. It is three times as fast as in float32, so the same milliseconds weigh three times as "
-        "much. A core to spare would settle it.",
+        "much. A core to spare for the workers should settle it.",
     ),
     Figure(
         "`test` / bare forward, ResNet-50, 2 pairs an image",
