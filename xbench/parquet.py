@@ -1,4 +1,7 @@
-"""Tables on disk, each page with a checksum: a bit that a disk or a copy has turned must not become another number."""
+"""Tables on disk, each page with a checksum: a bit that a disk or a copy has turned must not become another number.
+
+The description at a file's end has none.
+"""
 
 from __future__ import annotations
 
