@@ -18,7 +18,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 
 from xbench.errors import UserError
 from xbench.journal import ABOUT, BatchRecord, Records, difference, read_about
-from xbench.results import atomic_writer
+from xbench.results import atomic_writer, is_folder_name
 
 JOURNAL = "journal"
 
@@ -185,6 +185,13 @@ def _lock(folder: Path) -> bool:
 
 
 def _parent(trainer: Trainer, model: str, dataset: str) -> Path:
+    for part, name in (("model", model), ("dataset", dataset)):
+        # A path would lead out of the root.
+        if not is_folder_name(name):
+            raise UserError(
+                f"The {part} is called {name!r:.60}, and its name becomes part of the run's folder: set `name` in its "
+                "class to printable characters without slashes, and with none of . = + - @ as the first."
+            )
     return Path(trainer.default_root_dir).expanduser() / f"{model}_{dataset}"
 
 

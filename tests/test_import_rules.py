@@ -83,6 +83,7 @@ ALLOWED = {
         "phantom",
         "distributed",
         "processes",
+        "results",
     },
     "contact_sheet": {"data", "errors"},
     "prepare": {"data", "errors", "preprocessing"},

@@ -8,11 +8,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from lightning.pytorch import Trainer
+from toys import Brightness, Squares
 
 import xbench.data.base
 import xbench.data.samples
 import xbench.stopwatch
-from xbench.results import atomic_writer, macro_mean
+from xbench.callbacks.evaluation import Evaluation
+from xbench.callbacks.results_writer import ResultsWriter
+from xbench.errors import UserError
+from xbench.results import atomic_writer, findings_problem, macro_mean, read_results
 from xbench.rows import ImageRows
 
 
@@ -103,3 +108,51 @@ class StandingClock:
             return function(*arguments, **named)
 
         self._patch.setattr(pkgutil.resolve_name(owner), name, slow)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", ".", "a\\b", "a\nb", "=a", ""])
+def test_a_model_whose_name_is_no_part_of_a_folder_is_refused(tmp_path, name):
+    model = Brightness()
+    model.name = name
+    trainer = Trainer(
+        **{"logger": False, "accelerator": "cpu", "default_root_dir": tmp_path / "runs"},
+        **{"enable_progress_bar": False, "enable_model_summary": False, "use_distributed_sampler": False},
+        callbacks=[Evaluation(), ResultsWriter()],
+    )
+    with pytest.raises(UserError, match="The model is called"):
+        trainer.test(model, datamodule=Squares(images=2, num_workers=0, cache=False), verbose=False)
+    assert not [*tmp_path.rglob("*")]
+
+
+@pytest.mark.parametrize(
+    ("findings", "fine"),
+    [
+        (("Nodule", "Nodule/Mass", "macroscopic"), True),
+        ((), False),
+        (("Nodule", "Nodule"), False),
+        (("macro",), False),
+        (("No\ndule",), False),
+        (("x" * 201,), False),
+        (("@Nodule",), False),
+        ((3,), False),
+    ],
+)
+def test_names_of_findings(findings, fine):
+    assert (findings_problem(findings) is None) == fine
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("model", "../demo"), ("dataset", "a/b"), ("split", "a\nb"), ("findings", ["Square", "macro"])]
+)
+def test_what_no_run_is_called_is_not_read(command, toy_config, tmp_path, key, value):
+    run = command("test", "--config", toy_config, "--data.limit", "1")
+    read_results(run.folder / "results.json")
+    results = run.results | {key: value}
+    if key == "findings":
+        rename = {"Square": "Square", "Hole": "macro"}
+        for part in (results["grounding"], results["classification"]):
+            part["per_class"] = {new: part["per_class"][old] for old, new in rename.items()}
+        results["counts"]["per_finding"] = {new: results["counts"]["per_finding"][old] for old, new in rename.items()}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    with pytest.raises(ValueError, match="damaged or was not written by a run"):
+        read_results(tmp_path / "results.json")

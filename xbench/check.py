@@ -109,7 +109,7 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
     report = DatasetReport()
     data.notes = []
     try:
-        records = [*data.read_records(annotated=True)][: data.limit]
+        records = data.checked_records(annotated=True)
     except UserError as error:
         report.problems.append(str(error))
         return report

@@ -26,6 +26,8 @@ __all__ = [
     "Macro",
     "Results",
     "atomic_writer",
+    "findings_problem",
+    "is_folder_name",
     "is_name",
     "macro_mean",
     "read_results",
@@ -34,6 +36,9 @@ __all__ = [
 ]
 
 SCHEMA = 1
+
+MACRO = "macro"
+"""Of the row of means in `per_class.csv`, and so of no finding."""
 
 _MAX_BYTES = 2**27
 """Of a `results.json` that is read; that of 36 findings and 1,001 thresholds has 3 MB."""
@@ -249,17 +254,36 @@ def is_name(name: object) -> bool:
     return isinstance(name, str) and name.isprintable() and 0 < len(name) <= 200 and name[0] not in "=+-@"
 
 
+def is_folder_name(name: object) -> bool:
+    """Tell whether a model or a dataset may have this name: it becomes part of a folder's and never leads elsewhere."""
+    return is_name(name) and isinstance(name, str) and name[0] != "." and not {*name} & {*"/\\"}
+
+
+def findings_problem(findings: Sequence[object]) -> str | None:
+    """Return why these cannot be the findings of a run; None if they can."""
+    if not findings:
+        return "there is none"
+    for number, finding in enumerate(findings):
+        if not is_name(finding):
+            return f"{finding!r:.60} is no name: give 1 to 200 printable characters, and none of = + - @ as the first"
+        if finding == MACRO:
+            return f"{finding!r} is what tables call the mean over the findings"
+        if finding in findings[:number]:
+            return f"{finding!r:.60} is there twice"
+    return None
+
+
 def _no_number(constant: str) -> None:
     raise ValueError(f"it holds {constant}, which is no number")
 
 
 def _problem(results: Results) -> str | None:
     """Return what a run would not write; None if there is nothing. Results may come from a stranger."""
-    for name in (results.model, results.dataset, results.split, *results.findings):
-        if not is_name(name):
-            return f"{name!r:.60} is no name of a model, a dataset, a split or a finding"
-    if len({*results.findings}) < max(1, len(results.findings)):
-        return "it has no findings, or one twice"
+    for name, fits in ((results.model, is_folder_name), (results.dataset, is_folder_name), (results.split, is_name)):
+        if not fits(name):
+            return f"{name!r:.60} is no name of a model, a dataset or a split"
+    if problem := findings_problem(results.findings):
+        return f"among its findings, {problem}"
     if not _is("list[float]", results.thresholds) or not results.thresholds:
         return "its thresholds are no list of numbers"
     for scores in (results.counts, results.grounding, results.classification):
@@ -327,7 +351,7 @@ def write_per_class(path: Path, results: Results) -> None:
             + [getattr(recognition, name) for name in classification]
         )
     macro: Mapping[str, float | None] = {**results.grounding_macro, **results.classification_macro}
-    writer.writerow(["macro"] + [macro.get(name) for name in (*grounding, *classification)])
+    writer.writerow([MACRO] + [macro.get(name) for name in (*grounding, *classification)])
     with atomic_writer(path) as file:
         file.write(text.getvalue().encode())
 

@@ -8,6 +8,8 @@ import torch
 from lightning.fabric.utilities import move_data_to_device
 from toys import Brightness, Squares
 
+from xbench.data.base import Record
+from xbench.errors import UserError
 from xbench.types import Batch, Failure, Note
 
 
@@ -138,3 +140,57 @@ def test_batches_without_a_trainer():
     data = Squares(num_workers=0, batch_size=8, grid="native", widths=[64, 50])
     data.setup("test")
     assert next(iter(data.test_dataloader())).images.shape == (8, 3, 224, 224)
+
+
+def squares_with(**changes):
+    """A data module outside the package that is wrong in one way."""
+    records = changes.pop("records", None)
+    if records is not None:
+        changes["read_records"] = lambda self, annotated: records
+    return type("Odd", (Squares,), {"name": "odd", **changes})(num_workers=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"findings": ("Square", "Hole", "Square")}, "'Square' is there twice"),
+        ({"findings": ("Square", "macro")}, "'macro' is what tables call the mean"),
+        ({"findings": ("Square", "Ho\nle")}, r"'Ho\\nle' is no name"),
+        ({"findings": ("Square", 2)}, "2 is no name"),
+        ({"findings": ("Square", "=1+1")}, "'=1\\+1' is no name"),
+        ({"findings": ()}, "there is none"),
+        ({"findings": "Nodule"}, "'Nodule' is a text"),
+        ({"name": "../outside"}, "'../outside'"),
+        ({"name": "/tmp/outside"}, "'/tmp/outside'"),
+        ({"name": "a\\b"}, "a dataset is called"),
+        ({"name": ".."}, "'..'"),
+        ({"splits": ("te\nst",)}, r"'te\\nst'"),
+        ({"records": [Record("a", {}), Record("b", {}), Record("a", {})]}, "two records have the image_id 'a'"),
+        ({"records": [Record(7, {})]}, "an image is called 7"),
+        ({"records": [Record("a\nb", {})]}, r"'a\\nb'"),
+        ({"records": [Record("\udcff.png", {})]}, "no name of an image"),
+        ({"records": [Record("a", {}, patient_id=7)]}, "the patient_id of a, 7"),
+        *(
+            ({"records": [Record("a", {"Hole": 0}), Record("b", {"Hole": label})]}, "image b has the label .* for Hole")
+            for label in (2, -2, 0.5, float("nan"), "1", None)
+        ),
+    ],
+)
+def test_what_no_result_can_be_of_is_refused(changes, said):
+    with pytest.raises(UserError, match=f"(?i){said}") as refused:
+        squares_with(**changes).setup("test")
+    assert "\n" not in str(refused.value)
+
+
+def test_labels_of_any_number_type_are_taken():
+    records = [Record("a", {"Square": np.int64(1), "Hole": True}), Record("b", {"Square": -1, "Hole": 0.0})]
+    data = squares_with(records=records)
+    data.setup("test")
+    assert data.records == records
+
+
+def test_what_the_limit_leaves_out_may_be_wrong():
+    data = squares_with(records=[Record("a", {}), Record("a", {"Hole": 5})])
+    data.limit = 1
+    data.setup("test")
+    assert len(data.records) == 1

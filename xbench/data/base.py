@@ -28,6 +28,7 @@ from xbench.distributed import shared_counter
 from xbench.errors import UserError
 from xbench.preprocessing import Preprocessing, stretch
 from xbench.processes import end_with_parent
+from xbench.results import findings_problem, is_folder_name, is_name
 from xbench.types import Batch, Failure, Note, Sample
 
 __all__ = ["ChestXrayDataModule", "Radiograph", "Record"]
@@ -194,17 +195,63 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         """Return a sentence that says where images are expected, for the message that they are missing."""
         return ""
 
+    def checked_records(self, annotated: bool) -> Sequence[Record]:
+        """Read the records up to the limit, and check that results can be told apart by their names.
+
+        Args:
+            annotated: As for `read_records`.
+
+        Raises:
+            UserError: Files are missing or malformed; a name is none, or there twice; or a label is none.
+        """
+        if not is_folder_name(self.name) or not is_name(self.split):
+            raise UserError(
+                f"A dataset is called {self.name!r:.60}, its split {self.split!r:.60}: set `name` and `splits` in its "
+                "class to printable characters, with none of = + - @ as the first; results and their folders have "
+                "these names, so `name` has no slash and no dot at its beginning either."
+            )
+        # Of a text, which ("Nodule") is, each letter would be one.
+        problem = f"{self.findings!r:.60} is a text, and no tuple" if isinstance(self.findings, str) else None
+        if problem := problem or findings_problem(self.findings):
+            raise UserError(f"{self.name}: among its `findings`, {problem}. Set `findings` in its class accordingly.")
+        records = self.read_records(annotated)[: self.limit]
+        seen: set[str] = set()
+        for record in records:
+            name = record.image_id
+            if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 255:
+                raise UserError(
+                    f"{self.name}: an image is called {name!r:.60}, which is no name of an image: give `image_id` a "
+                    "text of 1 to 255 printable characters."
+                )
+            if name in seen:
+                raise UserError(
+                    f"{self.name}: two records have the image_id {name!r:.60}, and rows of results are told apart by "
+                    "it: give one record to each image, with all its annotations, and its folder to the name of an "
+                    "image whose name occurs in several."
+                )
+            seen.add(name)
+            if not isinstance(record.patient_id, str | None):
+                raise UserError(f"{self.name}: the patient_id of {name}, {record.patient_id!r:.60}, is no text.")
+            # Labels of another kind are worked out when they are asked for, as those of phantoms, which are drawn then.
+            for finding, label in record.labels.items() if isinstance(record.labels, dict) else ():
+                if label not in (1, 0, -1):
+                    raise UserError(
+                        f"{self.name}: image {name} has the label {label!r:.60} for {finding}. Give 1 where the "
+                        "finding is present, 0 where it is absent, and -1 or no key where that is unknown."
+                    )
+        return records
+
     def setup(self, stage: str) -> None:
         """Read the records.
 
         Raises:
-            UserError: No image is left to score, or images are missing and `on_error` is `stop`.
+            UserError: As `checked_records`; or no image is left to score, or images are missing and `on_error` is
+                `stop`.
         """
         self.notes = []
         self.finished = frozenset()
         self.stall_guard = StallGuard(self.name)
-        records = self.read_records(annotated=stage != "predict")
-        self.records = records[: self.limit]
+        self.records = self.checked_records(annotated=stage != "predict")
         if not self.records:
             raise UserError(f"{self.name}: the split {self.split!r} holds no image, so there is nothing to score.")
         missing = [record.image_id for record in self.records if record.missing]
