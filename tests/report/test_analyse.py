@@ -15,6 +15,7 @@ from xbench.report.statistics.analyse import analyse
 from xbench.report.statistics.lesions import area_groups, quadrants
 from xbench.report.statistics.paired import TESTED
 from xbench.report.statistics.sample import Sample
+from xbench.report.tables.comparisons import comparisons
 from xbench.report.tables.export import write_analysis
 
 
@@ -355,7 +356,7 @@ def test_studies_test_the_extremes(study):
 def test_studies_correct_for_the_choice_of_extremes_and_for_their_rows(study_runs, monkeypatch):
     kad = [run for run in study_runs.runs if run.model == "kad"]
     found = [0.001, 0.3, 0.01, 0.02]
-    monkeypatch.setattr("xbench.report.statistics.studies.sign_flip_tests", lambda parts, *_: found[: len(parts)])
+    monkeypatch.setattr("xbench.report.statistics.studies.exchange_tests", lambda tests, *_: found[: len(tests)])
     rows = analyse(Collection(tuple(kad), ()), resamples=100).studies
     p_values = {
         study: [row.p_adjusted for row in rows if (row.study, row.number) == (study, "pointing_game")]
@@ -408,6 +409,17 @@ def test_notes_say_what_makes_runs_hard_to_compare(collection):
     ):
         assert words in notes, notes
     assert {comparison.images for comparison in found.comparisons} == {50}
+
+
+def test_runs_of_one_image_are_reported(collection):
+    runs = [fewer(run, 1) for run in collection.runs if run.dataset == "chestxray14" and run.label in ("KAD", "CLIP")]
+    found = analyse(Collection(tuple(runs), ()), resamples=100)
+    assert found.datasets[0].comparisons
+    assert all(
+        entry.p is None and "one of the patients only" in entry.untested for entry in found.datasets[0].comparisons
+    )
+    table = comparisons(found, found.datasets[0])
+    assert any("were not tested by Pointing game: they share one of the patients only" in note for note in table.notes)
 
 
 def test_a_run_without_any_region_still_has_recognition(collection, tmp_path):

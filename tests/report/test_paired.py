@@ -5,14 +5,15 @@ from itertools import product
 
 import numpy as np
 import pytest
-from samples import random_sample
+from samples import plain_cross_fitted, random_sample
 from scipy.stats import norm, permutation_test, rankdata, ttest_1samp, wilcoxon
 from synthetic import recognised
 
 from xbench.report.analysis import Comparison, Estimate
 from xbench.report.statistics.comparing import common_measures, compare, tied_with_best
+from xbench.report.statistics.cross_fitting import pair_folds
 from xbench.report.statistics.measures import macro, measure
-from xbench.report.statistics.paired import TESTED, contributions, holm, macro_contributions, sign_flip_tests
+from xbench.report.statistics.paired import TESTED, PairedTest, contributions, exchange_tests, holm, paired_test
 from xbench.report.statistics.resampling import draw
 from xbench.report.statistics.sample import common_samples
 
@@ -39,15 +40,53 @@ def two(seed=0, images=40):
     return measured(sample), measured(scored_by_another(sample, seed + 100))
 
 
-@pytest.mark.parametrize("number", TESTED)
+def of_parts(*parts):
+    """Tests of sums of contributions."""
+    return [PairedTest(part != 0, lambda signs, part=part: signs @ part) for part in parts]
+
+
+@pytest.mark.parametrize("number", ["pointing_game", "dice_fixed", "auroc"])
 def test_contributions_sum_to_the_difference(number):
     first, second = two()
     found = contributions(first, second, number)
     assert found.shape == (20, 3)
     assert found.sum(axis=0) == pytest.approx(first.point[number][0] - second.point[number][0], abs=1e-12)
-    difference = macro(first.point, number) - macro(second.point, number)
-    assert macro_contributions(first, second, number).sum() == pytest.approx(difference[0], abs=1e-12)
     assert contributions(second, first, number) == pytest.approx(-found)
+
+
+@pytest.mark.parametrize("number", TESTED)
+def test_without_an_exchange_the_difference_is_the_one_found_and_after_all_it_is_turned(number):
+    first, second = two()
+    signs = np.ones((2, 20))
+    signs[1] = -1
+    expected = (macro(first.point, number) - macro(second.point, number))[0]
+    assert paired_test(first, second, number).difference(signs) == pytest.approx([expected, -expected], abs=1e-12)
+    for column, finding in enumerate(first.sample.findings):
+        expected = (first.point[number] - second.point[number])[0, column]
+        found = paired_test(first, second, number, finding).difference(signs)
+        assert found == pytest.approx([expected, -expected], abs=1e-12)
+    assert paired_test(first, second, number, "another") is None
+
+
+@pytest.mark.parametrize("name", ["dice", "iou"])
+def test_thresholds_are_chosen_anew_after_every_exchange(name):
+    """Exchange the curves of whole patients in random ways and cross-fit both runs by plain loops."""
+    first, second = two(seed=5, images=30)
+    sample, folds = first.sample, pair_folds(first.sample, 5)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (12, len(sample.clusters)))
+    found = paired_test(first, second, f"{name}_cross_fitted").difference(signs)
+    a, b = (getattr(measures.sample, name) for measures in (first, second))
+    moved = 0
+    for place, row in enumerate(signs):
+        stays = (row[sample.pair_cluster] > 0)[:, None]
+        curves = np.where(stays, a, b), np.where(stays, b, a)
+        pairs = [np.flatnonzero(sample.pair_column == column) for column in range(3)]
+        means = [[plain_cross_fitted(curve, folds, mine) for mine in pairs] for curve in curves]
+        assert found[place] == pytest.approx(np.mean(means[0]) - np.mean(means[1]), abs=1e-11)
+        fixed = (getattr(first.fitted, f"{name}_of_pairs") - getattr(second.fitted, f"{name}_of_pairs"))[0]
+        kept = np.mean([(row[sample.pair_cluster[mine]] * fixed[mine]).mean() for mine in pairs])
+        moved += abs(found[place] - kept) > 1e-9
+    assert moved  # the thresholds of the runs as they are would not do
 
 
 def test_auroc_after_every_exchange_is_the_sum_with_signs():
@@ -76,15 +115,15 @@ def test_few_clusters_are_enumerated():
     values = np.random.default_rng(1).normal(0.4, 1, 9)
     sums = [np.dot(signs, values) for signs in product([1, -1], repeat=9)]
     share = np.mean([total >= values.sum() - 1e-12 for total in sums])
-    assert sign_flip_tests([values], 1, 0, "x") == pytest.approx([min(1, 2 * share)])
+    assert exchange_tests(of_parts(values), 1, 0, "x") == pytest.approx([min(1, 2 * share)])
     scipy = permutation_test((values,), np.sum, permutation_type="samples", vectorized=True, n_resamples=np.inf)
-    assert sign_flip_tests([values], 1, 0, "x") == pytest.approx([scipy.pvalue])
+    assert exchange_tests(of_parts(values), 1, 0, "x") == pytest.approx([scipy.pvalue])
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.3, 0.5])
 def test_p_values_are_those_of_known_tests(shift):
     values = np.random.default_rng(7).normal(shift, 1, 70)
-    found = sign_flip_tests([values / 70], 1, 0, "x")[0]
+    found = exchange_tests(of_parts(values / 70), 1, 0, "x")[0]
     # For normal differences the t test is right; three standard errors of a p-value from 9,999 exchanges.
     expected = ttest_1samp(values, 0).pvalue
     assert found == pytest.approx(expected, abs=3 * 2 * np.sqrt(expected / 2 / 9_999) + 1e-4)
@@ -94,21 +133,45 @@ def test_p_values_are_those_of_known_tests(shift):
 def test_tests_side_by_side_are_the_tests_alone(monkeypatch):
     random = np.random.default_rng(2)
     parts = [random.normal(0.2, 1, length) for length in (30, 40, 30, 30)]
-    together = sign_flip_tests(parts, 1, 0, "x")
-    assert together == [sign_flip_tests([part], 1, 0, "x")[0] for part in parts]
-    monkeypatch.setattr("xbench.report.statistics.paired._ELEMENTS_OF_A_NULL_DISTRIBUTION", 9_999)
-    assert together == sign_flip_tests(parts, 1, 0, "x")
-    assert together != sign_flip_tests(parts, 1, 1, "x")
+    tests = of_parts(*parts)
+    together = exchange_tests(tests, 1, 0, "x")
+    assert together == [exchange_tests([test], 1, 0, "x")[0] for test in tests]
+    assert together != exchange_tests(tests, 1, 1, "x")
+    monkeypatch.setattr("xbench.report.statistics.paired._SIGNS_AT_A_TIME", 4_000)
+    assert together == exchange_tests(tests, 1, 0, "x")
 
 
-def test_no_difference_has_p_one():
-    assert sign_flip_tests([np.zeros(8), np.zeros(5)], 1, 0, "x") == [1.0, 1.0]
-    assert sign_flip_tests([], 1, 0, "x") == []
+def test_no_difference_and_one_in_a_single_cluster_have_p_one():
+    one = np.zeros(60)
+    one[7] = 0.3
+    assert exchange_tests(of_parts(np.zeros(8), np.zeros(5), one), 1, 0, "x") == [1.0, 1.0, 1.0]
+    assert exchange_tests([], 1, 0, "x") == []
+
+
+def test_runs_that_differ_in_one_patient_are_compared():
+    sample = random_sample(0)
+    mine = sample.pair_cluster == sample.pair_cluster[0]
+    hit, dice = np.where(mine, 1 - sample.hit, sample.hit), np.where(mine[:, None], 1 - sample.dice, sample.dice)
+    measures = {"A": measured(sample), "B": measured(replace(sample, hit=hit, dice=dice, iou=dice / (2 - dice)))}
+    found = compare("AB", lambda one, other: (measures[one], measures[other]), 0, "x", lambda _: None)
+    assert {entry.number: entry.p for entry in found}.keys() == {*TESTED}
+    assert all(entry.p == 1 and not entry.untested for entry in found if not entry.number.endswith("_cross_fitted"))
+
+
+def test_runs_that_share_one_patient_have_no_p_and_a_word_why():
+    sample = random_sample(1, images=2, per_patient=2, findings=6)
+    measures = {"A": measured(sample), "B": measured(replace(sample, hit=1 - sample.hit, dice=1 - sample.dice))}
+    found = compare("AB", lambda one, other: (measures[one], measures[other]), 0, "x", lambda _: None)
+    assert {"pointing_game", "dice_fixed"} <= {entry.number for entry in found}
+    for entry in found:
+        assert entry.p is entry.p_adjusted is None and "one of the patients only" in entry.untested
+    macros = {label: {number: Estimate(0.5) for number in TESTED} for label in "AB"}
+    assert tied_with_best(macros, found)["pointing_game"] == {"A", "B"}
 
 
 def test_many_comparisons_get_enough_exchanges_to_matter():
     part = np.full(40, 0.01)
-    p = sign_flip_tests([part], 400, 0, "x")[0]
+    p = exchange_tests(of_parts(part), 400, 0, "x")[0]
     assert 400 * p <= 0.021
 
 
@@ -135,7 +198,7 @@ def test_auroc_test_agrees_with_delong(gain):
     common = random.normal(size=200)
     scores = [1 / (1 + np.exp(-(common + random.normal(size=200) + g * present))) for g in (1 + gain, 1.0)]
     first, second = (measured(recognition_sample(present, score)) for score in scores)
-    p = sign_flip_tests([macro_contributions(first, second, "auroc")], 1, 0, "x")[0]
+    p = exchange_tests([paired_test(first, second, "auroc")], 1, 0, "x")[0]
     assert p == pytest.approx(delong(present, *scores), rel=0.5, abs=2e-3)
 
 
@@ -150,7 +213,7 @@ def test_auroc_test_rejects_equal_models_one_time_in_twenty(monkeypatch):
         # One scale is a power of the other: ranks alone must count.
         scores = [1 / (1 + np.exp(-(common + random.normal(size=60)))) ** power for power in (1, 5)]
         first, second = (replace_probabilities(present, score) for score in scores)
-        rejected += sign_flip_tests([macro_contributions(first, second, "auroc")], 1, trial, "x")[0] <= 0.05
+        rejected += exchange_tests([paired_test(first, second, "auroc")], 1, trial, "x")[0] <= 0.05
     assert rejected / 150 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 150)
     assert rejected
 

@@ -207,8 +207,9 @@ class Comparison:
         second: Label of the other.
         images: Images that both scored.
         difference: First less second, with its interval.
-        p: Two-sided p-value of the paired test.
+        p: Two-sided p-value of the paired test; None if it cannot be tested.
         p_adjusted: The same, corrected for all comparisons of this number on this dataset.
+        untested: Why it cannot be tested; empty if it was.
     """
 
     number: str
@@ -216,8 +217,9 @@ class Comparison:
     second: str
     images: int
     difference: Estimate
-    p: float
-    p_adjusted: float
+    p: float | None
+    p_adjusted: float | None
+    untested: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from xbench.report.analysis import Comparison, Estimate
 from xbench.report.statistics.measures import Measures, measure
-from xbench.report.statistics.paired import TESTED, holm, macro_contributions, sign_flip_tests
+from xbench.report.statistics.paired import TESTED, PairedTest, exchange_tests, holm, paired_test
 from xbench.report.statistics.resampling import draw, estimate
 from xbench.report.statistics.sample import common_samples
 
@@ -38,7 +38,7 @@ def compare(
         begin: Told which two runs come next.
     """
     found: list[Comparison] = []
-    parts: list[NDArray[np.float64]] = []
+    tests: dict[int, PairedTest] = {}
     for first, second in combinations(labels, 2):
         begin(f"{first} against {second}")
         both = on_common(first, second)
@@ -46,18 +46,25 @@ def compare(
             continue
         one, other = both
         for number in TESTED:
-            part = macro_contributions(one, other, number)
-            if part is not None:
-                difference = _macro_difference(one, other, number)
-                found.append(Comparison(number, first, second, len(one.sample.image_ids), difference, 1.0, 1.0))
-                parts.append(part)
-    p_values = sign_flip_tests(parts, comb(len(labels), 2), seed, ground)
+            test = paired_test(one, other, number)
+            if test is None:
+                continue
+            difference, images = _macro_difference(one, other, number), len(one.sample.image_ids)
+            untested = ""
+            if len(one.sample.clusters) > 1:
+                tests[len(found)] = test
+            else:
+                untested = f"they share one of the {one.sample.resampled} only, and a paired test needs two at least"
+            found.append(Comparison(number, first, second, images, difference, None, None, untested))
+    p_values = dict(zip(tests, exchange_tests([*tests.values()], comb(len(labels), 2), seed, ground), strict=True))
     comparisons: list[Comparison] = []
     for number in TESTED:
         places = [place for place, comparison in enumerate(found) if comparison.number == number]
-        adjusted = holm([p_values[place] for place in places])
-        for place, p_adjusted in zip(places, adjusted, strict=True):
-            comparisons.append(replace(found[place], p=p_values[place], p_adjusted=p_adjusted))
+        tested = [place for place in places if place in p_values]
+        adjusted = dict(zip(tested, holm([p_values[place] for place in tested]), strict=True))
+        comparisons += [
+            replace(found[place], p=p_values.get(place), p_adjusted=adjusted.get(place)) for place in places
+        ]
     return tuple(comparisons)
 
 
@@ -95,7 +102,7 @@ def tied_with_best(
             for comparison in comparisons
             if comparison.number == number and best in (comparison.first, comparison.second)
             for label in (comparison.first, comparison.second)
-            if comparison.p_adjusted > SIGNIFICANT
+            if comparison.p_adjusted is None or comparison.p_adjusted > SIGNIFICANT
         }
         tied[number] = frozenset({best} | others)
     return tied

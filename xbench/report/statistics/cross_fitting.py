@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xbench.report.statistics.sample import Sample
 
-__all__ = ["GROUNDING", "Grounding", "grounding", "pair_folds"]
+__all__ = ["GROUNDING", "Grounding", "exact_scale", "grounding", "pair_folds"]
 
 GROUNDING = (
     *("pointing_game", "dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted"),
@@ -113,18 +113,25 @@ def grounding(sample: Sample, folds: NDArray[np.int64], weights: NDArray[np.floa
     return Grounding(numbers, curve, of_pairs["dice"], of_pairs["iou"], chosen["dice"], chosen["iou"])
 
 
+def exact_scale(count: float) -> float:
+    """Return the power of two whose multiples scores are rounded to: 2**40 as in the run itself unless there are many.
+
+    Twice the sum of so many scores from 0 to 1 is then a whole number of float64, whatever the order of summation.
+    """
+    return 2.0 ** min(40, 52 - ceil(log2(max(1.0, count))))
+
+
 def _sums(
     sample: Sample, mine: NDArray[np.int64], folds: NDArray[np.int64], weights: NDArray[np.float64]
 ) -> tuple[dict[int, NDArray[np.float64]], dict[int, NDArray[np.float64]], float]:
     """Weighted sums of hits and both curves in each fold, (B, 1 + 2 T), the weights' sums, (B,), and the unit of sums.
 
-    Scores are rounded to multiples of a power of two, 2**-40 as in the run itself unless there are very many, so that
-    every sum is exact: neither the order of images nor the library that multiplies decides between tied thresholds.
+    Scores are rounded so that every sum is exact: neither the order of images nor the library that multiplies decides
+    between tied thresholds.
     """
     drawn = weights[sample.pair_cluster[mine]]
     counts = {int(fold): drawn[folds == fold].sum(axis=0) for fold in np.unique(folds)}
-    most = max(1.0, float(np.sum([*counts.values()], axis=0).max()))
-    scale = 2.0 ** min(40, 52 - ceil(log2(most)))
+    scale = exact_scale(float(np.sum([*counts.values()], axis=0).max()))
     scores = np.rint(np.column_stack([sample.hit[mine], sample.dice[mine], sample.iou[mine]]) * scale)
     sums = {fold: drawn[folds == fold].T @ scores[folds == fold] for fold in counts}
     return sums, counts, 1 / scale

@@ -37,6 +37,7 @@ class Measures:
         sample: The sample.
         point: By key of `NUMBERS`, of each finding, (1, C); NaN where a number does not exist.
         resampled: Likewise, (B, C).
+        folds: Fold of each scored pair, (P,), from `pair_folds`.
         fitted: Grounding of the sample itself, with the thresholds chosen and the scores of pairs.
         dice_curve: Macro Dice at each threshold, (B, T).
         groups: Of each group by number, value and interval.
@@ -45,6 +46,7 @@ class Measures:
     sample: Sample
     point: dict[str, NDArray[np.float64]]
     resampled: dict[str, NDArray[np.float64]]
+    folds: NDArray[np.int64]
     fitted: Grounding
     dice_curve: NDArray[np.float64]
     groups: tuple[dict[str, Estimate], ...] = field(default=())
@@ -125,6 +127,7 @@ def measure(sample: Sample, draws: NDArray[np.int16], folds: int, groups: tuple[
         sample=sample,
         point=point,
         resampled={key: np.concatenate([part[key] for part in parts]) for key in point},
+        folds=pair_fold,
         fitted=fitted,
         dice_curve=np.concatenate(curves),
         groups=tuple(estimates),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import permutation_test, rankdata
+from scipy.stats import rankdata
 
+from xbench.report.statistics.cross_fitting import exact_scale
 from xbench.report.statistics.measures import Measures
 from xbench.report.statistics.resampling import generator
 from xbench.report.statistics.sample import Sample
 
-__all__ = ["TESTED", "contributions", "holm", "macro_contributions", "sign_flip_tests"]
+__all__ = ["TESTED", "PairedTest", "contributions", "exchange_tests", "holm", "paired_test"]
 
 TESTED = ("pointing_game", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "auroc")
 """Numbers that runs are compared by. Best-on-test numbers are not among them: each would be tested at the threshold
@@ -21,18 +23,60 @@ that flatters it."""
 _EXCHANGES = 9_999
 _SMALLEST_P = 0.02
 """Where the smallest corrected p-value must be able to lie."""
-_SIGNS_AT_A_TIME = 4_000_000
-_ELEMENTS_OF_A_NULL_DISTRIBUTION = 30_000_000
+_SIGNS_AT_A_TIME = 2_000_000
+_ROUNDING = 1e-12
+"""Differences this close are one difference: far above the rounding of their sums, far below one image's share."""
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """The difference of a number between two runs, as a function of the clusters where the two are exchanged.
+
+    Attributes:
+        matters: Whether an exchange in this cluster can change the difference, (K,).
+        difference: From signs, (E, K), -1 where a cluster is exchanged and 1 where it is not, to differences, (E,).
+    """
+
+    matters: NDArray[np.bool_]
+    difference: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+def paired_test(first: Measures, second: Measures, number: str, finding: str | None = None) -> PairedTest | None:
+    """Return the test of a finding, or of the mean over findings; None where either run lacks the number.
+
+    Cross-fitted thresholds depend on the images of other folds, so they move with the exchange: they are chosen anew
+    after each. The other numbers are sums of what each cluster contributes, and only the signs of these change.
+
+    Args:
+        first: Of one run, on a sample from `common_samples`.
+        second: Of the other.
+        number: One of `TESTED`.
+        finding: One of the sample's; None for the mean over those that have the number in both runs.
+    """
+    exists = ~np.isnan(first.point[number][0] - second.point[number][0])
+    if finding is not None:
+        exists &= np.array([name == finding for name in first.sample.findings], dtype=bool)
+    columns = np.flatnonzero(exists)
+    if not len(columns):
+        return None
+    if number.endswith("_cross_fitted"):
+        refits = [_refit(first, second, number.partition("_")[0], int(column)) for column in columns]
+        return PairedTest(
+            np.any([refit.matters for refit in refits], axis=0),
+            lambda signs: np.mean([refit.difference(signs) for refit in refits], axis=0),
+        )
+    part = contributions(first, second, number)[:, columns].mean(axis=1)
+    return PairedTest(part != 0, lambda signs: signs @ part)
 
 
 def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.float64]:
     """Return what each cluster adds to the difference of a number, first less second, per finding, (K, C).
 
     A column sums to the difference of that finding; it is NaN where the number does not exist. Exchanging the two runs
-    within a cluster changes the sign of its row, so that a test by exchange (sign flip) needs the rows only.
+    within a cluster changes the sign of its row.
 
-    - Means over pairs (pointing game, Dice, IoU): the differences of the cluster's pairs over the number of pairs.
-      Cross-fitted thresholds are those chosen on all of the other folds' images and stay while runs are exchanged.
+    - Means over pairs (pointing game, Dice at a fixed threshold): the differences of the cluster's pairs over the
+      number of pairs.
     - AUROC: the scales of two models differ, so scores are first replaced by their midranks within each model, then
       exchanged (Bandos, Rockette and Gur 2005, Statistics in Medicine 24, 2873, after Venkatraman and Begg 1996). The
       AUROC difference after any exchange, computed anew, is again a sum with one sign per cluster: for a positive,
@@ -42,51 +86,49 @@ def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.
     Args:
         first: Of one run, on a sample from `common_samples`.
         second: Of the other.
-        number: One of `TESTED`.
+        number: `pointing_game`, `dice_fixed` or `auroc`.
     """
     sample = first.sample
     if number == "auroc":
         columns = [_auroc_contributions(sample, second.sample, column) for column in range(len(sample.findings))]
         return np.stack(columns, axis=1)
-    difference = _pair_scores(first, number) - _pair_scores(second, number)
+    difference = _pair_scores(first.sample, number) - _pair_scores(second.sample, number)
     shape = len(sample.clusters), len(sample.findings)
     place = np.ravel_multi_index((sample.pair_cluster, sample.pair_column), shape)
-    total = np.bincount(place, np.nan_to_num(difference), minlength=shape[0] * shape[1]).reshape(shape)
-    counts = np.bincount(sample.pair_column[~np.isnan(difference)], minlength=shape[1])
+    total = np.bincount(place, difference, minlength=shape[0] * shape[1]).reshape(shape)
+    counts = np.bincount(sample.pair_column, minlength=shape[1])
     with np.errstate(invalid="ignore"):
         return np.where(counts > 0, total / counts, np.nan)
 
 
-def macro_contributions(first: Measures, second: Measures, number: str) -> NDArray[np.float64] | None:
-    """Return what each cluster adds to the difference of the means over findings, (K,); None where there is none."""
-    columns = contributions(first, second, number)
-    exists = ~np.isnan(columns).any(axis=0)
-    return columns[:, exists].mean(axis=1) if exists.any() else None
+def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, ground: str) -> list[float]:
+    """Return the two-sided p-values of paired tests, by exchanging two runs in randomly chosen clusters.
 
-
-def sign_flip_tests(parts: Sequence[NDArray[np.float64]], comparisons: int, seed: int, ground: str) -> list[float]:
-    """Return two-sided p-values of sums of contributions, by exchanging two runs in randomly chosen clusters.
-
-    `scipy.stats.permutation_test` draws the exchanges; all of them where there are few. Tests on equally many clusters
-    share them. Clusters that add nothing are left out: exchanging there changes nothing.
+    If the runs were interchangeable, every exchange would be as likely as none. p is the share of exchanges whose
+    difference is as far from zero as the one found: of all of them where they are few, else of random ones and the one
+    found (Phipson and Smyth 2010, Statistical Applications in Genetics and Molecular Biology 9, 39). Tests on equally
+    many clusters share the random ones.
 
     Args:
-        parts: Of each test what every cluster adds to the difference, (K,).
+        tests: From `paired_test`.
         comparisons: By how many tests a p-value may be multiplied afterwards; more of them need more exchanges for a
             small p-value to stay one.
         seed: Any whole number that is not negative.
         ground: What the tests are about, as words; other words draw other exchanges.
     """
     exchanges = max(_EXCHANGES, round(2 * comparisons / _SMALLEST_P))
-    columns = max(1, _ELEMENTS_OF_A_NULL_DISTRIBUTION // exchanges)
-    p_values = [1.0] * len(parts)
-    for length in sorted({len(part) for part in parts}):
-        places = [place for place, part in enumerate(parts) if len(part) == length]
-        for start in range(0, len(places), columns):
-            some = places[start : start + columns]
-            found = _sign_flip([parts[place] for place in some], exchanges, generator(seed, "exchanges", ground))
-            for place, p in zip(some, found, strict=True):
-                p_values[place] = p
+    p_values = [1.0] * len(tests)
+    sampled: dict[int, list[int]] = {}
+    for place, test in enumerate(tests):
+        if 2.0 ** int(test.matters.sum()) <= exchanges:
+            p_values[place] = float(np.mean(_as_far([test], _every_exchange(test.matters))))
+        else:
+            sampled.setdefault(len(test.matters), []).append(place)
+    for clusters, places in sampled.items():
+        random = generator(seed, "exchanges", ground)
+        far = _as_far([tests[place] for place in places], _random_exchanges(random, exchanges, clusters))
+        for place, count in zip(places, far.sum(axis=0), strict=True):
+            p_values[place] = float((count + 1) / (exchanges + 1))
     return p_values
 
 
@@ -108,32 +150,69 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _sign_flip(parts: Sequence[NDArray[np.float64]], exchanges: int, random: np.random.Generator) -> list[float]:
-    # Multiples of a power of two, so that sums are exact and equal differences are seen as equal.
-    values = np.rint(np.column_stack(parts) * 2.0**48)
-    values = values[values.any(axis=1)]
-    if not len(values):
-        return [1.0] * len(parts)
-    # To scipy the data are the signs; that the statistic gives a number per test does not trouble it.
-    outcome = permutation_test(
-        (np.ones(len(values)),),
-        lambda signs, axis: signs @ values,
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=exchanges,
-        batch=max(1, _SIGNS_AT_A_TIME // len(values)),
-        rng=random,
+def _as_far(tests: Sequence[PairedTest], signs: Iterator[NDArray[np.float64]]) -> NDArray[np.bool_]:
+    """Whether each exchange leaves a difference as far from zero as the one found, (E, tests)."""
+    found = [abs(test.difference(np.ones((1, len(test.matters))))[0]) - _ROUNDING for test in tests]
+    return np.concatenate(
+        [
+            np.stack([abs(test.difference(part)) >= far for test, far in zip(tests, found, strict=True)], axis=1)
+            for part in signs
+        ]
     )
-    return [float(p) for p in np.atleast_1d(outcome.pvalue)]
 
 
-def _pair_scores(measures: Measures, number: str) -> NDArray[np.float64]:
-    sample = measures.sample
-    if number == "pointing_game":
-        return sample.hit
-    if number == "dice_fixed":
-        return sample.dice[:, sample.fixed]
-    return (measures.fitted.dice_of_pairs if number == "dice_cross_fitted" else measures.fitted.iou_of_pairs)[0]
+def _every_exchange(matters: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]:
+    places = np.flatnonzero(matters)
+    for some in np.array_split(np.arange(2 ** len(places)), -(-(len(matters) << len(places)) // _SIGNS_AT_A_TIME)):
+        signs = np.ones((len(some), len(matters)))
+        signs[:, places] -= 2 * (some[:, None] >> np.arange(len(places)) & 1)
+        yield signs
+
+
+def _random_exchanges(random: np.random.Generator, exchanges: int, clusters: int) -> Iterator[NDArray[np.float64]]:
+    # By eights, for numpy draws that many small numbers from one large one: so memory decides on no exchange.
+    step = 8 * max(1, _SIGNS_AT_A_TIME // (8 * clusters))
+    for start in range(0, exchanges, step):
+        heads = random.integers(0, 2, (min(step, exchanges - start), clusters), dtype=np.int8)
+        yield 2 * heads.astype(np.float64) - 1
+
+
+def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedTest:
+    """The test of a cross-fitted number of one finding, with thresholds chosen anew after every exchange.
+
+    With a and b the scores of a pair in the two runs and s its cluster's sign, after the exchange the first run has
+    (a + b + s (a - b)) / 2 and the second (a + b - s (a - b)) / 2. So the sums over a fold at every threshold, of all
+    exchanges at once, are a product of the signs with the summed a - b of its clusters.
+    """
+    sample, folds = first.sample, first.folds
+    mine = np.flatnonzero(sample.pair_column == column)
+    # Rounded as in `grounding`, so that sums are exact, ties between thresholds stay ties, and no exchange is that.
+    scale = exact_scale(len(mine))
+    a, b = (np.rint(getattr(measures.sample, name)[mine] * scale) for measures in (first, second))
+    clusters, place = np.unique(sample.pair_cluster[mine], return_inverse=True)
+    apart = np.zeros((len(clusters), a.shape[1]))
+    np.add.at(apart, place, a - b)
+    fold_of = np.empty(len(clusters), dtype=np.int64)
+    fold_of[place] = folds[mine]
+    together = {int(fold): (a + b)[folds[mine] == fold].sum(axis=0) for fold in np.unique(folds[mine])}
+    matters = np.zeros(len(sample.clusters), dtype=bool)
+    matters[clusters] = apart.any(axis=1)
+
+    def difference(signs: NDArray[np.float64]) -> NDArray[np.float64]:
+        of = {fold: signs[:, clusters[fold_of == fold]] @ apart[fold_of == fold] for fold in together}
+        total, moved = np.sum([*together.values()], axis=0), np.sum([*of.values()], axis=0)
+        rows, found = np.arange(len(signs)), np.zeros(len(signs))
+        for fold, both in together.items():
+            for sign in (1, -1):
+                best = (total - both + sign * (moved - of[fold])).argmax(axis=1)
+                found += sign * (both[best] + sign * of[fold][rows, best])
+        return found / (2 * scale * len(mine))
+
+    return PairedTest(matters, difference)
+
+
+def _pair_scores(sample: Sample, number: str) -> NDArray[np.float64]:
+    return sample.hit if number == "pointing_game" else sample.dice[:, sample.fixed]
 
 
 def _auroc_contributions(first: Sample, second: Sample, column: int) -> NDArray[np.float64]:

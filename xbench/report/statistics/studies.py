@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import comb
 
-import numpy as np
-from numpy.typing import NDArray
-
 from xbench.report.analysis import Estimate, RunAnalysis, StudyRow
 from xbench.report.names import model_title
 from xbench.report.statistics.comparing import Pairing
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.statistics.measures import Measures
-from xbench.report.statistics.paired import contributions, holm, macro_contributions, sign_flip_tests
+from xbench.report.statistics.paired import PairedTest, exchange_tests, holm, paired_test
 
 __all__ = ["STUDIES", "studies"]
 
@@ -64,7 +61,7 @@ def _rows(
     own_value = own.run.settings.get(study, "none")
     order = sorted(by_value, key=lambda value: (value != own_value, int(value) if value.isdigit() else 0, value))
     rows: list[StudyRow] = []
-    parts: dict[int, NDArray[np.float64]] = {}
+    tests: dict[int, PairedTest] = {}
     for finding in ("macro", *own.findings):
         values = {value: _estimate(by_value[value], finding, number) for value in order}
         existing = {value: estimate.value for value, estimate in values.items() if estimate.value is not None}
@@ -72,8 +69,8 @@ def _rows(
             continue
         low, high = (choose(existing, key=lambda value: existing[value]) for choose in (min, max))
         both = on_common(by_value[high].run.label, by_value[low].run.label)
-        if both is not None and (part := _part(*both, number, finding)) is not None:
-            parts[len(rows)] = part
+        if both is not None and (test := _test(*both, number, finding)) is not None:
+            tests[len(rows)] = test
         spread = existing[high] - existing[low]
         base = existing.get(own_value)
         relative = spread / base if base else None
@@ -81,9 +78,9 @@ def _rows(
         rows.append(StudyRow(study, model, dataset, finding, number, values, spread, relative, None))
     ways = comb(len(order), 2)
     words = f"{ground} {study} {own.run.model} {number}"
-    found = sign_flip_tests(list(parts.values()), ways * len(parts), seed, words)
+    found = exchange_tests(list(tests.values()), ways * len(tests), seed, words)
     adjusted = holm([min(1.0, ways * p) for p in found])
-    for place, p_adjusted in zip(parts, adjusted, strict=True):
+    for place, p_adjusted in zip(tests, adjusted, strict=True):
         rows[place] = replace(rows[place], p_adjusted=p_adjusted)
     return rows
 
@@ -97,11 +94,8 @@ def _estimate(run: RunAnalysis, finding: str, number: str) -> Estimate:
     return numbers.get(number, Estimate(None))
 
 
-def _part(first: Measures, second: Measures, number: str, finding: str) -> NDArray[np.float64] | None:
-    """What each cluster adds to the difference of a finding, or of the mean over findings; None where there is none."""
-    if finding == "macro":
-        return macro_contributions(first, second, number)
-    if finding not in first.sample.findings:
+def _test(first: Measures, second: Measures, number: str, finding: str) -> PairedTest | None:
+    """The test of a finding, or of the mean over findings; None without the number, or with a single cluster."""
+    if len(first.sample.clusters) < 2:
         return None
-    column = contributions(first, second, number)[:, first.sample.findings.index(finding)]
-    return None if np.isnan(column).any() else column
+    return paired_test(first, second, number, None if finding == "macro" else finding)

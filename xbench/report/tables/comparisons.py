@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Literal
@@ -39,7 +40,12 @@ def comparisons(analysis: Analysis, dataset: DatasetAnalysis) -> Table | None:
         )
         for entry in dataset.comparisons
     ]
-    return table_of_dataset(
+    untested = {
+        f"{entry.first} and {entry.second} were not tested by {NUMBERS[entry.number].title}: {entry.untested}."
+        for entry in dataset.comparisons
+        if entry.untested
+    }
+    table = table_of_dataset(
         analysis,
         dataset,
         "comparisons",
@@ -50,6 +56,7 @@ def comparisons(analysis: Analysis, dataset: DatasetAnalysis) -> Table | None:
         ("Images", "Difference", "p", "Adjusted p"),
         rows,
     )
+    return table and replace(table, notes=(*table.notes, *sorted(untested)))
 
 
 def correlations(analysis: Analysis) -> Table | None:
