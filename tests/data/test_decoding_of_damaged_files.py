@@ -31,7 +31,7 @@ def _picture(kind: str) -> bytes:
 def sound(tmp_path_factory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("sound")
     files = {"png": _picture("PNG"), "jpg": _picture("JPEG")}
-    for encoding in ("native", "rle", "jpeg", "jpeg-lossless", "jpeg-ls", "jpeg-2000"):
+    for encoding in ("native", "deflated", "rle", "jpeg", "jpeg-lossless", "jpeg-ls", "jpeg-2000"):
         files[f"{encoding}.dcm"] = write_dicom(folder / "a.dcm", RAMP, encoding, TAGS).read_bytes()
     for name in ("MR_small_jpeg_ls_lossless.dcm", "JPGExtended.dcm", "examples_palette.dcm"):
         if path := pydicom.data.get_testdata_file(name, download=False):
@@ -43,7 +43,7 @@ CHANGES = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 2
 
 
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 10), CHANGES, st.booleans(), st.none() | st.floats(0, 1))
+@given(st.integers(0, 11), CHANGES, st.booleans(), st.none() | st.floats(0, 1))
 def test_only_user_errors(sound, tmp_path, which, changes, early, cut):
     name = list(sound)[which % len(sound)]
     damaged = bytearray(sound[name])

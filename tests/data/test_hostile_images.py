@@ -158,6 +158,11 @@ def test_bombs(tmp_path):
     boxes = b"\0\0\0\x0cjP  \r\n\x87\n" + struct.pack(">I", 8 + 100) + b"xml " + bytes(frame[start : start + 100])
     wrapped = boxes + struct.pack(">I", 8 + len(huge)) + b"jp2c" + bytes(huge)
     dicom(put("jp2.dcm", "inside 40000 x 25000"), "jpeg-2000", frame=wrapped)
+    # Deflated: the larger one inflates to a thousand million zeros.
+    write_dicom(put("deflated.dcm", small), GREY, "deflated")
+    content = write_dicom(aside / "a.dcm", GREY, "deflated").read_bytes()
+    (length,) = struct.unpack("<I", content[140:144])
+    put("inflated.dcm", "inflates to more than the 268435456 bytes", content[: 144 + length] + packed[2:])
     # Sequences in sequences, without an end.
     content = write_dicom(aside / "a.dcm", GREY).read_bytes()
     (length,) = struct.unpack("<I", content[140:144])

@@ -19,6 +19,7 @@ from official.lossless import jpeg_lossless, jpeg_ls
 SYNTAXES = {
     "native": uid.ExplicitVRLittleEndian,
     "implicit": uid.ImplicitVRLittleEndian,
+    "deflated": uid.DeflatedExplicitVRLittleEndian,
     "rle": uid.RLELossless,
     "jpeg": uid.JPEGBaseline8Bit,
     "jpeg-lossless": uid.JPEGLosslessSV1,
@@ -50,7 +51,7 @@ def write_dicom(
         dataset.file_meta.TransferSyntaxUID = SYNTAXES["native"]
         dataset.PixelData = pixels.tobytes()
         dataset.compress(uid.RLELossless, generate_instance_uid=False)
-    elif encoding in ("native", "implicit"):
+    elif encoding in ("native", "implicit", "deflated"):
         data = pixels.tobytes()
         dataset.PixelData = data + bytes(len(data) % 2)
         dataset["PixelData"].VR = "OB" if pixels.itemsize == 1 else "OW"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import zlib
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from pydicom import Dataset, dcmread, uid
 from pydicom.encaps import get_frame
 from pydicom.errors import InvalidDicomError
-from pydicom.filereader import read_file_meta_info
+from pydicom.filereader import read_dataset, read_file_meta_info
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.processing import apply_color_lut
 from pydicom.pixels.utils import pixel_array
@@ -30,7 +32,12 @@ _MAX_DECODED, _MAX_FILE, _MAX_RUNS = 2 * MAX_PIXELS, 4 * MAX_PIXELS, 2**25
 _DICOM_SUFFIXES = (".dcm", ".dicom")
 _LUMA = (0.299, 0.587, 0.114)
 
-_NATIVE = (uid.ImplicitVRLittleEndian, uid.ExplicitVRLittleEndian, uid.ExplicitVRBigEndian)
+_NATIVE = (
+    uid.ImplicitVRLittleEndian,
+    uid.ExplicitVRLittleEndian,
+    uid.ExplicitVRBigEndian,
+    uid.DeflatedExplicitVRLittleEndian,
+)
 
 # One decoder a format, never whichever happens to be installed: decoders of lossy JPEG differ by a grey level, and
 # results must not depend on the machine. Values are pydicom's name of the decoder and the package that brings it.
@@ -63,6 +70,9 @@ def decode_image(path: Path) -> NDArray[np.uint8]:
     (more or fewer bits, signed, 16-bit PNG, LUT, window, palette) is stretched linearly from its own minimum and
     maximum, after windowing, to 0 and 255, and rounded to nearest. A constant one becomes all zeros.
 
+    Pixels that a DICOM file calls padding (PixelPaddingValue, to PixelPaddingRangeLimit if there is one; both are
+    stored values, before any LUT) are black in the end, and have no part in that minimum and maximum.
+
     Args:
         path: The file. DICOM is told by the letters DICM at byte 128 or by its name, `.dcm` or `.dicom`.
 
@@ -70,8 +80,9 @@ def decode_image(path: Path) -> NDArray[np.uint8]:
         (H, W) uint8, in the pixels of the file.
 
     Raises:
-        UserError: The file is missing, empty, damaged, not an image, of several frames, larger than `MAX_PIXELS`, or
-            compressed in a way that no installed package decodes. Whatever a file holds, nothing else is raised.
+        UserError: The file is missing, empty, damaged, not an image, of several frames, larger than `MAX_PIXELS`,
+            nothing but padding, or compressed in a way that no installed package decodes. Whatever a file holds,
+            nothing else is raised.
     """
     try:
         _check_file(path)
@@ -106,10 +117,10 @@ def _decode_picture(path: Path) -> NDArray[np.uint8]:
 
 
 def _decode_dicom(path: Path) -> NDArray[np.uint8]:
-    # Before the rest of the header, which a deflated file would inflate to any size.
-    syntax = read_file_meta_info(path).get("TransferSyntaxUID")
-    decoder = _find_decoder(syntax)
-    header = dcmread(path)
+    meta = read_file_meta_info(path)
+    decoder = _find_decoder(meta.get("TransferSyntaxUID"))
+    deflated = meta.TransferSyntaxUID == uid.DeflatedExplicitVRLittleEndian
+    header = _inflate(path, meta) if deflated else dcmread(path)
     for tag in ("PixelData", "Rows", "Columns", "BitsStored", "PhotometricInterpretation"):
         if header.get(tag) is None:
             raise _RefusalError(f"the DICOM header lacks {tag}")
@@ -124,19 +135,63 @@ def _decode_dicom(path: Path) -> NDArray[np.uint8]:
     if stored.ndim != (2 if photometric.startswith(("MONOCHROME", "PALETTE")) else 3):
         raise _RefusalError(f"its pixels, {stored.shape}, are not {photometric}")
     eight_bits = int(header.BitsStored) == 8 and stored.dtype.kind == "u" and stored.max() < 256
-    if photometric == "PALETTE COLOR":
-        return _stretch(apply_color_lut(stored, header) @ _LUMA)
-    if not photometric.startswith("MONOCHROME"):
+    if not photometric.startswith(("MONOCHROME", "PALETTE")):
         luma = _luma(stored)
         return np.rint(luma, out=luma).astype(np.uint8) if eight_bits else _stretch(luma)
     levels, places = _distinct(stored)
+    shown = ~_padding(levels, stored.dtype.kind == "i", header)
+    if not shown.any():
+        raise _RefusalError(f"all its pixels are padding, says its PixelPaddingValue, {header.PixelPaddingValue}")
+    grey = np.zeros(len(levels), np.uint8)
+    if photometric.startswith("PALETTE"):
+        grey[shown] = _stretch(apply_color_lut(levels[shown].astype(stored.dtype), header) @ _LUMA)
+    else:
+        grey[shown] = _grey(levels[shown], header, photometric, eight_bits)
+    return grey[places]
+
+
+def _inflate(path: Path, meta: Dataset) -> Dataset:
+    """Read a deflated DICOM file, of which each byte may become a thousand.
+
+    pydicom would inflate it to any size.
+    """
+    with open(path, "rb") as file:
+        # What is deflated begins after the preamble, the element with the length of the group, and the group.
+        file.seek(144 + meta.FileMetaInformationGroupLength)
+        content = file.read()
+    # First without keeping anything.
+    inflater, size, rest = zlib.decompressobj(-zlib.MAX_WBITS), 0, content
+    while rest and not inflater.eof:
+        size += len(inflater.decompress(rest, 2**20))
+        rest = inflater.unconsumed_tail
+        if size > _MAX_DECODED:
+            raise _RefusalError(f"it inflates to more than the {_MAX_DECODED} bytes that are read")
+    header = read_dataset(BytesIO(zlib.decompress(content, -zlib.MAX_WBITS)), False, True)
+    header.file_meta = meta
+    header.set_original_encoding(False, True)
+    return header
+
+
+def _padding(levels: NDArray[np.float64], signed: bool, header: Dataset) -> NDArray[np.bool_]:
+    """Which stored values stand for no part of the image (DICOM PS3.3, C.7.5.1.1.2)."""
+    value, limit = header.get("PixelPaddingValue"), header.get("PixelPaddingRangeLimit")
+    if value is None:
+        return np.zeros(levels.shape, np.bool_)
+    # The same two bytes are a number with a sign if the pixels have one, whatever the file calls them. The limit lies
+    # above the value, and below it in MONOCHROME1.
+    ends = np.array([value, value if limit is None else limit], np.int64).astype(np.int16 if signed else np.uint16)
+    return (levels >= ends.min()) & (levels <= ends.max())
+
+
+def _grey(levels: NDArray[np.float64], header: Dataset, photometric: str, eight_bits: bool) -> NDArray[np.uint8]:
+    """Grey levels of stored values of a MONOCHROME image."""
     values = _voi(_modality(levels, header), header)
     as_stored = eight_bits and values is levels
     grey = values.astype(np.uint8) if as_stored else _stretch(values)
     if photometric == "MONOCHROME1" and (as_stored or grey.any()):
         # The same as max - value before the stretch.
         grey = 255 - grey
-    return grey[places]
+    return grey
 
 
 def _distinct(stored: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.integer]]:
