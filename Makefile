@@ -6,17 +6,21 @@
 #   make docs        build the documentation into build/docs, and check its links
 #   make bench       measure speed and memory, into BENCHMARKS.md; a quarter of an hour on an idle machine
 #   make demo-model  train the demo model again (CPU, under 20 minutes)
-# PYTHON=python3.12 chooses another Python, CONSTRAINTS=file pins versions, JOBS=n runs tests in n processes.
+#   make lock        write constraints.txt anew, with the newest versions
+# Versions are those of constraints.txt, which the tests were passed with; CONSTRAINTS= installs the newest instead.
+# PYTHON=python3.12 chooses another Python, VENV=folder another environment, JOBS=n runs tests in n processes.
 
 PYTHON ?= python3
 VENV ?= .venv
-CONSTRAINTS ?=
+CONSTRAINTS ?= constraints.txt
 JOBS ?= 2
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
+# For setuptools, which pip fetches into an environment of its own to build xbench.
+BUILD := $(if $(CONSTRAINTS),--build-constraint $(CONSTRAINTS))
 
-.PHONY: demo test lint types format docs bench demo-model clean
+.PHONY: demo test lint types format docs bench demo-model lock clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m xbench.cli test --config demo.yaml
@@ -46,20 +50,27 @@ bench: $(VENV)/.installed
 demo-model: $(VENV)/.installed
 	$(BIN)/python scripts/train_demo_model.py --out xbench/models/weights
 
+# One file for every platform and Python that pyproject.toml names; in a constraint, conditions would only be noise.
+lock: $(VENV)/.installed-dev
+	{ echo '# The versions that the test suite passed with: make lock writes this file.'; \
+	  $(BIN)/uv pip compile setup.cfg --extra dev --universal --upgrade --python-version 3.11.5 --quiet \
+	    --no-header --no-annotate --no-emit-index-url | sed 's/ ;.*//'; } > constraints.tmp
+	mv constraints.tmp constraints.txt
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit("xbench needs Python 3.11 or newer: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -c 'import sys; sys.exit("xbench needs Python 3.11.5 or newer: make PYTHON=python3.12 ..." if sys.version_info < (3, 11, 5) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip
 
-$(VENV)/.installed: setup.cfg pyproject.toml | $(BIN)/python
+$(VENV)/.installed: setup.cfg pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "Installing xbench and what it needs into $(VENV); PyTorch alone may take some minutes."
-	$(INSTALL) --editable .
+	$(INSTALL) $(BUILD) --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: setup.cfg pyproject.toml | $(BIN)/python
+$(VENV)/.installed-dev: setup.cfg pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "Installing xbench and the development tools into $(VENV); PyTorch alone may take some minutes."
-	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) $(BUILD) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed

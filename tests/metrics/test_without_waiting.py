@@ -300,7 +300,7 @@ def test_the_way_for_cpus_would_wait(metric: PerClassMetric[Any], way: int) -> N
         lambda x: x + torch.tensor([1.0, 2.0, 3.0]),
         lambda x: x.repeat_interleave(torch.arange(3)),
         lambda x: x.to("meta"),
-        lambda x: x.__setitem__(x > 0, 1.0),
+        lambda x: x.index_put_((x > 0,), x[:1]),
     ],
 )
 def test_the_mode_notices(wait: Callable[[Tensor], object]) -> None:

@@ -236,7 +236,8 @@ def test_scores_against_plain_loops(folder: Path, architecture: str) -> None:
                 for column in range(4):
                     expected = cosine(projected[image, row, column], text[2 * finding])
                     assert pairs.saliency[image, finding, row, column].item() == pytest.approx(expected, abs=1e-6)
-    assert torch.equal(pairs.saliency, singles.saliency[:, ::2])
+    # Of three texts and of six: PyTorch may add in another order.
+    torch.testing.assert_close(pairs.saliency, singles.saliency[:, ::2], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["tiny-clip", "tiny-custom", "bert"])
