@@ -41,7 +41,15 @@ def test_rows_are_joined_in_the_order_of_the_dataset():
     def part(*index):
         table = np.array(index, float)[:, None]
         ids = [f"image {i}" for i in index]
-        return ImageRows(np.array(index), ids, [None, *ids[1:]], table.astype(np.int8), table > 1, *[table] * 12)
+        return ImageRows(
+            np.array(index),
+            ids,
+            [None, *ids[1:]],
+            table.astype(np.int8),
+            table > 1,
+            *[table] * 12,
+            np.zeros(table.shape, "S16"),
+        )
 
     joined = ImageRows.concatenate([part(2, 5), part(0), part(1, 4, 3)])
     assert joined.index.tolist() == [0, 1, 2, 3, 4, 5]

@@ -214,6 +214,7 @@ def record(batch: int, draw: np.random.Generator, images: int = 2) -> BatchRecor
     rows = ImageRows(
         *(index, ids, [None] * images, np.ones(shape, np.int8), np.ones(shape, bool)),
         *(draw.random(shape) for _ in range(12)),
+        draw.integers(10**15, 10**16, shape).astype("S16"),
     )
     counts = PairCounts(
         *(index[:1].repeat(pairs), np.arange(pairs), ids[:1] * pairs, np.full(pairs, 49), np.full(pairs, 5)),

@@ -45,7 +45,8 @@ def test_rows_come_back_as_they_were_written(tmp_path_factory, values, labels, n
     ids = [f"{name}-{place}" for place, name in enumerate(names)]
     # Where a pair is not scored, its scores do not exist; the first two arrays are logits and probabilities.
     scores = [np.where((labels > 0) | (k < 2), values / (k + 1), np.nan) for k in range(12)]
-    rows = ImageRows(np.arange(3), ids, names, labels, labels > 0, *scores)
+    digests = np.where(labels > 0, b"0123456789abcdef", b"")
+    rows = ImageRows(np.arange(3), ids, names, labels, labels > 0, *scores, digests)
     write_per_image(path, rows, FINDINGS)
     again = read_per_image(path, FINDINGS)
     for field in fields(ImageRows):
@@ -55,7 +56,7 @@ def test_rows_come_back_as_they_were_written(tmp_path_factory, values, labels, n
 
 
 def test_rows_of_other_findings_are_refused(tmp_path):
-    rows = ImageRows(np.arange(1), ["a"], [None], *[np.zeros((1, 2))] * 14)
+    rows = ImageRows(np.arange(1), ["a"], [None], *[np.zeros((1, 2))] * 14, np.zeros((1, 2), "S16"))
     write_per_image(tmp_path / PER_IMAGE, rows, FINDINGS)
     with pytest.raises(ValueError, match="not one row for each of Disc, Square"):
         read_per_image(tmp_path / PER_IMAGE, FINDINGS[::-1])
@@ -77,12 +78,16 @@ def test_rows_of_other_findings_are_refused(tmp_path):
         (2, "region_y", 0.5, "region_y of Square in 'b' is 0.5"),
         (0, "reader_iou", 0.5, "reader_dice of Square in 'a' is null|reader_iou of Square in 'a' is 0.5"),
         (3, "logit", float("inf"), "logit of Disc in 'b' is inf"),
+        (0, "region_digest", None, "region_digest of row 0 is None"),
+        (0, "region_digest", "0123", "region_digest of row 0 is '0123'"),
+        (1, "region_digest", "0123456789abcdef", "region_digest of row 1 is '0123456789abcdef'"),
     ],
 )
 def test_rows_that_no_run_writes_are_refused(tmp_path, place, column, value, words):
     scored = np.array([[True, False], [False, False]])
     scores = [np.full((2, 2), 0.5)] * 2 + [np.where(scored, 0.5, np.nan)] * 8 + [np.full((2, 2), np.nan)] * 2
-    images = ImageRows(np.arange(2), ["a", "b"], [None, None], scored.astype(np.int8), scored, *scores)
+    digests = np.where(scored, b"0123456789abcdef", b"")
+    images = ImageRows(np.arange(2), ["a", "b"], [None, None], scored.astype(np.int8), scored, *scores, digests)
     path = tmp_path / PER_IMAGE
     write_per_image(path, images, FINDINGS)
     assert read_per_image(path, FINDINGS).patient_ids == [None, None]

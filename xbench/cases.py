@@ -23,12 +23,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from xbench.coverage import Coverage
+from xbench.coverage import Coverage, region_digest
 from xbench.errors import UserError
 from xbench.parquet import WRITING, open_table
 from xbench.results import atomic_writer
+from xbench.rows import PER_IMAGE
 
-__all__ = ["MAPS", "PICTURES", "REGIONS", "Case", "Cases", "KeptImage", "jpeg", "read_kept", "readable", "write_kept"]
+__all__ = [
+    "MAPS",
+    "PICTURES",
+    "REGIONS",
+    "Case",
+    "Cases",
+    "KeptImage",
+    "jpeg",
+    "kept_digests",
+    "read_kept",
+    "readable",
+    "write_kept",
+]
 
 MAPS, REGIONS, PICTURES = "maps.parquet", "regions.parquet", "pictures.parquet"
 
@@ -189,6 +202,32 @@ def read_kept(folder: Path) -> Iterator[KeptImage]:
         for file in (drawn, shown):
             if file.image_id is not None:
                 raise ValueError(f"{folder} keeps something of an image {file.image_id!r} that {MAPS} does not name")
+
+
+def kept_digests(folder: Path, image_ids: Sequence[str], findings: Sequence[str]) -> NDArray[np.bytes_]:
+    """Return the digests of the regions that a run kept (N, C), 16 bytes each; empty without a region.
+
+    Args:
+        folder: The run's folder.
+        image_ids: Its N images.
+        findings: Its C findings.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is of other images or findings, or holds what no run writes.
+        pyarrow.ArrowInvalid: It is no such file.
+    """
+    file = _opened(folder / REGIONS)
+    gamma = float(_about(file, "gamma"))
+    row_of, column_of = ({name: place for place, name in enumerate(names)} for names in (image_ids, findings))
+    digests = np.zeros((len(image_ids), len(findings)), "S16")
+    for group in range(file.num_row_groups):
+        for region in _rows(file.read_row_group(group, use_threads=False)):
+            if region["image_id"] not in row_of or region["finding"] not in column_of:
+                raise ValueError(f"{folder / REGIONS} is of other images or findings than {PER_IMAGE}")
+            place = row_of[region["image_id"]], column_of[region["finding"]]
+            digests[place] = region_digest(_coverage(region).at(gamma))
+    return digests
 
 
 @dataclass(frozen=True)

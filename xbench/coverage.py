@@ -5,13 +5,14 @@ Needs no torch, so that reports start fast.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Self
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Coverage", "area_and_centre"]
+__all__ = ["Coverage", "area_and_centre", "region_digest"]
 
 
 class Coverage:
@@ -110,6 +111,16 @@ def area_and_centre(region: NDArray[np.bool_]) -> tuple[float, float, float]:
     pixels = int(across.sum())
     x, y = (int(line @ np.arange(len(line))) / pixels for line in (across, down))
     return pixels / region.size, (x + 0.5) / width, (y + 0.5) / height
+
+
+def region_digest(region: NDArray[np.bool_]) -> str:
+    """Return the digest by which a region (H, W) on the evaluation grid is known: 16 hexadecimal digits.
+
+    They are the first of the SHA-256 of `H W` in decimal with a line break, followed by the pixels, a bit each, row by
+    row, most significant bit first.
+    """
+    height, width = region.shape
+    return hashlib.sha256(f"{height} {width}\n".encode() + np.packbits(region).tobytes()).hexdigest()[:16]
 
 
 def _covered_area(region: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.int64]:

@@ -137,6 +137,8 @@ class Results:
         classification: Recognition per finding.
         classification_macro: Means over the findings with both labels.
         provenance: What the numbers depend on and how long they took.
+        scored_on: What the images were scored on: per finding digests of its `labels` and `regions`, as
+            `xbench.rows.scored_on` gives them. None in runs of before they were kept.
     """
 
     model: str
@@ -154,6 +156,7 @@ class Results:
     classification: dict[str, FindingClassification]
     classification_macro: Macro
     provenance: dict[str, Any]
+    scored_on: dict[str, dict[str, str]] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the nested mapping that is written to `results.json`."""
@@ -170,6 +173,7 @@ class Results:
                 "notes": self.notes,
                 "per_finding": {finding: asdict(count) for finding, count in self.counts.items()},
             },
+            "scored_on": self.scored_on,
             "grounding": {
                 "thresholds": self.thresholds,
                 "per_class": {finding: asdict(scores) for finding, scores in self.grounding.items()},
@@ -239,6 +243,7 @@ def read_results(path: Path) -> Results:
             },
             classification_macro=recognition["macro"],
             provenance=content["provenance"],
+            scored_on=content.get("scored_on"),
         )
         problem = _problem(results)
     except (KeyError, TypeError, AttributeError) as error:
@@ -306,6 +311,9 @@ def _problem(results: Results) -> str | None:
         return "its counts of images are none"
     if not _like(results.constant_maps, {"count": int, "first": [{"image_id": str, "finding": str}]}):
         return "its constant maps are no list"
+    ground = results.scored_on
+    if ground is not None and not _like(ground, {key: {"labels": str, "regions": str} for key in results.findings}):
+        return "what it was scored on is no digest of every finding"
     provenance = results.provenance
     parts = [provenance.get(part) for part in ("model", "data", "evaluation")]
     command = provenance.get("command")

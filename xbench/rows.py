@@ -7,6 +7,9 @@ fast.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -29,6 +32,7 @@ __all__ = [
     "pair_counts_writer",
     "read_pair_counts",
     "read_per_image",
+    "scored_on",
     "write_per_image",
 ]
 
@@ -64,6 +68,8 @@ class ImageRows:
         reader_dice: float64, mean Dice between the regions of any two readers, on the pixels of the annotation; NaN
             unless several readers drew the finding.
         reader_iou: float64, likewise IoU.
+        region_digests: 16 bytes, the digest of the region on the grid (`xbench.coverage.region_digest`); empty without
+            a region, and all of them in runs of before they were kept.
     """
 
     index: NDArray[np.int64]
@@ -83,6 +89,12 @@ class ImageRows:
     peak_y: NDArray[np.float64]
     reader_dice: NDArray[np.float64]
     reader_iou: NDArray[np.float64]
+    region_digests: NDArray[np.bytes_]
+
+    @property
+    def digested(self) -> bool:
+        """Whether the digest of every region is known."""
+        return bool((self.region_digests[self.has_region] != b"").all())
 
     @property
     def scored(self) -> NDArray[np.bool_]:
@@ -123,6 +135,32 @@ _PAIR_COLUMNS = {
 """Columns of `per_image.parquet` and the arrays they hold."""
 
 
+def scored_on(rows: ImageRows, findings: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return what images were scored on: of each finding a digest of the `labels` and one of the `regions`.
+
+    The first is of the name and label of every image whose label is known, the second of the name and region of every
+    scored pair, each the SHA-256 of a list of pairs in JSON, sorted by name. So runs have equal digests just where they
+    scored the same images on the same truth, in whatever order.
+
+    Args:
+        rows: Of a run that kept the digests of its regions.
+        findings: Its findings.
+    """
+    order = sorted(range(len(rows.image_ids)), key=rows.image_ids.__getitem__)
+
+    def digest(values: NDArray[Any], there: NDArray[np.bool_]) -> str:
+        return hashlib.sha256(
+            json.dumps([[rows.image_ids[row], values[row]] for row in order if there[row]]).encode()
+        ).hexdigest()
+
+    labels, regions = rows.labels.astype(object), rows.region_digests.astype("U16").astype(object)
+    known, scored = rows.labels >= 0, rows.scored
+    return {
+        finding: {"labels": digest(labels[:, c], known[:, c]), "regions": digest(regions[:, c], scored[:, c])}
+        for c, finding in enumerate(findings)
+    }
+
+
 def write_per_image(path: Path, rows: ImageRows, findings: Sequence[str]) -> None:
     """Write `per_image.parquet`: a row per image and finding, images in the dataset's order; null where not scored."""
     images, classes = rows.labels.shape
@@ -135,6 +173,7 @@ def write_per_image(path: Path, rows: ImageRows, findings: Sequence[str]) -> Non
         "patient_id": repeated(rows.patient_ids),
         "finding": pa.array(list(findings) * images, pa.string()),
         **{name: pa.array(getattr(rows, field).reshape(-1), from_pandas=True) for name, field in _PAIR_COLUMNS.items()},
+        _DIGEST: pa.array(rows.region_digests.reshape(-1).astype("U16"), mask=rows.region_digests.reshape(-1) == b""),
     }
     _write_table(path, pa.table(columns))
 
@@ -152,7 +191,8 @@ def read_per_image(path: Path, findings: Sequence[str]) -> ImageRows:
         pyarrow.ArrowInvalid: It is no such file.
     """
     table = _read(
-        path, {name: str for name in ("image_id", "patient_id", "finding")} | dict.fromkeys(_PAIR_COLUMNS, float)
+        path,
+        {name: str for name in ("image_id", "patient_id", "finding", _DIGEST)} | dict.fromkeys(_PAIR_COLUMNS, float),
     )
     classes = len(findings)
     images = table.num_rows // classes
@@ -175,14 +215,25 @@ def read_per_image(path: Path, findings: Sequence[str]) -> ImageRows:
                 f"{'null' if np.isnan(value) else value}, which no run writes beside label "
                 f"{columns['label'][row, column]:g} and has_region {columns['has_region'][row, column]:g}."
             )
+    arrays: dict[str, Any] = {"region_digests": _digests(path, table, columns["has_region"])}
     dtypes = {"labels": np.int8, "has_region": np.bool_}
-    arrays: dict[str, Any] = {
-        field: columns[name].astype(dtypes.get(field, np.float64)) for name, field in _PAIR_COLUMNS.items()
-    }
+    arrays |= {field: columns[name].astype(dtypes.get(field, np.float64)) for name, field in _PAIR_COLUMNS.items()}
     return ImageRows(index=np.arange(images), image_ids=image_ids, patient_ids=patient_ids, **arrays)
 
 
+_DIGEST = "region_digest"
 _OF_AN_IMAGE = ("image_id", "patient_id")
+
+
+def _digests(path: Path, table: pa.Table, has_region: NDArray[np.float64]) -> NDArray[np.bytes_]:
+    """Return the digests of regions (N, C), all of them empty in a file that has none."""
+    if _DIGEST not in table.column_names:
+        return np.zeros(has_region.shape, "S16")
+    texts = table[_DIGEST].to_pylist()
+    for row, (text, drawn) in enumerate(zip(texts, has_region.ravel().tolist(), strict=True)):
+        if re.fullmatch("[0-9a-f]{16}" if drawn else "", text or "") is None:
+            raise ValueError(f"{path}: {_DIGEST} of row {row} is {text!r:.60}, which no run writes there.")
+    return np.array([text or "" for text in texts], "S16").reshape(has_region.shape)
 
 
 def _as_a_run_writes(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.bool_]]:
@@ -331,7 +382,9 @@ def read_pair_counts(path: Path, findings: Sequence[str], image_ids: Sequence[st
 
 
 _LISTS = ("mask_pixels", "overlap_pixels")
-_MAY_LACK = ("patient_id", "pointing_hit", "dice", "iou", "region_", "peak_", "reader_")
+_SINCE = (_DIGEST,)
+"""Columns that runs of earlier versions have not."""
+_MAY_LACK = ("patient_id", _DIGEST, "pointing_hit", "dice", "iou", "region_", "peak_", "reader_")
 
 
 def _read(path: Path, columns: Mapping[str, type], *lists: str) -> pa.Table:
@@ -349,6 +402,7 @@ def _read(path: Path, columns: Mapping[str, type], *lists: str) -> pa.Table:
         float: lambda kind: pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind),
     }
     fields_of = {field.name: field.type for field in file.schema_arrow}
+    columns = {name: kind for name, kind in columns.items() if name in fields_of or name not in _SINCE}
     for name, kind in columns.items():
         if name not in fields_of or not is_kind[kind](fields_of[name]):
             raise ValueError(f"{path} has no column {name} of the kind that a run writes.")

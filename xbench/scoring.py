@@ -125,6 +125,7 @@ def score_batch(
         region_area=batch.region_places[..., 0],
         region_x=batch.region_places[..., 1],
         region_y=batch.region_places[..., 2],
+        region_digests=batch.region_digests,
         peak_x=peak_x,
         peak_y=peak_y,
         reader_dice=batch.reader_agreement[..., 0],

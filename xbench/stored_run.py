@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from xbench.cases import MAPS, PICTURES, REGIONS, KeptImage, read_kept, readable
-from xbench.coverage import area_and_centre
+from xbench.coverage import area_and_centre, region_digest
 from xbench.errors import UserError
 from xbench.geometry import Upsampling
 from xbench.metrics.functional import TieRule
@@ -179,9 +179,11 @@ class StoredRun:
         place = [self._place[image.image_id] for image in kept]
         regions = [[coverage.at(gamma) for coverage in image.regions.values()] for image in kept]
         places = np.full((len(kept), len(self.results.findings), 3), np.nan)
+        digests = np.zeros(places.shape[:2], "S16")
         for row, image in enumerate(kept):
             for column, region in zip(image.regions, regions[row], strict=True):
                 places[row, column] = area_and_centre(region)
+                digests[row, column] = region_digest(region)
         output = ModelOutput(
             torch.from_numpy(rows.logits[place]),
             torch.from_numpy(rows.probabilities[place]),
@@ -202,6 +204,7 @@ class StoredRun:
             has_region=torch.from_numpy(rows.has_region[place]),
             scored=scored_pairs(rows.labels[place], rows.has_region[place]),
             region_places=places,
+            region_digests=digests,
             reader_agreement=np.stack([rows.reader_dice[place], rows.reader_iou[place]], axis=-1),
             image_sha256=[image.image_sha256 for image in kept],
             patient_ids=[rows.patient_ids[row] for row in place],

@@ -18,7 +18,7 @@ from xbench.results import (
     Results,
     macro_mean,
 )
-from xbench.rows import ImageRows
+from xbench.rows import ImageRows, scored_on
 from xbench.types import Failure, Note
 
 __all__ = ["summarise"]
@@ -86,6 +86,7 @@ def summarise(
         },
         classification_macro={name: getattr(recognition, name) for name in _CLASSIFICATION_NUMBERS},
         provenance=dict(provenance or {}),
+        scored_on=scored_on(images, findings),
     )
 
 

@@ -54,6 +54,7 @@ class Sample:
         has_region: (C,) bool: whether the finding has an annotated region; K of them do.
         region_places: Of each finding's region the share of the grid that it covers and its centre of mass, x and y
             from 0 at the first edge to 1 at the last (C, 3), float64; NaN without a region.
+        region_digests: Digest of each finding's region on the grid (C,), 16 bytes; none without a region.
         reader_agreement: Mean Dice and IoU between the regions of any two readers who drew the finding (C, 2),
             float64; NaN unless there are several.
         image_sha256: Digest of the model input, before mean and standard deviation.
@@ -72,6 +73,7 @@ class Sample:
     coverage: tuple[Coverage, ...]
     has_region: Tensor
     region_places: NDArray[np.float64]
+    region_digests: NDArray[np.bytes_]
     reader_agreement: NDArray[np.float64]
     image_sha256: str
     patient_id: str | None = None
@@ -104,10 +106,10 @@ class Batch:
     grid, `display` (H, W) and `regions` (K, H, W), comes as one tensor per image, because on the native grid images
     differ in size. `scored` names the pairs that grounding is scored on, present with a region, on the host, so that
     choosing them does not wait for an accelerator: place of the image in the batch, finding, and which of the image's
-    regions it is (P, 3) int64. `region_places` (B, C, 3) and `reader_agreement` (B, C, 2) are no tensors, so that no
-    precision plug-in rounds them with the images. `seconds` is the sum over the images, spent in the process that
-    loaded them. When every image of the batch failed, B is 0, the lists are empty, and so are the tensors, without the
-    other dimensions.
+    regions it is (P, 3) int64. `region_places` (B, C, 3), `region_digests` (B, C) and `reader_agreement` (B, C, 2) are
+    no tensors, so that no precision plug-in rounds them with the images. `seconds` is the sum over the images, spent in
+    the process that loaded them. When every image of the batch failed, B is 0, the lists are empty, and so are the
+    tensors, without the other dimensions.
     """
 
     index: Tensor
@@ -121,6 +123,7 @@ class Batch:
     has_region: Tensor
     scored: NDArray[np.int64]
     region_places: NDArray[np.float64]
+    region_digests: NDArray[np.bytes_]
     reader_agreement: NDArray[np.float64]
     image_sha256: list[str]
     patient_ids: list[str | None]
@@ -154,6 +157,7 @@ class Batch:
                 [sample.labels.numpy() for sample in samples], [sample.has_region.numpy() for sample in samples]
             ),
             region_places=np.array([sample.region_places for sample in samples]),
+            region_digests=np.array([sample.region_digests for sample in samples]),
             reader_agreement=np.array([sample.reader_agreement for sample in samples]),
             image_sha256=[sample.image_sha256 for sample in samples],
             patient_ids=[sample.patient_id for sample in samples],

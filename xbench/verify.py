@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 from scipy.stats import mannwhitneyu
 
+from xbench.cases import REGIONS, kept_digests
 from xbench.errors import UserError
 from xbench.results import FindingClassification, FindingGrounding, Results, read_results
-from xbench.rows import CURVES, PER_IMAGE, ImageRows, PairCounts, read_pair_counts, read_per_image
+from xbench.rows import CURVES, PER_IMAGE, ImageRows, PairCounts, read_pair_counts, read_per_image, scored_on
 
 __all__ = ["Disagreement", "disagreements", "verify"]
 
@@ -94,12 +95,16 @@ _Number = tuple[str, Any, Any]
 
 @dataclass(frozen=True)
 class _Run:
-    """What the files of a run say; `lines` are those of `per_class.csv`, cell by cell."""
+    """What the files of a run say.
+
+    `lines` are those of `per_class.csv`, cell by cell; `digests` those of the regions that the run kept, if it did.
+    """
 
     results: Results
     rows: ImageRows
     counts: PairCounts
     lines: list[list[str]]
+    digests: NDArray[np.bytes_] | None
 
     @property
     def flat(self) -> NDArray[np.bool_]:
@@ -127,12 +132,14 @@ def _read(folder: Path) -> _Run:
         counts = read_pair_counts(folder / CURVES, results.findings, rows.image_ids)
         with (folder / _PER_CLASS).open(newline="", encoding="utf-8") as file:
             lines = [line for line in csv.reader(file) if line]
+        keeps = (folder / REGIONS).is_file()
+        digests = kept_digests(folder, rows.image_ids, results.findings) if keeps else None
         thresholds = counts.mask.shape[1]
         if thresholds < 3 or thresholds % 2 == 0:
             raise ValueError(f"{folder / CURVES} has {thresholds} thresholds, and those of a run are odd in number")
     except (OSError, ValueError, KeyError, csv.Error, pa.ArrowException) as error:
         raise UserError(f"{folder}: a file cannot be read: {' '.join(str(error).split())}") from None
-    return _Run(results, rows, counts, lines)
+    return _Run(results, rows, counts, lines, digests)
 
 
 def _numbers(run: _Run) -> Iterator[_Number]:
@@ -140,6 +147,7 @@ def _numbers(run: _Run) -> Iterator[_Number]:
     yield from _scored_pairs(run)
     yield from _curves(run)
     yield from _per_image(run)
+    yield from _scored_on(run)
     content = run.results.as_json()
     yield from _images_left_out(run)
     counts = {key: value for key, value in content["counts"].items() if key not in ("skipped", "notes")}
@@ -197,6 +205,19 @@ def _per_image(run: _Run) -> Iterator[_Number]:
     elif ties in ("any", "first"):
         hits = np.where(run.flat & (ties == "any"), 1, hits.round())
     yield from _each_pair(run, f"{PER_IMAGE} / pointing_hit", stored, hits)
+
+
+def _scored_on(run: _Run) -> Iterator[_Number]:
+    """The digests of labels and regions, and the regions that the run kept; runs of before them have none."""
+    rows, findings, stored = run.rows, run.results.findings, run.results.scored_on
+    if stored is None and not rows.region_digests.any():
+        return
+    yield from _compare(f"{_RESULTS} / scored_on", stored, scored_on(rows, findings))
+    if run.digests is not None and run.digests.size:
+        row, column = np.unravel_index((rows.region_digests != run.digests).argmax(), run.digests.shape)
+        pair = f"{rows.image_ids[row]} / {findings[column]}"
+        one, other = (bytes(digests[row, column]).decode() for digests in (rows.region_digests, run.digests))
+        yield f"{PER_IMAGE} / region_digest / {pair}", one, other
 
 
 def _each_pair(run: _Run, place: str, stored: NDArray[Any], derived: NDArray[Any]) -> Iterator[_Number]:

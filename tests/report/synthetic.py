@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from xbench.cases import KeptImage, jpeg, write_kept
-from xbench.coverage import Coverage
+from xbench.coverage import Coverage, region_digest
 from xbench.results import (
     FindingClassification,
     FindingCounts,
@@ -17,7 +17,7 @@ from xbench.results import (
     write_per_class,
     write_results,
 )
-from xbench.rows import CURVES, PER_IMAGE, ImageRows, PairCounts, pair_counts_writer, write_per_image
+from xbench.rows import CURVES, PER_IMAGE, ImageRows, PairCounts, pair_counts_writer, scored_on, write_per_image
 
 GRID, CELLS, THRESHOLDS = 56, 14, 101
 FINDINGS = ("Cardiomegaly", "Nodule", "Pneumothorax")
@@ -60,6 +60,7 @@ def write_run(
     nan = {name: np.full(shape, np.nan) for name in _FLOATS}
     maps = np.zeros((images, len(findings), CELLS, CELLS), np.float32)
     counts = []
+    digests = np.zeros(shape, "S16")
     regions: dict[int, dict[int, Coverage]] = {image: {} for image in range(images)}
     for (image, column), (top, left, bottom, right) in sorted(corners.items()):
         region = np.zeros((GRID, GRID), bool)
@@ -84,13 +85,16 @@ def write_run(
         nan["dice"][place] = 2 * overlaps[50] / (sizes[50] + region.sum())
         nan["iou"][place] = overlaps[50] / (sizes[50] + region.sum() - overlaps[50])
         nan["region_area"][place] = region.mean()
+        digests[place] = region_digest(region)
         for what, mask in (("region", region), ("peak", tied)):
             ys, xs = mask.nonzero()
             nan[f"{what}_y"][place], nan[f"{what}_x"][place] = (ys.mean() + 0.5) / GRID, (xs.mean() + 0.5) / GRID
         maps[place] = raw
         regions[image][column] = Coverage.of(region, (GRID, GRID))
     probabilities = 1 / (1 + np.exp(-logits))
-    table = ImageRows(np.arange(images), ids, patient_ids, labels, has_region, logits, probabilities, **nan)
+    table = ImageRows(
+        np.arange(images), ids, patient_ids, labels, has_region, logits, probabilities, **nan, region_digests=digests
+    )
     index, column, region_pixels, mask, overlap = (np.array(values) for values in zip(*counts, strict=True))
     pair_counts = PairCounts(
         index,
@@ -188,6 +192,7 @@ def results_of(model, dataset, findings, table, counts, settings) -> Results:
             "evaluation": {"thresholds": THRESHOLDS, "ties": "share"},
             "seconds": {"forward": 1.0},
         },
+        scored_on=scored_on(table, findings),
     )
 
 

@@ -20,6 +20,7 @@ def a_run(label, dice, hits, probabilities, keeps=None, threshold=0.5):
     scored = ~np.isnan(dice)
     nothing = {field.name: np.full(dice.shape, np.nan) for field in fields(ImageRows)}
     known = {
+        "region_digests": np.where(scored, b"0123456789abcdef", b""),
         "image_ids": [f"image-{row}" for row in range(len(dice))],
         "labels": scored.astype(np.int8),
         "has_region": scored,

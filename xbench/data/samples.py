@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from xbench.coverage import Coverage, area_and_centre
+from xbench.coverage import Coverage, area_and_centre, region_digest
 from xbench.data.isolation import TIMEOUT, isolated
 from xbench.data.stall import TimedOutError
 from xbench.errors import UserError
@@ -126,6 +126,7 @@ class Samples(Dataset[Sample | Failure]):
             return Failure(index, record.image_id, str(error), isinstance(error, TimedOutError))
         regions = [coverage.at(self.gamma) for coverage in prepared.coverage]
         places = dict(zip(prepared.findings, map(area_and_centre, regions), strict=True))
+        digests = dict(zip(prepared.findings, map(region_digest, regions), strict=True))
         return Sample(
             index=index,
             image_id=record.image_id,
@@ -139,6 +140,7 @@ class Samples(Dataset[Sample | Failure]):
             coverage=prepared.coverage,
             has_region=torch.tensor([finding in prepared.findings for finding in self.findings]),
             region_places=np.array([places.get(finding, (nan,) * 3) for finding in self.findings]),
+            region_digests=np.array([digests.get(finding, "") for finding in self.findings], "S16"),
             reader_agreement=np.array(
                 [prepared.reader_agreement.get(finding, (nan, nan)) for finding in self.findings]
             ),
