@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 
+import xbench.processes
 from xbench.shipped import resolve_config, shipped, summary
 
 
@@ -53,6 +56,48 @@ def assert_one_paragraph(run, status: int, *fragments: str) -> None:
 )
 def test_bad_input(command, toy_config, options, status, fragments):
     assert_one_paragraph(command("test", "--config", toy_config, *options), status, *fragments)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--trainer.devices", "99"), ("99 processes", "2 cores", "--trainer.devices 2 ", "--oversubscribe true")),
+        (("--trainer.devices", "3"), ("3 processes", "2 cores")),
+        (("--trainer.devices", "3", "--trainer.strategy", "ddp_spawn"), ("3 processes", "2 cores")),
+        (("--trainer.devices", "99", "--oversubscribe", "true"), ("5 batches", "99 processes")),
+        (("--trainer.devices", "2", "--data.images", "3"), ("1 batches", "2 processes")),
+        (("--trainer.devices", "5", "--oversubscribe", "true"), ()),
+        (("--trainer.devices", "2"), ()),
+    ],
+)
+@pytest.mark.parametrize("word", ["test", "predict"])
+def test_too_many_processes_are_refused_before_any_starts(command, toy_config, monkeypatch, word, options, said):
+    class Started(Exception):
+        pass
+
+    def launch(*_, **__):
+        raise Started
+
+    for launcher in (_SubprocessScriptLauncher, _MultiProcessingLauncher):
+        monkeypatch.setattr(launcher, "launch", launch)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    if not said:
+        with pytest.raises(Started):
+            command(word, "--config", toy_config, *options)
+        return
+    run = command(word, "--config", toy_config, *options)
+    assert_one_paragraph(run, 1 if "batches" in said[0] else 2, *said)
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [(None, 3), ("max 100000", 3), ("150000 100000", 2), ("50000 100000", 1), ("9900000 100000", 3)]
+)
+def test_cores_that_may_be_used(monkeypatch, tmp_path, quota, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 4})
+    monkeypatch.setattr(xbench.processes, "_QUOTA", tmp_path / "cpu.max")
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    assert xbench.processes.usable_cores() == cores
 
 
 def test_constant_maps_fail_the_run_but_keep_its_results(command, toy_config):

@@ -17,7 +17,7 @@ from xbench.distributed import shared_counter
 from xbench.errors import UserError
 
 IMAGES, BATCH = 24, 2
-TWO = ("--trainer.devices", "2")
+TWO = ("--trainer.devices", "2", "--oversubscribe", "true")
 PARTS = (
     f"data: {{class_path: toys.Squares, init_args: {{num_workers: 0, images: {IMAGES}, batch_size: {BATCH}, "
     "unreadable: [4, 9], on_error: skip, widths: [64, 48]}}\n"

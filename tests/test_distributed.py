@@ -23,6 +23,7 @@ NATIVE_OPTIONS = ("--data.grid", "native", "--data.widths", "[64, 48, 90]")
 # Convolutions and matrix products, which round differently when threads share them differently.
 DEMO_OPTIONS = ("--data.images", "19", "--data.batch_size", "4", "--data.num_workers", "0")
 COMMON = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
+MANY = ("--oversubscribe", "true")  # for the machine may have fewer cores than a test has processes
 TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 
@@ -32,7 +33,7 @@ def words(folder: Path, config: str, *options: str) -> list[str]:
         (folder / "toy.yaml").write_text(TOY)
         config = str(folder / "toy.yaml")
     place = ("--trainer.default_root_dir", str(folder / "runs"))
-    return ["-m", "xbench.cli", "test", "--config", config, *place, *COMMON, *options]
+    return ["-m", "xbench.cli", "test", "--config", config, *place, *COMMON, *MANY, *options]
 
 
 def read(folder: Path) -> dict[str, bytes | str]:

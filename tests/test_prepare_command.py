@@ -223,6 +223,7 @@ def test_two_processes_read_it_too(command, pictures_config, tmp_path):
     alone = command("test", *options)
     command("prepare", *options, "--data.cache", tmp_path / "cache")
     more = ("--data.cache", tmp_path / "cache", "--trainer.devices", "2", "--trainer.default_root_dir", "two")
+    more += ("--oversubscribe", "true")
     done = run("-m", "xbench.cli", "test", *options, *more, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     (results,) = tmp_path.glob("two/*/*/results.json")

@@ -140,13 +140,14 @@ def test_sigterm_keeps_what_is_finished(tmp_path, unbroken, monkeypatch):
 def test_one_process_of_two_dies_and_one_or_three_go_on(tmp_path, unbroken, monkeypatch, processes):
     # The next batch goes to whoever is free: only beside a slow process is the other one sure to come to its third.
     monkeypatch.setenv("MORTAL_WAITS", "0.3 0")
-    died = begin(tmp_path, "SIGKILL 2 1", "--trainer.devices", "2")
+    died = begin(tmp_path, "SIGKILL 2 1", "--trainer.devices", "2", "--oversubscribe", "true")
     assert died.returncode != 0
     assert not [*tmp_path.glob("runs/*/*/results.json")]
     finished = len({batch for file in tmp_path.glob("runs/*/*/journal") for batch in Records(file).batches})
     assert 2 <= finished < 10
     monkeypatch.delenv("MORTAL_WAITS")
-    again = begin(tmp_path, "", "--resume", "true", "--trainer.devices", str(processes))
+    more = ("--trainer.devices", str(processes), "--oversubscribe", "true")
+    again = begin(tmp_path, "", "--resume", "true", *more)
     assert again.returncode == 0, again.stderr
     assert read(tmp_path) == unbroken
 

@@ -1,17 +1,31 @@
-"""Processes that this one starts."""
+"""Processes that this one starts, and the cores that there are for them."""
 
 from __future__ import annotations
 
 import ctypes
+import math
+import os
 import signal
 from contextlib import suppress
+from pathlib import Path
 
-__all__ = ["end_with_parent"]
+__all__ = ["end_with_parent", "usable_cores"]
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container, as `docker run --cpus` sets it
 
 
 def end_with_parent() -> None:
     """Let the system kill this process once its parent has ended, however that comes; on Linux only."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: those it is bound to, or fewer where its container has a quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # Without a quota it says `max`, which is no number.
+    with suppress(OSError, ValueError):
+        quota, period = map(int, _QUOTA.read_text().split())
+        cores = min(cores, max(1, math.ceil(quota / period)))
+    return cores

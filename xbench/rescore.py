@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import os
 import shutil
 import signal
 import sys
@@ -31,7 +30,7 @@ from xbench.cases import KeptImage, write_kept
 from xbench.command_parser import CommandParser
 from xbench.errors import UserError
 from xbench.metrics import PointingGame, ThresholdSweep
-from xbench.processes import end_with_parent
+from xbench.processes import end_with_parent, usable_cores
 from xbench.provenance import outputs_depend_on, versions
 from xbench.results import Results, atomic_writer, is_name, write_per_class, write_results
 from xbench.rows import CURVES, PER_IMAGE, ImageRows, pair_counts_writer, write_per_image
@@ -134,8 +133,7 @@ def _rules(run: StoredRun, thresholds: int | None, ties: str | None, gamma: floa
 
 def _workers(given: int | None) -> int:
     if given is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(_USUAL_WORKERS, cores)
+        return min(_USUAL_WORKERS, usable_cores())
     if not 0 <= given <= _MOST_WORKERS:
         raise UserError(f"--workers {given}: give a number of processes from 0 to {_MOST_WORKERS}.", exit_status=2)
     return given

@@ -23,10 +23,12 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 
 from xbench.check import check
 from xbench.data.base import ChestXrayDataModule
+from xbench.data.sampler import deal
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
 from xbench.options import NamedConfig, Parser, configs_first, refuse_change, user_error_behind
 from xbench.prepare import prepare
+from xbench.processes import usable_cores
 from xbench.progress_bar import RunProgressBar
 from xbench.shipped import defaults
 
@@ -194,6 +196,13 @@ class _RunCLI(LightningCLI):
             "same whatever the number of processes; on a CPU, --trainer.devices N makes N processes work.",
         )
         parser.add_argument(
+            "--oversubscribe",
+            type=bool,
+            default=False,
+            help="On a CPU, let --trainer.devices start more processes than there are cores for this one to use, which "
+            "is refused otherwise: each loads the model, and together they are slower.",
+        )
+        parser.add_argument(
             "--resume",
             type=bool,
             default=False,
@@ -230,6 +239,10 @@ class _RunCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         if self.subcommand != "check":
             super().instantiate_classes()
+            if self.subcommand != "prepare":
+                _refuse_too_many_processes(
+                    self.trainer, self.datamodule, str(self.subcommand), self.config[self.subcommand].oversubscribe
+                )
             self.trainer.resume = self.config[self.subcommand].resume  # type: ignore[attr-defined]
             for logger in self.trainer.loggers:
                 # W&B takes a run's group only when the run begins, and Lightning begins it before any callback's turn.
@@ -285,6 +298,26 @@ def _refuse_wrong_choices(config: Namespace, chosen: Mapping[str, str]) -> None:
             "deals the images to the processes.",
             exit_status=2,
         )
+
+
+def _refuse_too_many_processes(trainer: Trainer, data: ChestXrayDataModule, stage: str, oversubscribe: bool) -> None:
+    """Refuse more processes than there are cores or batches for, before Lightning starts any.
+
+    Under SLURM and torchrun they run already, each bound to cores of its own.
+    """
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    if environment is None or environment.creates_processes_externally:
+        return
+    cores = usable_cores()
+    if trainer.strategy.root_device.type == "cpu" and trainer.num_devices > cores and not oversubscribe:
+        raise UserError(
+            f"--trainer.devices {trainer.num_devices} would start {trainer.num_devices} processes on "
+            f"{'one core' if cores == 1 else f'{cores} cores'}, each with a model of its own, which could freeze the "
+            f"machine: give --trainer.devices {cores} or fewer, or add --oversubscribe true if this is meant.",
+            exit_status=2,
+        )
+    data.setup(stage)
+    deal(len(data.records), data.batch_size, trainer.world_size)
 
 
 def _build(part: Namespace) -> Any:

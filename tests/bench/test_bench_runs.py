@@ -246,6 +246,7 @@ def test_a_run_that_test_made_counts(bench: Bench):
         (["--trainer.enable_progress_bar", "true"], False),
         (["--data.cache", "false"], False),
         (["--trainer.devices", "1"], False),
+        (["--oversubscribe", "true"], False),
         (["--data.batch_size", "3"], True),
         (["--data.limit", "5"], True),
         (["--model.gain", "3"], True),

@@ -79,7 +79,9 @@ def parse(options: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     given, more = parser.parse_known_args(options)
     given.models, given.datasets = _names(given.models), _names(given.datasets)
     for word in more:
-        known = word.startswith(("--model.", "--data.", "--trainer.", "--threads", "--seed_everything"))
+        known = word.startswith(
+            ("--model.", "--data.", "--trainer.", "--threads", "--seed_everything", "--oversubscribe")
+        )
         if word.startswith("-") and (not known or word.startswith("--trainer.default_root_dir")):
             raise UserError(f"bench: {word} is no option of it. See python -m xbench.cli bench --help.", exit_status=2)
     if more and not more[0].startswith("-"):

@@ -76,7 +76,7 @@ class Finished:
 
 def comparable(config: Mapping[str, Any]) -> str:
     """Write a resolved configuration as a text that two runs share if it gives both the same numbers."""
-    kept = {part: value for part, value in config.items() if part != "resume"}
+    kept = {part: value for part, value in config.items() if part not in ("resume", "oversubscribe")}
     kept["trainer"] = {name: value for name, value in config["trainer"].items() if name not in _TRAINER}
     for part, neutral in (("data", _DATA), ("model", _MODEL)):
         arguments = (config[part] or {}).get("init_args") or {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from xbench.data.stall import StallGuard
 from xbench.distributed import shared_counter
 from xbench.errors import UserError
 from xbench.preprocessing import Preprocessing, stretch
-from xbench.processes import end_with_parent
+from xbench.processes import end_with_parent, usable_cores
 from xbench.results import findings_problem, is_folder_name, is_name
 from xbench.types import Batch, Failure, Note, Sample
 
@@ -140,8 +139,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         if limit is not None and limit < 1:
             raise UserError(f"--data.limit {limit} leaves no image: give at least 1.", exit_status=2)
         if num_workers is None:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            num_workers = min(4, cores)
+            num_workers = min(4, usable_cores())
         if batch_size < 1 or num_workers < 0:
             raise UserError(
                 f"--data.batch_size {batch_size} --data.num_workers {num_workers}: the first must be at least 1, the "

@@ -9,7 +9,22 @@ from torch.utils.data import Sampler
 
 from xbench.errors import UserError
 
-__all__ = ["DealtBatchSampler"]
+__all__ = ["DealtBatchSampler", "deal"]
+
+
+def deal(count: int, batch_size: int, world_size: int) -> list[range]:
+    """Return the batches of images 0 to `count` - 1, the last of which may be smaller.
+
+    Raises:
+        UserError: Fewer batches than processes.
+    """
+    batches = [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
+    if len(batches) < world_size:
+        raise UserError(
+            f"{count} images in batches of {batch_size} make {len(batches)} batches, too few for "
+            f"{world_size} processes: lower --data.batch_size or --trainer.devices."
+        )
+    return batches
 
 
 class DealtBatchSampler(Sampler[list[int]]):
@@ -44,12 +59,7 @@ class DealtBatchSampler(Sampler[list[int]]):
         finished: Collection[int] = (),
         new_counter: Callable[[], Callable[[], int]] | None = None,
     ) -> None:
-        batches = [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
-        if len(batches) < world_size:
-            raise UserError(
-                f"{count} images in batches of {batch_size} make {len(batches)} batches, too few for "
-                f"{world_size} processes: lower --data.batch_size or --trainer.devices."
-            )
+        batches = deal(count, batch_size, world_size)
         self._left = [batch for number, batch in enumerate(batches) if number not in finished]
         if len(self._left) < world_size:
             raise ValueError(f"{len(self._left)} batches are left for {world_size} processes")
