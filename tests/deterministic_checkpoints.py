@@ -101,7 +101,7 @@ def _knowledge(full: bool) -> dict[str, nn.Module]:
 
 def _sections(parts: dict[str, nn.Module], path: Path, full: bool) -> dict[str, str]:
     draw = weight if full else quick_weight
-    content: dict[str, Any] = {"optimizer": {"state": {}}, "config": {"image_res": 512}, "epoch": 1}
+    content: dict[str, Any] = {"optimizer": {"state": {}}, "config": {"img_res": 224}, "epoch": 1}
     for section, part in parts.items():
         # Where a tensor has two names, they share its memory in the files of the authors too.
         drawn: dict[int, Tensor] = {}

@@ -145,7 +145,7 @@ def sections(image: nn.Module, text: nn.Module, decoder: nn.Module) -> dict[str,
         "model": decoder.state_dict(),
         "optimizer": {"state": {}, "param_groups": [{"lr": 1e-4, "params": [0]}]},
         "lr_scheduler": {"last_epoch": 3},
-        "config": {"image_res": 512, "text_encoder": "bert"},
+        "config": {"img_res": 224, "text_encoder": "bert"},
         "epoch": 3,
     }
 
@@ -184,7 +184,7 @@ def official_weights(manifest: str, wanted: Sequence[str]) -> dict[str, Tensor]:
 
 def nested(tensors: dict[str, Tensor]) -> dict[str, Any]:
     """Return tensors by section, beside what else an official file has."""
-    parts: dict[str, Any] = {"optimizer": {"state": {}}, "config": {"image_res": 512}, "epoch": 1}
+    parts: dict[str, Any] = {"optimizer": {"state": {}}, "config": {"img_res": 224}, "epoch": 1}
     for name, tensor in tensors.items():
         section, _, rest = name.partition(".")
         parts.setdefault(section, {})[rest] = tensor

@@ -61,6 +61,11 @@ def test_clip_of_another_architecture(tiny: tuple[Path, Path], command, tmp_path
     # What nothing in the given file tells, the converted one does.
     with pytest.raises(UserError, match="trained with the activation QuickGELU"):
         CLIP(f"local-dir:{plain}", checkpoint=str(clean))
+    run = command("convert", "clip", given, clean, "--model.architecture", f"local-dir:{plain}")
+    assert run.status == 0, run.errors
+    CLIP(f"local-dir:{plain}", checkpoint=str(clean))
+    with pytest.raises(UserError, match=r"trained with the activation GELU, .* computes with QuickGELU.*quick_gelu in"):
+        CLIP(f"local-dir:{quick}", checkpoint=str(clean))
 
 
 def test_devide_of_somebodys_own_names(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +115,7 @@ def test_devide_of_somebodys_own_names(command, tmp_path: Path, monkeypatch: pyt
             "clip has no --model.arch; near it are --model.architecture",
         ),
         (["kad", "a", "b.safetensors", "--model.checkpoint", "x"], "kad has no --model.checkpoint."),
-        (["kad", "a", "b.safetensors", "--model.image_size", "big"], "--model.image_size expects int, not 'big'"),
+        (["medklip", "a", "b.safetensors", "--model.image_size", "big"], "--model.image_size expects int, not 'big'"),
         (["kad", "a", "b.safetensors", "--model.image_size"], "--model.image_size: expected one argument"),
         (["devide", "a", "b.safetensors", "--model.key_map", "[1]"], "--model.key_map expects dict[str, str | None]"),
         (["mavl", "a", "b.safetensors", "--model.mode", "texts"], "expects one of 'feature', 'text', not 'texts'"),

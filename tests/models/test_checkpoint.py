@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from xbench.errors import UserError
-from xbench.models.checkpoint import fill, locate, read_tensors
+from xbench.models.checkpoint import fill, locate, read_settings, read_tensors
 
 PARITY = Path(__file__).resolve().parents[2] / ".." / "shared" / "parity"
 A, B, C = torch.tensor([1.0, 2.0]), torch.tensor([[3.0]]), torch.tensor(4.0)
@@ -188,6 +188,73 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match=name):
             read_tensors(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"<!DOCTYPE html><html><head><title>Google Drive - Virus scan warning</title>", r"title 'Google .* warning'"),
+        (b"\xef\xbb\xbf\n <HTML lang=en><body>Sign in" + 5000 * b" ", "is no file of weights but a web page: file"),
+        (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "download the file again"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "pointer of Git LFS.*`git lfs pull`"),
+    ],
+    ids=["warning", "sign-in", "xml", "pointer"],
+)
+def test_what_stands_in_the_place_of_a_download_is_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=says) as caught:
+        read_tensors(tmp_path / name)
+    assert "hidden" not in str(caught.value)
+
+
+class Settings:
+    """A class of somebody's own, of which a checkpoint holds one."""
+
+
+@pytest.mark.parametrize(
+    ("weights", "sections"),
+    [
+        ({"model": {"module.a": A}}, ()),
+        ({"state_dict": {"a": A}}, ()),
+        ({name: {"a": A} for name in SECTIONS}, SECTIONS),
+        ({"state_dict": JOINED}, SECTIONS),
+    ],
+    ids=["MedKLIP and MAVL", "CARZero", "KAD", "joined"],
+)
+def test_the_advice_on_hidden_code_works_for_every_layout(
+    tmp_path: Path, weights: dict[str, Any], sections: tuple[str, ...]
+) -> None:
+    expected = read_tensors(saved(tmp_path / "plain.pth", weights), sections)
+    file = saved(tmp_path / "full.pth", {**weights, "config": Settings(), "epoch": 3})
+    with pytest.raises(UserError, match="run code hidden in it") as caught:
+        read_tensors(file, sections)
+    advice = str(caught.value).partition("keep its weights alone: ")[2].removesuffix(".")
+    exec(advice, {"torch": torch, "FILE": file, "NEW_FILE": tmp_path / "new.pth"})
+    assert equal(read_tensors(tmp_path / "new.pth", sections), expected)
+
+
+def test_a_folder_is_named_as_one_with_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "KAD_512").mkdir()
+    for name in ("KAD_512/best_valid.pt", "KAD_512/log.txt"):
+        (tmp_path / name).touch()
+    for read in (lambda path: locate(str(path), "KAD", "Ask around."), read_tensors):
+        with pytest.raises(
+            UserError, match=r"is a folder.*--model\.checkpoint one .*KAD_512/best_valid\.pt\.$"
+        ) as caught:
+            read(tmp_path)
+        assert "log.txt" not in str(caught.value)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"is a folder.*No such file is in it\. Ask around\."):
+        locate(str(tmp_path / "empty"), "KAD", "Ask around.")
+
+
+def test_settings_beside_the_weights_are_read(tmp_path: Path) -> None:
+    plain = saved(tmp_path / "kad.pt", {"model": {"a": A}, "config": {"img_res": 512}})
+    assert read_settings(plain) == {"img_res": 512}
+    save_file({"a": A}, tmp_path / "a.safetensors")
+    for other in (saved(tmp_path / "b.pt", {"a": A}), saved(tmp_path / "c.pt", {"model": {}, "config": "x"})):
+        assert read_settings(other) == read_settings(tmp_path / "a.safetensors") == {}
 
 
 def test_locate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

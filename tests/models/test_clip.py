@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -563,6 +564,48 @@ def test_random_weights_are_refused() -> None:
 def test_quickgelu_mismatch_is_an_error(architecture: str, tag: str) -> None:
     with pytest.raises(UserError, match=rf"QuickGELU.*{architecture}-quickgelu"):
         CLIP(architecture, pretrained=tag)
+
+
+@pytest.mark.parametrize(
+    ("path", "architecture", "expected"),
+    [
+        ("ViT-B-16-openai.safetensors", "ViT-B-16", "QuickGELU"),
+        ("ViT-B-16-laion2b_s34b_b88k.bin", "ViT-B-16-quickgelu", "GELU"),
+        ("hub/models--laion--CLIP-ViT-B-16-laion2B-s34B-b88K/snapshots/0/weights.bin", "ViT-B-16-quickgelu", "GELU"),
+        ("hub/models--timm--vit_base_patch16_clip_224.openai/snapshots/0/weights.bin", "ViT-B-16", "QuickGELU"),
+        # One name, two activations: of the larger one the weights were trained without QuickGELU.
+        ("laion400m_e32.pt", "ViT-B-32", "QuickGELU"),
+        ("laion400m_e32.pt", "ViT-B-16-quickgelu", "GELU"),
+        # These tell nothing: no tag, two that disagree, a folder further up, an architecture with one activation only.
+        ("weights.bin", "ViT-B-16", None),
+        ("openai/laion2b_s34b_b88k.bin", "ViT-B-16", None),
+        ("openai/mine/here/weights.bin", "ViT-B-16", None),
+        ("laion2b_s12b_b32k.pt", "roberta-ViT-B-32", None),
+        ("openai.pt", "local-dir:folder", None),
+    ],
+)
+def test_the_activation_that_a_name_tells(path: str, architecture: str, expected: str | None) -> None:
+    assert _open_clip._named_activation(Path(path), architecture) == expected
+
+
+@pytest.mark.parametrize(
+    ("tag", "quick", "wrong", "right"),
+    [
+        ("some_tag", True, "tiny-clip", "tiny-clip-quickgelu"),
+        ("some_tag", False, "tiny-clip-quickgelu", "tiny-clip"),
+    ],
+)
+def test_a_file_named_by_the_other_activation_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str, quick: bool, wrong: str, right: str
+) -> None:
+    monkeypatch.setattr(open_clip, "list_pretrained_tags_by_model", lambda name: [tag] if name == "tiny-clip" else [])
+    monkeypatch.setattr(open_clip, "get_pretrained_cfg", lambda *_: {"quick_gelu": quick})
+    file = tmp_path / "Some-Tag.safetensors"
+    shutil.copy(folder / "tiny-clip.safetensors", file)
+    with pytest.raises(UserError, match=rf"by the tag in its name, .*--model\.architecture {right}\.$") as caught:
+        CLIP(wrong, checkpoint=str(file))
+    assert caught.value.exit_status == 2
+    CLIP(right, checkpoint=str(file))
 
 
 @pytest.mark.parametrize("architecture", ["tiny-resnet", "tiny-attention"])

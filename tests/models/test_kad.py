@@ -422,6 +422,19 @@ def test_the_input_is_a_square_of_the_given_size(released: KAD) -> None:
     assert larger.prompts_of("ILD") == ["interstitial lung disease"]
 
 
+def test_the_input_size_is_that_of_the_checkpoints_own_settings(
+    content: dict[str, Any], command: Callable[..., Any], tmp_path: Path
+) -> None:
+    official = write(tmp_path, {**content, "config": {"img_res": 512, "image_res": 224}})
+    assert KAD(checkpoint=official).image_size == 512
+    assert KAD(checkpoint=official, image_size=96).image_size == 96
+    run = command("convert", "kad", official, tmp_path / "kad.safetensors")
+    assert run.status == 0, run.errors
+    assert KAD(checkpoint=str(tmp_path / "kad.safetensors")).image_size == 512
+    for config, size in (({"image_res": 384}, 384), ({"img_res": None}, 224), ({}, 224), ("none", 224)):
+        assert KAD(checkpoint=write(tmp_path, {**content, "config": config})).image_size == size
+
+
 def test_layers_and_heads_are_chosen_by_options(released: KAD) -> None:
     assert (released.layers, released.heads) == ([3], [0, 1, 2, 3])
     model = KAD(checkpoint=str(released.checkpoint), layers=[0, 1], heads=[2])

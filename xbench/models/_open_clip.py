@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from xbench.errors import UserError
 from xbench.models.checkpoint import fill, first_line, read_remarks, read_tensors
 
-__all__ = ["Loaded", "first_line", "has_quick_gelu", "load", "load_configured", "read_config", "weights_in"]
+__all__ = ["Loaded", "activation", "first_line", "load", "load_configured", "read_config", "weights_in"]
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,9 @@ def weights_in(folder: Path, option: str) -> Path:
     return found[0]
 
 
-def has_quick_gelu(model: nn.Module) -> bool:
-    """Say whether a model computes with QuickGELU."""
-    return any(isinstance(part, QuickGELU) for part in model.modules())
+def activation(model: nn.Module) -> str:
+    """Return the activation of a model: QuickGELU, or else GELU."""
+    return "QuickGELU" if any(isinstance(part, QuickGELU) for part in model.modules()) else "GELU"
 
 
 def _config_folder(architecture: str) -> Path | None:
@@ -161,14 +161,21 @@ def _known_tag(architecture: str, pretrained: str | None) -> dict[str, Any]:
             exit_status=2,
         )
     if tag.get("quick_gelu") and not open_clip.get_model_config(architecture).get("quick_gelu"):
-        raise _quick_gelu_error(architecture, f"The weights {pretrained}")
+        raise _activation_error(architecture, f"The weights {pretrained}", "QuickGELU")
     return tag
 
 
-def _quick_gelu_error(architecture: str, weights: str) -> UserError:
+def _activation_error(architecture: str, weights: str, trained_with: str) -> UserError:
+    """Return the error that weights were trained with another activation than an architecture computes with."""
+    other = "GELU" if trained_with == "QuickGELU" else "QuickGELU"
+    if architecture.startswith(("local-dir:", "hf-hub:")):
+        advice = "Correct quick_gelu in its open_clip_config.json."
+    else:
+        fitting = f"{architecture.removesuffix('-quickgelu')}{'-quickgelu' if trained_with == 'QuickGELU' else ''}"
+        advice = f"Give --model.architecture {fitting}."
     return UserError(
-        f"{weights} were trained with the activation QuickGELU, {architecture} computes with GELU, and the features "
-        f"would be wrong without any other sign. Give --model.architecture {architecture}-quickgelu.",
+        f"{weights} were trained with the activation {trained_with}, {architecture} computes with {other}, and the "
+        f"features would be wrong without any other sign. {advice}",
         exit_status=2,
     )
 
@@ -297,9 +304,28 @@ def _resize_positions(tensors: dict[str, Tensor], visual: Any) -> None:
 def _fill(model: nn.Module, found: dict[str, Tensor], path: Path, architecture: str, advice: str) -> None:
     """Give a model the weights found in a file, every name and shape as the model has them."""
     # The first is in OpenAI's own files, the second in converted ones.
-    needs_quick_gelu = "input_resolution" in found or read_remarks(path).get("activation") == "QuickGELU"
-    if needs_quick_gelu and not has_quick_gelu(model):
-        raise _quick_gelu_error(architecture, f"The weights in {path}")
+    trained_with = "QuickGELU" if "input_resolution" in found else read_remarks(path).get("activation")
+    if trained_with not in (None, activation(model)):
+        raise _activation_error(architecture, f"The weights in {path}", trained_with)
+    if trained_with is None and (named := _named_activation(path, architecture)) not in (None, activation(model)):
+        raise _activation_error(architecture, f"The weights in {path}, by the tag in its name,", named)
     # OpenAI's files hold three settings among the weights; older transformers counted positions in a buffer.
     settings = ("input_resolution", "context_length", "vocab_size", "text.transformer.embeddings.position_ids")
     fill(model, found, path, architecture, ignored=settings, advice=advice)
+
+
+def _named_activation(path: Path, architecture: str) -> str | None:
+    """Return the activation of the weights whose tag a path names; None if it names none, or an unknown architecture's.
+
+    Names tell where nothing in a file does: `ViT-B-16-laion2b_s34b_b88k.bin`, or the repository in the hub's cache.
+    """
+    plain = architecture.removesuffix("-quickgelu")
+    both = (plain, f"{plain}-quickgelu")
+    if not {*both} <= {*open_clip.list_models()}:
+        return None
+    # A file in the hub's cache is called as all others are; the folder of its repository is not.
+    telling = [*path.parts[-2:], *(part for part in path.parts if part.startswith("models--"))]
+    text = "/".join(telling).lower().replace("-", "_")
+    tags = [(name, tag) for name in both for tag in open_clip.list_pretrained_tags_by_model(name) if tag in text]
+    found = {bool(open_clip.get_pretrained_cfg(*tag).get("quick_gelu")) for tag in tags}
+    return {(True,): "QuickGELU", (False,): "GELU"}.get(tuple(found))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from xbench.errors import UserError
 
-__all__ = ["fill", "first_line", "locate", "read_remarks", "read_tensors"]
+__all__ = ["fill", "first_line", "locate", "read_remarks", "read_settings", "read_tensors"]
 
 
 def locate(checkpoint: str | None, model: str, source: str) -> Path:
@@ -30,15 +30,14 @@ def locate(checkpoint: str | None, model: str, source: str) -> Path:
         source: Where the file is to be had, a sentence or two.
 
     Raises:
-        UserError: None was given, or there is no such file.
+        UserError: None was given, there is no such file, or it is a folder.
     """
     if not checkpoint:
         raise UserError(
             f"{model} needs the weights of its authors: give --model.checkpoint FILE. {source}", exit_status=2
         )
     path = Path(checkpoint).expanduser()
-    if not path.is_file():
-        raise UserError(f"The file of weights {path} does not exist. Check --model.checkpoint. {source}")
+    _check_file(path, source)
     return path
 
 
@@ -56,9 +55,8 @@ def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
     Raises:
         UserError: No such file, or one without plain weights.
     """
-    if not path.is_file():
-        raise UserError(f"The file of weights {path} does not exist. Check --model.checkpoint.")
-    content = _load(path)
+    _check_file(path)
+    content = _load(path, sections)
     found = [key for key in sections if isinstance(content, dict) and isinstance(content.get(key), dict)]
     # `model` alone is as likely the usual wrapper.
     if set(found) - {"model", "state_dict"}:
@@ -72,6 +70,17 @@ def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
     ):
         raise UserError(f"{path} holds no state dict: names of tensors and the tensors, alone or under `state_dict`.")
     return {_bare(name): tensor for name, tensor in content.items()}
+
+
+def read_settings(path: Path) -> Mapping[str, Any]:
+    """Return the settings that a training script left beside the weights, under `config`; nothing of any other file.
+
+    Args:
+        path: The file, which `read_tensors` could read.
+    """
+    content = None if path.suffix == ".safetensors" else _load(path)
+    settings = content.get("config") if isinstance(content, dict) else None
+    return settings if isinstance(settings, dict) else {}
 
 
 def read_remarks(path: Path) -> Mapping[str, str]:
@@ -196,8 +205,43 @@ def _bare(name: str) -> str:
     return re.sub(r"^((module|_orig_mod)\.)+", "", name)
 
 
-def _load(path: Path) -> Any:
+def _check_file(path: Path, source: str = "") -> None:
+    """Raise unless a path is a file; of a folder, name the files of weights in it."""
+    if path.is_dir():
+        inside = sorted(file for pattern in ("*", "*/*") for file in path.glob(pattern) if file.suffix in _SUFFIXES)
+        listed = ", ".join(str(file) for file in inside[:5]) + (", ..." if len(inside) > 5 else "")
+        advice = (
+            f"Give --model.checkpoint one of the files in it: {listed}."
+            if inside
+            else f"No such file is in it. {source}"
+        )
+        raise UserError(f"{path} is a folder and no file of weights. {advice}".rstrip())
+    if not path.is_file():
+        raise UserError(f"The file of weights {path} does not exist. Check --model.checkpoint. {source}".rstrip())
+
+
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+
+
+def _check_no_text(path: Path) -> None:
+    """Raise for what is left in the place of a large file where its host or Git wanted something else first."""
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if start.startswith(b"version https://git-lfs.github.com/"):
+        raise UserError(f"{path} is no file of weights but a pointer of Git LFS: run `git lfs pull` where it lies.")
+    if re.match(rb"(\xef\xbb\xbf)?\s*<(!doctype|html|head|\?xml)", start, re.IGNORECASE):
+        title = re.search(rb"<title[^>]*>\s*(.{1,100}?)\s*<", start, re.IGNORECASE | re.DOTALL)
+        raise UserError(
+            f"{path} is no file of weights but a web page"
+            + (f" with the title {title[1].decode(errors='replace')!r}" if title else "")
+            + ": file hosts send one in the place of a large file, to warn or to ask who you are. Open the link in a "
+            "browser and download the file again."
+        )
+
+
+def _load(path: Path, sections: Sequence[str] = ()) -> Any:
     try:
+        _check_no_text(path)
         if path.suffix == ".safetensors":
             return load_file(path)
         zipped = zipfile.is_zipfile(path)
@@ -212,10 +256,11 @@ def _load(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
         culprit = re.search(r"GLOBAL (\S+)", str(error))
+        parts = list(dict.fromkeys((*sections, "model", "state_dict")))
         raise UserError(
             f"{path} is no file of plain weights{f' (it holds a {culprit[1]})' if culprit else ''}, and reading it "
-            "further could run code hidden in it. If you trust the file, keep its weights alone: "
-            "torch.save(torch.load(FILE, weights_only=False)['state_dict'], NEW_FILE)."
+            "further could run code hidden in it. If you trust the file, keep its weights alone: torch.save({key: part "
+            f"for key, part in torch.load(FILE, weights_only=False).items() if key in {parts}}}, NEW_FILE)."
         ) from error
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"The file of weights {path} cannot be read ({first_line(error)}). Fetch it again.") from error

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xbench.errors import UserError
-from xbench.models._open_clip import Loaded, first_line, has_quick_gelu, load
+from xbench.models._open_clip import Loaded, activation, first_line, load
 from xbench.models.base import VLM, file_sha256
 from xbench.models.dense import Saliency, check_saliency, features_and_maps
 from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing
@@ -119,8 +119,8 @@ class OpenCLIP(VLM):
         return self.model.state_dict()
 
     def remarks(self) -> Mapping[str, str]:
-        """Return the activation if it is QuickGELU: with another one the weights would fit as well."""
-        return {"activation": "QuickGELU"} if has_quick_gelu(self.model) else {}
+        """Return the activation, QuickGELU or GELU: with the other one the weights would fit as well."""
+        return {"activation": activation(self.model)}
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encode tokenised prompts.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from xbench.models._kebert import SECTIONS, WIDTH, KEBERTModel, Layers, QueryModel
 from xbench.models._vit import ViTB16, implementation_of, side_of, with_timm_names
-from xbench.models.checkpoint import locate, read_tensors
+from xbench.models.checkpoint import locate, read_remarks, read_settings, read_tensors
 
 __all__ = ["KAD"]
 
@@ -38,8 +39,8 @@ class KAD(KEBERTModel):
         checkpoint: File of weights, such as `best_valid.pt`. The knowledge encoder's file is not needed.
         text_encoder: Where the tokeniser of Med-KEBERT is: Hugging Face id or local folder. Its weights are in the
             checkpoint.
-        image_size: Side in pixels of the square that the radiograph is stretched to. At 224 all models are compared;
-            the released weights were trained, and are officially tested, at 512 or 1024.
+        image_size: Side in pixels of the square that the radiograph is stretched to. By default what the checkpoint's
+            own settings say (`img_res`), which is what the authors' scripts read, or 224 where it says nothing.
         layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`. Officially `last`.
         heads: Attention heads, from 0, whose mean the map is. Officially all of them.
 
@@ -51,13 +52,14 @@ class KAD(KEBERTModel):
         self,
         checkpoint: str | None = None,
         text_encoder: str = "xmcmic/Med-KEBERT",
-        image_size: int = 224,
+        image_size: int | None = None,
         layers: Layers = "last",
         heads: list[int] | None = None,
         **options: Any,
     ) -> None:
         path = locate(checkpoint, "KAD", _SOURCE)
         tensors = read_tensors(path, SECTIONS)
+        self.trained_size = _trained_size(path)
         # Drawing random weights would take a second, only to be replaced.
         with torch.device("meta"):
             encoder, tensors = _image_encoder(tensors)
@@ -66,7 +68,7 @@ class KAD(KEBERTModel):
             encoder.network,
             model,
             text_encoder=text_encoder,
-            image_size=image_size,
+            image_size=(self.trained_size or 224) if image_size is None else image_size,
             stride=encoder.stride,
             layers=layers,
             heads=heads,
@@ -75,9 +77,24 @@ class KAD(KEBERTModel):
         self.encoder_name = encoder.name
         self.load(tensors, path, "KAD", unused=encoder.unused, aliases=encoder.aliases)
 
+    def remarks(self) -> Mapping[str, str]:
+        """Return the image size that the checkpoint's own settings say, which are not converted."""
+        return {} if self.trained_size is None else {_SIZES[0]: str(self.trained_size)}
+
     def provenance(self) -> dict[str, Any]:
         """Return the image encoder beside what all models of this kind return."""
         return {"image_encoder": self.encoder_name, **super().provenance()}
+
+
+# The authors' scripts read the first; their early settings, and those of others who build on KAD, have the second.
+_SIZES = ("img_res", "image_res")
+
+
+def _trained_size(path: Path) -> int | None:
+    """Return the image size in a checkpoint's own settings, or in what `convert` noted of them."""
+    settings = {**read_settings(path), **read_remarks(path)}
+    size = next((str(settings[name]) for name in _SIZES if name in settings), "")
+    return int(size) if size.isdecimal() and int(size) else None
 
 
 @dataclass(frozen=True)
