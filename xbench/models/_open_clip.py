@@ -328,4 +328,4 @@ def _named_activation(path: Path, architecture: str) -> str | None:
     text = "/".join(telling).lower().replace("-", "_")
     tags = [(name, tag) for name in both for tag in open_clip.list_pretrained_tags_by_model(name) if tag in text]
     found = {bool(open_clip.get_pretrained_cfg(*tag).get("quick_gelu")) for tag in tags}
-    return {(True,): "QuickGELU", (False,): "GELU"}.get(tuple(found))
+    return None if len(found) != 1 else "QuickGELU" if found.pop() else "GELU"
