@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from official.base import Official
 from official.chestxdet10 import write_chestxdet10
 from official.chexlocalize import write_chexlocalize
 from PIL import Image
+from toys import Squares
 
 from xbench import check
 from xbench.contact_sheet import Cell, choose_cells, write_contact_sheet
@@ -122,6 +125,36 @@ def test_notes_are_shown(command, tmp_path):
     # Fracture, Pleural Other and Pneumonia have labels and no masks.
     for finding in ("Fracture", "Pleural Other", "Pneumonia"):
         assert row_of(run.output, finding)[:3] == ["1", "0", "0"]
+
+
+class Sliced(Squares):
+    """Boxes that begin left of the image, drawn by slices: numpy counts negative places from the right."""
+
+    def load(self, record):
+        radiograph = super().load(record)
+        regions = {finding: np.zeros(radiograph.image.shape, bool) for finding in self.findings}
+        for finding, region in radiograph.regions.items():
+            begin = -5 if (record.source, finding) in ((3, "Square"), (3, "Hole"), (6, "Hole")) else 0
+            regions[finding][2:9, begin:20] = region.any()
+        return replace(radiograph, regions=regions)
+
+
+def test_a_positive_annotation_that_leaves_no_region_is_named(command, toy_config, tmp_path):
+    toy_config.write_text(toy_config.read_text().replace("toys.Squares", f"{__name__}.Sliced"))
+    sliced = ("--config", toy_config, "--data.images", "8")
+    run = command("check", *sliced)
+    assert run.status == 1
+    assert "3 problems" in run.errors
+    listed = (tmp_path / "runs" / "check" / "sliced" / "problems.txt").read_text().splitlines()
+    named = [("003", "Square"), ("003", "Hole"), ("006", "Hole")]
+    assert [re.findall(r"Image square-(\d+): the annotation of (\w+) covers no pixel", line) for line in listed] == [
+        [pair] for pair in named
+    ]
+    # A run goes on without these pairs, and its results say so; an empty mask of what is absent is nothing odd.
+    run = command("test", *sliced)
+    assert run.status == 0
+    notes = {note["note"].split()[3]: (note["count"], note["first"]) for note in run.results["counts"]["notes"]}
+    assert notes == {"Square": (1, ["square-003"]), "Hole": (2, ["square-003", "square-006"])}
 
 
 def test_a_package_that_is_too_old(monkeypatch):

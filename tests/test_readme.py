@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -36,6 +37,7 @@ def workplace(tmp_path, monkeypatch):
                 box = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
             table.writerow([f"{index:02d}.png", *box])
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     yield tmp_path
     for name in FILES:
         sys.modules.pop(name.removesuffix(".py"), None)
@@ -51,6 +53,17 @@ def test_model_and_dataset_outside_the_package(workplace, command):
     positives = results["counts"]["per_finding"]["Nodule"]["positives"]
     assert results["grounding"]["per_class"]["Nodule"]["count"] == positives > 0
     assert results["provenance"]["prompts"]["Nodule"] == ["a chest radiograph showing nodule"]
+
+
+def test_a_box_that_begins_outside_of_the_image_keeps_the_part_inside(workplace):
+    """Of a slice that begins at -5, numpy gives nothing."""
+    with (workplace / "my_data" / "boxes.csv").open("a") as file:
+        file.write("01.png,-5,-7,20,30\n")
+    data = importlib.import_module("my_data").MyData("my_data")
+    record = data.read_records(annotated=True)[1]
+    region = data.load(record).regions["Nodule"]
+    assert region[:30, :20].all() and region.sum() >= 600
+    assert data.read_records(annotated=False)[1].labels == {}
 
 
 def test_use_from_python(tmp_path, monkeypatch, capsys):

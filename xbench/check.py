@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from xbench.contact_sheet import Cell, choose_cells, write_contact_sheet
 from xbench.data.base import ChestXrayDataModule, Record, one_thread
 from xbench.data.download import Source
-from xbench.data.samples import Samples
+from xbench.data.samples import Samples, covers_nothing
 from xbench.errors import UserError
 from xbench.models.base import VLM, SaliencyModel
 from xbench.preprocessing import Preprocessing, stretch
@@ -127,6 +127,7 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
         if isinstance(record.source, Source):
             report.annotations.update(annotation.finding for annotation in record.source.annotations)
     regions: defaultdict[str, list[Record]] = defaultdict(list)
+    vanished = {covers_nothing(finding) for finding in data.findings}
     notes = list(data.notes)
     present = [record for record in records if not record.missing]
     for record, sample in zip(present, _samples(data, present, preprocessing, progress), strict=True):
@@ -134,6 +135,11 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
             report.problems.append(f"Image {sample.image_id} cannot be read. {sample.reason}")
             continue
         notes += sample.notes
+        report.problems += [
+            f"Image {note.image_id}: {note.text}. Compare its coordinates, or its mask, with the image."
+            for note in sample.notes
+            if note.text in vanished
+        ]
         for finding, has_region in zip(data.findings, sample.has_region.tolist(), strict=True):
             if has_region and record.labels.get(finding) == 1:
                 report.with_region[finding] += 1

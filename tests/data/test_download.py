@@ -12,6 +12,7 @@ from downloads import CUT_OFF, notes_of, records_of, write_small
 from PIL import Image
 
 from xbench.data.download import Case, DownloadedDataset
+from xbench.data.samples import covers_nothing
 from xbench.data.shapes import Annotation, Box
 from xbench.data.tables import read_csv
 from xbench.errors import UserError
@@ -97,9 +98,10 @@ def test_records_travel_to_workers(tmp_path):
 
 def test_an_annotation_outside_of_the_image(tmp_path):
     data = toy(write(tmp_path, "a,One,20,20,30,30", "b,,,,,"))
-    radiograph = data.load(records_of(data)["a"])
-    assert dict(radiograph.regions) == {}
-    assert radiograph.notes == (CUT_OFF, "an annotation covers no pixel")
+    data.setup("test")
+    sample = data.samples(Preprocessing(stretch((16, 16))))[0]
+    assert sample.has_region.tolist() == [False, False]
+    assert [note.text for note in sample.notes] == [CUT_OFF, covers_nothing("One")]
 
 
 @pytest.mark.parametrize(

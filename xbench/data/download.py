@@ -20,7 +20,6 @@ from xbench.types import Note
 
 __all__ = ["Case", "DownloadedDataset", "Source"]
 
-_NO_AREA = "an annotation covers no pixel"
 _CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
 
 
@@ -189,13 +188,9 @@ class DownloadedDataset(ChestXrayDataModule):
         regions = {}
         for finding, drawn in by_finding.items():
             try:
-                region = union((annotation.shape for annotation in drawn), *frame)
+                regions[finding] = union((annotation.shape for annotation in drawn), *frame)
             except UserError as error:
                 raise UserError(f"{self._said_files()}, image {record.image_id}, {finding}: {error}") from None
-            if region.any():
-                regions[finding] = region
-            else:
-                notes.append(_NO_AREA)
         agreement = {finding: reader_agreement(by_finding[finding], *frame) for finding in regions}
         several = {finding: scores for finding, scores in agreement.items() if scores is not None}
         return Radiograph(image, regions, tuple(dict.fromkeys(notes)), several)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 from typing import TYPE_CHECKING, Literal
 
@@ -26,10 +26,15 @@ if TYPE_CHECKING:
     from xbench.data.base import Radiograph, Record
     from xbench.data.prepared import PreparedStore
 
-__all__ = ["Grid", "PreparedImage", "Samples", "prepare_image"]
+__all__ = ["Grid", "PreparedImage", "Samples", "covers_nothing", "prepare_image"]
 
 Grid = tuple[int, int] | Literal["native"]
 """Height and width of the evaluation grid, or the pixels of each image."""
+
+
+def covers_nothing(finding: str) -> str:
+    """Return the note on an image whose annotation of a finding that is present leaves no region."""
+    return f"the annotation of {finding} covers no pixel, so grounding is not scored on it"
 
 
 @dataclass(frozen=True)
@@ -160,4 +165,12 @@ class Samples(Dataset[Sample | Failure]):
         return stored or isolated(self._decode, record, self.timeout)
 
     def _decode(self, record: Record) -> PreparedImage:
-        return prepare_image(self.load(record), self.findings, self.preprocessing, self.grid)
+        radiograph = self.load(record)
+        prepared = prepare_image(radiograph, self.findings, self.preprocessing, self.grid)
+        # Only of findings that are present: an empty mask is a way to say that there is nothing to draw.
+        empty = (
+            covers_nothing(finding)
+            for finding in self.findings
+            if finding in radiograph.regions and finding not in prepared.findings and record.labels.get(finding) == 1
+        )
+        return replace(prepared, notes=(*prepared.notes, *empty))
