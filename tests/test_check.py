@@ -98,10 +98,33 @@ def test_every_problem_is_reported_at_once(command, det10, tmp_path):
     assert f"Image {cut} cannot be read" in run.output
     assert "3 problems" in run.errors
     listed = (tmp_path / "runs" / "check" / "chestxdet10" / "problems.txt").read_text().splitlines()
-    assert len(listed) == 3
+    assert len(listed) == 3 + 1
+    assert listed[-1] == f"Image {gone} has no file."
     # What is in the annotation files is counted whether or not there are images.
     drawn = sum(int(row_of(run.output, finding)[1]) for finding in ChestXDet10.findings)
     assert drawn == sum(len(det10.boxes.get(name, [])) for name in det10.splits["test"])
+
+
+def test_every_missing_image_is_named(command, det10, tmp_path):
+    broken = wrong.copy_of(det10, tmp_path / "broken")
+    names = sorted(broken.splits["test"])
+    for name in names[:5]:
+        wrong.remove_image(broken, name)
+    run = command("check", "--config", "oracle_chestxdet10", "--data.root", broken.root, "--data.num_workers", "0")
+    assert "5 annotated images without a file" in run.output
+    assert names[4] not in run.output
+    listed = (tmp_path / "runs" / "check" / "chestxdet10" / "problems.txt").read_text()
+    assert [name for name in names if f"Image {name} has no file.\n" in listed] == names[:5]
+
+
+def test_published_counts_stand_beside_their_own_split_alone(command, det10):
+    run = command(
+        *("check", "--config", "oracle_chestxdet10", "--data.root", det10.root, "--data.num_workers", "0"),
+        *("--data.split", "train"),
+    )
+    assert "publ." not in run.output
+    assert len(row_of(run.output, "Mass")) == 5
+    assert "Published counts are of the split test, and not shown beside another." in run.output
 
 
 def test_a_list_of_old_problems_goes_when_they_are_gone(command, det10, tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from xbench import data
 from xbench.findings import FINDINGS, canonical
 from xbench.published import (
     inconsistencies,
@@ -15,6 +16,7 @@ from xbench.published import (
     published_positives,
     published_protocol,
     published_r_squared,
+    published_split,
     remark,
 )
 
@@ -41,7 +43,14 @@ def test_every_dataset_has_counts_for_its_findings(dataset):
     assert remark(dataset)
 
 
+def test_published_numbers_belong_to_the_default_split():
+    classes = [getattr(data, name) for name in data.__all__]
+    splits = {cls.name: cls.splits[0] for cls in classes if getattr(cls, "name", None) in NAMES}
+    assert splits == {dataset: published_split(dataset) for dataset in published_datasets()}
+
+
 def test_what_the_paper_does_not_have():
+    assert published_split("phantom") is None
     assert published_positives("phantom") == []
     assert remark("phantom") == ""
 

@@ -21,7 +21,7 @@ from xbench.data.samples import Samples, covers_nothing
 from xbench.errors import UserError
 from xbench.models.base import VLM, SaliencyModel
 from xbench.preprocessing import Preprocessing, stretch
-from xbench.published import published_positives, remark
+from xbench.published import published_positives, published_split, remark
 from xbench.types import Failure, Sample
 
 __all__ = ["DatasetReport", "check", "check_dataset", "check_model", "check_versions"]
@@ -46,6 +46,7 @@ def check(
     """
     console = Console(markup=False, highlight=False)
     problems = check_versions()
+    missing: list[str] = []
     if isinstance(model, UserError):
         problems.append(str(model))
     if isinstance(data, UserError):
@@ -59,6 +60,7 @@ def check(
             write_contact_sheet(folder / "contact_sheet.png", data, report.cells)
             console.print(f"Annotations to look at: {folder / 'contact_sheet.png'}", soft_wrap=True)
         problems += report.problems
+        missing = report.missing
         if not isinstance(model, UserError):
             problems += check_model(model, data.findings)
     listing = folder / "problems.txt"
@@ -69,7 +71,9 @@ def check(
     for problem in problems[:_LISTED]:
         console.print(f"- {problem}", style="red", soft_wrap=True, markup=False)
     folder.mkdir(parents=True, exist_ok=True)
-    listing.write_text("".join(f"{problem}\n" for problem in problems), encoding="utf-8")
+    # On the screen the first of them stand for all.
+    named = [f"Image {image} has no file." for image in missing]
+    listing.write_text("".join(f"{line}\n" for line in (*problems, *named)), encoding="utf-8")
     raise UserError(f"{_count(problems, 'problem')}; all of them are listed in {listing}.")
 
 
@@ -84,6 +88,7 @@ class DatasetReport:
         with_region: Positive images whose annotations could be drawn and cover something.
         negatives: Images known to be without it.
         problems: What keeps images from being scored, each a sentence.
+        missing: Annotated images without a file, of which one of the problems names the first.
         notes: Images by what is odd about them.
         cells: What to show on the contact sheet.
     """
@@ -94,6 +99,7 @@ class DatasetReport:
     with_region: Counter[str] = field(default_factory=Counter)
     negatives: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
     notes: dict[str, list[str]] = field(default_factory=dict)
     cells: list[Cell] = field(default_factory=list)
 
@@ -116,10 +122,10 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
     report.images = len(records)
     if not records:
         report.problems.append(f"{data.name}: the split {data.split!r} holds no image.")
-    missing = [record.image_id for record in records if record.missing]
-    if missing:
-        where = data.where_images_are()
-        report.problems.append(f"{_count(missing, 'annotated image')} without a file ({_first(missing)}). {where}")
+    report.missing = [record.image_id for record in records if record.missing]
+    if report.missing:
+        said = f"{_count(report.missing, 'annotated image')} without a file ({_first(report.missing)})"
+        report.problems.append(f"{said}. {data.where_images_are()}")
 
     for record in records:
         report.positives.update(finding for finding, label in record.labels.items() if label == 1)
@@ -202,7 +208,7 @@ def check_versions() -> list[str]:
 
 def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Console) -> None:
     """Print the counts beside the published ones, and what is odd."""
-    published = published_positives(data.name)
+    published = published_positives(data.name) if data.split == published_split(data.name) else []
     table = Table(title=f"{data.name} ({data.split}), images: {report.images}", title_justify="left", box=None)
     table.add_column("finding", style="bold", no_wrap=True)
     for heading in ("positive", "drawn", "region", "negative", "unknown"):
@@ -221,6 +227,8 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
         console.print(f"publ.{number}: positive images, {counts.by}.", style="dim")
     if published:
         console.print(f"Published are {remark(data.name)}.", style="dim")
+    elif split := published_split(data.name):
+        console.print(f"Published counts are of the split {split}, and not shown beside another.", style="dim")
     for text, images in report.notes.items():
         console.print(f"{_count(images, 'image')}: {text} ({_first(images)}).", style="yellow", markup=False)
 

@@ -25,6 +25,7 @@ __all__ = [
     "published_positives",
     "published_protocol",
     "published_r_squared",
+    "published_split",
     "remark",
 ]
 
@@ -104,6 +105,12 @@ def published_positives(dataset: str) -> list[PublishedCounts]:
         PublishedCounts(entry["by"], dict(zip(FINDINGS[dataset], entry["counts"], strict=True)))
         for entry in _read()["positives"].get(dataset, ())
     ]
+
+
+def published_split(dataset: str) -> str | None:
+    """Return the split of a dataset that the published numbers belong to; None for one that the paper does not have."""
+    split: str | None = _read()["splits"].get(dataset)
+    return split
 
 
 def remark(dataset: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from xbench.cases import KeptImage, jpeg, write_kept
 from xbench.coverage import Coverage, region_digest
+from xbench.published import published_split
 from xbench.results import (
     FindingClassification,
     FindingCounts,
@@ -161,7 +162,7 @@ def results_of(model, dataset, findings, table, counts, settings) -> Results:
     return Results(
         model=model,
         dataset=dataset,
-        split="test",
+        split=published_split(dataset) or "test",
         findings=tuple(findings),
         images=len(table.image_ids),
         skipped=[],

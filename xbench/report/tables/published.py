@@ -8,13 +8,13 @@ from statistics import fmean
 from xbench.published import (
     PublishedPointingGame,
     inconsistencies,
-    published_datasets,
     published_dice_gaps,
     published_grounding,
     published_pointing_game,
     published_positives,
     published_protocol,
     published_r_squared,
+    published_split,
     remark,
 )
 from xbench.report.analysis import Analysis, DatasetAnalysis, Estimate, RunAnalysis
@@ -28,8 +28,8 @@ _LAYOUT = "Of each model our number, the published one, and the difference, ours
 
 
 def published_tables(analysis: Analysis) -> Iterator[Table]:
-    """Yield a table for each of the paper's that has a model and dataset in common with the report."""
-    known = [dataset for dataset in analysis.datasets if dataset.dataset in published_datasets()]
+    """Yield a table for each of the paper's that has a model, dataset and split in common with the report."""
+    known = [dataset for dataset in analysis.datasets if dataset.split == published_split(dataset.dataset)]
     if table := _grounding(analysis, known):
         yield table
     for dataset in known:
