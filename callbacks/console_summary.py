@@ -96,6 +96,8 @@ def _seconds(value: float) -> str:
 
 def _remarks(results: Results) -> list[str]:
     remarks = []
+    if (warning := results.sign_warning()) is not None:
+        remarks.append(warning)
     if results.skipped:
         first = results.skipped[0]
         remarks.append(

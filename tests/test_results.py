@@ -47,7 +47,7 @@ def test_rows_are_joined_in_the_order_of_the_dataset():
             [None, *ids[1:]],
             table.astype(np.int8),
             table > 1,
-            *[table] * 12,
+            *[table] * 14,
             np.zeros(table.shape, "S16"),
         )
 

@@ -214,7 +214,7 @@ def record(batch: int, draw: np.random.Generator, images: int = 2) -> BatchRecor
     ids = [f"image {i} ä" for i in index]
     rows = ImageRows(
         *(index, ids, [None] * images, np.ones(shape, np.int8), np.ones(shape, bool)),
-        *(draw.random(shape) for _ in range(12)),
+        *(draw.random(shape) for _ in range(14)),
         draw.integers(10**15, 10**16, shape).astype("S16"),
     )
     counts = PairCounts(

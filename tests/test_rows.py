@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as arrays
 
 from xbench import rows
 from xbench.cases import Cases, KeptImage, jpeg, read_kept, write_kept
+from xbench.cli import main
 from xbench.coverage import Coverage
 from xbench.geometry import saliency_on_grid
 from xbench.metrics.functional import normalise
@@ -44,7 +45,7 @@ def test_rows_come_back_as_they_were_written(tmp_path_factory, values, labels, n
     path = tmp_path_factory.mktemp("rows") / PER_IMAGE
     ids = [f"{name}-{place}" for place, name in enumerate(names)]
     # Where a pair is not scored, its scores do not exist; the first two arrays are logits and probabilities.
-    scores = [np.where((labels > 0) | (k < 2), values / (k + 1), np.nan) for k in range(12)]
+    scores = [np.where((labels > 0) | (k < 2), values / (k + 1), np.nan) for k in range(14)]
     digests = np.where(labels > 0, b"0123456789abcdef", b"")
     rows = ImageRows(np.arange(3), ids, names, labels, labels > 0, *scores, digests)
     write_per_image(path, rows, FINDINGS)
@@ -56,7 +57,7 @@ def test_rows_come_back_as_they_were_written(tmp_path_factory, values, labels, n
 
 
 def test_rows_of_other_findings_are_refused(tmp_path):
-    rows = ImageRows(np.arange(1), ["a"], [None], *[np.zeros((1, 2))] * 14, np.zeros((1, 2), "S16"))
+    rows = ImageRows(np.arange(1), ["a"], [None], *[np.zeros((1, 2))] * 16, np.zeros((1, 2), "S16"))
     write_per_image(tmp_path / PER_IMAGE, rows, FINDINGS)
     with pytest.raises(ValueError, match="not one row for each of Disc, Square"):
         read_per_image(tmp_path / PER_IMAGE, FINDINGS[::-1])
@@ -75,6 +76,9 @@ def test_rows_of_other_findings_are_refused(tmp_path):
         (0, "dice", None, "dice of Square in 'a' is null"),
         (1, "iou", 0.5, "iou of Disc in 'a' is 0.5"),
         (0, "peak_x", 1.5, "peak_x of Square in 'a' is 1.5"),
+        (0, "peak_distance", 1.5, "peak_distance of Square in 'a' is 1.5"),
+        (1, "peak_distance", 0.5, "peak_distance of Disc in 'a' is 0.5"),
+        (0, "minimum_hit", None, "minimum_hit of Square in 'a' is null"),
         (2, "region_y", 0.5, "region_y of Square in 'b' is 0.5"),
         (0, "reader_iou", 0.5, "reader_dice of Square in 'a' is null|reader_iou of Square in 'a' is 0.5"),
         (3, "logit", float("inf"), "logit of Disc in 'b' is inf"),
@@ -85,7 +89,7 @@ def test_rows_of_other_findings_are_refused(tmp_path):
 )
 def test_rows_that_no_run_writes_are_refused(tmp_path, place, column, value, words):
     scored = np.array([[True, False], [False, False]])
-    scores = [np.full((2, 2), 0.5)] * 2 + [np.where(scored, 0.5, np.nan)] * 8 + [np.full((2, 2), np.nan)] * 2
+    scores = [np.full((2, 2), 0.5)] * 2 + [np.where(scored, 0.5, np.nan)] * 10 + [np.full((2, 2), np.nan)] * 2
     digests = np.where(scored, b"0123456789abcdef", b"")
     images = ImageRows(np.arange(2), ["a", "b"], [None, None], scored.astype(np.int8), scored, *scores, digests)
     path = tmp_path / PER_IMAGE
@@ -99,6 +103,26 @@ def test_rows_that_no_run_writes_are_refused(tmp_path, place, column, value, wor
     with pytest.raises(ValueError, match=words) as caught:
         read_per_image(path, FINDINGS)
     assert "\n" not in str(caught.value)
+
+
+def test_rows_of_before_the_distances_are_read_and_say_what_they_lack(run):
+    path, findings = run.folder / PER_IMAGE, run.results["findings"]
+    rows = read_per_image(path, findings)
+    rows.check_complete()
+    pq.write_table(pq.read_table(path).drop_columns(["peak_distance", "minimum_hit"]), path)
+    before = read_per_image(path, findings)
+    assert np.isnan(before.peak_distance).all() and (before.pointing_hit == rows.pointing_hit)[rows.scored].all()
+    with pytest.raises(ValueError, match="rescore RUN makes a run that has them"):
+        before.check_complete()
+    content = run.results
+    del content["grounding"]["sign_may_be_wrong"]
+    for scores in content["grounding"]["per_class"].values():
+        del scores["pointing_game_of_minimum"], scores["sign_p"]
+    (run.folder / "results.json").write_text(json.dumps(content))
+    assert main(["rescore", str(run.folder), "--out", str(run.folder.parent / "now"), "--workers", "0"]) == 0
+    again = read_per_image(run.folder.parent / "now" / PER_IMAGE, findings)
+    np.testing.assert_array_equal(again.peak_distance, rows.peak_distance)
+    np.testing.assert_array_equal(again.minimum_hit, rows.minimum_hit)
 
 
 @pytest.mark.parametrize("at_a_time", [1, 3, 1024])

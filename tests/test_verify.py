@@ -194,7 +194,7 @@ def test_halved_thresholds_are_found(toy, command):
 
 # Other values that are as possible; logits and probabilities as long as no order, no tie and no decision changes.
 UNSEEN_IN_PER_IMAGE = {
-    *("logit", "probability", "region_x", "region_y", "peak_x", "peak_y", "reader_dice", "reader_iou"),
+    *("logit", "probability", "region_x", "region_y", "peak_x", "peak_y", "peak_distance", "reader_dice", "reader_iou"),
 }
 
 

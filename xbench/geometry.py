@@ -17,7 +17,7 @@ from torch import Tensor
 
 from xbench.coverage import Coverage
 
-__all__ = ["FULL_VIEW", "Upsampling", "on_host", "region_on_grid", "saliency_on_grid", "upsample"]
+__all__ = ["FULL_VIEW", "Upsampling", "on_host", "region_on_grid", "saliency_on_grid", "seen_on_grid", "upsample"]
 
 Upsampling = Literal["bilinear", "nearest", "corners"]
 """How maps are enlarged: bilinear between the centres of cells, as everywhere unless a model says otherwise; every cell
@@ -103,6 +103,24 @@ def saliency_on_grid(saliency: Tensor, views: Tensor, size: tuple[int, int], mod
     # A few kilobytes: CUDA takes copies of up to 64 KB along with the command and does not wait.
     full, views = full.to(maps.device, non_blocking=True), views.to(maps.device, non_blocking=True)
     return torch.where(full[:, None, None], upsample(maps, size, mode), _view_on_grid(maps, views, size, mode))
+
+
+def seen_on_grid(views: Tensor, size: tuple[int, int], device: torch.device) -> Tensor:
+    """Tell which pixels of the evaluation grid a model was shown, those whose centre lies in its view.
+
+    Args:
+        views: (N, 4) float32 on the CPU, as `saliency_on_grid` takes them.
+        size: (H, W) of the grid.
+        device: Where the result is wanted.
+
+    Returns:
+        (N, H, W) bool.
+    """
+    (_, x_seen), (_, y_seen) = (
+        _positions_in_view(views[:, edge], views[:, edge + 2], size[1 - edge], "bilinear") for edge in (0, 1)
+    )
+    x_seen, y_seen = (seen.to(device, non_blocking=True) for seen in (x_seen, y_seen))
+    return y_seen[:, :, None] & x_seen[:, None, :]
 
 
 _INTERPOLATE: dict[Upsampling, dict[str, Any]] = {

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "SIGN_LEVEL",
     "FindingClassification",
     "FindingCounts",
     "FindingGrounding",
@@ -39,6 +40,12 @@ SCHEMA = 1
 
 MACRO = "macro"
 """Of the row of means in `per_class.csv`, and so of no finding."""
+
+SIGN_LEVEL = 0.01
+"""Chance of ever taking maps that know nothing for upside down, over all findings of a run and all together."""
+
+_SINCE = {"pointing_game_of_minimum": None, "sign_p": None}
+"""Numbers that runs of earlier versions have not."""
 
 _MAX_BYTES = 2**27
 """Of a `results.json` that is read; that of 36 findings and 1,001 thresholds has 3 MB."""
@@ -66,6 +73,8 @@ class FindingGrounding:
     Attributes:
         count: Images scored.
         pointing_game: Share of images where the maximum of the map lies in the region.
+        pointing_game_of_minimum: Likewise its minimum; of tied minima the share that lies there.
+        sign_p: Corrected p-value of the minimum lying there more often than the maximum.
         dice_fixed: Mean Dice at threshold 0.5.
         iou_fixed: Mean IoU at threshold 0.5.
         dice_best: Largest mean Dice over the thresholds. The threshold is chosen on the images it is scored on, as in
@@ -79,6 +88,8 @@ class FindingGrounding:
 
     count: int
     pointing_game: float | None
+    pointing_game_of_minimum: float | None
+    sign_p: float | None
     dice_fixed: float | None
     iou_fixed: float | None
     dice_best: float | None
@@ -133,7 +144,8 @@ class Results:
         counts: Labels and regions per finding.
         thresholds: The T thresholds of the sweep.
         grounding: Grounding per finding.
-        grounding_macro: Means over the findings with at least one scored image.
+        grounding_macro: Means over the findings with at least one scored image, and `sign_p` of all of them together.
+        sign_may_be_wrong: Findings whose `sign_p` is at most `SIGN_LEVEL`, and `macro` where that of all together is.
         classification: Recognition per finding.
         classification_macro: Means over the findings with both labels.
         provenance: What the numbers depend on and how long they took.
@@ -153,6 +165,7 @@ class Results:
     thresholds: list[float]
     grounding: dict[str, FindingGrounding]
     grounding_macro: Macro
+    sign_may_be_wrong: list[str]
     classification: dict[str, FindingClassification]
     classification_macro: Macro
     provenance: dict[str, Any]
@@ -178,6 +191,7 @@ class Results:
                 "thresholds": self.thresholds,
                 "per_class": {finding: asdict(scores) for finding, scores in self.grounding.items()},
                 "macro": self.grounding_macro,
+                "sign_may_be_wrong": self.sign_may_be_wrong,
             },
             "classification": {
                 "per_class": {finding: asdict(scores) for finding, scores in self.classification.items()},
@@ -185,6 +199,20 @@ class Results:
             },
             "provenance": self.provenance,
         }
+
+    def sign_warning(self) -> str | None:
+        """Return in a sentence that the maps may have the wrong sign; None where nothing speaks for it."""
+        if not self.sign_may_be_wrong:
+            return None
+        scores = {name: vars(one) for name, one in self.grounding.items()} | {MACRO: self.grounding_macro}
+        names = ["all findings together" if name == MACRO else name for name in self.sign_may_be_wrong]
+        surest = scores[min(self.sign_may_be_wrong, key=lambda name: scores[name]["sign_p"] or 0)]
+        low, high = (f"{100 * (surest[key] or 0):.1f} %" for key in ("pointing_game_of_minimum", "pointing_game"))
+        return (
+            "The sign of the saliency maps may be wrong: their minimum lies in the annotated region more often than "
+            f"their maximum, for {', '.join(names)} (at the most {low} against {high}, p = {surest['sign_p']:.2g}). "
+            "Check whether the maps are low where the model sees a finding; if so, negate them and run again."
+        )
 
 
 def macro_mean(values: Sequence[float | None]) -> float | None:
@@ -236,8 +264,11 @@ def read_results(path: Path) -> Results:
             notes=counts["notes"],
             counts={finding: FindingCounts(**count) for finding, count in counts["per_finding"].items()},
             thresholds=grounding["thresholds"],
-            grounding={finding: FindingGrounding(**scores) for finding, scores in grounding["per_class"].items()},
+            grounding={
+                finding: FindingGrounding(**_SINCE | scores) for finding, scores in grounding["per_class"].items()
+            },
             grounding_macro=grounding["macro"],
+            sign_may_be_wrong=grounding.get("sign_may_be_wrong", []),
             classification={
                 finding: FindingClassification(**scores) for finding, scores in recognition["per_class"].items()
             },
@@ -300,6 +331,8 @@ def _problem(results: Results) -> str | None:
                 curve = isinstance(value, list) and len(value) != len(results.thresholds)
                 if curve or not any(_is(kind, value) for kind in str(field.type).split(" | ")):
                     return f"{field.name} of {finding} is {value!r:.60}"
+    if not {*results.sign_may_be_wrong} <= {*results.findings, MACRO}:
+        return "its maps that may have the wrong sign are of other findings"
     for macro in (results.grounding_macro, results.classification_macro):
         if not all(isinstance(name, str) and (_is("float", mean) or mean is None) for name, mean in macro.items()):
             return "a mean over findings is no number"

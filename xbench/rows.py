@@ -65,6 +65,10 @@ class ImageRows:
         region_y: float64, likewise from the top.
         peak_x: float64, where the map is highest, likewise; the mean of tied places. NaN where not scored.
         peak_y: float64, likewise.
+        peak_distance: float64, from the nearest of tied maxima to the region, as `peak_distance` measures it; NaN where
+            not scored.
+        minimum_hit: float64, share of the map's tied minima in the region; NaN where not scored. In runs of before the
+            two were kept, they are NaN everywhere.
         reader_dice: float64, mean Dice between the regions of any two readers, on the pixels of the annotation; NaN
             unless several readers drew the finding.
         reader_iou: float64, likewise IoU.
@@ -87,6 +91,8 @@ class ImageRows:
     region_y: NDArray[np.float64]
     peak_x: NDArray[np.float64]
     peak_y: NDArray[np.float64]
+    peak_distance: NDArray[np.float64]
+    minimum_hit: NDArray[np.float64]
     reader_dice: NDArray[np.float64]
     reader_iou: NDArray[np.float64]
     region_digests: NDArray[np.bytes_]
@@ -95,6 +101,18 @@ class ImageRows:
     def digested(self) -> bool:
         """Whether the digest of every region is known."""
         return bool((self.region_digests[self.has_region] != b"").all())
+
+    def check_complete(self) -> None:
+        """Refuse rows of before `peak_distance` and `minimum_hit` were kept.
+
+        Raises:
+            ValueError: These are such rows.
+        """
+        if np.isnan(self.minimum_hit[self.scored] + self.peak_distance[self.scored]).any():
+            raise ValueError(
+                f"{PER_IMAGE} has no peak_distance and minimum_hit, for an earlier version wrote it: python -m "
+                "xbench.cli rescore RUN makes a run that has them, without the model"
+            )
 
     @property
     def scored(self) -> NDArray[np.bool_]:
@@ -129,6 +147,8 @@ _PAIR_COLUMNS = {
     "region_y": "region_y",
     "peak_x": "peak_x",
     "peak_y": "peak_y",
+    "peak_distance": "peak_distance",
+    "minimum_hit": "minimum_hit",
     "reader_dice": "reader_dice",
     "reader_iou": "reader_iou",
 }
@@ -206,9 +226,12 @@ def read_per_image(path: Path, findings: Sequence[str]) -> ImageRows:
                 f"{values[row, 0]!r:.200}."
             )
     image_ids, patient_ids = (values[:, 0].tolist() for values in names)
-    columns = {name: table[name].to_numpy().astype(np.float64).reshape(images, classes) for name in _PAIR_COLUMNS}
-    for name, fine in _as_a_run_writes(columns).items():
-        for row, column in np.argwhere(~fine)[:1]:
+    there = [name for name in _PAIR_COLUMNS if name in table.column_names]
+    columns = dict.fromkeys(_PAIR_COLUMNS, np.full((images, classes), np.nan))
+    columns |= {name: table[name].to_numpy().astype(np.float64).reshape(images, classes) for name in there}
+    fine = _as_a_run_writes(columns)
+    for name in there:
+        for row, column in np.argwhere(~fine[name])[:1]:
             value = columns[name][row, column]
             raise ValueError(
                 f"{path}: {name} of {findings[column]} in {image_ids[row]!r:.200} is "
@@ -223,6 +246,7 @@ def read_per_image(path: Path, findings: Sequence[str]) -> ImageRows:
 
 _DIGEST = "region_digest"
 _OF_AN_IMAGE = ("image_id", "patient_id")
+_OF_SCORED = ("pointing_hit", "dice", "iou", "peak_x", "peak_y", "peak_distance", "minimum_hit")
 
 
 def _digests(path: Path, table: pa.Table, has_region: NDArray[np.float64]) -> NDArray[np.bytes_]:
@@ -243,11 +267,12 @@ def _as_a_run_writes(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, ND
     exists = {name: np.isfinite(values) for name, values in columns.items()}
     fine = {name: (values >= 0) & (values <= 1) for name, values in columns.items()}
     fine |= {
+        "peak_distance": (columns["peak_distance"] >= 0) & (columns["peak_distance"] < 2**0.5),
         "label": np.isin(columns["label"], (-1, 0, 1)),
         "has_region": np.isin(columns["has_region"], (0, 1)),
         "logit": exists["logit"],
     }
-    for name in ("pointing_hit", "dice", "iou", "peak_x", "peak_y"):
+    for name in _OF_SCORED:
         fine[name] = np.where(scored, fine[name], np.isnan(columns[name]))
     for name in ("region_area", "region_x", "region_y"):
         fine[name] = np.where(has_region, fine[name], np.isnan(columns[name]))
@@ -382,9 +407,9 @@ def read_pair_counts(path: Path, findings: Sequence[str], image_ids: Sequence[st
 
 
 _LISTS = ("mask_pixels", "overlap_pixels")
-_SINCE = (_DIGEST,)
+_SINCE = (_DIGEST, "peak_distance", "minimum_hit")
 """Columns that runs of earlier versions have not."""
-_MAY_LACK = ("patient_id", _DIGEST, "pointing_hit", "dice", "iou", "region_", "peak_", "reader_")
+_MAY_LACK = ("patient_id", _DIGEST, *_OF_SCORED, "region_", "reader_")
 
 
 def _read(path: Path, columns: Mapping[str, type], *lists: str) -> pa.Table:

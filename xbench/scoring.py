@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry import Upsampling, on_host, saliency_on_grid
+from xbench.geometry import FULL_VIEW, Upsampling, on_host, saliency_on_grid, seen_on_grid
 from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.metrics.dense import dense_hits
+from xbench.metrics.functional import maps_per_chunk, pointing_hits
+from xbench.metrics.peaks import peak_distance
 from xbench.metrics.sweep import PixelCounts
 from xbench.rows import ImageRows, PairCounts
 from xbench.stopwatch import Stopwatch
@@ -64,7 +67,7 @@ def score_batch(
     # On the host, where a look at the values costs no waiting.
     views = torch.tensor(batch.views, dtype=torch.float32)
     scored: list[_Scored] = []
-    for rows, columns, regions in _pairs(batch, image_by_image):
+    for rows, columns, places, regions in _pairs(batch, image_by_image):
         image, finding = (torch.from_numpy(place).to(device, non_blocking=True) for place in (rows, columns))
         raw = output.saliency[image, finding]
         stopwatch.lap("metrics")
@@ -76,19 +79,21 @@ def score_batch(
             _Scored(
                 rows,
                 columns,
-                regions[0].numel(),
+                places,
+                (regions.shape[1], regions.shape[2]),
                 # Any other map is 1 somewhere once it is normalised.
                 constant=sweep.pairs.counts.mask[:, -1] == 0,
                 hit=pointing_game.pairs.hit,
                 counts=sweep.pairs.counts,
                 fixed=torch.stack([sweep.pairs.dice, sweep.pairs.iou])[..., sweep.thresholds // 2],
-                peak=_peaks(on_grid),
+                highest=_highest(on_grid),
+                minimum=_minimum_hits(on_grid, regions, views[rows]),
             )
         )
 
     # An accelerator is waited for from here on, once.
     has_region = batch.has_region.cpu().numpy()
-    hit, dice, iou, peak_x, peak_y = (np.full(has_region.shape, np.nan) for _ in range(5))
+    hit, dice, iou, peak_x, peak_y, distance, minimum = (np.full(has_region.shape, np.nan) for _ in range(7))
     counts: list[PairCounts] = []
     constant: list[tuple[int, str, int]] = []
     index = batch.index.cpu().numpy()
@@ -96,7 +101,11 @@ def score_batch(
         place = part.rows, part.columns
         hit[place] = part.hit.cpu().numpy()
         dice[place], iou[place] = part.fixed.cpu().numpy()
-        peak_x[place], peak_y[place] = part.peak.cpu().numpy()
+        minimum[place] = part.minimum.cpu().numpy()
+        tied = _places(part.highest)
+        peak_x[place], peak_y[place] = _peaks(tied, len(part.rows), part.size)
+        regions_of_pairs = (batch.regions[row][at] for row, at in zip(part.rows, part.places, strict=True))
+        distance[place] = _distances(tied, regions_of_pairs, hit[place])
         for pair in part.constant.nonzero()[:, 0].tolist():
             row, column = int(part.rows[pair]), int(part.columns[pair])
             constant.append((int(index[row]), batch.image_ids[row], column))
@@ -105,7 +114,7 @@ def score_batch(
                 index=index[part.rows],
                 column=part.columns,
                 image_ids=[batch.image_ids[row] for row in part.rows.tolist()],
-                grid=np.full(len(part.rows), part.grid, dtype=np.int64),
+                grid=np.full(len(part.rows), part.size[0] * part.size[1], dtype=np.int64),
                 region=part.counts.region.cpu().numpy(),
                 mask=part.counts.mask.cpu().numpy().astype(np.int32),
                 overlap=part.counts.overlap.cpu().numpy().astype(np.int32),
@@ -128,6 +137,8 @@ def score_batch(
         region_digests=batch.region_digests,
         peak_x=peak_x,
         peak_y=peak_y,
+        peak_distance=distance,
+        minimum_hit=minimum,
         reader_dice=batch.reader_agreement[..., 0],
         reader_iou=batch.reader_agreement[..., 1],
     )
@@ -153,25 +164,31 @@ class _Scored:
     Attributes:
         rows: Place of each pair's image in the batch (P,).
         columns: Its finding (P,).
-        grid: Pixels of the grid.
+        places: Which of its image's regions is its own (P,).
+        size: Height and width of the grid.
         constant: Whether the map is the same everywhere on the grid (P,) bool.
         hit: Pointing game (P,) float64.
         counts: Pixels at every threshold.
         fixed: Dice and IoU at threshold 0.5 (2, P) float64.
-        peak: Where the map is highest, x and y (2, P) float64.
+        highest: Where the map is highest, from `_highest`.
+        minimum: Share of the map's minima in the region (P,) float64.
     """
 
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
-    grid: int
+    places: NDArray[np.int64]
+    size: tuple[int, int]
     constant: Tensor
     hit: Tensor
     counts: PixelCounts
     fixed: Tensor
-    peak: Tensor
+    highest: Tensor
+    minimum: Tensor
 
 
-def _pairs(batch: Batch, image_by_image: bool) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Tensor]]:
+def _pairs(
+    batch: Batch, image_by_image: bool
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Tensor]]:
     """Scored pairs, row by row, in portions that bound the memory.
 
     Args:
@@ -179,7 +196,8 @@ def _pairs(batch: Batch, image_by_image: bool) -> Iterator[tuple[NDArray[np.int6
         image_by_image: Keep images apart, which may differ in size.
 
     Yields:
-        Place of the image in the batch (P,), finding (P,), and region (P, H, W) bool; P is at least 1.
+        Place of the image in the batch (P,), finding (P,), place of the region among the image's (P,), and region
+        (P, H, W) bool; P is at least 1.
     """
     scored = batch.scored
     groups = [scored[scored[:, 0] == row] for row in range(len(batch))] if image_by_image else [scored]
@@ -191,33 +209,68 @@ def _pairs(batch: Batch, image_by_image: bool) -> Iterator[tuple[NDArray[np.int6
         for start in range(0, len(pairs), step):
             rows, columns, places = pairs[start : start + step].T.copy()
             regions = torch.stack([batch.regions[row][place] for row, place in zip(rows, places, strict=True)])
-            yield rows, columns, regions
+            yield rows, columns, places, regions
 
 
-def _peaks(maps: Tensor) -> Tensor:
-    """Where maps (N, H, W) are highest: x and y (2, N) float64, from 0 at the first edge to 1 at the last.
+def _minimum_hits(maps: Tensor, regions: Tensor, views: Tensor) -> Tensor:
+    """Share of the tied minima of maps (N, H, W) that lie in the region (N,) float64.
 
-    Of tied places it is the mean.
-
-    Sums of whole numbers, so that the order of adding does not matter.
+    Pixels that the model never saw, which count as its minimum elsewhere, are none here.
     """
-    height, width = maps.shape[1:]
+    cropped = bool((views != torch.tensor(FULL_VIEW)).any())
+    hits = pointing_hits if on_host(maps) else dense_hits
+    step, size = maps_per_chunk(maps), (maps.shape[1], maps.shape[2])
+    found = []
+    for part, inside, shown in zip(maps.split(step), regions.split(step), views.split(step), strict=True):
+        depth = part.neg()
+        if cropped:
+            depth.masked_fill_(~seen_on_grid(shown, size, maps.device), -torch.inf)
+        found.append(hits(depth, inside, "share"))
+    return torch.cat(found)
+
+
+def _highest(maps: Tensor) -> Tensor:
+    """Where maps (N, H, W) are highest: map, row and column of every tied place (K, 3) int64, in this order.
+
+    On an accelerator, where their number cannot be known without waiting, a mask (N, H, W) bool.
+    """
     highest = maps.amax(2)
-    if on_host(maps):
-        # Only lines that reach the maximum are looked at.
-        pair, row = (highest == highest.amax(1, keepdim=True)).nonzero(as_tuple=True)
-        line, column = (maps[pair, row] == highest[pair, row, None]).nonzero(as_tuple=True)
-        pair, row = pair[line], row[line]
-        tied, x, y = (
-            torch.bincount(pair, weight, minlength=len(maps)).double()
-            for weight in (None, column.double(), row.double())
-        )
-    else:
-        at_peak = maps == highest.amax(1)[:, None, None]
-        across, down = at_peak.sum(1), at_peak.sum(2)
-        tied = across.sum(1).double()
-        x, y = ((line * torch.arange(line.shape[1], device=maps.device)).sum(1).double() for line in (across, down))
-    return torch.stack([(x / tied + 0.5) / width, (y / tied + 0.5) / height])
+    if not on_host(maps):
+        return maps == highest.amax(1)[:, None, None]
+    # Only lines that reach the maximum are looked at.
+    pair, row = (highest == highest.amax(1, keepdim=True)).nonzero(as_tuple=True)
+    line, column = (maps[pair, row] == highest[pair, row, None]).nonzero(as_tuple=True)
+    return torch.stack([pair[line], row[line], column], 1)
+
+
+def _places(highest: Tensor) -> NDArray[np.int64]:
+    """What `_highest` found as places (K, 3) on the host."""
+    return (highest.nonzero() if highest.dtype == torch.bool else highest).cpu().numpy()
+
+
+def _peaks(tied: NDArray[np.int64], count: int, size: tuple[int, int]) -> NDArray[np.float64]:
+    """Where `count` maps are highest: x and y (2, N), from 0 at the first edge to 1 at the last.
+
+    Of tied places it is the mean. Sums of whole numbers, so that the order of adding does not matter.
+    """
+    number = np.bincount(tied[:, 0], minlength=count)
+    x, y = (np.bincount(tied[:, 0], tied[:, axis], count) / number for axis in (2, 1))
+    return np.stack([(x + 0.5) / size[1], (y + 0.5) / size[0]])
+
+
+def _distances(tied: NDArray[np.int64], regions: Iterable[Tensor], hits: NDArray[np.float64]) -> list[float]:
+    """From the tied places of each map to its region (H, W) bool; 0 where the pointing game counts a hit."""
+    ends = np.searchsorted(tied[:, 0], np.arange(len(hits) + 1))
+    distances = []
+    for pair, region in enumerate(regions):
+        if hits[pair] > 0:
+            distances.append(0.0)
+            continue
+        inside = region.cpu().numpy()
+        peak = np.zeros_like(inside)
+        peak[tuple(tied[ends[pair] : ends[pair + 1], 1:].T)] = True
+        distances.append(peak_distance(peak, inside))
+    return distances
 
 
 def _no_pairs(thresholds: int) -> PairCounts:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from math import fsum
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from xbench.metrics.classification import classification_scores, macro
+from xbench.metrics.sign import sign_tests
 from xbench.results import (
+    MACRO,
+    SIGN_LEVEL,
     FindingClassification,
     FindingCounts,
     FindingGrounding,
@@ -23,7 +27,7 @@ from xbench.types import Failure, Note
 
 __all__ = ["summarise"]
 
-_GROUNDING_NUMBERS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
+_GROUNDING_NUMBERS = ("pointing_game", "pointing_game_of_minimum", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
 _CLASSIFICATION_NUMBERS = ("auroc", "average_precision", "f1", "accuracy")
 
 
@@ -53,7 +57,9 @@ def summarise(
     """
     scores = classification_scores(torch.from_numpy(images.labels), torch.from_numpy(images.probabilities))
     recognition = macro(scores)
-    grounding = _grounding(findings, pointing_game, sweep)
+    by_finding, together = sign_tests(images)
+    grounding = _grounding(findings, images, pointing_game, sweep, by_finding)
+    p_values = {**dict(zip(findings, by_finding, strict=True)), MACRO: together}
     model, dataset, split = names
     steps = len(sweep["thresholds"]) - 1
     return Results(
@@ -80,7 +86,9 @@ def summarise(
         grounding=grounding,
         grounding_macro={
             name: macro_mean([getattr(scores, name) for scores in grounding.values()]) for name in _GROUNDING_NUMBERS
-        },
+        }
+        | {"sign_p": together},
+        sign_may_be_wrong=[name for name, p in p_values.items() if p is not None and p <= SIGN_LEVEL],
         classification={
             finding: FindingClassification(**asdict(score)) for finding, score in zip(findings, scores, strict=True)
         },
@@ -98,14 +106,18 @@ def _count_images(notes: Iterable[Note]) -> list[dict[str, Any]]:
 
 
 def _grounding(
-    findings: Sequence[str], pointing_game: Mapping[str, Tensor], sweep: Mapping[str, Tensor]
+    findings: Sequence[str],
+    images: ImageRows,
+    pointing_game: Mapping[str, Tensor],
+    sweep: Mapping[str, Tensor],
+    sign_p: Sequence[float | None],
 ) -> dict[str, FindingGrounding]:
     scores = {}
     fixed = len(sweep["thresholds"]) // 2
     for c, finding in enumerate(findings):
         count = int(sweep["count"][c])
         if not count:
-            scores[finding] = FindingGrounding(0, *[None] * 9)
+            scores[finding] = FindingGrounding(0, *[None] * 11)
             continue
         dice, iou = sweep["dice"][c].tolist(), sweep["iou"][c].tolist()
         best_dice, best_iou = max(dice), max(iou)
@@ -113,6 +125,8 @@ def _grounding(
         scores[finding] = FindingGrounding(
             count=count,
             pointing_game=pointing_game["pointing_game"][c].item(),
+            pointing_game_of_minimum=fsum(images.minimum_hit[images.scored[:, c], c]) / count,
+            sign_p=sign_p[c],
             dice_fixed=dice[fixed],
             iou_fixed=iou[fixed],
             dice_best=best_dice,

@@ -7,6 +7,7 @@ average precision is summed step by step.
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from rich.console import Console
-from scipy.stats import mannwhitneyu
+from scipy.stats import binomtest, mannwhitneyu
 
 from xbench.cases import REGIONS, kept_digests
 from xbench.errors import UserError
-from xbench.results import FindingClassification, FindingGrounding, Results, read_results
+from xbench.results import SIGN_LEVEL, FindingClassification, FindingGrounding, Results, read_results
 from xbench.rows import CURVES, PER_IMAGE, ImageRows, PairCounts, read_pair_counts, read_per_image, scored_on
 
 __all__ = ["Disagreement", "disagreements", "verify"]
@@ -32,7 +33,7 @@ _RESULTS, _PER_CLASS = "results.json", "per_class.csv"
 _SHOWN = 20
 _ABSENT = "no entry"
 
-_GROUNDING_MEANS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
+_GROUNDING_MEANS = ("pointing_game", "pointing_game_of_minimum", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
 _CLASSIFICATION_MEANS = ("auroc", "average_precision", "f1", "accuracy")
 
 
@@ -129,6 +130,7 @@ def _read(folder: Path) -> _Run:
     try:
         results = read_results(folder / _RESULTS)
         rows = read_per_image(folder / PER_IMAGE, results.findings)
+        rows.check_complete()
         counts = read_pair_counts(folder / CURVES, results.findings, rows.image_ids)
         with (folder / _PER_CLASS).open(newline="", encoding="utf-8") as file:
             lines = [line for line in csv.reader(file) if line]
@@ -205,6 +207,17 @@ def _per_image(run: _Run) -> Iterator[_Number]:
     elif ties in ("any", "first"):
         hits = np.where(run.flat & (ties == "any"), 1, hits.round())
     yield from _each_pair(run, f"{PER_IMAGE} / pointing_hit", stored, hits)
+    # A peak in the region is no way from it, and one that the last threshold keeps out of the region is some.
+    distance = rows.peak_distance[scored]
+    outside = (stored == 0) & ((ties != "first") | (inside == 0)) & ~run.flat
+    away = np.maximum(distance, 1 / counts.grid)
+    derived = np.where((stored > 0) | run.flat, 0, np.where(outside, away, distance))
+    yield from _each_pair(run, f"{PER_IMAGE} / peak_distance", distance, derived)
+    # Places tied for the minimum are all below the second threshold.
+    low, low_inside = counts.grid - counts.mask[:, 1], counts.region - counts.overlap[:, 1]
+    least = rows.minimum_hit[scored]
+    derived = np.clip(least, (low_inside == low) & ~run.flat, low_inside > 0)
+    yield from _each_pair(run, f"{PER_IMAGE} / minimum_hit", least, derived)
 
 
 def _scored_on(run: _Run) -> Iterator[_Number]:
@@ -267,11 +280,14 @@ def _grounding(run: _Run) -> dict[str, Any]:
     steps = counts.mask.shape[1] - 1
     thresholds = [k / steps for k in range(steps + 1)]
     per_class: dict[str, dict[str, Any]] = {}
+    sign = _sign(run)
     for column, finding in enumerate(run.results.findings):
         mine = counts.column == column
         scores: dict[str, Any] = {field.name: None for field in fields(FindingGrounding)} | {"count": int(mine.sum())}
         if mine.any():
             scores["pointing_game"] = float(run.rows.pointing_hit[counts.index[mine], column].mean())
+            scores["pointing_game_of_minimum"] = float(run.rows.minimum_hit[counts.index[mine], column].mean())
+            scores["sign_p"] = sign[finding]
             for name, curve in (("dice", dice[mine].mean(0)), ("iou", iou[mine].mean(0))):
                 # Rounding hides ties: each threshold whose mean is as good may be the lowest of the best.
                 best = np.flatnonzero(curve > curve.max() - TOLERANCE)
@@ -285,8 +301,31 @@ def _grounding(run: _Run) -> dict[str, Any]:
     return {
         "thresholds": [(threshold,) for threshold in thresholds],
         "per_class": per_class,
-        "macro": _means(_GROUNDING_MEANS, [scores for scores in per_class.values() if scores["count"]]),
+        "macro": _means(_GROUNDING_MEANS, [scores for scores in per_class.values() if scores["count"]])
+        | {"sign_p": sign.get("macro")},
+        "sign_may_be_wrong": [name for name, p in sign.items() if p <= SIGN_LEVEL],
     }
+
+
+def _sign(run: _Run) -> dict[str, float]:
+    """The corrected p-values of the sign tests, of the findings with a scored pair and of all together."""
+    rows, findings = run.rows, run.results.findings
+    votes: dict[str, Counter[str | int]] = {
+        name: Counter() for name in (*(findings[column] for column in np.unique(run.counts.column)), "macro")
+    }
+    for image, column in zip(run.counts.index.tolist(), run.counts.column.tolist(), strict=True):
+        vote = int(rows.minimum_hit[image, column] >= 0.5) - int(rows.pointing_hit[image, column] >= 0.5)
+        patient = rows.patient_ids[image]
+        for name in (findings[column], "macro"):
+            votes[name][image if patient is None else patient] += vote
+    p_values = {}
+    for name, counter in votes.items():
+        signs = [vote > 0 for vote in counter.values() if vote]
+        p_values[name] = binomtest(sum(signs), len(signs), alternative="greater").pvalue if signs else 1.0
+    ordered = sorted(p_values, key=lambda name: p_values[name])
+    steps = [min(1.0, (len(ordered) - rank) * p_values[name]) for rank, name in enumerate(ordered)]
+    corrected = dict(zip(ordered, np.maximum.accumulate(steps).tolist(), strict=True))
+    return {name: corrected[name] for name in votes} if len(run.counts.index) else {}
 
 
 def _classification(run: _Run) -> dict[str, Any]:

@@ -298,7 +298,7 @@ def test_the_sign_of_padding_is_that_of_the_pixels(tmp_path, kind, vr, value):
     dataset = dcmread(path)
     dataset.add_new("PixelPaddingValue", vr, value)
     dataset.save_as(path)
-    assert dcmread(path)["PixelPaddingValue"].VR == vr
+    assert vr == dcmread(path)["PixelPaddingValue"].VR
     assert decode_image(path)[:, 8:].ravel().tolist() == stretched(DEEP[:, 8:].ravel().tolist())
     assert not decode_image(path)[:, :8].any()
 

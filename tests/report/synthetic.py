@@ -90,6 +90,10 @@ def write_run(
         for what, mask in (("region", region), ("peak", tied)):
             ys, xs = mask.nonzero()
             nan[f"{what}_y"][place], nan[f"{what}_x"][place] = (ys.mean() + 0.5) / GRID, (xs.mean() + 0.5) / GRID
+        low = on_grid == on_grid.min()
+        nan["minimum_hit"][place] = (low & region).sum() / low.sum()
+        peaks, pixels = (np.argwhere(mask) for mask in (tied, region))
+        nan["peak_distance"][place] = np.sqrt(((peaks[:, None] - pixels) ** 2).sum(2).min()) / GRID
         maps[place] = raw
         regions[image][column] = Coverage.of(region, (GRID, GRID))
     probabilities = 1 / (1 + np.exp(-logits))
@@ -130,7 +134,7 @@ def write_run(
 
 _FLOATS = (
     *("pointing_hit", "dice", "iou", "region_area", "region_x", "region_y"),
-    *("peak_x", "peak_y", "reader_dice", "reader_iou"),
+    *("peak_x", "peak_y", "peak_distance", "minimum_hit", "reader_dice", "reader_iou"),
 )
 
 
@@ -144,6 +148,8 @@ def results_of(model, dataset, findings, table, counts, settings) -> Results:
         grounding[finding] = FindingGrounding(
             count=int(mine.sum()),
             pointing_game=float(hits.mean()),
+            pointing_game_of_minimum=float(table.minimum_hit[table.scored[:, column], column].mean()),
+            sign_p=1.0,
             dice_fixed=float(dice[50]),
             iou_fixed=float(iou[50]),
             dice_best=float(dice.max()),
@@ -179,6 +185,7 @@ def results_of(model, dataset, findings, table, counts, settings) -> Results:
         thresholds=[k / (THRESHOLDS - 1) for k in range(THRESHOLDS)],
         grounding=grounding,
         grounding_macro={n: macro_mean([getattr(s, n) for s in grounding.values()]) for n in numbers["grounding"]},
+        sign_may_be_wrong=[],
         classification=classification,
         classification_macro={
             n: macro_mean([getattr(s, n) for s in classification.values()]) for n in numbers["classification"]

@@ -135,6 +135,7 @@ def _read(folder: Path) -> Run:
             raise FileNotFoundError(2, "no such file", str(folder / name))
     results = read_results(folder / "results.json")
     images = read_per_image(folder / PER_IMAGE, results.findings)
+    images.check_complete()
     pairs = read_pair_counts(folder / CURVES, results.findings, images.image_ids)
     if len(images.image_ids) != results.images:
         raise ValueError(f"results.json counts {results.images} images, {PER_IMAGE} has {len(images.image_ids)}")

@@ -1,0 +1,54 @@
+"""Whether maps may be upside down: their minimum lies in the region more often than their maximum."""
+
+from __future__ import annotations
+
+from math import comb
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.rows import ImageRows
+
+__all__ = ["sign_tests"]
+
+
+def sign_tests(rows: ImageRows) -> tuple[list[float | None], float | None]:
+    """Test whether the minimum of maps lies in the region more often than the maximum, by an exact sign test.
+
+    A pair counts for the minimum where at least half of the tied minima lie in the region but not of the maxima, for
+    the maximum where it is the other way round, and else not at all. Of patients (images, where they are not known)
+    with several pairs the majority counts once. If a map knew nothing, either would be as likely, so the number of
+    patients for the minimum is compared with tosses of a coin (Dixon and Mood 1946). p-values are one-sided and
+    corrected after Holm for all tests of the run.
+
+    Returns:
+        The corrected p-value of each finding, and of all findings together; None without a scored pair.
+    """
+    scored = rows.scored
+    votes = np.where(scored, (rows.minimum_hit >= 0.5).astype(np.int64) - (rows.pointing_hit >= 0.5), 0)
+    numbers: dict[str | int, int] = {}
+    names = zip(rows.patient_ids, rows.index.tolist(), strict=True)
+    patient = [numbers.setdefault(index if name is None else name, len(numbers)) for name, index in names]
+    tests = [*zip(votes.T, scored.T, strict=True), (votes.sum(1), scored)]
+    corrected = _holm([_p(np.bincount(patient, vote)) if mine.any() else None for vote, mine in tests])
+    return corrected[:-1], corrected[-1]
+
+
+def _p(votes: NDArray[Any]) -> float:
+    """Chance of at least so many positive ones among the votes that are not 0, exact to the last bit."""
+    positive, count = int((votes > 0).sum()), int((votes != 0).sum())
+    ways = term = comb(count, positive)
+    for k in range(positive + 1, count + 1):
+        term = term * (count - k + 1) // k
+        ways += term
+    return ways / 2**count
+
+
+def _holm(p_values: list[float | None]) -> list[float | None]:
+    ordered = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    least = 0.0
+    for rank, (p, place) in enumerate(ordered):
+        least = corrected[place] = max(least, min(1.0, p * (len(ordered) - rank)))
+    return corrected
