@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from pydicom import Dataset, dcmread, uid
+from pydicom.dataset import FileMetaDataset
 from pydicom.encaps import get_frame
 from pydicom.errors import InvalidDicomError
 from pydicom.filereader import read_dataset, read_file_meta_info
@@ -150,7 +151,7 @@ def _decode_dicom(path: Path) -> NDArray[np.uint8]:
     return grey[places]
 
 
-def _inflate(path: Path, meta: Dataset) -> Dataset:
+def _inflate(path: Path, meta: FileMetaDataset) -> Dataset:
     """Read a deflated DICOM file, of which each byte may become a thousand.
 
     pydicom would inflate it to any size.
