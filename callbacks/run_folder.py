@@ -86,7 +86,7 @@ def open_journaled_folder(
     """
 
     def choose() -> RunFolder:
-        about = json.loads(json.dumps(depends_on()))
+        about = json.loads(json.dumps(depends_on(), default=str))
         parent = _parent(trainer, model, dataset)
         folder = _unfinished(parent, about) if resume else None
         if folder is None:

@@ -29,7 +29,7 @@ ALLOWED = {
     "cases": {"coverage", "errors", "parquet", "results"},
     "scoring": {"geometry", "metrics", "rows", "stopwatch", "types"},
     "journal": {"cases", "coverage", "errors", "rows", "scoring", "types"},
-    "verify": {"errors", "results", "rows"},
+    "verify": {"cases", "errors", "results", "rows"},
     "reproduce": {"command_parser", "errors", "results"},
     "stored_run": {"cases", "coverage", "errors", "geometry", "metrics", "provenance", "results", "rows", "types"},
     "rescore": {

@@ -177,7 +177,7 @@ def test_without_anything_unfinished_a_run_begins(tmp_path, unbroken, monkeypatc
         (("--data.gamma", "0.7"), "settings.data.gamma is 0.7 and was 0.5"),
         (("--data.images", "18"), "settings.data.images is 18 and was 19"),
         (("--trainer.precision", "bf16-true"), "settings.trainer.precision"),
-        (("--seed_everything", "3"), "settings.seed is 3 and was 0"),
+        (("--seed_everything", "3"), "settings.seed_everything is 3 and was 0"),
     ],
 )
 def test_another_configuration_is_refused(broken, monkeypatch, capsys, options, named):

@@ -7,7 +7,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import HalfPrecision
 from toys import Brightness, Squares
 
-from xbench.provenance import numbers_depend_on
+from xbench.provenance import numbers_depend_on, options_that_count
 
 
 @pytest.fixture
@@ -44,3 +44,22 @@ def test_files_in_a_folder_that_an_option_names(depends_on, tmp_path, name):
     three = depends_on(accelerator="cpu")
     assert empty != one != three
     assert one["files"].keys() == {f"model.text_encoder/{name}"}
+
+
+def test_options_that_count_are_those_that_no_class_calls_neutral():
+    config = {
+        "config": ["a.yaml"],
+        "resume": True,
+        "seed_everything": 0,
+        "threads": 1,
+        "trainer": {"logger": False, "devices": 2, "default_root_dir": "a", "deterministic": "warn"},
+        "model": {"class_path": "m", "init_args": {"cache_queries": True, "prompts": "name"}},
+        "data": {"class_path": "d", "init_args": {"cache": True, "num_workers": 3, "timeout": 9.0, "gamma": 0.5}},
+    }
+    assert options_that_count(config, Brightness, Squares) == {
+        "seed_everything": 0,
+        "threads": 1,
+        "trainer": {"deterministic": "warn"},
+        "model": {"class": "m", "prompts": "name"},
+        "data": {"class": "d", "gamma": 0.5},
+    }

@@ -27,7 +27,6 @@ from xbench.coverage import Coverage, region_digest
 from xbench.errors import UserError
 from xbench.parquet import WRITING, open_table
 from xbench.results import atomic_writer
-from xbench.rows import PER_IMAGE
 
 __all__ = [
     "MAPS",
@@ -224,7 +223,7 @@ def kept_digests(folder: Path, image_ids: Sequence[str], findings: Sequence[str]
     for group in range(file.num_row_groups):
         for region in _rows(file.read_row_group(group, use_threads=False)):
             if region["image_id"] not in row_of or region["finding"] not in column_of:
-                raise ValueError(f"{folder / REGIONS} is of other images or findings than {PER_IMAGE}")
+                raise ValueError(f"{folder / REGIONS} is of other images or findings than the run")
             place = row_of[region["image_id"]], column_of[region["finding"]]
             digests[place] = region_digest(_coverage(region).at(gamma))
     return digests

@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from xbench.data.base import ChestXrayDataModule
 from xbench.models.base import SaliencyModel, file_sha256
 from xbench.sources import source_sha256
 
-__all__ = ["collect_provenance", "numbers_depend_on", "outputs_depend_on", "versions"]
+__all__ = ["collect_provenance", "numbers_depend_on", "options_that_count", "outputs_depend_on", "versions"]
 
 _PACKAGES = (
     "torch",
@@ -35,6 +35,13 @@ _PACKAGES = (
     "pydicom",
     "pillow",
     "numpy",
+)
+
+
+# Parts of a configuration that move no number, and options of Lightning's trainer, which cannot say so itself.
+_NEUTRAL = frozenset({"config", "oversubscribe", "resume"})
+_NEUTRAL_IN_TRAINER = frozenset(
+    {"default_root_dir", "devices", "enable_model_summary", "enable_progress_bar", "logger", "num_nodes"}
 )
 
 
@@ -104,20 +111,9 @@ def numbers_depend_on(
         option names, by itself or by its folder. What moves no number is left out, such as folders of results and
         processes that load images.
     """
-    options = config.get("trainer") or {}
-    settings = {
-        "model": _without(config.get("model"), ()),
-        "data": _without(config.get("data"), ("num_workers", "cache", "timeout")),
-        "callbacks": [_without(callback, ()) for callback in options.get("callbacks") or []],
-        "trainer": {
-            # What the options come to, for `auto` is one thing here and another there, and plugins change the rest.
-            "precision": str(trainer.precision),
-            "accelerator": _accelerator(trainer),
-            **{name: options.get(name) for name in ("plugins", "deterministic", "benchmark")},
-        },
-        "seed": config.get("seed_everything"),
-        "threads": config.get("threads"),
-    }
+    settings = options_that_count(config, type(model), type(data))
+    # What the options come to, for `auto` is one thing here and another there, and plugins change the rest.
+    settings["trainer"] |= {"precision": str(trainer.precision), "accelerator": _accelerator(trainer)}
     checkpoint = getattr(model, "checkpoint", None)
     ids = hashlib.sha256("\n".join(record.image_id for record in data.records).encode())
     return {
@@ -131,6 +127,27 @@ def numbers_depend_on(
     }
 
 
+def options_that_count(
+    config: Mapping[str, Any], model: type[SaliencyModel], data: type[ChestXrayDataModule]
+) -> dict[str, Any]:
+    """Return the options of a run that may move a number.
+
+    The class of a model or a dataset declares which of its options move none (`neutral_options`). `bench` takes two
+    runs with equal options for one, and `--resume` goes on with an unfinished run that has them.
+
+    Args:
+        config: The resolved configuration, as nested plain values.
+        model: Class of the model.
+        data: Class of the data module.
+    """
+    counted = {name: value for name, value in config.items() if name not in _NEUTRAL}
+    trainer = config.get("trainer") or {}
+    counted["trainer"] = {name: value for name, value in trainer.items() if name not in _NEUTRAL_IN_TRAINER}
+    for part, owner in (("model", model), ("data", data)):
+        counted[part] = _without(config.get(part), owner.neutral_options)
+    return counted
+
+
 def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a run's provenance that its logits and maps depend on besides the images."""
     return {key: provenance[key] for key in ("model", "checkpoint_sha256", "prompts", "preprocessing", "precision")}
@@ -142,7 +159,7 @@ def versions() -> dict[str, str]:
     return own | {package: importlib.metadata.version(package) for package in _PACKAGES}
 
 
-def _without(part: Any, names: Sequence[str]) -> Any:
+def _without(part: Any, names: Collection[str]) -> Any:
     """A chosen class with its arguments, less those of the given names."""
     if not isinstance(part, Mapping):
         return part

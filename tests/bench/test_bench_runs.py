@@ -23,7 +23,7 @@ import xbench.bench.preflight
 import xbench.bench.worker
 import xbench.report.command
 from xbench.bench.config import read_bench
-from xbench.bench.finished import DataState, FinishedRuns, comparable
+from xbench.bench.finished import DataState, FinishedRuns
 from xbench.bench.jobs import plan
 from xbench.bench.process import Interrupted, run_logged
 from xbench.bench.screen import Screen
@@ -565,18 +565,44 @@ _SLOW_LOAD = """
 """
 
 
-def test_neutral_parts_of_a_configuration():
-    config = {
-        "resume": True,
-        "seed_everything": 0,
-        "trainer": {"logger": False, "precision": None, "default_root_dir": "a"},
-        "model": {"class_path": "m", "init_args": {"cache_queries": True, "prompts": "name"}},
-        "data": {"class_path": "d", "init_args": None},
-    }
-    other = json.loads(json.dumps(config))
-    other["trainer"] |= {"logger": {"class_path": "w"}, "default_root_dir": "b"}
-    other["model"]["init_args"]["cache_queries"] = False
-    del other["resume"]
-    assert comparable(config) == comparable(other)
-    other["model"]["init_args"]["prompts"] = "phrase"
-    assert comparable(config) != comparable(other)
+# A model with an option that moves no number, beside the one that every model with prompts has.
+NEUTRAL = """
+from toys import Brightness
+
+class Model(Brightness):
+    neutral_options = Brightness.neutral_options | {"loud"}
+
+    def __init__(self, cache_queries: bool = True, loud: bool = False, gain: float = 8.0) -> None:
+        super().__init__(gain)
+        self._cache_queries = cache_queries
+"""
+
+
+@pytest.mark.parametrize("option", ["--model.cache_queries", "--model.loud"])
+def test_a_run_is_gone_on_with_whatever_moves_no_number(bench: Bench, monkeypatch, option: str):
+    """What the benchmark takes for one run, `--resume` goes on with."""
+    bench.real = True
+    bench.write("neutral.py", NEUTRAL)
+    monkeypatch.delitem(sys.modules, "neutral", raising=False)
+    bench.write(
+        "neutral.yaml",
+        "models: {model: {class_path: neutral.Model}}\n"
+        "datasets: {squares: {class_path: toys.Squares, images: 6, batch_size: 2, num_workers: 0}}\n"
+        "trainer: {logger: false, accelerator: cpu}\n",
+    )
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("xbench.callbacks.results_writer.write_per_image", full)
+        assert bench("--config", "neutral.yaml").status == 1
+    run = bench("--config", "neutral.yaml", option, "false" if option.endswith("queries") else "true")
+    assert run.status == 0, run.output
+    assert [command[-2:] for command in bench.commands] == [["--resume", "true"]]
+    (results,) = bench.folder.glob("runs/model_squares/*/results.json")
+    assert json.loads(results.read_text())["provenance"]["batches_of_earlier_attempts"] > 0
+    assert bench("--config", "neutral.yaml").status == 0
+    assert bench.commands == [], "the finished run counts for every value of the option"
+    assert bench("--config", "neutral.yaml", "--model.gain", "3").status == 0
+    assert bench.started == ["model_squares"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -15,17 +14,13 @@ import yaml
 
 from xbench.data.base import ChestXrayDataModule
 from xbench.models.base import file_sha256
-from xbench.provenance import versions
+from xbench.provenance import options_that_count, versions
 from xbench.results import Results, read_results
 from xbench.run import Resolved
 from xbench.sources import source_sha256
 
-__all__ = ["DataState", "Finished", "FinishedRuns", "comparable"]
+__all__ = ["DataState", "Finished", "FinishedRuns"]
 
-# What moves no number: where files go, what is shown, and over how many processes the work is spread.
-_TRAINER = ("default_root_dir", "devices", "enable_model_summary", "enable_progress_bar", "logger", "num_nodes")
-_DATA = ("cache", "num_workers", "timeout")
-_MODEL = ("cache_queries",)
 # Options that name no file, or one that is compared by its digest.
 _COMPARED = frozenset({"annotations", "book", "cache", "checkpoint", "concepts", "image_list", "root", "split"})
 
@@ -74,19 +69,6 @@ class Finished:
         return bool(scored) and self.results.constant_maps["count"] == scored
 
 
-def comparable(config: Mapping[str, Any]) -> str:
-    """Write a resolved configuration as a text that two runs share if it gives both the same numbers."""
-    kept = {part: value for part, value in config.items() if part not in ("resume", "oversubscribe")}
-    kept["trainer"] = {name: value for name, value in config["trainer"].items() if name not in _TRAINER}
-    for part, neutral in (("data", _DATA), ("model", _MODEL)):
-        arguments = (config[part] or {}).get("init_args") or {}
-        kept[part] = {
-            "class_path": config[part]["class_path"],
-            "init_args": {name: value for name, value in arguments.items() if name not in neutral},
-        }
-    return json.dumps(kept, sort_keys=True, default=str)
-
-
 class FinishedRuns:
     """The runs in a folder.
 
@@ -96,22 +78,20 @@ class FinishedRuns:
 
     def __init__(self, out: Path) -> None:
         self._out = out
-        self._texts: dict[Path, str] = {}
-        self._finished: dict[str, list[Path]] = {}
-        self._unfinished: dict[str, list[Path]] = {}
+        self._configs: dict[Path, Any] = {}
+        self._finished: list[Path] = []
+        self._unfinished: list[Path] = []
         self.refresh()
 
     def refresh(self) -> None:
         """Look at the folder again."""
-        finished: defaultdict[str, list[Path]] = defaultdict(list)
-        unfinished: defaultdict[str, list[Path]] = defaultdict(list)
+        self._finished, self._unfinished = [], []
         # Names of folders begin with the time.
         for path in sorted(self._out.glob("*/*/config.yaml"), key=lambda path: path.parent.name, reverse=True):
             folder = path.parent
-            if folder not in self._texts:
-                self._texts[folder] = _read_config(path)
-            (finished if (folder / "results.json").is_file() else unfinished)[self._texts[folder]].append(folder)
-        self._finished, self._unfinished = finished, unfinished
+            if folder not in self._configs:
+                self._configs[folder] = _read_config(path)
+            (self._finished if (folder / "results.json").is_file() else self._unfinished).append(folder)
 
     def newest(self, resolved: Resolved, data: DataState | None) -> Finished | None:
         """Return the newest finished run of a configuration; None if there is none.
@@ -121,7 +101,7 @@ class FinishedRuns:
             data: Its dataset today; None if that is not known.
         """
         # Only the newest: it is the one that reports take.
-        for folder in self._finished.get(comparable(resolved.config), [])[:1]:
+        for folder in self._alike(self._finished, resolved)[:1]:
             try:
                 results = read_results(folder / "results.json")
             except (OSError, ValueError):
@@ -131,13 +111,16 @@ class FinishedRuns:
 
     def unfinished(self, resolved: Resolved) -> bool:
         """Tell whether a run of a configuration was begun and can be continued."""
-        begun = self._unfinished.get(comparable(resolved.config), [])
-        return any((folder / "journal").is_dir() for folder in begun)
+        return any((folder / "journal").is_dir() for folder in self._alike(self._unfinished, resolved))
+
+    def _alike(self, folders: Iterable[Path], resolved: Resolved) -> list[Path]:
+        wanted = _counted(resolved.config, resolved.config)
+        return [folder for folder in folders if _counted(self._configs[folder], resolved.config) == wanted]
 
     def all(self) -> list[Results]:
         """Return the results of all finished runs that can be read."""
         found = []
-        for folder in (folder for folders in self._finished.values() for folder in folders):
+        for folder in self._finished:
             try:
                 found.append(read_results(folder / "results.json"))
             except (OSError, ValueError):
@@ -145,12 +128,25 @@ class FinishedRuns:
         return found
 
 
-def _read_config(path: Path) -> str:
+def _read_config(path: Path) -> Any:
+    """Read a configuration; None if there is none, as in a run that was started from Python."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return comparable(yaml.load(path.read_text(encoding="utf-8"), Loader=loader))
-    # Runs from Python have no configuration in the file, other programs' files anything.
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError):
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+
+
+def _counted(config: Any, wanted: Mapping[str, Any]) -> str:
+    """Write the options of a configuration that count, as a text; empty if it chooses other classes than `wanted`."""
+    classes = [wanted[part]["class_path"] for part in ("model", "data")]
+    try:
+        if [config[part]["class_path"] for part in ("model", "data")] != classes:
+            return ""
+        model, data = (_class(wanted[part]) for part in ("model", "data"))
+        return json.dumps(options_that_count(config, model, data), sort_keys=True, default=str)
+    # Another program's file may hold anything.
+    except (KeyError, TypeError, AttributeError, ValueError):
         return ""
 
 

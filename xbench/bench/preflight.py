@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -22,8 +22,8 @@ __all__ = ["Planned", "Problem", "check_all", "look"]
 _LOOKED_AT = 8
 """Images of each dataset that `--check` decodes."""
 
-# Options that decide neither which images there are nor where.
-_NOT_RECORDS = ("batch_size", "cache", "gamma", "grid", "num_workers", "timeout")
+# Options that decide neither which images there are nor where; neither do those that move no number.
+_NOT_RECORDS = ChestXrayDataModule.neutral_options | {"batch_size", "gamma", "grid"}
 
 
 @dataclass
@@ -163,7 +163,7 @@ def _weights_problem(resolved: Resolved, known: dict[str, str]) -> str | None:
     return known[key] or None
 
 
-def _key(resolved: Resolved, part: Literal["model", "data"], without: Sequence[str]) -> str:
+def _key(resolved: Resolved, part: Literal["model", "data"], without: Collection[str]) -> str:
     chosen = resolved.config[part]
     arguments = {name: value for name, value in (chosen.get("init_args") or {}).items() if name not in without}
     return json.dumps([chosen["class_path"], arguments], sort_keys=True, default=str)

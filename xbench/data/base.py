@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import cv2
 import lightning.pytorch as pl
@@ -100,6 +100,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         name: Short name in results and run folders; the class name in lower case unless the class sets it.
         findings: Names of the C findings, in the order of the results.
         splits: Names of the splits; the first is the default.
+        neutral_options: Options that move no number: runs that differ in these alone are the same run. A class with
+            such options of its own adds them to those of its parent.
         records: The images of the split, from `setup` on.
         notes: What is odd about the annotation files; `read_records` fills it.
         prepared: The prepared images that the run reads, if there are any.
@@ -114,6 +116,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     name: str = ""
     findings: tuple[str, ...]
     splits: tuple[str, ...] = ("test",)
+    neutral_options: ClassVar[frozenset[str]] = frozenset({"cache", "num_workers", "timeout"})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

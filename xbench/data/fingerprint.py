@@ -57,23 +57,20 @@ _LIBRARIES = (
 )
 # Classes of these are covered by the versions above, or have no part in the pixels.
 _LIBRARY_CLASSES = frozenset({"abc", "albumentations", "builtins", "lightning", "torch", "typing"})
-# Options of every dataset that choose images or how fast they come, but not what they look like.
+# Options and attributes of every dataset that choose images, but not what they look like; neutral ones do neither.
 _NOT_IN_PIXELS = frozenset(
     {
         "batch_arrived",
         "batch_size",
-        "cache",
         "finished",
         "gamma",
         "grid",
         "limit",
         "notes",
-        "num_workers",
         "on_error",
         "prepared",
         "records",
         "stall_guard",
-        "timeout",
     }
 )
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
@@ -185,7 +182,7 @@ def _options(data: ChestXrayDataModule) -> dict[str, str]:
     """Attributes of a data module that has classes from outside the package, for its `load` may look at any."""
     if all(_source(cls) is None for cls in type(data).__mro__):
         return {}
-    return _spell_attributes(data, _NOT_IN_PIXELS | vars(pl.LightningDataModule()).keys())
+    return _spell_attributes(data, _NOT_IN_PIXELS | data.neutral_options | vars(pl.LightningDataModule()).keys())
 
 
 def _geometry(preprocessing: Preprocessing) -> Any:

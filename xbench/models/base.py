@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, ClassVar, cast, get_args
 
 import lightning.pytorch as pl
 import torch
@@ -35,12 +35,15 @@ class SaliencyModel(pl.LightningModule, ABC):
         findings: Names of the C findings of the dataset, known from `setup` on.
         saliency_upsample: How maps are enlarged to the evaluation grid. A model whose authors do it otherwise than
             bilinearly may say so; results name it.
+        neutral_options: Options that move no number: runs that differ in these alone are the same run. A class with
+            such options of its own adds them to those of its parent.
     """
 
     name: str = ""
     preprocessing: Preprocessing
     findings: tuple[str, ...]
     saliency_upsample: Upsampling = "bilinear"
+    neutral_options: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -95,6 +98,7 @@ class VLM(SaliencyModel):
 
     prompts: list[list[str]]
     queries: Any
+    neutral_options = frozenset({"cache_queries"})
 
     def __init__(
         self,
