@@ -51,6 +51,20 @@ def test_all_images_in_one_folder(downloads, tmp_path):
     assert not any(record.missing for record in records.values())
 
 
+@pytest.mark.parametrize(("table", "copy"), [(BOXES, f"again/{BOXES}"), (LABELS, "Data_Entry_2017.csv")])
+def test_copies_of_a_table_are_no_conflict(downloads, tmp_path, table, copy):
+    official = downloads.copy("chestxray14", tmp_path / "copy")
+    (official.root / "again").mkdir()
+    text = (official.root / table).read_text()
+    (official.root / copy).write_text(text)
+    data = ChestXray14(str(official.root))
+    assert_reads(data, official, official.splits["boxes"])
+    assert [path.name for path in data.annotation_files()] == [BOXES, LABELS]
+    # Of the same size, but not the same.
+    (official.root / copy).write_text(text.replace("Nodule", "Noduie", 1))
+    assert "Their contents differ: " in refusal("chestxray14", official.root)
+
+
 def test_without_the_table_of_labels_what_has_no_box_is_unknown(downloads, tmp_path):
     official = downloads.copy("chestxray14", tmp_path / "copy")
     (official.root / LABELS).unlink()

@@ -46,6 +46,21 @@ def test_contours_give_the_same_masks(downloads, tmp_path, split):
     assert beyond >= {name for name, _ in official.outside if name in official.splits[split]}
 
 
+def test_the_table_of_chexpert_has_the_labels_of_its_validation_images(downloads, tmp_path):
+    official = downloads.copy("chexlocalize", tmp_path / "copy")
+    table = official.root / "CheXpert" / "val_labels.csv"
+    other = table.rename(official.root / "valid.csv")
+    data = CheXlocalize(str(official.root), split="val")
+    assert_reads(data, official, official.splits["val"])
+    assert other in data.annotation_files()
+    # Whatever lies beside it, CheXlocalize's own is taken.
+    table.write_text(other.read_text())
+    other.write_text("Path\n")
+    data = CheXlocalize(str(official.root), split="val")
+    assert_reads(data, official, official.splits["val"])
+    assert table in data.annotation_files()
+
+
 def test_masks_of_the_three_others_are_used_if_they_are_there(tmp_path):
     official = write_chexlocalize(tmp_path / "download", masks_for_all=True)
     assert_reads(CheXlocalize(str(official.root)), official, official.splits["test"])
@@ -236,4 +251,4 @@ def test_malformed_tables(tmp_path, options, said):
 
 def test_paths_that_name_no_view(tmp_path):
     message = refusal("chexlocalize", small(tmp_path, {}, path="."))
-    assert "1 of 1 annotated images have no file" in message
+    assert "an image is called ''" in message

@@ -123,6 +123,8 @@ def refusal(root, *tables, **options):
 
 def test_several_tables(tmp_path):
     touch(tmp_path, "x/t.csv", "y/t.csv")
+    assert folder_of(tmp_path).choose("toy", ["t.csv"], "").parent.name == "x", "they are equal"
+    (tmp_path / "x" / "t.csv").write_text("id\na\n")
     assert "choose one with --data.annotations" in refusal(tmp_path, option="annotations")
     message = refusal(tmp_path)
     assert "set --data.root to a folder that holds one" in message
@@ -145,10 +147,11 @@ def test_hints(tmp_path):
 
 
 def test_archives_are_named(tmp_path):
-    touch(tmp_path / "one" / "two" / "three" / "root", "images.zip", "t.csv.zip")
-    message = refusal(tmp_path / "one" / "two" / "three" / "root")
-    assert "archives that are not unpacked" in message
-    assert "images.zip" in message
+    root = tmp_path / "one" / "two" / "three" / "root"
+    touch(root, "images.zip")
+    assert f"archives that are not unpacked ({root / 'images.zip'}): unpack them." in refusal(root)
+    touch(root, "T.csv.gz")
+    assert f"There is {root / 'T.csv.gz'}: unpack it." in refusal(root)
 
 
 def test_many_files_are_quick(tmp_path):

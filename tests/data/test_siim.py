@@ -232,6 +232,29 @@ def test_malformed_tables(tmp_path, text, said):
     assert said in message
 
 
+def test_a_table_that_is_cut_off_anywhere(tmp_path):
+    """It is refused or noted, unless whole rows are missing."""
+    root = small(tmp_path, "a,-1", "b,10 3 7 21", "c,-1", "b,99 5 3 100", files=("a", "b", "c"))
+    table = root / "stage_2_train.csv"
+    content = table.read_bytes()
+    said = {"refused": 0, "noted": 0}
+    for end in range(content.index(b"\n") + 2, len(content)):
+        table.write_bytes(content[:end])
+        data = SIIMPneumothorax(str(root))
+        try:
+            records_of(data)
+        except UserError as error:
+            assert f"{table}, line {content[:end].count(10) + 1}: " in str(error)
+            said["refused"] += 1
+        else:
+            noted = any("may have been cut off" in note.text for note in data.notes)
+            assert noted != content[:end].endswith(b"\n")
+            said["noted"] += noted
+    assert min(said.values()) > 10
+    table.write_bytes(content[:-4])
+    assert "line 5: the file is cut off within this mask, whose numbers are not pairs" in refusal(root)
+
+
 @pytest.mark.parametrize("mask", ["1", "-1 2", "x y", "0 1048577"])
 def test_malformed_masks_fail_with_their_image(tmp_path, mask):
     root = small(tmp_path, "a,-1", f"b,{mask}")
@@ -258,7 +281,7 @@ def test_a_missing_file_fails_with_its_image(tmp_path):
 
 def test_missing_files_are_noted_where_the_folder_decides(official, tmp_path):
     table = tmp_path / "more.csv"
-    table.write_text("\n".join(["ImageId,EncodedPixels", *rows_of(official.root / TABLE), "gone,-1"]))
+    table.write_text("\n".join(["ImageId,EncodedPixels", *rows_of(official.root / TABLE), "gone,-1\n"]))
     data = SIIMPneumothorax(str(official.root), annotations=str(table), split="stage1_test")
     assert list(records_of(data)) == sorted(official.splits["stage1_test"])
     said = "an annotated image without a file; it is in neither split, which go by the folder"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
@@ -49,6 +50,38 @@ def refusal(path, text, **options):
 )
 def test_ways_to_write_a_table(path, text):
     assert rows(path, text) == [{"id": "a", "x": "1"}, {"id": "b", "x": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "ended"),
+    [
+        ("id,x\na,1\nb,2\n", [True, True]),
+        ("id,x\r\na,1\r\nb,2\r\n", [True, True]),
+        ("id,x\ra,1\rb,2\r", [True, True]),
+        ("id,x\na,1\nb,2", [True, False]),
+        ("id,x\na,1\nb,2,,", [True, False]),
+        ('id,x\na,1\nb,"2"', [True, False]),
+        ("id,x\na,1\nb,2\n\n \n, ", [True, True]),
+    ],
+)
+def test_a_last_row_without_a_line_end_is_told(path, text, ended):
+    path.write_bytes(text.encode())
+    assert [row.ended for row in read_csv("toy", path, COLUMNS)] == ended
+
+
+def test_a_last_row_that_is_cut_off(path):
+    assert len(rows(path, "id,x,,,\na,1,,,\nb,2,\n")) == 2
+    assert "ends within its first line" in refusal(path, "id,x,mo")
+    assert "line 3: the file is cut off: 3 values, and 5 in the row before" in refusal(path, "id,x,,,\na,1,,,\nb,2,")
+
+
+@pytest.mark.parametrize("content", [gzip.compress(b"id,x\na,1\n"), b"PK\x03\x04 and so on"])
+def test_packed_files(tmp_path, content):
+    path = tmp_path / "x.csv"
+    path.write_bytes(content)
+    for read in (read_json, read_image_list, lambda *given: list(read_csv(*given, COLUMNS))):
+        with pytest.raises(UserError, match=r"it is packed \(gzip or zip\): unpack it"):
+            read("toy", path)
 
 
 def test_columns_go_by_name_and_values_are_text(path):

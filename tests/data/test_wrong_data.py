@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -229,11 +230,44 @@ def test_a_truncated_file(downloads, tmp_path, file):
         if path.suffix == ".json":
             assert "cannot be read" in refusal(file.dataset, tmp_path / "copy", split=file.split)
             continue
-        # A table that ends within a row is refused, unless only the end of its last value is missing.
+        # A table that ends within a row is refused, unless only the end of its last value is missing, which is noted.
+        data.notes = []
         try:
             assert len(data.read_records(annotated=True)) <= whole
         except UserError as error:
             assert str(path) in str(error)
+        else:
+            noted = any("may have been cut off" in note.text for note in data.notes)
+            assert noted or path.suffix == ".txt" or path.read_bytes().endswith(b"\n")
+
+
+@pytest.mark.parametrize("file", [file for file in ANNOTATION_FILES if file.path.endswith(".csv")], ids=str)
+def test_a_packed_table(downloads, tmp_path, file):
+    path = downloads.copy_with(file, tmp_path / "copy", images=True)
+    packed = path.with_name(f"{path.name}.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    assert f"There is {packed}: unpack it." in refusal(file.dataset, tmp_path / "copy", split=file.split)
+
+
+@pytest.mark.parametrize("name", ["chestxdet10", "chexlocalize", "vindr"])
+def test_a_table_of_another_split(downloads, tmp_path, name):
+    official = downloads.copy(name, tmp_path / "copy")
+    test, other = CLASSES[name].splits
+    tables = {path.name: path for path in official.root.rglob("*") if path.suffix in (".csv", ".json")}
+    for table, path in tables.items():
+        if test in table:
+            path.unlink()
+    message = refusal(name, official.root)
+    assert f", of the split {other}: --data.split {other} takes it." in message
+    assert any(f"There is {path}" in message for path in tables.values())
+
+
+def test_annotations_of_another_split(downloads):
+    root = downloads("chestxdet10").root
+    message = refusal("chestxdet10", root, annotations=str(root / "train.json"))
+    assert "lie outside the folder of the split 'test' (first: " in message
+    assert "are the annotations those of another --data.split?" in message
 
 
 @EACH

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from xbench.data.download import Case, DownloadedDataset
 from xbench.data.folder import Folder
 from xbench.data.shapes import Annotation, Box
-from xbench.data.tables import read_csv, read_image_list
+from xbench.data.tables import read_image_list
 from xbench.errors import UserError
 from xbench.findings import FINDINGS, canonical
 
@@ -59,7 +59,7 @@ class ChestXray14(DownloadedDataset):
         if self.split == "boxes":
             names: Iterable[str] = boxes
         else:
-            path = self.reading(folder.choose(self.name, [_LIST], self.layout))
+            path = self.reading(self.choose(folder, _LIST))
             listed = [self.listed_key(entry) for entry in read_image_list(self.name, path)]
             if not any(name in labels or name in boxes or name in folder.images for name in listed):
                 raise UserError(
@@ -83,7 +83,7 @@ class ChestXray14(DownloadedDataset):
     def _read_boxes(self, folder: Folder) -> dict[str, list[Annotation]]:
         path = self.table(folder, _BOXES)
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
-        for row in read_csv(self.name, path, _HEADER, header=_HEADER):
+        for row in self.rows(path, _HEADER, header=_HEADER):
             finding = canonical(row["Finding Label"])
             if finding not in self.findings:
                 raise row.error(f"the finding {row['Finding Label']!r} is not one of the eight")
@@ -96,13 +96,13 @@ class ChestXray14(DownloadedDataset):
 
     def _read_labels(self, folder: Folder) -> dict[str, frozenset[str]]:
         """Findings of each image; empty if there is no table."""
-        if not folder.find(*_LABELS):
+        if not folder.find(*_LABELS) and not folder.packed(*_LABELS):
             return {}
-        path = self.reading(folder.choose(self.name, _LABELS, self.layout))
+        path = self.reading(self.choose(folder, *_LABELS))
         # The two columns stand before those whose names have commas.
         columns = ("Image Index", "Finding Labels")
         labels: dict[str, frozenset[str]] = {}
-        for row in read_csv(self.name, path, columns, header=columns):
+        for row in self.rows(path, columns, header=columns):
             name = self.listed_key(row.name("Image Index"))
             if name in labels:
                 raise row.error(f"{name} is there a second time")

@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Literal
 from xbench.data.download import Case, DownloadedDataset
 from xbench.data.folder import Folder
 from xbench.data.shapes import Annotation, CocoRLE, Polygon, frame_of
-from xbench.data.tables import read_csv, read_json
+from xbench.data.tables import read_json
 from xbench.errors import UserError
 from xbench.findings import FINDINGS, canonical
 
 __all__ = ["CheXlocalize"]
 
+_CHEXPERT = "valid.csv"
 _AGAIN = "Take the file as its owners publish it."
 
 
@@ -42,7 +43,8 @@ class CheXlocalize(DownloadedDataset):
     splits = ("test", "val")
     layout = (
         "CheXlocalize/gt_segmentations_test.json, CheXpert/test_labels.csv and "
-        "CheXpert/test/<patient>/<study>/<view>.jpg (for the split val: val instead of test)"
+        "CheXpert/test/<patient>/<study>/<view>.jpg (for the split val: val instead of test, and val_labels.csv or "
+        f"CheXpert's {_CHEXPERT})"
     )
     folders: ClassVar = {"test": ("test",), "val": ("val", "valid")}
 
@@ -73,8 +75,11 @@ class CheXlocalize(DownloadedDataset):
         segmented = self._read_segmentations(folder)
         cases = []
         seen = set()
-        path = self.reading(folder.choose(self.name, [f"{self.split}_labels.csv"], self.layout))
-        for row in read_csv(self.name, path, ["Path"]):
+        own = f"{self.split}_labels.csv"
+        # What CheXlocalize calls so, CheXpert has as valid.csv.
+        other = [_CHEXPERT] if self.split == "val" and not folder.find(own) else []
+        path = self.reading(self.choose(folder, own, *other))
+        for row in self.rows(path, ["Path"]):
             name = self.listed_key(row.name("Path"))
             if name in seen:
                 raise row.error(f"{name} is there a second time")

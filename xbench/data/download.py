@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar
@@ -14,12 +14,13 @@ from xbench.data.base import ChestXrayDataModule, Radiograph, Record
 from xbench.data.decoding import decode_image
 from xbench.data.folder import IMAGE_SUFFIXES, Folder, expand
 from xbench.data.shapes import Annotation, MaskImage, reader_agreement, union
-from xbench.data.tables import read_image_list
+from xbench.data.tables import Row, read_csv, read_image_list
 from xbench.errors import UserError
 from xbench.types import Note
 
 __all__ = ["Case", "DownloadedDataset", "Source"]
 
+_NOT_ENDED = "the last row of a table without a line end, which may have been cut off within its last value"
 _CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
 
 
@@ -92,6 +93,7 @@ class DownloadedDataset(ChestXrayDataModule):
         self.image_list = None if image_list is None else expand(image_list)
         self._files_read: list[Path] = []
         self._archives: list[Path] = []
+        self._elsewhere: list[Path] = []
 
     @abstractmethod
     def read_cases(self, folder: Folder) -> Iterable[Case]:
@@ -125,7 +127,30 @@ class DownloadedDataset(ChestXrayDataModule):
         Raises:
             UserError: There is none, or there are several.
         """
-        return self.reading(self.annotations or folder.choose(self.name, names, self.layout, "annotations"))
+        return self.reading(self.annotations or self.choose(folder, *names, option="annotations"))
+
+    def choose(self, folder: Folder, *names: str, option: str = "") -> Path:
+        """Return the one file under `root` with one of these names.
+
+        Raises:
+            UserError: There is none, with a hint if there is that of another split, or there are several that differ.
+        """
+        hint = ""
+        for split in self.splits:
+            for path in folder.find(*(name.replace(self.split, split) for name in names)):
+                hint = hint or f"There is {path}, of the split {split}: --data.split {split} takes it. "
+        return folder.choose(self.name, names, self.layout, option, hint)
+
+    def rows(self, path: Path, columns: Sequence[str], header: Sequence[str] | None = None) -> Iterator[Row]:
+        """Read a table row by row as `read_csv` does, its first column being the image, and note a doubtful last row.
+
+        Raises:
+            UserError: The file is malformed.
+        """
+        for row in read_csv(self.name, path, columns, header):
+            if not row.ended:
+                self.note(_NOT_ENDED, self.listed_key(row.name(columns[0])))
+            yield row
 
     def reading(self, path: Path) -> Path:
         """Remember an annotation file, whose digest goes into the results; return it."""
@@ -158,6 +183,7 @@ class DownloadedDataset(ChestXrayDataModule):
         if self.image_list is not None:
             names = self._listed(self.image_list, names)
         self._check_names(note.image_id for note in self.notes)
+        self._elsewhere = [folder.images[name][0] for name in sorted(names - images.keys()) if name in folder.images]
         # However often something occurs in an image, it is one that it occurs in.
         self.notes = [*dict.fromkeys(self.notes)]
         return [self._record(name, cases.get(name, Case(name, {})), images) for name in sorted(names)]
@@ -197,6 +223,11 @@ class DownloadedDataset(ChestXrayDataModule):
 
     def where_images_are(self) -> str:
         """Say where images are expected."""
+        if self._elsewhere:
+            return (
+                f"{len(self._elsewhere)} of them lie outside the folder of the split {self.split!r} (first: "
+                f"{self._elsewhere[0]}): are the annotations those of another --data.split?"
+            )
         first = ", ".join(map(str, self._archives[:3]))
         unpack = f"Archives that are not unpacked lie there ({first}): unpack them. " if first else ""
         for above in [*self.root.absolute().parents][:2]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from xbench.data.tables import check_file
 from xbench.errors import UserError
 
 __all__ = ["IMAGE_SUFFIXES", "Folder", "expand"]
 
 IMAGE_SUFFIXES = (".dcm", ".dicom", ".png", ".jpg", ".jpeg")
-_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar")
 _TABLES = (".csv", ".json", ".txt")
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar", *(f"{table}.gz" for table in _TABLES))
 
 
 def expand(path: str) -> Path:
@@ -73,6 +75,10 @@ class Folder:
         """Return the CSV, JSON and text files of these names, in capitals or not."""
         return [path for name in names for path in self._tables.get(name.lower(), ())]
 
+    def packed(self, *names: str) -> list[Path]:
+        """Return the archives that are called after one of these files, such as `table.csv.gz`."""
+        return [path for path in self.archives if path.name.lower().startswith(tuple(map(str.lower, names)))]
+
     def ending(self, suffix: str) -> list[Path]:
         """Return the CSV, JSON or text files with this ending, sorted by name."""
         return [path for name in sorted(self._tables) if name.endswith(suffix) for path in self._tables[name]]
@@ -88,30 +94,40 @@ class Folder:
                 chosen[image] = inside
         return chosen
 
-    def choose(self, dataset: str, names: Sequence[str], layout: str, option: str = "") -> Path:
-        """Return the one file that has one of these names.
+    def choose(self, dataset: str, names: Sequence[str], layout: str, option: str = "", hint: str = "") -> Path:
+        """Return the one file that has one of these names, or the first of several of the same content.
+
+        Args:
+            dataset: Whose file it is, for messages.
+            names: What it may be called.
+            layout: What is expected in the folder, in words.
+            option: Option of the data module that names it.
+            hint: A sentence for the message that there is none.
 
         Raises:
-            UserError: There is none, with a hint where it may be, or there are several.
+            UserError: There is none, with a hint where it may be, or there are several that differ.
         """
         found = self.find(*names)
         wanted = " or ".join(names)
-        if len(found) > 1:
+        if len(found) > 1 and not _equal(found):
             advice = f"choose one with --data.{option}" if option else "set --data.root to a folder that holds one"
             raise UserError(
-                f"{dataset}: several annotation files lie under {self.root}: {', '.join(map(str, found))}. They do not "
-                f"annotate the same images: {advice}."
+                f"{dataset}: several annotation files lie under {self.root}: {', '.join(map(str, found))}. Their "
+                f"contents differ: {advice}."
             )
         if found:
             return found[0]
         elsewhere = f" A file elsewhere is named with --data.{option}." if option else ""
+        if not hint or self.packed(*names):
+            hint = self.hint(names)
         raise UserError(
-            f"{dataset}: no {wanted} lies under {self.root}. {self.hint(names)}Expected in --data.root: {layout}."
-            f"{elsewhere}"
+            f"{dataset}: no {wanted} lies under {self.root}. {hint}Expected in --data.root: {layout}.{elsewhere}"
         )
 
     def hint(self, names: Sequence[str]) -> str:
         """Say where else the download may be: one of the folders above, or still in an archive."""
+        if packed := self.packed(*names):
+            return f"There is {packed[0]}: unpack it. "
         # Not further up: a stranger's file of the same name would be the likelier find.
         for above in [*self.root.absolute().parents][:3]:
             if near := [above / name for name in names if (above / name).is_file()]:
@@ -122,6 +138,16 @@ class Folder:
             first = ", ".join(str(path) for path in self.archives[:3])
             return f"There are archives that are not unpacked ({first}): unpack them. "
         return ""
+
+
+def _equal(paths: Sequence[Path]) -> bool:
+    """Tell whether files are copies of each other."""
+    try:
+        for path in paths:
+            check_file(path)
+        return all(filecmp.cmp(paths[0], path, shallow=False) for path in paths[1:])
+    except OSError:
+        return False
 
 
 def _glob(folder: Path, pattern: str) -> list[Path]:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from xbench.data.download import Case, DownloadedDataset
 from xbench.data.folder import Folder
 from xbench.data.shapes import Annotation, Box
-from xbench.data.tables import Row, read_csv
+from xbench.data.tables import Row
 from xbench.errors import UserError
 from xbench.findings import FINDINGS
 
@@ -61,7 +61,7 @@ class RSNAPneumonia(DownloadedDataset):
     def _read_table(self, path: Path) -> Iterable[Case]:
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
         targets: dict[str, int] = {}
-        for row in read_csv(self.name, path, _COLUMNS):
+        for row in self.rows(path, _COLUMNS):
             name, target = row.name("patientId"), row.flag("Target")
             if target is None:
                 raise row.error(f"Target is {row['Target']!r}, not 0 or 1")
@@ -77,7 +77,7 @@ class RSNAPneumonia(DownloadedDataset):
         # MD.ai's files are named otherwise than the list names them; what the list calls them is added to the index.
         by_tail = {path.parts[-3:]: paths for paths in folder.images.values() for path in paths}
         cases = {}
-        for row in read_csv(self.name, path, _LIST_COLUMNS):
+        for row in self.rows(path, _LIST_COLUMNS):
             name = row.name("ID")
             if name not in folder.images and (tail := PureWindowsPath(row["img_path"]).parts[-3:]) in by_tail:
                 folder.images[name] = by_tail[tail]

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from xbench.data.download import Case, DownloadedDataset
 from xbench.data.folder import Folder
 from xbench.data.shapes import Annotation, RelativeRLE
-from xbench.data.tables import read_csv
 from xbench.errors import UserError
 from xbench.findings import FINDINGS
 
@@ -65,10 +64,12 @@ class SIIMPneumothorax(DownloadedDataset):
         path = self.table(folder, *_TABLES)
         masks: defaultdict[str, list[Annotation]] = defaultdict(list)
         negative = set()
-        for row in read_csv(self.name, path, ("ImageId", "EncodedPixels")):
+        for row in self.rows(path, ("ImageId", "EncodedPixels")):
             name, mask = row.name("ImageId"), row.name("EncodedPixels")
             if mask == "-1":
                 negative.add(name)
+            elif not row.ended and len(mask.split()) % 2:
+                raise row.error("the file is cut off within this mask, whose numbers are not pairs")
             else:
                 masks[name].append(Annotation(_FINDING, RelativeRLE(mask), label=_FINDING))
         if both := sorted(negative & masks.keys()):

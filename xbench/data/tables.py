@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 from xbench.errors import UserError
 
-__all__ = ["Row", "read_csv", "read_image_list", "read_json"]
+__all__ = ["Row", "check_file", "read_csv", "read_image_list", "read_json"]
 
 _AGAIN = "Take the file as its owners publish it."
 
@@ -30,12 +32,15 @@ class Row:
         path: File of the table.
         line: Line of the file, from 1.
         values: Stripped values by stripped column name.
+        ended: False for the last row of a file without a line end, which may have been cut off within the row's last
+            value.
     """
 
     dataset: str
     path: Path
     line: int
     values: dict[str, str]
+    ended: bool = True
 
     def __getitem__(self, column: str) -> str:
         """Return a value, stripped; empty where the file has none."""
@@ -106,10 +111,12 @@ def read_csv(dataset: str, path: Path, columns: Sequence[str], header: Sequence[
         Its rows; empty lines are left out.
 
     Raises:
-        UserError: The file cannot be read, lacks a column, or a row has not a value for each column.
+        UserError: The file cannot be read, lacks a column, or a row has not a value for each column; or it has no line
+            end, and no row or fewer values in its last row than in the one before.
     """
     try:
-        _check_file(path)
+        check_file(path)
+        ended = _ends_a_line(path)
         with open(path, newline="", encoding="utf-8-sig") as file:
             # Strict, for a quotation mark that is never closed would swallow the rest of the file.
             reader = csv.reader(file, strict=True)
@@ -124,15 +131,20 @@ def read_csv(dataset: str, path: Path, columns: Sequence[str], header: Sequence[
                     f"{dataset}: {path} lacks {', '.join(missing)}. Expected columns: {', '.join(columns)}; found: "
                     f"{found}. {_AGAIN}"
                 )
-            for values in reader:
-                if not any(value.strip() for value in values):
-                    continue
-                row = Row(dataset, path, reader.line_num, dict.fromkeys(names, ""))
+            filled = ((values, reader.line_num) for values in reader if any(map(str.strip, values)))
+            width = 0
+            for (values, line), after in pairwise(chain(filled, [([], 0)])):
+                row = Row(dataset, path, line, dict.fromkeys(names, ""), ended or bool(after[0]))
+                if not row.ended and len(values) < width:
+                    raise row.error(f"the file is cut off: {len(values)} values, and {width} in the row before")
+                width = len(values)
                 # A row that was cut off must not pass for one of empty values.
                 if len(values) < len(names) or (header is None and any(map(str.strip, values[len(names) :]))):
                     raise row.error(f"{len(values)} values for the {len(names)} columns {', '.join(names[:20])}")
                 row.values.update((name, value.strip()) for name, value in zip(names, values, strict=False))
                 yield row
+            if not (ended or width):
+                raise UserError(f"{dataset}: {path} ends within its first line: it is cut off. {_AGAIN}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{dataset}: the annotation file {path} cannot be read: {error}. {_AGAIN}") from error
 
@@ -144,7 +156,7 @@ def read_json(dataset: str, path: Path) -> Any:
         UserError: It cannot be read.
     """
     try:
-        _check_file(path)
+        check_file(path)
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{dataset}: the annotation file {path} cannot be read: {error}. {_AGAIN}") from error
@@ -159,7 +171,7 @@ def read_image_list(dataset: str, path: Path) -> list[str]:
         UserError: It cannot be read, or names no image.
     """
     try:
-        _check_file(path)
+        check_file(path)
         with open(path, newline="", encoding="utf-8-sig") as file:
             entries = [row[0].strip(" \t\"'") for row in csv.reader(file, skipinitialspace=True) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -176,13 +188,25 @@ def read_image_list(dataset: str, path: Path) -> list[str]:
     return [entry for entry in entries if entry]
 
 
-def _check_file(path: Path) -> None:
-    """Raise an OSError at what would be read without end: a device, a pipe, a file that is far too large."""
+def _ends_a_line(path: Path) -> bool:
+    """Tell whether the last row of a file is followed by a line end, or there is none."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - 1000))
+        # A last line of blanks and commas is no row.
+        rest = file.read().rstrip(b" \t,")
+    return not rest or rest.endswith((b"\n", b"\r"))
+
+
+def check_file(path: Path) -> None:
+    """Raise an OSError at what is packed, or would be read without end: a device, a pipe, a file far too large."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
         raise OSError("it is a device or a pipe and not a file")
     if about.st_size > _MAX_BYTES:
         raise OSError(f"it has {about.st_size} bytes, more than the {_MAX_BYTES} that are read")
+    with open(path, "rb") as file:
+        if file.read(4).startswith((b"\x1f\x8b", b"PK\x03\x04")):
+            raise OSError("it is packed (gzip or zip): unpack it, and give what was in it")
 
 
 _LIST_HEADERS = (

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from xbench.data.download import Case, DownloadedDataset
 from xbench.data.folder import Folder
 from xbench.data.shapes import Annotation, Box
-from xbench.data.tables import Row, read_csv
+from xbench.data.tables import Row
 from xbench.errors import UserError
 from xbench.findings import FINDINGS, canonical, spellings
 
@@ -69,7 +69,7 @@ class VinDrCXR(DownloadedDataset):
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
         readers: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         kaggle = False
-        for row in read_csv(self.name, path, ("image_id", "class_name", *_CORNERS)):
+        for row in self.rows(path, ("image_id", "class_name", *_CORNERS)):
             kaggle = "class_id" in row.values
             name, label = row.name("image_id"), row.name("class_name")
             annotations = boxes[name]
@@ -110,10 +110,10 @@ class VinDrCXR(DownloadedDataset):
         names = [f"image_labels_{self.split}.csv"]
         votes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         blank: set[tuple[str, str]] = set()
-        if not folder.find(*names):
+        if not folder.find(*names) and not folder.packed(*names):
             return votes, blank
-        path: Path = self.reading(folder.choose(self.name, names, self.layout))
-        for row in read_csv(self.name, path, ["image_id"]):
+        path: Path = self.reading(self.choose(folder, *names))
+        for row in self.rows(path, ["image_id"]):
             name = row.name("image_id")
             drawn = {annotation.finding for annotation in boxes[name]}
             reader = row.get("rad_id")
