@@ -7,17 +7,20 @@ as fractions of width and height.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from xbench.coverage import Coverage
 
-__all__ = ["FULL_VIEW", "Upsampling", "on_host", "region_on_grid", "saliency_on_grid", "seen_on_grid", "upsample"]
+__all__ = ["FULL_VIEW", "Upsampling", "chunk_pixels", "on_host", "region_on_grid", "saliency_on_grid", "upsample"]
 
 Upsampling = Literal["bilinear", "nearest", "corners"]
 """How maps are enlarged: bilinear between the centres of cells, as everywhere unless a model says otherwise; every cell
@@ -32,17 +35,20 @@ def on_host(tensor: Tensor) -> bool:
     return tensor.is_cpu
 
 
-def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "bilinear") -> Tensor:
-    """Bring maps that cover the whole radiograph to the evaluation grid: bilinearly, with `align_corners=False`.
+def chunk_pixels(device: torch.device) -> int:
+    """Pixels handled at a time: what stays in a CPU core's cache (measured), or enough to fill an accelerator."""
+    return 4 * 224**2 if device.type == "cpu" else 2**22
 
-    `mode` says otherwise for the few models whose authors do. Maps of the grid's size come back as they are. A constant
-    map stays constant. Half-precision maps become float32 first: interpolating in bfloat16 moves Dice in the second
-    decimal.
+
+def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "bilinear") -> Tensor:
+    """Bring maps that cover the whole radiograph to the evaluation grid, as `saliency_on_grid` does.
+
+    Maps of the grid's size come back as they are.
 
     Args:
         saliency: (N, h, w) or (B, C, h, w), any floating dtype, raw values.
         size: Height and width of the grid in pixels.
-        mode: How to enlarge them. A grid pixel on the border of two cells, `nearest`, gets the value of either.
+        mode: How to enlarge them.
 
     Returns:
         The maps as (N, H, W) or (B, C, H, W) float32.
@@ -62,112 +68,95 @@ def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "biline
     maps = saliency.to(torch.float32)
     if maps.shape[-2:] == torch.Size(size):
         return maps
-    # PyTorch's result depends in its last bit on the number of channels and on the memory format. As one channel each,
-    # a pair's map is the same beside any other findings and in any batch.
-    flat = maps.reshape(-1, 1, *maps.shape[-2:])
-    grid = F.interpolate(flat, size=size, **_INTERPOLATE[mode])
-    return _keep_constant(grid[:, 0], flat[:, 0]).reshape(*maps.shape[:-2], *size)
+    on_grid = maps.new_empty(*maps.shape[:-2], *size)
+    _lay(maps.flatten(0, -3), FULL_VIEW, on_grid.flatten(0, -3), mode)
+    return on_grid
 
 
 def saliency_on_grid(saliency: Tensor, views: Tensor, size: tuple[int, int], mode: Upsampling = "bilinear") -> Tensor:
     """Bring raw maps from the frame of the model input to the evaluation grid.
 
-    A map that covers the whole radiograph is upsampled. Otherwise each grid pixel whose centre lies in the view takes
-    the bilinear value at its place, and every other one, which the model was never shown, the least value among those.
-    In the other modes it takes what upsampling to the view's share of the grid would give it.
+    Each grid pixel whose centre lies in the view takes the value at its place, and every other one, which the model was
+    never shown, the least value among those. A value between two cells a and b is a + w (b - a) in float32, first
+    along x, then along y; docs/numbers.md has it operation by operation. So a pixel between equal cells has exactly
+    their value, no pixel lies beyond the cells around it, and a map does not depend on what else is in the batch.
+    Half-precision maps become float32 first: interpolating in bfloat16 moves Dice in the second decimal.
 
-    The host never waits for an accelerator. Views belong on the CPU, even of maps that are elsewhere: then maps that
-    cover the whole radiograph are known to without a look at the accelerator. Views that are there too cost more work.
+    The host never waits for an accelerator.
 
     Args:
-        saliency: (N, h, w), any floating dtype.
-        views: (N, 4) float, each (left, top, right, bottom) as fractions of the radiograph.
+        saliency: (N, h, w), any floating dtype; a range within float32.
+        views: (N, 4) floating, each (left, top, right, bottom) as fractions of the radiograph. On the CPU, even of maps
+            that are elsewhere.
         size: (H, W) of the grid.
         mode: How to enlarge the maps.
 
     Returns:
         (N, H, W) float32.
     """
-    full = torch.stack([edges == edge for edges, edge in zip(views.unbind(1), FULL_VIEW, strict=True)]).all(dim=0)
     maps = saliency.to(torch.float32)
-    if on_host(views):
-        if full.all():
-            return upsample(saliency, size, mode)
-        if not full.any():
-            return _view_on_grid(maps, views.to(maps.device, non_blocking=True), size, mode)
-        if on_host(maps):
-            on_grid = maps.new_empty(len(maps), *size)
-            on_grid[full] = upsample(maps[full], size, mode)
-            on_grid[~full] = _view_on_grid(maps[~full], views[~full], size, mode)
-            return on_grid
-    # A few kilobytes: CUDA takes copies of up to 64 KB along with the command and does not wait.
-    full, views = full.to(maps.device, non_blocking=True), views.to(maps.device, non_blocking=True)
-    return torch.where(full[:, None, None], upsample(maps, size, mode), _view_on_grid(maps, views, size, mode))
-
-
-def seen_on_grid(views: Tensor, size: tuple[int, int], device: torch.device) -> Tensor:
-    """Tell which pixels of the evaluation grid a model was shown, those whose centre lies in its view.
-
-    Args:
-        views: (N, 4) float32 on the CPU, as `saliency_on_grid` takes them.
-        size: (H, W) of the grid.
-        device: Where the result is wanted.
-
-    Returns:
-        (N, H, W) bool.
-    """
-    (_, x_seen), (_, y_seen) = (
-        _positions_in_view(views[:, edge], views[:, edge + 2], size[1 - edge], "bilinear") for edge in (0, 1)
-    )
-    x_seen, y_seen = (seen.to(device, non_blocking=True) for seen in (x_seen, y_seen))
-    return y_seen[:, :, None] & x_seen[:, None, :]
-
-
-_INTERPOLATE: dict[Upsampling, dict[str, Any]] = {
-    "bilinear": {"mode": "bilinear", "align_corners": False},
-    # PyTorch's plain `nearest` measures from the corners of pixels and shifts maps that it does not enlarge evenly.
-    "nearest": {"mode": "nearest-exact"},
-    "corners": {"mode": "bilinear", "align_corners": True},
-}
-
-_GRID_SAMPLE: dict[Upsampling, dict[str, Any]] = {
-    "bilinear": {"mode": "bilinear", "align_corners": False},
-    "nearest": {"mode": "nearest", "align_corners": False},
-    "corners": {"mode": "bilinear", "align_corners": True},
-}
-
-
-def _view_on_grid(maps: Tensor, views: Tensor, size: tuple[int, int], mode: Upsampling) -> Tensor:
-    """Maps (N, h, w) float32 of views (N, 4) that may show only a part of the radiograph, on the grid: (N, H, W)."""
-    x, x_seen = _positions_in_view(views[:, 0], views[:, 2], size[1], mode)
-    y, y_seen = _positions_in_view(views[:, 1], views[:, 3], size[0], mode)
-    places = torch.stack([x[:, None, :].expand(-1, size[0], -1), y[:, :, None].expand(-1, -1, size[1])], dim=-1)
-    on_grid = F.grid_sample(maps[:, None], places, padding_mode="border", **_GRID_SAMPLE[mode])[:, 0]
-    seen = y_seen[:, :, None] & x_seen[:, None, :]
-    least = on_grid.masked_fill(~seen, torch.inf).amin(dim=(1, 2), keepdim=True)
-    return _keep_constant(torch.where(seen, on_grid, least), maps)
-
-
-def _keep_constant(on_grid: Tensor, maps: Tensor) -> Tensor:
-    """Undo, possibly in place, the rounding noise that interpolation makes of a constant map and min-max blows up."""
-    low = maps.amin((1, 2))
-    constant = maps.amax((1, 2)) == low
-    if not on_host(maps):
-        return torch.where(constant[:, None, None], low[:, None, None], on_grid)
-    on_grid[constant] = low[constant, None, None]
+    on_grid = maps.new_empty(len(maps), *size)
+    start = 0
+    for view, same in groupby(views.tolist()):
+        stop = start + len(list(same))
+        _lay(maps[start:stop], view, on_grid[start:stop], mode)
+        start = stop
     return on_grid
 
 
-def _positions_in_view(low: Tensor, high: Tensor, count: int, mode: Upsampling) -> tuple[Tensor, Tensor]:
-    """Place the centres of `count` grid pixels in views [low, high] (N,): in [-1, 1] inside, and whether inside."""
-    centres = (torch.arange(count, device=low.device, dtype=low.dtype) + 0.5) / count
-    share = (centres - low[:, None]) / (high - low)[:, None]
-    seen = (share >= 0) & (share <= 1)
+def _lay(maps: Tensor, view: Sequence[float], on_grid: Tensor, mode: Upsampling) -> None:
+    """Fill `on_grid` (N, H, W) with maps (N, h, w) float32 of one view."""
+    left, top, right, bottom = view
+    (height, width), device = on_grid.shape[1:], maps.device
+    x, *across = _places(left, right, width, maps.shape[2], mode)
+    y, *down = _places(top, bottom, height, maps.shape[1], mode)
+    # A few kilobytes: CUDA takes copies of up to 64 KB along with the command and does not wait.
+    columns, right_share, rows, lower_share = (
+        torch.from_numpy(part).to(device, non_blocking=True) for part in (*across, *down)
+    )
+    step = max(1, chunk_pixels(device) // max(1, height * width))
+    for some, target in zip(maps.split(step), on_grid.split(step), strict=True):
+        wide = _between(some, 2, columns, right_share)
+        shown = _between(wide, 1, rows, lower_share[:, None])
+        if shown.shape != target.shape:
+            target.copy_(shown.amin((1, 2), keepdim=True).expand_as(target))
+        target[:, y, x] = shown
+
+
+def _between(maps: Tensor, axis: int, cells: Tensor, weights: Tensor) -> Tensor:
+    """Values a + w (b - a) between each of `cells` and the next one, multiplied and added apart, never fused."""
+    steps = maps.diff(dim=axis, append=maps.narrow(axis, maps.shape[axis] - 1, 1))
+    return steps.index_select(axis, cells).mul_(weights).add_(maps.index_select(axis, cells))
+
+
+@lru_cache(maxsize=1024)
+def _places(
+    low: float, high: float, pixels: int, cells: int, mode: Upsampling
+) -> tuple[slice, NDArray[np.int64], NDArray[np.float32]]:
+    """Place the grid pixels of one axis among the cells of a view [low, high].
+
+    In float64, on the host, so that all devices use the same places.
+
+    Returns:
+        The P pixels whose centres lie in the view; the cell at or before each centre (P,), and the share of the way
+        from there to the next cell, a multiple of 2**-24 in [0, 1) (P,).
+    """
+    first, last = max(0, math.ceil(pixels * low - 0.5)), min(pixels - 1, math.floor(pixels * high - 0.5))
+    if first > last:
+        # No centre lies in a view thinner than a pixel: the pixel that it lies in shows it.
+        first = last = min(max(0, math.floor(pixels * (low + high) / 2)), pixels - 1)
+    # In half pixels, which are whole numbers for the whole radiograph.
+    inside = np.arange(2.0 * first + 1, 2 * last + 2, 2) - 2 * pixels * low
+    length = 2 * pixels * (high - low)
     if mode == "corners":
-        # From the centre of the view's first pixel to that of its last, half a pixel from either edge.
-        pixels = (high - low)[:, None] * count
-        share = (share * pixels - 0.5) / (pixels - 1).clamp(min=1e-6)
-    return 2 * share - 1, seen
+        place = (inside - 1) * (cells - 1) / (length - 2) if length > 2 else np.zeros_like(inside)
+    elif mode == "nearest":
+        place = np.floor(inside * cells / length)
+    else:
+        place = inside * cells / length - 0.5
+    place = np.rint(place.clip(0, cells - 1) * 2**24) / 2**24
+    cell = np.floor(place)
+    return slice(first, last + 1), cell.astype(np.int64), (place - cell).astype(np.float32)
 
 
 def region_on_grid(region: NDArray[np.bool_], size: tuple[int, int], gamma: float = 0.5) -> NDArray[np.bool_]:

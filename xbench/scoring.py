@@ -65,7 +65,7 @@ def score_batch(
     stopwatch = stopwatch or Stopwatch()
     device = output.saliency.device
     # On the host, where a look at the values costs no waiting.
-    views = torch.tensor(batch.views, dtype=torch.float32)
+    views = torch.tensor(batch.views, dtype=torch.float64)
     scored: list[_Scored] = []
     for rows, columns, places, regions in _pairs(batch, image_by_image):
         image, finding = (torch.from_numpy(place).to(device, non_blocking=True) for place in (rows, columns))

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from xbench.geometry import on_host, upsample
+from xbench.geometry import chunk_pixels, on_host, upsample
 
 __all__ = [
     "TieRule",
@@ -219,11 +219,6 @@ def pairs_on_grid(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tens
     step = maps_per_chunk(regions)
     for maps, inside in zip(_chosen(saliency, rows, classes, step), _chosen(regions, rows, classes, step), strict=True):
         yield upsample(maps, (height, width)), inside
-
-
-def chunk_pixels(device: torch.device) -> int:
-    """Pixels handled at a time: what stays in a CPU core's cache (measured), or enough to fill an accelerator."""
-    return 4 * 224**2 if device.type == "cpu" else 2**22
 
 
 def maps_per_chunk(maps: Tensor) -> int:
