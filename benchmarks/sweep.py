@@ -59,8 +59,7 @@ FIGURES = (
         "counting from 14 x 14 maps, upsampling included",
         "L",
         at_most(26),
-        note="Beyond counting, `F.interpolate` and min-max pass over the pixels again. A fused kernel can do it in 5 "
-        "L, but moves counts by a pixel, because its arithmetic differs from `F.interpolate`'s.",
+        note="Beyond counting, interpolation and min-max pass over the pixels again; a fused kernel can do it in 5 L.",
     ),
     Figure(
         "extra memory of the sweep",
@@ -107,7 +106,7 @@ def sorting(maps: Tensor, regions: Tensor, values: Tensor) -> None:
 
 
 def whole_batch(raw: Tensor, regions: Tensor, thresholds: int) -> None:
-    """The same arithmetic without chunks: every step over all pairs."""
+    """The same steps without chunks, each over all pairs, with PyTorch's interpolation."""
     maps = F.interpolate(raw, regions.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     maps = (maps - low) / (high - low)

@@ -150,7 +150,7 @@ VIEWS = {
 @pytest.mark.parametrize("shape", [(7, 7), (14, 9), (1, 3)])
 def test_saliency_of_a_part_or_more(view: tuple[float, ...], shape: tuple[int, int]) -> None:
     saliency = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
-    on_grid = saliency_on_grid(saliency, torch.tensor([view]), (29, 37))
+    on_grid = saliency_on_grid(saliency, [view], (29, 37))
     expected = saliency_by_hand(saliency[0].double().numpy(), view, (29, 37))
     np.testing.assert_allclose(on_grid[0], expected, rtol=0, atol=2e-5)
 
@@ -158,29 +158,29 @@ def test_saliency_of_a_part_or_more(view: tuple[float, ...], shape: tuple[int, i
 @pytest.mark.parametrize("shape", [(7, 7), (14, 9), (224, 224), (1, 1)])
 def test_saliency_of_the_whole(shape: tuple[int, int]) -> None:
     saliency = torch.randn(2, *shape, generator=torch.Generator().manual_seed(1))
-    on_grid = saliency_on_grid(saliency, torch.tensor([FULL_VIEW] * 2), (224, 224))
+    on_grid = saliency_on_grid(saliency, [FULL_VIEW] * 2, (224, 224))
     expected = F.interpolate(saliency[None], (224, 224), mode="bilinear", align_corners=False)[0]
     # PyTorch computes places in float32, which errs by up to 14 * 2**-24 cells.
     torch.testing.assert_close(on_grid, expected, rtol=0, atol=1e-5)
-    small = saliency_on_grid(saliency[:, :9, :9], torch.tensor([FULL_VIEW] * 2), (31, 23))
+    small = saliency_on_grid(saliency[:, :9, :9], [FULL_VIEW] * 2, (31, 23))
     by_hand = saliency_by_hand(saliency[1, :9, :9].double().numpy(), FULL_VIEW, (31, 23))
     np.testing.assert_allclose(small[1], by_hand, rtol=0, atol=2e-5)
 
 
 def test_unseen_pixels_get_the_least_visible_value() -> None:
     saliency = torch.arange(1.0, 17.0).reshape(1, 4, 4)
-    on_grid = saliency_on_grid(saliency, torch.tensor([[0.25, 0.0, 0.75, 1.0]]), (8, 8))[0]
+    on_grid = saliency_on_grid(saliency, [(0.25, 0.0, 0.75, 1.0)], (8, 8))[0]
     assert (on_grid[:, [0, 1, 6, 7]] == on_grid[:, 2:6].min()).all()
     assert on_grid[:, 2:6].min() == on_grid[0, 2]
     assert (on_grid[-1, 2:6] > on_grid[0, 2]).all()
-    padded = saliency_on_grid(saliency, torch.tensor([[-0.5, 0.0, 1.5, 1.0]]), (8, 8))[0]
+    padded = saliency_on_grid(saliency, [(-0.5, 0.0, 1.5, 1.0)], (8, 8))[0]
     assert padded.max() < 15.5, "the outer columns lie in the padding"
 
 
 def test_mixed_batch_is_every_image_alone() -> None:
     saliency = torch.randn(5, 6, 8, generator=torch.Generator().manual_seed(2))
-    crop, pad = list(VIEWS["crop of both"]), list(VIEWS["padded width"])
-    views = torch.tensor([crop, list(FULL_VIEW), pad, list(FULL_VIEW), crop])
+    crop, pad = VIEWS["crop of both"], VIEWS["padded width"]
+    views = [crop, FULL_VIEW, pad, FULL_VIEW, crop]
     together = saliency_on_grid(saliency, views, (20, 21))
     for index in range(5):
         alone = saliency_on_grid(saliency[index : index + 1], views[index : index + 1], (20, 21))
@@ -188,13 +188,13 @@ def test_mixed_batch_is_every_image_alone() -> None:
 
 
 def test_nothing_and_half_precision() -> None:
-    nothing = saliency_on_grid(torch.empty(0, 7, 7), torch.empty(0, 4), (5, 6))
+    nothing = saliency_on_grid(torch.empty(0, 7, 7), [], (5, 6))
     assert nothing.shape == (0, 5, 6) and nothing.dtype == torch.float32
     for view in (FULL_VIEW, VIEWS["crop of both"]):
         half = torch.randn(1, 7, 7, generator=torch.Generator().manual_seed(3)).bfloat16()
-        on_grid = saliency_on_grid(half, torch.tensor([view]), (9, 9))
+        on_grid = saliency_on_grid(half, [view], (9, 9))
         assert on_grid.dtype == torch.float32
-        assert torch.equal(on_grid, saliency_on_grid(half.float(), torch.tensor([view]), (9, 9)))
+        assert torch.equal(on_grid, saliency_on_grid(half.float(), [view], (9, 9)))
 
 
 GEOMETRIES = {
@@ -240,7 +240,7 @@ def test_image_and_region_travel_together(
     left, top, right, bottom = sample.view
     pixels = torch.tensor(sample.pixels, dtype=torch.float32)
     # Equalisation leaves nothing but the brightest grey value at 255, be it ever so rare.
-    found = saliency_on_grid(pixels[None], torch.tensor([sample.view]), on_grid)[0].numpy() > 254.999
+    found = saliency_on_grid(pixels[None], [sample.view], on_grid)[0].numpy() > 254.999
     rows, columns = ((np.arange(side) + 0.5) / side for side in on_grid)
     seen = ((rows >= top) & (rows <= bottom))[:, None] & ((columns >= left) & (columns <= right))
     expected = sample.coverage[0].at(0.5)
@@ -264,7 +264,7 @@ def test_what_the_model_is_shown_comes_back_in_its_place(shape: tuple[int, int],
         region = np.zeros(shape, bool)
         region[int(top) : int(bottom) + 30, int(left) : int(right) + 30] = True
         pixels, view = preprocessing(region.astype(np.uint8) * 255)
-        found = saliency_on_grid(pixels[:1], torch.tensor([view]), (224, 224))[0].numpy() > 0.5
+        found = saliency_on_grid(pixels[:1], [view], (224, 224))[0].numpy() > 0.5
         expected = region_on_grid(region, (224, 224))
         for axis in (0, 1):
             edges = [np.flatnonzero(mask.any(axis=axis))[[0, -1]] for mask in (found, expected)]

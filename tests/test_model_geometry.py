@@ -239,12 +239,12 @@ def test_a_shift_costs_what_arithmetic_says(name: str, shape: tuple[int, int], s
     maps[0, corner[0] : corner[0] + size[0], corner[1] : corner[1] + size[1]] = 1
     overlap = max(0.0, 1 - shift / width)
 
-    nearest = scored(saliency_on_grid(maps, torch.tensor([view]), GRID, "nearest")[0], region)
+    nearest = scored(saliency_on_grid(maps, [view], GRID, "nearest")[0], region)
     assert nearest == pytest.approx((overlap, overlap), abs=1e-6)
 
     loss = corner_loss(int(patch))
     lost_of_overlap = loss if shift == 0 else loss / 2 if overlap else 0
-    bilinear = scored(saliency_on_grid(maps, torch.tensor([view]), GRID)[0], region)
+    bilinear = scored(saliency_on_grid(maps, [view], GRID)[0], region)
     assert bilinear[1] == pytest.approx(2 * (area * overlap - lost_of_overlap) / (2 * area - loss), abs=1e-6)
 
 
@@ -254,7 +254,7 @@ def test_what_a_crop_leaves_out_counts_as_the_minimum(name: str) -> None:
     shape = (448, 896)
     view = CASES[name].build()(np.zeros(shape, np.uint8))[1]
     maps = torch.rand(1, 14, 14, generator=torch.Generator().manual_seed(0)) + 1
-    grid = saliency_on_grid(maps, torch.tensor([view]), GRID)[0]
+    grid = saliency_on_grid(maps, [view], GRID)[0]
     seen = torch.from_numpy(in_view(view))
     assert 0 < int(seen.sum()) < seen.numel()
     assert (grid[~seen] == grid[seen].min()).all()

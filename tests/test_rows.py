@@ -229,7 +229,7 @@ def test_cases_of_a_run_give_its_scores_again(run):
     assert list(cases) == pairs and len(pairs) > 8
     for place, pair in enumerate(pairs):
         case = cases.read(*pair)
-        on_grid = saliency_on_grid(torch.from_numpy(case.saliency)[None], torch.tensor([case.view]), (56, 56))
+        on_grid = saliency_on_grid(torch.from_numpy(case.saliency)[None], [case.view], (56, 56))
         mask = normalise(on_grid)[0].numpy() >= 0.5
         assert mask.sum() == counts.mask[place, 50]
         assert (mask & case.region).sum() == counts.overlap[place, 50]

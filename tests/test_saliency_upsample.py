@@ -91,8 +91,7 @@ def test_to_the_bit_and_never_beyond_the_cells(data: st.DataObject, mode: Upsamp
     count = shape[0] * shape[1]
     maps = np.array(data.draw(st.lists(value, min_size=count, max_size=count)), np.float32).reshape(shape)
     view = (left, top, right, bottom)
-    views = torch.tensor([view], dtype=torch.float64)
-    found = saliency_on_grid(torch.from_numpy(maps)[None], views, size, mode)[0].numpy()
+    found = saliency_on_grid(torch.from_numpy(maps)[None], [view], size, mode)[0].numpy()
     expected, around = on_grid_by_hand(maps, view, size, mode)
     # By value, for a plateau of -0.0 may come out as 0.0.
     assert np.array_equal(found, expected)
@@ -113,9 +112,7 @@ def test_a_plateau_ties_under_every_crop(shape: tuple[int, int], mode: Upsamplin
         maps[top : top + 3, left : left + 3] = plateau
         low = generator.uniform(-0.2, 0.1, 2)
         view = (*low.tolist(), *(low + generator.uniform(0.8, 1.2, 2)).tolist())
-        found = saliency_on_grid(
-            torch.from_numpy(maps)[None], torch.tensor([view], dtype=torch.float64), (56, 48), mode
-        )
+        found = saliency_on_grid(torch.from_numpy(maps)[None], [view], (56, 48), mode)
         tied = np.ones((56, 48), bool)
         for axis in (0, 1):
             on_plateau = np.flatnonzero((maps == plateau).any(1 - axis))
@@ -165,8 +162,7 @@ def test_every_way_against_plain_loops(
     shape: tuple[int, int], size: tuple[int, int], view: tuple[Fraction, ...], mode: Upsampling, seed: int
 ) -> None:
     maps = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-    views = torch.tensor([[float(edge) for edge in view]], dtype=torch.float64)
-    found = saliency_on_grid(torch.from_numpy(maps)[None], views, size, mode)[0].numpy()
+    found = saliency_on_grid(torch.from_numpy(maps)[None], [[float(edge) for edge in view]], size, mode)[0].numpy()
     assert found.shape == size and found.dtype == np.float32
     if shape == size and view == WHOLE:
         assert np.array_equal(found, maps)
@@ -185,7 +181,7 @@ def test_every_way_against_plain_loops(
 def test_the_authors_own_words() -> None:
     """What the scripts of MedKLIP and CARZero (repetition) and of MAVL (between corners) do with 14 x 14 maps."""
     maps = torch.randn(3, 14, 14, generator=torch.Generator().manual_seed(0))
-    whole = torch.tensor([FULL_VIEW] * 3)
+    whole = [FULL_VIEW] * 3
     nearest = saliency_on_grid(maps, whole, (224, 224), "nearest")
     assert np.array_equal(nearest.numpy(), maps.numpy().repeat(16, axis=1).repeat(16, axis=2))
     corners = saliency_on_grid(maps, whole, (224, 224), "corners")
@@ -198,7 +194,7 @@ def test_the_authors_own_words() -> None:
 def test_a_crop_is_enlarged_like_a_grid_of_its_own() -> None:
     """CARZero's view of a square film: 196 of 224 pixels, 14 left out on every side."""
     maps = torch.randn(2, 14, 14, generator=torch.Generator().manual_seed(1))
-    views = torch.tensor([[1 / 16, 1 / 16, 15 / 16, 15 / 16]] * 2)
+    views = [(1 / 16, 1 / 16, 15 / 16, 15 / 16)] * 2
     for mode in MODES:
         found = saliency_on_grid(maps, views, (224, 224), mode)
         assert torch.equal(found[:, 14:210, 14:210], upsample(maps, (196, 196), mode))
@@ -209,14 +205,14 @@ def test_a_crop_is_enlarged_like_a_grid_of_its_own() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_batches_constants_and_nothing(mode: Upsampling) -> None:
     generator = torch.Generator().manual_seed(2)
-    maps, views = torch.randn(4, 5, 6, generator=generator), torch.tensor([FULL_VIEW, (0.1, 0.0, 0.9, 1.0)] * 2)
+    maps, views = torch.randn(4, 5, 6, generator=generator), [FULL_VIEW, (0.1, 0.0, 0.9, 1.0)] * 2
     together = saliency_on_grid(maps, views, (20, 21), mode)
     for index in range(4):
         alone = saliency_on_grid(maps[index : index + 1], views[index : index + 1], (20, 21), mode)
         assert torch.equal(together[index], alone[0])
     constant = torch.full((4, 5, 6), 0.3)
     assert (saliency_on_grid(constant, views, (20, 21), mode) == constant[0, 0, 0]).all()
-    assert saliency_on_grid(torch.empty(0, 7, 7), torch.empty(0, 4), (5, 6), mode).shape == (0, 5, 6)
+    assert saliency_on_grid(torch.empty(0, 7, 7), [], (5, 6), mode).shape == (0, 5, 6)
 
 
 class Coarse(Brightness):
@@ -265,7 +261,7 @@ def test_results_are_those_of_the_models_way(mode: Upsampling, crop: bool) -> No
                 if not batch.has_region[image, finding]:
                     continue
                 raw = output.saliency[image, finding][None]
-                grid = saliency_on_grid(raw, torch.tensor([batch.views[image]], dtype=torch.float64), (224, 224), mode)
+                grid = saliency_on_grid(raw, [batch.views[image]], (224, 224), mode)
                 region, mask = next(regions), normalise(grid)[0] >= 0.5
                 dice = 2 * int((region & mask).sum()) / int(region.sum() + mask.sum())
                 assert evaluation.rows.dice[row, finding] == pytest.approx(dice, abs=1e-12)

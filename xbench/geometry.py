@@ -8,7 +8,7 @@ as fractions of width and height.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Literal
@@ -73,7 +73,9 @@ def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "biline
     return on_grid
 
 
-def saliency_on_grid(saliency: Tensor, views: Tensor, size: tuple[int, int], mode: Upsampling = "bilinear") -> Tensor:
+def saliency_on_grid(
+    saliency: Tensor, views: Iterable[Sequence[float]], size: tuple[int, int], mode: Upsampling = "bilinear"
+) -> Tensor:
     """Bring raw maps from the frame of the model input to the evaluation grid.
 
     Each grid pixel whose centre lies in the view takes the value at its place, and every other one, which the model was
@@ -86,8 +88,7 @@ def saliency_on_grid(saliency: Tensor, views: Tensor, size: tuple[int, int], mod
 
     Args:
         saliency: (N, h, w), any floating dtype; a range within float32.
-        views: (N, 4) floating, each (left, top, right, bottom) as fractions of the radiograph. On the CPU, even of maps
-            that are elsewhere.
+        views: N times (left, top, right, bottom) as fractions of the radiograph.
         size: (H, W) of the grid.
         mode: How to enlarge the maps.
 
@@ -97,7 +98,7 @@ def saliency_on_grid(saliency: Tensor, views: Tensor, size: tuple[int, int], mod
     maps = saliency.to(torch.float32)
     on_grid = maps.new_empty(len(maps), *size)
     start = 0
-    for view, same in groupby(views.tolist()):
+    for view, same in groupby(tuple(map(float, view)) for view in views):
         stop = start + len(list(same))
         _lay(maps[start:stop], view, on_grid[start:stop], mode)
         start = stop

@@ -64,14 +64,13 @@ def score_batch(
     """
     stopwatch = stopwatch or Stopwatch()
     device = output.saliency.device
-    # On the host, where a look at the values costs no waiting.
-    views = torch.tensor(batch.views, dtype=torch.float64)
     scored: list[_Scored] = []
     for rows, columns, places, regions in _pairs(batch, image_by_image):
         image, finding = (torch.from_numpy(place).to(device, non_blocking=True) for place in (rows, columns))
         raw = output.saliency[image, finding]
         stopwatch.lap("metrics")
-        on_grid = saliency_on_grid(raw, views[rows], (regions.shape[1], regions.shape[2]), upsampling)
+        views = [batch.views[row] for row in rows]
+        on_grid = saliency_on_grid(raw, views, (regions.shape[1], regions.shape[2]), upsampling)
         stopwatch.lap("saliency")
         pointing_game.update_pairs(on_grid, regions, finding)
         sweep.update_pairs(on_grid, regions, finding)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -29,11 +28,8 @@ def make_batch(seed: int, images: int = 4, classes: int = 3, grid: int = 20, sma
 
 
 def on_grid(batch: Batch, image: int, finding: int) -> np.ndarray:
-    """One map on the grid; a constant one is spread by hand, because interpolation leaves rounding noise in it."""
-    one, size = batch[0][image, finding].float(), batch[1].shape[2:]
-    if one.min() == one.max():
-        return np.full(size, one.flatten()[0].item(), dtype=np.float32)
-    return F.interpolate(one[None, None], size, mode="bilinear", align_corners=False)[0, 0].numpy()
+    """One map on the grid."""
+    return upsample(batch[0][image, finding][None], batch[1].shape[2:])[0].numpy()
 
 
 def sweep_by_loop(batches: list[Batch], thresholds: int) -> dict[str, np.ndarray]:

@@ -348,14 +348,14 @@ VIEWS = pytest.mark.parametrize(
 @WAYS
 @VIEWS
 def test_maps_come_to_the_grid_without_a_wait(mode: Upsampling, views: list[tuple[float, ...]]) -> None:
-    maps, places = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor(views)
-    expected = saliency_on_grid(maps, places, (20, 21), mode)
+    maps = torch.randn(3, 5, 6, generator=torch.Generator().manual_seed(0))
+    expected = saliency_on_grid(maps, views, (20, 21), mode)
     with elsewhere(), NeverWait():
-        found = saliency_on_grid(maps, places, (20, 21), mode)
+        found = saliency_on_grid(maps, views, (20, 21), mode)
     assert torch.equal(found, expected)
     for device, world in (("meta", nullcontext()), ("cuda", FakeTensorMode())):
         with world, NeverWait(device):
-            on_grid = saliency_on_grid(torch.empty(3, 5, 6, device=device), places, (20, 21), mode)
+            on_grid = saliency_on_grid(torch.empty(3, 5, 6, device=device), views, (20, 21), mode)
         assert on_grid.device.type == device and on_grid.shape == (3, 20, 21)
 
 

@@ -662,7 +662,7 @@ def test_bright_lesion_comes_back_to_its_place(shape: tuple[int, int]) -> None:
         image[max(y - side, 0) : y + side, max(x - side, 0) : x + side] = 255
         pixels, view = carzero._preprocessing(224)(image)
         patches = pixels[:1].unfold(1, 16, 16).unfold(2, 16, 16).mean(dim=(3, 4))
-        grid = saliency_on_grid(patches, torch.tensor([view]), (224, 224))[0]
+        grid = saliency_on_grid(patches, [view], (224, 224))[0]
         bright = (grid - grid.min()).double()
         covered = np.argwhere(image).mean(axis=0) + 0.5
         for axis, centre in enumerate(covered / shape):
@@ -675,7 +675,7 @@ def test_bright_lesion_comes_back_to_its_place(shape: tuple[int, int]) -> None:
 def test_the_border_that_is_not_shown_counts_least() -> None:
     _, view = carzero._preprocessing(224)(np.zeros((512, 512), np.uint8))
     maps = torch.rand(1, 14, 14, generator=torch.Generator().manual_seed(0)) + 1
-    grid = saliency_on_grid(maps, torch.tensor([view]), (256, 256))[0]
+    grid = saliency_on_grid(maps, [view], (256, 256))[0]
     inner = grid[16:240, 16:240]
     assert (grid[:16] == inner.min()).all() and (grid[240:] == inner.min()).all()
     assert (grid[:, :16] == inner.min()).all() and (grid[:, 240:] == inner.min()).all()

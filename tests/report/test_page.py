@@ -263,7 +263,7 @@ def test_maps_are_normalised_as_the_metrics_do(three_runs, view, mode):
     for raw in (draw.normal(size=(7, 5)), np.full((7, 5), 3.0), draw.normal(size=(64, 48)) * 1e-30):
         raw = raw.astype(np.float32)
         case = Case(0, "a", "b", raw, view, np.zeros((64, 48), bool), np.zeros((64, 48), np.uint8))
-        expected = normalise(saliency_on_grid(torch.tensor(raw)[None], torch.tensor([view]), (64, 48), mode))
+        expected = normalise(saliency_on_grid(torch.tensor(raw)[None], [view], (64, 48), mode))
         np.testing.assert_array_equal(map_on_grid(run, case), expected[0].numpy())
 
 

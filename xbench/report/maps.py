@@ -23,8 +23,7 @@ def map_on_grid(run: Run, case: Case) -> NDArray[np.float32]:
 
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")
     height, width = case.region.shape
-    raw, view = torch.tensor(case.saliency)[None], torch.tensor([case.view], dtype=torch.float64)
-    on_grid = saliency_on_grid(raw, view, (height, width), mode)[0].numpy()
+    on_grid = saliency_on_grid(torch.tensor(case.saliency)[None], [case.view], (height, width), mode)[0].numpy()
     # What xbench.metrics.normalise does, without the seconds that its package takes to load.
     span = on_grid.max() - on_grid.min()
     normal: NDArray[np.float32] = (on_grid - on_grid.min()) / (span if span > 0 else np.float32(1))
