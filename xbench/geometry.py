@@ -8,7 +8,7 @@ as fractions of width and height.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Literal
@@ -20,7 +20,17 @@ from torch import Tensor
 
 from xbench.coverage import Coverage
 
-__all__ = ["FULL_VIEW", "Upsampling", "chunk_pixels", "on_host", "region_on_grid", "saliency_on_grid", "upsample"]
+__all__ = [
+    "FULL_VIEW",
+    "Upsampling",
+    "chunk_pixels",
+    "on_host",
+    "region_on_grid",
+    "runs_of_views",
+    "saliency_on_grid",
+    "seen_on_grid",
+    "upsample",
+]
 
 Upsampling = Literal["bilinear", "nearest", "corners"]
 """How maps are enlarged: bilinear between the centres of cells, as everywhere unless a model says otherwise; every cell
@@ -97,20 +107,35 @@ def saliency_on_grid(
     """
     maps = saliency.to(torch.float32)
     on_grid = maps.new_empty(len(maps), *size)
+    for view, same in runs_of_views(views):
+        _lay(maps[same], view, on_grid[same], mode)
+    return on_grid
+
+
+def runs_of_views(views: Iterable[Sequence[float]]) -> Iterator[tuple[tuple[float, ...], slice]]:
+    """Go through views as runs of equal ones: the view, and where it stands."""
     start = 0
     for view, same in groupby(tuple(map(float, view)) for view in views):
         stop = start + len(list(same))
-        _lay(maps[start:stop], view, on_grid[start:stop], mode)
+        yield view, slice(start, stop)
         start = stop
-    return on_grid
+
+
+def seen_on_grid(view: Sequence[float], size: tuple[int, int]) -> tuple[slice, slice]:
+    """Return the rows and columns of the grid (H, W) that a view shows: the pixels whose centre lies in it."""
+    left, top, right, bottom = view
+    return _seen(top, bottom, size[0]), _seen(left, right, size[1])
 
 
 def _lay(maps: Tensor, view: Sequence[float], on_grid: Tensor, mode: Upsampling) -> None:
     """Fill `on_grid` (N, H, W) with maps (N, h, w) float32 of one view."""
     left, top, right, bottom = view
     (height, width), device = on_grid.shape[1:], maps.device
-    x, *across = _places(left, right, width, maps.shape[2], mode)
-    y, *down = _places(top, bottom, height, maps.shape[1], mode)
+    y, x = seen_on_grid(view, (height, width))
+    across, down = (
+        _places(*edges, pixels, cells, mode)
+        for edges, pixels, cells in (((left, right), width, maps.shape[2]), ((top, bottom), height, maps.shape[1]))
+    )
     # A few kilobytes: CUDA takes copies of up to 64 KB along with the command and does not wait.
     columns, right_share, rows, lower_share = (
         torch.from_numpy(part).to(device, non_blocking=True) for part in (*across, *down)
@@ -130,24 +155,30 @@ def _between(maps: Tensor, axis: int, cells: Tensor, weights: Tensor) -> Tensor:
     return steps.index_select(axis, cells).mul_(weights).add_(maps.index_select(axis, cells))
 
 
-@lru_cache(maxsize=1024)
-def _places(
-    low: float, high: float, pixels: int, cells: int, mode: Upsampling
-) -> tuple[slice, NDArray[np.int64], NDArray[np.float32]]:
-    """Place the grid pixels of one axis among the cells of a view [low, high].
-
-    In float64, on the host, so that all devices use the same places.
-
-    Returns:
-        The P pixels whose centres lie in the view; the cell at or before each centre (P,), and the share of the way
-        from there to the next cell, a multiple of 2**-24 in [0, 1) (P,).
-    """
+def _seen(low: float, high: float, pixels: int) -> slice:
+    """Those of the grid pixels of one axis whose centres lie in a view [low, high]."""
     first, last = max(0, math.ceil(pixels * low - 0.5)), min(pixels - 1, math.floor(pixels * high - 0.5))
     if first > last:
         # No centre lies in a view thinner than a pixel: the pixel that it lies in shows it.
         first = last = min(max(0, math.floor(pixels * (low + high) / 2)), pixels - 1)
+    return slice(first, last + 1)
+
+
+@lru_cache(maxsize=1024)
+def _places(
+    low: float, high: float, pixels: int, cells: int, mode: Upsampling
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Place the P grid pixels of one axis that a view [low, high] shows among its cells.
+
+    In float64, on the host, so that all devices use the same places.
+
+    Returns:
+        The cell at or before the centre of each pixel (P,), and the share of the way from there to the next cell, a
+        multiple of 2**-24 in [0, 1) (P,).
+    """
+    seen = _seen(low, high, pixels)
     # In half pixels, which are whole numbers for the whole radiograph.
-    inside = np.arange(2.0 * first + 1, 2 * last + 2, 2) - 2 * pixels * low
+    inside = 2.0 * np.arange(seen.start, seen.stop) + 1 - 2 * pixels * low
     length = 2 * pixels * (high - low)
     if mode == "corners":
         place = (inside - 1) * (cells - 1) / (length - 2) if length > 2 else np.zeros_like(inside)
@@ -157,7 +188,7 @@ def _places(
         place = inside * cells / length - 0.5
     place = np.rint(place.clip(0, cells - 1) * 2**24) / 2**24
     cell = np.floor(place)
-    return slice(first, last + 1), cell.astype(np.int64), (place - cell).astype(np.float32)
+    return cell.astype(np.int64), (place - cell).astype(np.float32)
 
 
 def region_on_grid(region: NDArray[np.bool_], size: tuple[int, int], gamma: float = 0.5) -> NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry import FULL_VIEW, Upsampling, on_host, saliency_on_grid, seen_on_grid
+from xbench.geometry import Upsampling, on_host, runs_of_views, saliency_on_grid, seen_on_grid
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.metrics.dense import dense_hits
 from xbench.metrics.functional import maps_per_chunk, pointing_hits
@@ -18,7 +18,7 @@ from xbench.metrics.peaks import peak_distance
 from xbench.metrics.sweep import PixelCounts
 from xbench.rows import ImageRows, PairCounts
 from xbench.stopwatch import Stopwatch
-from xbench.types import Batch, ModelOutput
+from xbench.types import Batch, ModelOutput, View
 
 __all__ = ["BatchScores", "restore_metrics", "score_batch"]
 
@@ -86,7 +86,7 @@ def score_batch(
                 counts=sweep.pairs.counts,
                 fixed=torch.stack([sweep.pairs.dice, sweep.pairs.iou])[..., sweep.thresholds // 2],
                 highest=_highest(on_grid),
-                minimum=_minimum_hits(on_grid, regions, views[rows]),
+                minimum=_minimum_hits(on_grid, regions, views),
             )
         )
 
@@ -211,20 +211,17 @@ def _pairs(
             yield rows, columns, places, regions
 
 
-def _minimum_hits(maps: Tensor, regions: Tensor, views: Tensor) -> Tensor:
+def _minimum_hits(maps: Tensor, regions: Tensor, views: Sequence[View]) -> Tensor:
     """Share of the tied minima of maps (N, H, W) that lie in the region (N,) float64.
 
     Pixels that the model never saw, which count as its minimum elsewhere, are none here.
     """
-    cropped = bool((views != torch.tensor(FULL_VIEW)).any())
     hits = pointing_hits if on_host(maps) else dense_hits
-    step, size = maps_per_chunk(maps), (maps.shape[1], maps.shape[2])
-    found = []
-    for part, inside, shown in zip(maps.split(step), regions.split(step), views.split(step), strict=True):
-        depth = part.neg()
-        if cropped:
-            depth.masked_fill_(~seen_on_grid(shown, size, maps.device), -torch.inf)
-        found.append(hits(depth, inside, "share"))
+    step, found = maps_per_chunk(maps), []
+    for view, same in runs_of_views(views):
+        rows, columns = seen_on_grid(view, (maps.shape[1], maps.shape[2]))
+        shown, inside = maps[same, rows, columns].split(step), regions[same, rows, columns].split(step)
+        found += [hits(part.neg(), region, "share") for part, region in zip(shown, inside, strict=True)]
     return torch.cat(found)
 
 
