@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -287,8 +288,11 @@ def test_pixels_come_in_with_the_constants_that_are_given(checkpoint: str, model
 
 
 def test_it_says_that_it_is_a_reimplementation(model: DeViDe) -> None:
-    model.findings, model.prompts = ("Mass",), [["lung mass", "a round opacity"]]
+    data = SimpleNamespace(findings=("Mass", "Edema"))
+    model.trainer = SimpleNamespace(datamodule=data)  # type: ignore[assignment]
+    model.setup("test")
     provenance = model.provenance()
+    assert (provenance["ask"], list(provenance["asked"])) == ("dataset", ["Mass", "Edema"])
     assert "published neither code nor weights" in provenance["implementation"]
     assert provenance["saliency"] == {"kind": "cross-attention", "layers": [0, 1, 2, 3], "heads": [0, 1, 2, 3]}
     assert provenance["design"]["description_pooling"] == "mean"

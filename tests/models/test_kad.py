@@ -3,9 +3,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,17 @@ from safetensors.torch import save_file
 from small_networks import ShallowViT, shrink
 from torch import Tensor, nn
 
+from xbench.data.chestxray14 import ChestXray14
 from xbench.errors import UserError
 from xbench.findings import FINDINGS
 from xbench.models import _kebert
-from xbench.models._kebert import class_name
+from xbench.models._kebert import KEBERTModel, class_name
 from xbench.models._vit import side_of, with_timm_names
 from xbench.models.devide import DeViDe
 from xbench.models.kad import KAD
 from xbench.preprocessing import PillowResize, Preprocessing
+from xbench.prompts import prompts_in_style
+from xbench.types import ModelOutput
 
 GOLDEN = [
     ("golden", "square512"),
@@ -63,6 +67,14 @@ def flat(content: dict[str, Any]) -> dict[str, Tensor]:
 
 def largest(ours: Tensor, expected: Any) -> float:
     return float((ours - torch.as_tensor(expected)).abs().max())
+
+
+def attached(model: KEBERTModel, findings: Sequence[str], classes: Sequence[str] = ()) -> KEBERTModel:
+    """Set a model up for a dataset, as the trainer does before a run."""
+    data = SimpleNamespace(findings=tuple(findings), classes=tuple(classes))
+    model.trainer = SimpleNamespace(datamodule=data)  # type: ignore[assignment]
+    model.setup("test")
+    return model
 
 
 # The official implementation's own numbers.
@@ -256,8 +268,7 @@ def test_every_encoder_agrees_with_a_plain_rebuild(
     model.layers, model.heads = [0, 2], [1, 3]
     assert largest(model(IMAGES, text(IDS, MASK)).saliency, maps[[0, 2]][:, :, [1, 3]].mean(dim=(0, 2))) < 1e-6
 
-    model.findings, model.prompts = ("Edema", "Mass"), [["edema"], ["lung mass"]]
-    provenance = model.provenance()
+    provenance = attached(model, ("Edema", "Mass")).provenance()
     assert provenance["image_encoder"] == name
     assert provenance["saliency"] == {"kind": "cross-attention", "layers": [0, 2], "heads": [1, 3]}
     assert provenance["prompts"] == {"Edema": ["edema"], "Mass": ["lung mass"]}
@@ -453,6 +464,99 @@ def test_padding_and_the_order_of_findings_change_nothing_but_other_findings_do(
     assert largest(released(IMAGES, queries[:2]).logits, output.logits[:, :2]) > 1e-4
 
 
+# What is asked together. The strings are those of the authors' script for ChestX-ray14, in its order.
+OFFICIAL = (
+    *("atelectasis", "cardiomegaly", "pleural effusion", "infiltration", "lung mass", "lung nodule", "pneumonia"),
+    *("pneumothorax", "consolidation", "edema", "emphysema", "fibrosis", "pleural thicken", "hernia"),
+)
+
+
+@pytest.fixture
+def asking(content: dict[str, Any], tmp_path: Path) -> Callable[..., KAD]:
+    """Make a KAD with its own tokeniser that asks as it is told."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(" ".join(OFFICIAL).split())]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": len(words)}))
+    checkpoint = write(tmp_path, content)
+    return lambda **options: KAD(checkpoint, str(tmp_path), image_size=64, cache_queries=False, **options)
+
+
+def run_on(model: KAD, findings: Sequence[str], classes: Sequence[str] = ()) -> ModelOutput:
+    attached(model, findings, classes).on_test_start()
+    return model.score(SimpleNamespace(images=IMAGES))  # type: ignore[arg-type]
+
+
+def reference(text: nn.Module, decoder: nn.Module, model: KAD, asked: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Return logits and maps of the plain rebuild, asked all these together."""
+    tokens = model.image_encoder(IMAGES).flatten(1, 2)
+    logits, attention = decoder(tokens, text(*model._tokenise([asked])))
+    return logits[..., 1] - logits[..., 0], attention[3].mean(dim=1).unflatten(-1, (2, 2))
+
+
+def test_the_official_list_is_asked_and_the_datasets_findings_are_told(
+    asking: Callable[..., KAD], text: nn.Module, decoder: nn.Module
+) -> None:
+    model = asking()
+    output = run_on(model, ChestXray14.findings, ChestXray14.classes)
+    assert output.logits.shape == output.probabilities.shape == output.saliency.shape[:2] == (2, 8)
+    columns = [OFFICIAL.index(class_name(finding)) for finding in ChestXray14.findings]
+    logits, maps = (part[:, columns] for part in reference(text, decoder, model, OFFICIAL))
+    assert largest(output.logits, logits) < 1e-5
+    assert largest(output.probabilities, logits.sigmoid()) < 2e-6
+    assert largest(output.saliency, maps) < 5e-7
+    provenance = model.provenance()
+    assert provenance["ask"] == "official"
+    assert tuple(texts for (texts,) in provenance["asked"].values()) == OFFICIAL
+    assert list(provenance["prompts"]) == list(ChestXray14.findings)
+    assert model.queries_depend_on()["token_ids"] == model._tokenise([OFFICIAL])[0].tolist()
+
+    alone = asking(ask="dataset")
+    told = run_on(alone, ChestXray14.findings, ChestXray14.classes)
+    logits, maps = reference(text, decoder, model, [class_name(finding) for finding in ChestXray14.findings])
+    assert largest(told.logits, logits) < 1e-5
+    assert largest(told.saliency, maps) < 5e-7
+    assert largest(told.logits, output.logits) > 1e-4
+    assert largest(told.saliency, output.saliency) > 4e-6
+    assert alone.provenance()["ask"] == "dataset"
+    assert list(alone.provenance()["asked"]) == list(ChestXray14.findings)
+
+
+def test_where_no_script_asks_a_list_the_datasets_findings_are_asked(asking: Callable[..., KAD]) -> None:
+    model = asking()
+    for findings, classes in ((("Pneumonia",), ()), (ChestXray14.findings, ()), (("Edema", "Mass"), ("Hernia",))):
+        run_on(model, findings, classes)
+        assert (model.ask, tuple(model.together)) == ("dataset", tuple(findings))
+    # One model, another dataset after that.
+    run_on(model, ChestXray14.findings, ChestXray14.classes)
+    assert (model.ask, len(model.together)) == ("official", 14)
+
+
+def test_names_of_ones_own_are_asked(asking: Callable[..., KAD], text: nn.Module, decoder: nn.Module) -> None:
+    model = asking(ask=["hernia", "nodule", "edema"])
+    output = run_on(model, ("Edema", "Nodule"), ChestXray14.classes)
+    logits, maps = reference(text, decoder, model, ("hernia", "lung nodule", "edema"))
+    assert largest(output.logits, logits[:, [2, 1]]) < 1e-5
+    assert largest(output.saliency, maps[:, [2, 1]]) < 1e-6
+    provenance = model.provenance()
+    assert provenance["ask"] == ["hernia", "Nodule", "Edema"]
+    assert provenance["asked"] == {"hernia": ["hernia"], "Nodule": ["lung nodule"], "Edema": ["edema"]}
+    for ask, says in ((["Edema", "Mass"], "lacks Nodule of the dataset"), (["Edema", "edema", "Nodule"], "twice")):
+        with pytest.raises(UserError, match=rf"--model\.ask .*{says}") as caught:
+            run_on(asking(ask=ask), ("Edema", "Nodule"))
+        assert caught.value.exit_status == 2
+
+
+def test_other_words_hold_for_all_that_is_asked_where_there_are_any(asking: Callable[..., KAD], tmp_path: Path) -> None:
+    file = tmp_path / "prompts.json"
+    file.write_text(json.dumps({"Edema": "wet lung", "consolidation": "dense lung"}))
+    model = attached(asking(ask=["Consolidation", "Edema", "Hernia"], prompts=str(file)), ("Edema",))
+    assert model.together == {"Consolidation": ["dense lung"], "Edema": ["wet lung"], "Hernia": ["hernia"]}
+    model = attached(asking(prompts="description"), ChestXray14.findings, ChestXray14.classes)
+    assert model.together["Emphysema"] == prompts_in_style("description", "Emphysema")
+    assert model.together["Hernia"] == ["hernia"]
+
+
 def test_maps_are_distributions_over_the_image(released: KAD) -> None:
     saliency = released(IMAGES, released.encode_tokens(IDS)).saliency
     assert saliency.shape == (2, 4, 2, 2)
@@ -514,8 +618,7 @@ def test_a_prompt_that_would_be_cut_off_is_told(released: KAD, tokenizer_folder:
 
 def test_encoded_prompts_depend_on_weights_and_tokens(released: KAD, tokenizer_folder: Path) -> None:
     released.tokenizer_source = str(tokenizer_folder)
-    released.prompts = [["edema"], ["lung mass"]]
-    depends_on = released.queries_depend_on()
+    depends_on = attached(released, ("Edema", "Mass")).queries_depend_on()
     assert [ids[:4] for ids in depends_on["token_ids"]] == [[2, 5, 3, 0], [2, 6, 7, 3]]
     digest = hashlib.sha256(released.checkpoint.read_bytes()).hexdigest()
     assert depends_on["checkpoint_sha256"] == digest

@@ -99,6 +99,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     Attributes:
         name: Short name in results and run folders; the class name in lower case unless the class sets it.
         findings: Names of the C findings, in the order of the results.
+        classes: Names of all classes that its labels know, the findings among them; empty if it has no others. A model
+            whose scores depend on what is asked together may ask for all of them.
         splits: Names of the splits; the first is the default.
         neutral_options: Options that move no number: runs that differ in these alone are the same run. A class with
             such options of its own adds them to those of its parent.
@@ -115,6 +117,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 
     name: str = ""
     findings: tuple[str, ...]
+    classes: tuple[str, ...] = ()
     splits: tuple[str, ...] = ("test",)
     neutral_options: ClassVar[frozenset[str]] = frozenset({"cache", "num_workers", "timeout"})
 

@@ -41,6 +41,11 @@ class ChestXray14(DownloadedDataset):
 
     name = "chestxray14"
     findings = FINDINGS["chestxray14"]
+    # Six more are labelled, and have no boxes.
+    classes = (
+        *FINDINGS["chestxray14"],
+        *("Consolidation", "Edema", "Emphysema", "Pulmonary Fibrosis", "Pleural Thickening", "Hernia"),
+    )
     splits = ("boxes", "test")
     layout = f"images/<image>.png (or images_001/images/..., images_012/images/...), {_BOXES} and {_LABELS[0]}"
 

@@ -19,7 +19,7 @@ from xbench.models.base import VLM, file_sha256
 from xbench.models.bert import config_file, encode_in_chunks, load_bert, tokenise_without_separator, weights_file
 from xbench.models.query_decoder import Layers, QueryDecoder, choose
 from xbench.preprocessing import HistogramEqualisation, PillowResize, Preprocessing
-from xbench.types import Batch, ModelOutput
+from xbench.types import ModelOutput
 
 __all__ = ["BookModel", "BookNetwork", "Layers", "Upsampling", "preprocessing", "trunk"]
 
@@ -123,6 +123,7 @@ class BookModel(VLM):
         super().setup(stage)
         self.book = with_findings(self._entries, self.findings, self.prompts)
         self.prompts = [list(self.book.entries[column]) for column in self.book.columns]
+        self.columns = self.book.indices
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the tensors under the authors' names."""
@@ -131,16 +132,6 @@ class BookModel(VLM):
     def asked(self) -> Sequence[Sequence[str]]:
         """Return the texts of the whole book."""
         return list(self.book.entries.values())
-
-    def score(self, batch: Batch) -> ModelOutput:
-        """Ask everything in the book, return what the dataset's findings got."""
-        output = super().score(batch)
-        columns = self.book.indices
-        return ModelOutput(
-            logits=output.logits[:, columns],
-            probabilities=output.probabilities[:, columns],
-            saliency=output.saliency[:, columns],
-        )
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
         """Encode the texts of C classes as `encode_tokens` does, those beyond 64 word pieces cut off as by the authors.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xbench.errors import UserError
+from xbench.findings import canonical
 from xbench.models.base import VLM, file_sha256
 from xbench.models.bert import bert_base, encode_in_chunks, tokenise
 from xbench.models.checkpoint import fill
@@ -18,7 +20,7 @@ from xbench.models.query_decoder import Layers, QueryDecoder, choose
 from xbench.preprocessing import PillowResize, Preprocessing
 from xbench.types import ModelOutput
 
-__all__ = ["SECTIONS", "WIDTH", "KEBERTModel", "Layers", "QueryModel", "class_name", "projection"]
+__all__ = ["SECTIONS", "WIDTH", "Ask", "KEBERTModel", "Layers", "QueryModel", "class_name", "projection"]
 
 WIDTH = 768
 """Width of BERT, of the queries and of the image tokens."""
@@ -29,6 +31,9 @@ SECTIONS = ("image_encoder", "text_encoder", "model")
 _UNUSED = ("text_encoder.logit_scale", "text_encoder.bert_model.embeddings.position_ids", "model.logit_scale")
 
 _TOKENS = 256
+
+Ask = Literal["official", "dataset"] | list[str]
+"""What is asked together with the dataset's findings."""
 
 
 def class_name(finding: str) -> str:
@@ -102,8 +107,8 @@ def projection() -> nn.Sequential:
 class KEBERTModel(VLM):
     """A model that asks image tokens about texts as Med-KEBERT reads them.
 
-    Queries attend to one another, so a score depends on what is asked with it: `encode_tokens` takes the findings of a
-    dataset all together, in whatever order.
+    Queries attend to one another, so a score depends on what is asked with it: `encode_tokens` takes all that is asked,
+    in whatever order, and `score` returns the part of the dataset's findings.
 
     Args:
         image_encoder: Turns images (B, 3, H, W) into tokens (B, rows, columns, 768). Like `model`, it has no weights
@@ -116,10 +121,21 @@ class KEBERTModel(VLM):
         std: Standard deviation, per channel.
         layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`.
         heads: Attention heads, from 0, that make the map; all by default.
+        ask: What is asked together: the findings of the `dataset`; the `official` list of the authors' script for
+            datasets of these classes, and where there is none the dataset's findings; or these names.
+
+    Attributes:
+        official_lists: What the authors' scripts ask together, a list for each set of classes.
+        ask: What the option comes to in a run, known from `setup` on, as is the next.
+        together: What is asked together, in this order, with the prompts of each.
 
     Raises:
         UserError: An option out of range.
     """
+
+    official_lists: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    ask: Ask
+    together: dict[str, list[str]]
 
     def __init__(
         self,
@@ -133,9 +149,11 @@ class KEBERTModel(VLM):
         std: Sequence[float] = (0.229, 0.224, 0.225),
         layers: Layers,
         heads: list[int] | None,
+        ask: Ask,
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self._asks = ask
         self.image_encoder = image_encoder.to_empty(device="cpu")
         # Not every file has the counters of batch normalisation, which nothing depends on.
         for name, buffer in image_encoder.named_buffers():
@@ -175,6 +193,37 @@ class KEBERTModel(VLM):
         )
         self.checkpoint = path
         self.eval().requires_grad_(False)
+
+    def setup(self, stage: str) -> None:
+        """Put together what is asked, and word it.
+
+        Raises:
+            UserError: `ask` names a finding twice, or lacks one of the dataset's.
+        """
+        super().setup(stage)
+        classes = {*self.findings, *getattr(self.trainer.datamodule, "classes", ())}  # type: ignore[attr-defined]
+        fitting = [names for names in self.official_lists if {*names} == classes]
+        names, self.ask = self.findings, "dataset"
+        if isinstance(self._asks, list):
+            names = tuple(name if name in self.findings else canonical(name) or name for name in self._asks)
+            self.ask = list(names)
+        elif self._asks == "official" and fitting:
+            names, self.ask = fitting[0], "official"
+        lacking = [finding for finding in self.findings if finding not in names]
+        if lacking or len({*names}) < len(names):
+            raise UserError(
+                f"--model.ask {self._asks} "
+                + (f"lacks {', '.join(lacking)} of the dataset" if lacking else "has a name twice")
+                + ". Give every finding of the dataset once, and whatever else is to be asked with them.",
+                exit_status=2,
+            )
+        worded = dict(zip(self.findings, self.prompts, strict=True))
+        self.together = {name: worded.get(name) or self._prompts_besides(name) for name in names}
+        self.columns = [names.index(finding) for finding in self.findings]
+
+    def asked(self) -> Sequence[Sequence[str]]:
+        """Return the prompts of all that is asked together."""
+        return list(self.together.values())
 
     def default_prompts(self, finding: str) -> list[str]:
         """Return the bare name of the finding, which is all that KAD is asked."""
@@ -269,8 +318,16 @@ class KEBERTModel(VLM):
             "text_encoder": self.tokenizer_source,
             "image_size": self.image_size,
             "saliency": {"kind": "cross-attention", "layers": self.layers, "heads": self.heads},
+            "ask": self.ask,
+            "asked": self.together,
             **super().provenance(),
         }
+
+    def _prompts_besides(self, name: str) -> list[str]:
+        """Word what is asked besides the findings as these are; by its bare name if nobody worded it so."""
+        with suppress(UserError):
+            return list(self.prompts_of(name))
+        return self.default_prompts(name)
 
     def _tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
         """Tokenise all texts of all classes, one after the other."""

@@ -99,6 +99,8 @@ class VLM(SaliencyModel):
     prompts: list[list[str]]
     queries: Any
     neutral_options = frozenset({"cache_queries"})
+    columns: Sequence[int] | None = None
+    """Positions of the findings in what is asked, for a model that asks for more."""
 
     def __init__(
         self,
@@ -197,11 +199,18 @@ class VLM(SaliencyModel):
         return keep_queries(lambda: self.encode_prompts(prompts), prompts, depends_on, self.device)
 
     def score(self, batch: Batch) -> ModelOutput:
-        """Score a batch against the encoded prompts."""
+        """Score a batch against the encoded prompts, and return what the dataset's findings got."""
         images = batch.images
         if self._channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        return self(images, self.queries)
+        output = self(images, self.queries)
+        if self.columns is None:
+            return output
+        return ModelOutput(
+            logits=output.logits[:, self.columns],
+            probabilities=output.probabilities[:, self.columns],
+            saliency=output.saliency[:, self.columns],
+        )
 
     def provenance(self) -> dict[str, Any]:
         """Return the prompts, and where they come from."""

@@ -62,6 +62,8 @@ class DeViDe(KEBERTModel):
         decoder_feedforward: Width of the decoder's hidden layers.
         mean: Of the pixels in [0, 1], per channel.
         std: Standard deviation, per channel.
+        ask: What is asked together, for each score depends on all of it: the findings of the `dataset`, or a list of
+            names with these among them.
         key_map: What the beginnings of names in the file become, the longest that fits; null drops a name.
 
     Raises:
@@ -86,6 +88,7 @@ class DeViDe(KEBERTModel):
         decoder_feedforward: int = 1024,
         mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
         std: tuple[float, float, float] = (0.229, 0.224, 0.225),
+        ask: Literal["dataset"] | list[str] = "dataset",
         key_map: dict[str, str | None] | None = None,
         **options: Any,
     ) -> None:
@@ -119,6 +122,7 @@ class DeViDe(KEBERTModel):
             std=std,
             layers=layers,
             heads=heads,
+            ask=ask,
             **options,
         )
         self.key_map = key_map

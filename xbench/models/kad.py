@@ -17,7 +17,7 @@ import torch.nn.functional as F
 import torchvision  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from xbench.models._kebert import SECTIONS, WIDTH, KEBERTModel, Layers, QueryModel
+from xbench.models._kebert import SECTIONS, WIDTH, Ask, KEBERTModel, Layers, QueryModel
 from xbench.models._vit import ViTB16, implementation_of, side_of, with_timm_names
 from xbench.models.checkpoint import locate, read_remarks, read_settings, read_tensors
 
@@ -43,10 +43,24 @@ class KAD(KEBERTModel):
             own settings say (`img_res`), which is what the authors' scripts read, or 224 where it says nothing.
         layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`. Officially `last`.
         heads: Attention heads, from 0, whose mean the map is. Officially all of them.
+        ask: What is asked together, for each score depends on all of it: `official` asks all classes that the authors'
+            script asks of a dataset (the 14 of ChestX-ray14), `dataset` the findings that are scored and nothing else,
+            which is also what `official` comes to where there is no such script; a list of names asks these, the
+            dataset's findings among them.
 
     Raises:
         UserError: No checkpoint, one that does not fit, or an option out of range.
     """
+
+    # In the order of the authors' script. Their lists for CheXpert (5 classes) and ChestX-Det10 are those classes
+    # themselves, and what they ask of PadChest (193) is not known to this package.
+    official_lists = (
+        (
+            *("Atelectasis", "Cardiomegaly", "Pleural Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),
+            *("Pneumothorax", "Consolidation", "Edema", "Emphysema", "Pulmonary Fibrosis", "Pleural Thickening"),
+            "Hernia",
+        ),
+    )
 
     def __init__(
         self,
@@ -55,6 +69,7 @@ class KAD(KEBERTModel):
         image_size: int | None = None,
         layers: Layers = "last",
         heads: list[int] | None = None,
+        ask: Ask = "official",
         **options: Any,
     ) -> None:
         path = locate(checkpoint, "KAD", _SOURCE)
@@ -72,6 +87,7 @@ class KAD(KEBERTModel):
             stride=encoder.stride,
             layers=layers,
             heads=heads,
+            ask=ask,
             **options,
         )
         self.encoder_name = encoder.name

@@ -170,7 +170,9 @@ def _but(settings: Mapping[str, str], name: str) -> list[tuple[str, str]]:
     return sorted((key, value) for key, value in settings.items() if key != name)
 
 
-_NO_SETTING = {"class", "checkpoint", "text_encoder", "prompt_source", "book", "limit", "batch_size", "prompts"}
+_NO_SETTING = {
+    *("class", "checkpoint", "text_encoder", "prompt_source", "book", "asked", "limit", "batch_size", "prompts"),
+}
 
 
 def _settings(results: Results) -> dict[str, str]:
@@ -188,7 +190,8 @@ def _settings(results: Results) -> dict[str, str]:
     if prompts is not None:
         source = model.get("prompt_source")
         settings["prompts"] = "official" if source is None else Path(str(source)).stem
-        settings["prompt_texts"] = _digest(prompts)
+        # In other words, what is asked besides the findings may be worded otherwise too.
+        settings["prompt_texts"] = _digest(prompts if source is None else model.get("asked", prompts))
     for name in ("checkpoint_sha256", "annotation_sha256"):
         if provenance.get(name):
             settings[name.removesuffix("_sha256")] = _digest(provenance[name])
