@@ -12,10 +12,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from deterministic_checkpoints import MODELS, write_checkpoint
 from downloads import Downloads
 from small_networks import shrink
 
+from xbench.bench.finished import comparable
 from xbench.findings import FINDINGS
 from xbench.prompts import ASPECTS, prompts_in_style
 
@@ -40,6 +42,7 @@ PROMPTS = {
     "mavl": prompts_in_style("description", "Pleural Effusion") + prompts_in_style("aspects", "Pleural Effusion"),
     "devide": ["pleural effusion"],
 }
+ASKED = json.dumps([*FINDINGS["chestxray14"], "edema"])
 CONVERTED = ("carzero", "biomedclip", "medklip", "kad", "devide")
 
 
@@ -97,6 +100,30 @@ def test_from_the_official_file_to_results(command, downloads: Downloads, folder
         tables = [pq.read_table(one.folder / "per_image.parquet") for one in (run, again)]
         assert tables[0].equals(tables[1])
         assert again.results["provenance"]["checkpoint_sha256"] != provenance["checkpoint_sha256"]
+
+
+def test_kad_is_asked_what_its_authors_ask(command, downloads: Downloads, folder: Path, monkeypatch):
+    shrink(monkeypatch)
+    arguments = options_of(write_checkpoint("kad", folder))
+    data = ("--data.root", downloads("chestxray14").root, "--data.limit", "2", "--data.num_workers", "0")
+    runs = [
+        command("test", "--config", "kad_chestxray14", *data, *arguments, *more, *QUIET)
+        for more in ((), ("--model.ask", "official"), ("--model.ask", "dataset"), ("--model.ask", ASKED))
+    ]
+    assert [run.status for run in runs] == [0, 0, 0, 0], runs[-1].errors
+    scored = list(FINDINGS["chestxray14"])
+    models = [run.results["provenance"]["model"] for run in runs]
+    assert [model["ask"] for model in models] == ["official", "official", "dataset", [*scored, "Edema"]]
+    assert [len(model["asked"]) for model in models] == [14, 14, 8, 9]
+    assert list(models[0]["asked"])[-3:] == ["Pulmonary Fibrosis", "Pleural Thickening", "Hernia"]
+    assert models[0]["asked"]["Pleural Thickening"] == ["pleural thicken"]
+    assert all(run.results["findings"] == list(run.results["provenance"]["prompts"]) == scored for run in runs)
+    tables = [pq.read_table(run.folder / "per_image.parquet") for run in runs]
+    assert tables[0].equals(tables[1])
+    assert not any(tables[0]["logit"].equals(table["logit"]) for table in tables[2:])
+    # The benchmark tells them apart, and a run that goes on with another.
+    configs = [yaml.safe_load((run.folder / "config.yaml").read_text()) for run in runs]
+    assert len({comparable(config) for config in configs}) == 3
 
 
 @pytest.fixture(scope="module")
