@@ -81,7 +81,7 @@ class Overlay:
         scores = self.scores
         return (
             f"{', '.join(self.reasons)} | {self.case.image_id} | {self.case.finding} | p {scores.probability:.2f} | "
-            f"Dice {scores.dice:.2f} | {'hit' if scores.grounded else 'miss'} | best threshold {self.threshold:.2f}"
+            f"Dice {scores.dice:.2f} | {scores.look} | best threshold {self.threshold:.2f}"
         )
 
     def _peak_corners(self) -> tuple[int, int, int, int]:
@@ -94,7 +94,7 @@ class Overlay:
 def overlays(run: Run, count: int) -> Iterator[Overlay]:
     """Return the pairs of a run that are most worth a look, up to `count`: see `choose_cases`."""
     # Of all that is said about a run the choice needs no more than which pairs it recognised.
-    analysis = RunAnalysis(run, "images", 0, {}, {}, (), {}, (), (), quadrants(Sample.of(run)))
+    analysis = RunAnalysis(run, "images", 0, {}, {}, (), {}, (), (), quadrants(Sample.of(run), run))
     cases = run.cases()
     if cases is None:
         return

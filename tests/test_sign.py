@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from xbench.metrics.sign import sign_tests
 from xbench.models.demo import Demo
-from xbench.rows import ImageRows
 from xbench.types import Batch, ModelOutput
 from xbench.verify import disagreements
 
@@ -27,31 +26,15 @@ class NegatedDemo(Demo):
         return replace(output, saliency=-output.saliency)
 
 
-def rows_of(hits, minima, patients=None) -> ImageRows:
-    """Rows of (N, C) hits, NaN where a pair is not scored."""
-    hits = np.array(hits, float)
-    arrays = {field.name: np.zeros(hits.shape) for field in fields(ImageRows)}
-    known = {
-        "index": np.arange(len(hits)),
-        "image_ids": [f"image {row}" for row in range(len(hits))],
-        "patient_ids": patients or [None] * len(hits),
-        "labels": np.ones(hits.shape, np.int8),
-        "has_region": ~np.isnan(hits),
-        "pointing_hit": hits,
-        "minimum_hit": np.array(minima, float),
-    }
-    return ImageRows(**(arrays | known))
-
-
 HITS = st.sampled_from([0.0, 0.25, 0.5, 1.0, None])
 
 
 @given(st.lists(st.tuples(HITS, HITS, HITS, HITS, st.sampled_from(["p", "q", "r", None])), min_size=1, max_size=9))
 def test_the_p_value_counts_every_way_the_coins_can_fall(drawn):
-    rows = rows_of(
-        [[np.nan if None in (a, b) else a, np.nan if None in (c, d) else c] for a, b, c, d, _ in drawn],
-        [[np.nan if None in (a, b) else b, np.nan if None in (c, d) else d] for a, b, c, d, _ in drawn],
-        [patient for *_, patient in drawn],
+    given_ = (
+        np.array([[np.nan if None in (a, b) else a, np.nan if None in (c, d) else c] for a, b, c, d, _ in drawn]),
+        np.array([[np.nan if None in (a, b) else b, np.nan if None in (c, d) else d] for a, b, c, d, _ in drawn]),
+        [patient or image for image, (*_, patient) in enumerate(drawn)],
     )
     votes = [Counter(), Counter(), Counter()]
     for image, (a, b, c, d, patient) in enumerate(drawn):
@@ -70,7 +53,7 @@ def test_the_p_value_counts_every_way_the_coins_can_fall(drawn):
     for rank, place in enumerate(sorted(plain, key=plain.__getitem__)):
         least = max(least, min(Fraction(1), plain[place] * (len(plain) - rank)))
         expected[place] = float(least)
-    by_finding, together = sign_tests(rows)
+    by_finding, together = sign_tests(*given_)
     assert [*by_finding, together] == pytest.approx(expected, abs=1e-15)
 
 
@@ -80,7 +63,7 @@ def test_maps_that_know_nothing_are_seldom_called_upside_down(share):
     draw = np.random.default_rng(0)
     called = 0
     for _ in range(400):
-        by_finding, together = sign_tests(rows_of(*(draw.random((2, 60, 8)) < share)))
+        by_finding, together = sign_tests(*(draw.random((2, 60, 8)) < share) * 1.0, range(60))
         called += min(*by_finding, together) <= 0.01
     # Of 400 runs that err once in a hundred, more than 11 do in 0.1 % of cases.
     assert called <= 11
@@ -89,7 +72,7 @@ def test_maps_that_know_nothing_are_seldom_called_upside_down(share):
 def test_minima_of_rectified_maps_do_not_count():
     """A map that is 0 nearly everywhere has a share of its minima in every region: no sign of anything."""
     hits = np.random.default_rng(0).random((200, 1)) < 0.2
-    by_finding, together = sign_tests(rows_of(hits, np.full((200, 1), 0.3)))
+    by_finding, together = sign_tests(hits * 1.0, np.full((200, 1), 0.3), range(200))
     assert by_finding == [1.0] and together == 1.0
 
 

@@ -57,7 +57,9 @@ def summarise(
     """
     scores = classification_scores(torch.from_numpy(images.labels), torch.from_numpy(images.probabilities))
     recognition = macro(scores)
-    by_finding, together = sign_tests(images)
+    names_of_patients = zip(images.patient_ids, images.index.tolist(), strict=True)
+    patients = [index if name is None else name for name, index in names_of_patients]
+    by_finding, together = sign_tests(images.pointing_hit, images.minimum_hit, patients)
     grounding = _grounding(findings, images, pointing_game, sweep, by_finding)
     p_values = {**dict(zip(findings, by_finding, strict=True)), MACRO: together}
     model, dataset, split = names

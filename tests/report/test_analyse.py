@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -261,14 +262,21 @@ def test_quadrants_by_plain_loops(analysis):
         )
         found = run.quadrants[finding]
         assert found.threshold == best
-        counts = {(a, b): 0 for a in (True, False) for b in (True, False)}
+        counts = Counter()
         for image in np.flatnonzero(images.scored[:, column]):
-            counts[bool(score[image] >= best), bool(images.pointing_hit[image, column] >= 0.5)] += 1
-        shares = [counts[place] / found.count for place in ((True, True), (True, False), (False, True), (False, False))]
-        assert [found.both, found.recognised_only, found.grounded_only, found.neither] == pytest.approx(shares)
+            grounded = images.pointing_hit[image, column] >= 0.5
+            look = "hit" if grounded else "near" if images.peak_distance[image, column] <= 0.05 else "elsewhere"
+            counts[bool(score[image] >= best), look] += 1
+        assert found.both == counts[True, "hit"] / found.count
+        assert found.near_miss == counts[True, "near"] / found.count
+        assert found.elsewhere == counts[True, "elsewhere"] / found.count
+        assert found.grounded_only == counts[False, "hit"] / found.count
+        assert found.neither == (counts[False, "near"] + counts[False, "elsewhere"]) / found.count
+    assert sum(found.near_miss for found in run.quadrants.values()) > 0
+    assert sum(found.elsewhere for found in run.quadrants.values()) > 0
     sample = Sample.of(run.run)
     no_negative = replace(sample, labels=np.where(sample.labels == 0, -1, sample.labels))
-    assert quadrants(no_negative) == {}
+    assert quadrants(no_negative, run.run) == {}
 
 
 def test_correlation_is_a_line_of_least_squares(analysis):

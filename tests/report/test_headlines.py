@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from synthetic import write_run
+from synthetic import FINDINGS, write_run
 
 from xbench.report.analysis import Correlation, Estimate
 from xbench.report.headlines import headlines
@@ -58,8 +58,9 @@ def test_lesions_recognised_without_looking(analysis):
     text = said(analysis, "points elsewhere")
     for run in (analysis.datasets[0].runs[0], analysis.datasets[0].runs[-1]):
         parts = run.quadrants.values()
-        elsewhere = sum(part.recognised_only * part.count for part in parts)
-        recognised = elsewhere + sum(part.both * part.count for part in parts)
+        elsewhere = sum(part.elsewhere * part.count for part in parts)
+        near = sum(part.near_miss * part.count for part in parts)
+        recognised = elsewhere + near + sum(part.both * part.count for part in parts)
         assert f"{100 * elsewhere / recognised:.1f} % for {run.run.label}" in text
 
 
@@ -86,7 +87,14 @@ def test_floors_are_named(tmp_path):
     write_run(tmp_path, "clip", skill=0.0, images=40)
     write_run(tmp_path, "centre", skill=1.0, images=40)
     analysis = analyse(collect([tmp_path]), resamples=100)
-    assert "CLIP on ChestX-ray14" in said(analysis, "middle of the image")
+    text = said(analysis, "knows nothing of the image")
+    numbers = analysis.datasets[0].runs[0].findings
+    floors = [reference for reference in analysis.datasets[0].references if reference.kind == "floor"]
+    assert len(floors) > 1
+    for finding in FINDINGS:
+        highest = max(floor.findings[finding]["pointing_game"].value for floor in floors)
+        assert (finding in text) == (numbers[finding]["pointing_game"].value <= highest)
+    assert "CLIP on ChestX-ray14 for" in text
     dataset = analysis.datasets[0]
     run = dataset.runs[0]
     whole = next(reference for reference in dataset.references if reference.title == "Whole image")

@@ -319,5 +319,5 @@ def test_contrast_is_enough_by_wcag_aa(theme):
         assert contrast(palette[name], palette["surface"]) >= 3, name
     assert contrast(palette["on-accent"], palette["accent"]) >= 4.5
     assert min(contrast(palette["ink"], palette[name]) for name in ("heat", "raised")) >= 4.5
-    for name in ("both", "recognised", "grounded", "neither"):
+    for name in ("both", "near", "recognised", "grounded", "neither"):
         assert contrast("#ffffff", palette[name]) >= 4.5, name

@@ -145,13 +145,13 @@ def test_the_words_are_the_numbers(analysis):
     assert f"by {100 * mean:.2f} points" in said[4]
     assert f"{flattered} ({100 * macro[flattered]['dice_optimism']:.2f})" in said[4]
     shares = [
-        (shares.recognised_only, finding, entry.run.label)
+        (shares.elsewhere, finding, entry.run.label)
         for entry in dataset.runs
         for finding, shares in entry.quadrants.items()
         if shares.count >= 10
     ]
     share, finding, label = max(shares)
-    assert f"grounded: {finding} by {label} ({100 * share:.2f} %" in said[5]
+    assert f"elsewhere: {finding} by {label} ({100 * share:.2f} %" in said[5]
 
 
 def test_figures_are_the_same_at_every_run(written, analysis, tmp_path):

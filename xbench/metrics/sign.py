@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import comb
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.rows import ImageRows
-
 __all__ = ["sign_tests"]
 
 
-def sign_tests(rows: ImageRows) -> tuple[list[float | None], float | None]:
+def sign_tests(
+    hits: NDArray[np.float64], minima: NDArray[np.float64], patients: Sequence[str | int]
+) -> tuple[list[float | None], float | None]:
     """Test whether the minimum of maps lies in the region more often than the maximum, by an exact sign test.
 
     A pair counts for the minimum where at least half of the tied minima lie in the region but not of the maxima, for
-    the maximum where it is the other way round, and else not at all. Of patients (images, where they are not known)
-    with several pairs the majority counts once. If a map knew nothing, either would be as likely, so the number of
+    the maximum where it is the other way round, and else not at all. Of patients with several pairs the majority counts
+    once. If a map knew nothing, either would be as likely, so the number of
     patients for the minimum is compared with tosses of a coin (Dixon and Mood 1946). p-values are one-sided and
     corrected after Holm for all tests of the run.
+
+    Args:
+        hits: Share of the maxima of N images and C findings in the region (N, C); NaN where a pair is not scored.
+        minima: Likewise of the minima.
+        patients: Whose image each is, N of them.
 
     Returns:
         The corrected p-value of each finding, and of all findings together; None without a scored pair.
     """
-    scored = rows.scored
-    votes = np.where(scored, (rows.minimum_hit >= 0.5).astype(np.int64) - (rows.pointing_hit >= 0.5), 0)
+    # Comparing with NaN is false.
+    scored, votes = ~np.isnan(hits), (minima >= 0.5).astype(np.int64) - (hits >= 0.5)
     numbers: dict[str | int, int] = {}
-    names = zip(rows.patient_ids, rows.index.tolist(), strict=True)
-    patient = [numbers.setdefault(index if name is None else name, len(numbers)) for name, index in names]
+    patient = [numbers.setdefault(name, len(numbers)) for name in patients]
     tests = [*zip(votes.T, scored.T, strict=True), (votes.sum(1), scored)]
     corrected = _holm([_p(np.bincount(patient, vote)) if mine.any() else None for vote, mine in tests])
     return corrected[:-1], corrected[-1]

@@ -9,6 +9,7 @@ from typing import Literal
 from xbench.report.runs import Run, SetAside
 
 __all__ = [
+    "NEAR",
     "NUMBERS",
     "Analysis",
     "AreaBin",
@@ -22,6 +23,7 @@ __all__ = [
     "Reference",
     "RunAnalysis",
     "StudyRow",
+    "floor_of",
 ]
 
 
@@ -144,17 +146,24 @@ class PositionCell:
     peaks: float
 
 
+NEAR = 0.05
+"""Up to this distance from the region, in film widths, a peak outside of it is a near miss; beyond, it is elsewhere."""
+
+
 @dataclass(frozen=True)
 class Quadrants:
     """How recognition and grounding of a finding go together, over its scored pairs.
 
-    A pair is recognised if its probability reaches `threshold`, grounded if the pointing game counts at least half.
+    A pair is recognised if its probability reaches `threshold`, grounded if the pointing game counts at least half. One
+    that is recognised only is a near miss if the peak of its map lies at most `NEAR` from the region; else the model
+    looks elsewhere, and only then is it right for another reason than the lesion.
 
     Attributes:
         threshold: The lowest probability of an image with the largest sum of sensitivity and specificity on the run's
             images (Youden).
         both: Share recognised and grounded.
-        recognised_only: Share recognised but not grounded: right for another reason than the lesion.
+        near_miss: Share recognised but not grounded, by a near miss.
+        elsewhere: Share recognised but not grounded, for the model looks elsewhere.
         grounded_only: Share grounded but not recognised: seen but not believed.
         neither: Share of the others.
         count: Pairs.
@@ -162,10 +171,16 @@ class Quadrants:
 
     threshold: float
     both: float
-    recognised_only: float
+    near_miss: float
+    elsewhere: float
     grounded_only: float
     neither: float
     count: int
+
+    @property
+    def recognised_only(self) -> float:
+        """Share recognised but not grounded."""
+        return self.near_miss + self.elsewhere
 
 
 @dataclass(frozen=True)
@@ -262,6 +277,13 @@ class DatasetAnalysis:
     comparisons: tuple[Comparison, ...]
     tied_with_best: Mapping[str, frozenset[str]]
     notes: tuple[str, ...] = ()
+
+
+def floor_of(dataset: DatasetAnalysis, finding: str, number: str) -> Estimate | None:
+    """Return the highest floor of a number on a finding; None without one."""
+    floors = [reference for reference in dataset.references if reference.kind == "floor"]
+    known = [found for floor in floors if (found := floor.findings.get(finding, {}).get(number)) is not None]
+    return max(known, key=lambda found: -1.0 if found.value is None else found.value, default=None)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.report.analysis import RunAnalysis
+from xbench.report.analysis import NEAR, RunAnalysis
 
 __all__ = ["CaseScores", "ChosenCase", "choose_cases"]
 
@@ -20,6 +21,7 @@ class CaseScores:
 
     Attributes:
         pointing_hit: Share of the map's highest places that lie in the region: 1 or 0 unless several tie.
+        peak_distance: From the peak of the map to the region, in film widths.
         dice: Dice at threshold 0.5.
         probability: Of the finding.
         recognised: Whether the probability reaches the run's threshold for the finding (see `Quadrants`); None where
@@ -27,6 +29,7 @@ class CaseScores:
     """
 
     pointing_hit: float
+    peak_distance: float
     dice: float
     probability: float
     recognised: bool | None
@@ -35,6 +38,11 @@ class CaseScores:
     def grounded(self) -> bool:
         """Whether the pointing game counts at least half."""
         return self.pointing_hit >= 0.5
+
+    @property
+    def look(self) -> Literal["hit", "near miss", "elsewhere"]:
+        """Where the model looks: at the region, just beside it, or elsewhere (see `Quadrants`)."""
+        return "hit" if self.grounded else "near miss" if self.peak_distance <= NEAR else "elsewhere"
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,8 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int) -> tuple[ChosenCase, .
     """Choose up to `count` pairs that all runs of one dataset scored and kept, none of them twice.
 
     The reasons take turns: best, worst and median Dice (mean over the runs), largest difference between two runs,
-    recognised but not grounded and the reverse (by most runs), then best, worst and median of each run; and again.
+    recognised while looking elsewhere, and grounded but not recognised (by most runs), then best, worst and median of
+    each run; and again.
     Each first gives its extreme, then that of a finding that it has shown less often, so that no finding takes all,
     and at most a quarter of a finding's pairs. A pair that several reasons lead to is shown once and names them all.
     Runs that kept no maps are left out.
@@ -110,6 +119,7 @@ def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str], CaseScores]:
         threshold = None if quadrants is None else quadrants.threshold
         scores[pair] = CaseScores(
             pointing_hit=float(images.pointing_hit[row, column]),
+            peak_distance=float(images.peak_distance[row, column]),
             dice=float(images.dice[row, column]),
             probability=probability,
             recognised=None if threshold is None else probability >= threshold,
@@ -129,7 +139,9 @@ def _rankings(
     """
     dice = np.array([[score.dice for score in row] for row in scores], dtype=np.float64).reshape(len(labels), -1)
     mean = dice.mean(axis=0)
-    blind = np.array([[score.recognised is True and not score.grounded for score in row] for row in scores]).sum(axis=0)
+    blind = np.array([[score.recognised is True and score.look == "elsewhere" for score in row] for row in scores]).sum(
+        axis=0
+    )
     silent = np.array([[score.recognised is False and score.grounded for score in row] for row in scores]).sum(axis=0)
 
     def extremes(worth: NDArray[np.float64]) -> list[int]:
@@ -141,7 +153,7 @@ def _rankings(
         rankings["Largest disagreement"] = [pair for pair in extremes(spread) if spread[pair] > 0]
     # Among equal numbers of runs, a lower (or higher) Dice is the clearer example. Dice is at most 1.
     for reason, runs, clearer in (
-        ("Recognised, not grounded", blind, -mean),
+        ("Recognised, looks elsewhere", blind, -mean),
         ("Grounded, not recognised", silent, mean),
     ):
         rankings[reason] = [pair for pair in extremes(runs + clearer / 2) if runs[pair] > 0]

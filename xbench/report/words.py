@@ -66,7 +66,7 @@ def _optimism(dataset: DatasetAnalysis) -> Iterator[str]:
 
 def _recognised_elsewhere(dataset: DatasetAnalysis) -> Iterator[str]:
     shares = [
-        (shares.recognised_only, entry, finding, shares.count)
+        (shares.elsewhere, entry, finding, shares.count)
         for entry in dataset.runs
         for finding, shares in entry.quadrants.items()
         if shares.count >= _FEW
@@ -78,7 +78,7 @@ def _recognised_elsewhere(dataset: DatasetAnalysis) -> Iterator[str]:
             for share, entry, finding, count in leaders
             if share > 0
         ]
-        yield f"Most often recognised but not grounded: {_listed(said)}."
+        yield f"Most often recognised while the map points elsewhere: {_listed(said)}."
 
 
 def _values(dataset: DatasetAnalysis, key: str) -> dict[str, float]:

@@ -19,7 +19,8 @@ __all__ = ["positions", "quadrants"]
 
 _QUADRANTS = {
     "both": ("Both", "#009e73"),
-    "recognised_only": ("Recognised only", "#e69f00"),
+    "near_miss": ("Recognised, near miss", "#f0e442"),
+    "elsewhere": ("Recognised, elsewhere", "#e69f00"),
     "grounded_only": ("Grounded only", "#56b4e9"),
     "neither": ("Neither", "#d0d0d0"),
 }

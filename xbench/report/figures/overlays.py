@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from xbench.cases import Case, Cases
 from xbench.report.analysis import DatasetAnalysis, RunAnalysis
-from xbench.report.case_choice import ChosenCase
+from xbench.report.case_choice import CaseScores, ChosenCase
 from xbench.report.maps import map_on_grid
 from xbench.report.tables.cells import labels_in_order
 
@@ -72,13 +72,11 @@ def _draw_case(axes: Sequence[Axes], runs: Sequence[tuple[RunAnalysis, Cases]], 
         row, column = images.image_ids.index(chosen.image_id), entry.run.results.findings.index(chosen.finding)
         axis.plot(width * images.peak_x[row, column], height * images.peak_y[row, column], "+", color="white", ms=5)
         scores = chosen.scores[entry.run.label]
-        axis.set_title(f"{_hit(scores.pointing_hit)}, Dice {100 * scores.dice:.1f}", fontsize=6.5, pad=3)
+        axis.set_title(f"{_hit(scores)}, Dice {100 * scores.dice:.1f}", fontsize=6.5, pad=3)
 
 
-def _hit(share: float) -> str:
-    if share in (0, 1):
-        return "hit" if share else "miss"
-    return f"hit {share:.2f}"
+def _hit(scores: CaseScores) -> str:
+    return scores.look if scores.pointing_hit in (0, 1) else f"hit {scores.pointing_hit:.2f}"
 
 
 def _draw(axis: Axes, picture: NDArray[np.uint8], case: Case) -> None:

@@ -82,6 +82,7 @@ def _panel(run: RunAnalysis, case: Case, chosen: ChosenCase) -> dict[str, Any]:
     return {
         "model": run.run.label,
         "hit": round(scores.pointing_hit, 4),
+        "look": scores.look,
         "dice": round(scores.dice, 4),
         "probability": float(f"{scores.probability:.4g}"),
         "recognised": scores.recognised,

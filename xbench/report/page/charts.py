@@ -66,7 +66,8 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
         "quadrants": {
             finding: {
                 "both": _number(share.both),
-                "recognised_only": _number(share.recognised_only),
+                "near_miss": _number(share.near_miss),
+                "elsewhere": _number(share.elsewhere),
                 "grounded_only": _number(share.grounded_only),
                 "neither": _number(share.neither),
                 "count": share.count,

@@ -16,7 +16,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from xbench.report.analysis import NUMBERS, Analysis, RunAnalysis
+from xbench.report.analysis import NEAR, NUMBERS, Analysis, RunAnalysis
 from xbench.report.headlines import headlines
 from xbench.report.maps import COLOURS
 from xbench.report.page.cases import case_data
@@ -72,6 +72,7 @@ def write_page(
         tables=shown,
         spans=_spans,
         missing=MISSING,
+        near=f"{100 * NEAR:g}",
         tied=TIED,
         asset=_asset,
         plotly=Markup(get_plotlyjs()),

@@ -156,7 +156,7 @@ def _run(run: Run, resamples: int, folds: int, seed: int, ground: str) -> tuple[
         thresholds=thresholds,
         areas=area_bins(measures, areas),
         positions=position_cells(measures, positions, run),
-        quadrants=quadrants(sample),
+        quadrants=quadrants(sample, run),
     )
     return analysis, measures
 

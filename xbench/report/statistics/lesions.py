@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.report.analysis import AreaBin, PositionCell, Quadrants
+from xbench.report.analysis import NEAR, AreaBin, PositionCell, Quadrants
 from xbench.report.runs import Run
 from xbench.report.statistics.measures import Group, Measures
 from xbench.report.statistics.sample import Sample
@@ -59,7 +59,7 @@ def position_groups(sample: Sample, run: Run) -> tuple[Group, ...]:
     """
     if not len(sample.hit):
         return ()
-    cell = _cells(*_places(sample, run, run.images.region_x, run.images.region_y))
+    cell = _cells(_of_pairs(sample, run, run.images.region_x), _of_pairs(sample, run, run.images.region_y))
     return tuple(Group(np.flatnonzero(cell == place), ("pointing_game", "dice_fixed")) for place in range(_SIDE**2))
 
 
@@ -73,7 +73,7 @@ def position_cells(measures: Measures, groups: tuple[Group, ...], run: Run) -> t
     """
     if not groups:
         return ()
-    peak = _cells(*_places(measures.sample, run, run.images.peak_x, run.images.peak_y))
+    peak = _cells(*(_of_pairs(measures.sample, run, place) for place in (run.images.peak_x, run.images.peak_y)))
     return tuple(
         PositionCell(
             row=place // _SIDE,
@@ -86,9 +86,15 @@ def position_cells(measures: Measures, groups: tuple[Group, ...], run: Run) -> t
     )
 
 
-def quadrants(sample: Sample) -> dict[str, Quadrants]:
-    """Return by finding how recognition and grounding go together; only findings with both labels and a scored pair."""
+def quadrants(sample: Sample, run: Run) -> dict[str, Quadrants]:
+    """Return by finding how recognition and grounding go together; only findings with both labels and a scored pair.
+
+    Args:
+        sample: Of the run.
+        run: The run.
+    """
     found = {}
+    near = _of_pairs(sample, run, run.images.peak_distance) <= NEAR
     for column, finding in enumerate(sample.findings):
         threshold = _youden(sample.labels[:, column], sample.probabilities[:, column])
         pairs = np.flatnonzero(sample.pair_column == column)
@@ -99,7 +105,8 @@ def quadrants(sample: Sample) -> dict[str, Quadrants]:
         found[finding] = Quadrants(
             threshold=threshold,
             both=float((recognised & grounded).mean()),
-            recognised_only=float((recognised & ~grounded).mean()),
+            near_miss=float((recognised & ~grounded & near[pairs]).mean()),
+            elsewhere=float((recognised & ~grounded & ~near[pairs]).mean()),
             grounded_only=float((~recognised & grounded).mean()),
             neither=float((~recognised & ~grounded).mean()),
             count=len(pairs),
@@ -119,12 +126,11 @@ def _youden(labels: NDArray[np.int8], probabilities: NDArray[np.float64]) -> flo
     return float(candidates[(rejected * len(positive) - missed * len(negative)).argmax()])
 
 
-def _places(
-    sample: Sample, run: Run, x: NDArray[np.float64], y: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _of_pairs(sample: Sample, run: Run, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values of the run's images and findings as those of the sample's pairs (P,)."""
     row_of = {image_id: row for row, image_id in enumerate(run.images.image_ids)}
     rows = np.array([row_of[sample.image_ids[image]] for image in sample.pair_image], dtype=np.int64)
-    return x[rows, sample.pair_column], y[rows, sample.pair_column]
+    return values[rows, sample.pair_column]
 
 
 def _cells(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -41,6 +41,8 @@ def dataset_notes(runs: Sequence[Run], measures: Mapping[str, Measures]) -> tupl
         results = run.results
         if wrong := _disagreement(run, measures[run.label]):
             notes.append(wrong)
+        if warning := results.sign_warning():
+            notes.append(f"{run.label}: {warning}")
         if limit := run.settings.get("limit"):
             notes.append(f"{run.label} was limited to the first {limit} images: no number of it describes the dataset.")
         if results.skipped:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xbench.report.analysis import NUMBERS, Analysis, DatasetAnalysis, RunAnalysis
+from xbench.report.analysis import NEAR, NUMBERS, Analysis, DatasetAnalysis, RunAnalysis, floor_of
 from xbench.report.tables.cells import (
     INTERVALS,
     Scores,
@@ -89,6 +89,7 @@ def best_and_worst_findings(analysis: Analysis) -> Table | None:
                 values = entry.findings[finding]
                 scored = entry.run.results.grounding[finding].count
                 cells = [number(values.get(key)) for key in numbers]
+                cells.insert(1, number(floor_of(dataset, finding, "pointing_game")))
                 names = [words(text) for text in (heading(dataset, analysis), entry.run.label, place, finding)]
                 rows.append(Row((*names, count(scored), *cells)))
     if not rows:
@@ -97,11 +98,12 @@ def best_and_worst_findings(analysis: Analysis) -> Table | None:
         "best_and_worst_findings",
         "Best and worst findings",
         "Of each model on each dataset the three findings with the highest and the three with the lowest pointing "
-        f"game, in per cent; fewer where a dataset has fewer than six. {INTERVALS}",
+        "game, in per cent; fewer where a dataset has fewer than six. Floor: the highest pointing game on this finding "
+        f"of maps that know nothing of the image. {INTERVALS}",
         (
             *(Column(title, numeric=False) for title in ("Dataset", "Model", "Place", "Finding")),
             Column("Images"),
-            *(Column(NUMBERS[key].title) for key in numbers),
+            *(Column(title) for title in ("Pointing game", "Floor", *(NUMBERS[key].title for key in numbers[1:]))),
         ),
         tuple(rows),
     )
@@ -127,7 +129,7 @@ def quadrants(analysis: Analysis, dataset: DatasetAnalysis) -> Table | None:
     rows = []
     for entry in _in_order(dataset.runs):
         for finding, shares in entry.quadrants.items():
-            values = (shares.both, shares.recognised_only, shares.grounded_only, shares.neither)
+            values = (shares.both, shares.near_miss, shares.elsewhere, shares.grounded_only, shares.neither)
             # A probability, not a score: as people set it, not in per cent.
             threshold = f"{shares.threshold:.4f}"
             cells = [Cell(percentage(value), value) if shares.count else Cell(MISSING) for value in values]
@@ -140,9 +142,11 @@ def quadrants(analysis: Analysis, dataset: DatasetAnalysis) -> Table | None:
         "Recognised and grounded on",
         "Of the images with the finding and its region the share, in per cent, by whether the model recognises the "
         "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
-        "whether it grounds it (the maximum of the map lies in the region).",
+        "whether it grounds it (the maximum of the map lies in the region). What is recognised only is a near miss if "
+        f"the maximum lies at most {100 * NEAR:g} % of the film's width from the region; if it lies elsewhere, the model "
+        "is right for another reason than the lesion.",
         ("Model", "Finding"),
-        ("Images", "Threshold", "Both", "Recognised only", "Grounded only", "Neither"),
+        ("Images", "Threshold", "Both", "Recognised, near miss", "Recognised, elsewhere", "Grounded only", "Neither"),
         rows,
     )
 

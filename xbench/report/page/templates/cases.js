@@ -90,7 +90,8 @@
 
   function verdict(panel) {
     if (panel.hit >= 0.5) return element("span", { class: "hit" }, panel.hit < 1 ? `points at it (${percent(panel.hit, 0)} % of ties)` : "points at it");
-    return element("span", { class: "miss" }, panel.hit > 0 ? `points elsewhere (${percent(panel.hit, 0)} % of ties hit)` : "points elsewhere");
+    const words = panel.look === "near miss" ? "points just beside it" : "points elsewhere";
+    return element("span", { class: "miss" }, panel.hit > 0 ? `${words} (${percent(panel.hit, 0)} % of ties hit)` : words);
   }
 
   function caption(panel) {

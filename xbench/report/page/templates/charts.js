@@ -420,7 +420,8 @@
 
   const GROUPS = [
     ["both", "both", "both"],
-    ["recognised_only", "recognised only", "recognised"],
+    ["near_miss", "recognised, near miss", "near"],
+    ["elsewhere", "recognised, elsewhere", "recognised"],
     ["grounded_only", "grounded only", "grounded"],
     ["neither", "neither", "neither"],
   ];
