@@ -143,8 +143,8 @@ def quadrants(analysis: Analysis, dataset: DatasetAnalysis) -> Table | None:
         "Of the images with the finding and its region the share, in per cent, by whether the model recognises the "
         "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
         "whether it grounds it (the maximum of the map lies in the region). What is recognised only is a near miss if "
-        f"the maximum lies at most {100 * NEAR:g} % of the film's width from the region; if it lies elsewhere, the model "
-        "is right for another reason than the lesion.",
+        f"the maximum lies at most {100 * NEAR:g} % of the film's width from the region; if it lies elsewhere, the "
+        "model is right for another reason than the lesion.",
         ("Model", "Finding"),
         ("Images", "Threshold", "Both", "Recognised, near miss", "Recognised, elsewhere", "Grounded only", "Neither"),
         rows,
