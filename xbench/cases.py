@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from xbench.coverage import Coverage, region_digest
 from xbench.errors import UserError
-from xbench.parquet import WRITING, open_table
+from xbench.parquet import WRITING, Table, open_table
 from xbench.results import atomic_writer
 
 __all__ = [
@@ -259,6 +259,9 @@ class Cases:
     Args:
         folder: The run's folder.
 
+    Attributes:
+        findings: The findings whose maps the run kept, in their order.
+
     Raises:
         UserError: The files cannot be read, or hold what no run writes.
     """
@@ -267,7 +270,7 @@ class Cases:
         self._folder = folder
         with readable(folder):
             self._maps, self._regions, self._pictures = (_opened(folder / name) for name in _SCHEMAS)
-            self._findings = _findings(self._maps)
+            self.findings = _findings(self._maps)
             self._gamma = float(_about(self._regions, "gamma"))
             names = self._regions.read(["image_id", "finding", "scored"]).to_pylist()
             self._map, self._picture = (
@@ -308,13 +311,13 @@ class Cases:
         region = _row(self._regions, place)
         maps = _row(self._maps, self._map[image_id])
         display = _decoded(_row(self._pictures, self._picture[image_id])["jpeg"])
-        saliency = _saliency(maps, len(self._findings))
+        saliency = _saliency(maps, len(self.findings))
         on_grid = _coverage(region).at(self._gamma)
         return Case(
             index=maps["index"],
             image_id=image_id,
             finding=finding,
-            saliency=saliency[self._findings.index(finding)],
+            saliency=saliency[self.findings.index(finding)],
             view=_view(maps["view"]),
             region=Coverage.of(on_grid, (display.shape[0], display.shape[1])).at(0.5),
             display=display,
@@ -346,7 +349,7 @@ def jpeg(image: NDArray[np.uint8]) -> bytes:
 class _OfImages:
     """Rows of a file, which holds those of an image one after the other."""
 
-    def __init__(self, file: pq.ParquetFile) -> None:
+    def __init__(self, file: Table) -> None:
         groups = (_rows(file.read_row_group(group, use_threads=False)) for group in range(file.num_row_groups))
         self._images = groupby((row for rows in groups for row in rows), key=itemgetter("image_id"))
         self.image_id: str | None = None
@@ -366,21 +369,28 @@ class _OfImages:
         return rows
 
 
-def _opened(path: Path) -> pq.ParquetFile:
+def _opened(path: Path) -> Table:
     file = open_table(path)
-    if not file.schema_arrow.equals(_SCHEMAS[path.name]):
+    try:
+        fits = file.schema_arrow.equals(_SCHEMAS[path.name])
+    except ValueError:
+        fits = False
+    if not fits:
         raise ValueError(f"{path.name} has not the columns that a run writes")
     return file
 
 
-def _about(file: pq.ParquetFile, key: str) -> Any:
+def _about(file: Table, key: str) -> Any:
     metadata = file.schema_arrow.metadata or {}
     if key.encode() not in metadata:
         raise ValueError(f"a file of a run does not say its {key}; it is of another version of xbench")
-    return json.loads(metadata[key.encode()])
+    try:
+        return json.loads(metadata[key.encode()])
+    except ValueError as error:
+        raise ValueError(f"{file.file_name}: its {key}: {error}") from None
 
 
-def _findings(maps: pq.ParquetFile) -> list[str]:
+def _findings(maps: Table) -> list[str]:
     return [str(finding) for finding in _about(maps, "findings")]
 
 
@@ -399,7 +409,7 @@ def _values(column: pa.Array) -> Sequence[Any]:
     return np.split(column.flatten().to_numpy(), starts[1:-1] - starts[0]) if len(column) else []
 
 
-def _row(file: pq.ParquetFile, position: int) -> dict[str, Any]:
+def _row(file: Table, position: int) -> dict[str, Any]:
     for group in range(file.num_row_groups):
         size = file.metadata.row_group(group).num_rows
         if position < size:

@@ -5,22 +5,57 @@ The description at a file's end has none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["WRITING", "open_table"]
+__all__ = ["WRITING", "Table", "open_table"]
 
 WRITING: Final[dict[str, Any]] = {"compression": "zstd", "write_page_checksum": True}
 """How tables are written: options of pyarrow."""
 
 
-def open_table(path: Path) -> pq.ParquetFile:
+def open_table(path: Path) -> Table:
     """Open a table.
 
     Raises:
-        OSError: It cannot be read, or, when that is read, a page is damaged.
-        pyarrow.ArrowInvalid: It is no such file.
+        OSError: It cannot be read or is no such file; or, when that is read, a page is damaged. The message names it.
     """
-    return pq.ParquetFile(path, page_checksum_verification=True)
+    return Table(path)
+
+
+class Table(pq.ParquetFile):
+    """A table whose errors name its file, as pyarrow's own do not.
+
+    Attributes:
+        file_name: Name of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.file_name = path.name
+        with self._named():
+            super().__init__(path, page_checksum_verification=True)
+
+    def read(self, *args: Any, **kwargs: Any) -> pa.Table:
+        with self._named():
+            return super().read(*args, **kwargs)
+
+    def read_row_group(self, i: int, *args: Any, **kwargs: Any) -> pa.Table:
+        with self._named():
+            table = super().read_row_group(i, *args, **kwargs)
+            if table.num_rows != self.metadata.row_group(i).num_rows:
+                raise OSError(f"group {i} has {table.num_rows} rows, not as many as its description says")
+            return table
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise OSError(f"{self.file_name}: {error}") from error

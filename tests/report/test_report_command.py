@@ -57,6 +57,26 @@ def written(runs, tmp_path_factory) -> tuple[Path, str]:
     return out, run.stdout
 
 
+def test_a_damaged_picture_of_one_run_does_not_stop_the_report(tmp_path, capsys):
+    write_run(tmp_path, "clip", images=16)
+    folder = write_run(tmp_path, "kad", images=16)
+    content = bytearray((folder / "maps.parquet").read_bytes())
+    content[len(content) // 3] ^= 1
+    (folder / "maps.parquet").write_bytes(content)
+    assert main(["report", str(tmp_path), "--resamples", "100", "--cases", "1"]) == 0
+    assert f"Left out: {folder}: its pictures and maps only" in capsys.readouterr().out
+    for file in ("report.md", "index.html"):
+        text = (tmp_path / "report" / file).read_text()
+        assert f"{folder}: a file of the run cannot be read: maps.parquet: " in text.replace("\\", "")
+    (dataset,) = json.loads((tmp_path / "report" / "analysis.json").read_text())["datasets"]
+    assert len(dataset["runs"]) == 2
+    # The other run's maps are still there to look at.
+    cases = re.search(r'id="case-data">(.*?)</script>', text, re.S)
+    assert cases is not None
+    (case,) = json.loads(cases[1])["cases"]
+    assert [panel["model"] for panel in case["panels"]] == ["CLIP"]
+
+
 def test_everything_is_written_and_an_earlier_report_replaced(written, analysis):
     out, _ = written
     tables = all_tables(analysis)

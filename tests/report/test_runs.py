@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 from synthetic import write_run
 
@@ -42,6 +43,56 @@ def test_runs_are_found_at_any_depth_and_once(three_runs):
 def test_runs_without_pictures_have_no_cases(tmp_path):
     written(tmp_path, ("clip", {}))
     assert collect([tmp_path]).runs[0].cases() is None
+
+
+@pytest.fixture(scope="module")
+def with_cases(tmp_path_factory):
+    root = tmp_path_factory.mktemp("with_cases")
+    write_run(root, "clip", images=16)
+    return write_run(root, "kad", images=16)
+
+
+def shown(run):
+    cases = run.cases()
+    read = [cases.read(*pair) for pair in cases]
+    return [(case.saliency.tobytes(), case.view, case.region.tobytes(), case.display.tobytes()) for case in read]
+
+
+@pytest.mark.parametrize("name", ["maps.parquet", "regions.parquet", "pictures.parquet"])
+def test_a_turned_bit_costs_a_run_its_pictures_and_nothing_else(with_cases, name):
+    root, path = with_cases.parents[1], with_cases / name
+    clip, sound = collect([root]).runs
+    content, draw = path.read_bytes(), np.random.default_rng(0)
+    described = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    lost = 0
+    for trial in range(24):
+        damaged = bytearray(content)
+        damaged[int(draw.integers(described if trial % 3 == 0 else 0, len(content)))] ^= 1 << int(draw.integers(8))
+        path.write_bytes(damaged)
+        found = collect([root])
+        other, run = found.runs
+        assert other.pictured and shown(other) == shown(clip)
+        assert run.results == sound.results
+        assert np.array_equal(run.images.dice, sound.images.dice, equal_nan=True)
+        if run.pictured:
+            assert shown(run) == shown(sound)
+        else:
+            ((folder, reason),) = ((aside.folder, aside.reason) for aside in found.set_aside)
+            assert folder == with_cases and name in reason and "numbers are in the report" in reason
+            lost += 1
+    path.write_bytes(content)
+    assert 5 < lost < 24
+
+
+def test_pictures_of_another_run_are_left_out(with_cases, tmp_path):
+    root = shutil.copytree(with_cases.parents[1], tmp_path / "runs")
+    other = write_run(tmp_path, "kad", images=16, seed=1)
+    (folder,) = root.glob("kad*/*")
+    for name in ("maps.parquet", "regions.parquet", "pictures.parquet"):
+        shutil.copy(other / name, folder / name)
+    found = collect([root])
+    assert [run.pictured for run in found.runs] == [True, False]
+    assert "of other images or findings" in found.set_aside[0].reason
 
 
 def test_of_one_configuration_the_newest_counts(tmp_path):

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from xbench.cases import MAPS, PICTURES, REGIONS, Cases
+from xbench.cases import MAPS, PICTURES, REGIONS, Cases, kept_digests, read_kept, readable
 from xbench.errors import UserError
 from xbench.report.names import model_title
 from xbench.results import Results, read_results
@@ -34,6 +35,7 @@ class Run:
         images: Its scores per image and finding.
         pairs: Its pixel counts per scored pair.
         settings: What the numbers depend on besides model and dataset, as words: split, prompts, image_size ...
+        pictured: Whether the run kept what pictures are drawn from, and all of it can be read.
         label: Title of the model, with the settings that tell it from other runs of the same model and dataset, such
             as `CARZero (prompts name)`. Runs of one configuration on several datasets share it.
     """
@@ -44,6 +46,7 @@ class Run:
     pairs: PairCounts
     settings: Mapping[str, str]
     label: str
+    pictured: bool = False
 
     @property
     def model(self) -> str:
@@ -61,14 +64,13 @@ class Run:
         return self.model in INSTRUMENTS
 
     def cases(self) -> Cases | None:
-        """Return what pictures are drawn from; None if the run did not keep it."""
-        kept = all((self.folder / name).is_file() for name in (MAPS, REGIONS, PICTURES))
-        return Cases(self.folder) if kept else None
+        """Return what pictures are drawn from; None if the run did not keep it, or a file of it is damaged."""
+        return Cases(self.folder) if self.pictured else None
 
 
 @dataclass(frozen=True)
 class SetAside:
-    """A run that the report leaves out, and why."""
+    """A run that the report leaves out, or shows without its pictures, and why."""
 
     folder: Path
     reason: str
@@ -112,7 +114,14 @@ def collect(paths: Sequence[Path]) -> Collection:
         if older := newest.get(key):
             aside.append(SetAside(older.folder, f"an older run of the same configuration as {run.folder}"))
         newest[key] = run
-    runs = sorted(_labelled(list(newest.values())), key=lambda run: (run.dataset, run.label))
+    chosen = []
+    for run in newest.values():
+        kept = all((run.folder / name).is_file() for name in (MAPS, REGIONS, PICTURES))
+        problem = _problem_of_pictures(run) if kept else None
+        if problem is not None:
+            aside.append(SetAside(run.folder, f"its pictures and maps only, its numbers are in the report. {problem}"))
+        chosen.append(replace(run, pictured=kept and problem is None))
+    runs = sorted(_labelled(chosen), key=lambda run: (run.dataset, run.label))
     return Collection(tuple(runs), tuple(aside))
 
 
@@ -145,6 +154,27 @@ def _read(folder: Path) -> Run:
     if pairs.mask.shape[1] != len(results.thresholds):
         raise ValueError(f"results.json names {len(results.thresholds)} thresholds, {CURVES} has {pairs.mask.shape[1]}")
     return Run(folder, results, images, pairs, _settings(results), model_title(results.model))
+
+
+def _problem_of_pictures(run: Run) -> str | None:
+    """Return what is wrong with the files that pictures are drawn from; None if they are sound."""
+    try:
+        with readable(run.folder):
+            kept, rows, findings = Cases(run.folder), run.images, run.results.findings
+            scored = [(rows.image_ids[row], findings[column]) for row, column in np.argwhere(rows.scored)]
+            # Every page of all three files is read on the way.
+            pictured = {image.image_id for image in read_kept(run.folder) if image.picture is not None}
+            digests = kept_digests(run.folder, rows.image_ids, findings)
+            if (
+                [*kept] != scored
+                or kept.findings != [*findings]
+                or not pictured.issuperset(image_id for image_id, _ in scored)
+                or (rows.digested and (digests != rows.region_digests).any())
+            ):
+                raise ValueError(f"{MAPS}, {REGIONS} or {PICTURES} is of other images or findings than {PER_IMAGE}")
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def _labelled(runs: Sequence[Run]) -> list[Run]:
