@@ -41,10 +41,12 @@ class Table(pq.ParquetFile):
             super().__init__(path, page_checksum_verification=True)
 
     def read(self, *args: Any, **kwargs: Any) -> pa.Table:
+        """Read the table as pyarrow does."""
         with self._named():
             return super().read(*args, **kwargs)
 
     def read_row_group(self, i: int, *args: Any, **kwargs: Any) -> pa.Table:
+        """Read a group of rows as pyarrow does, and see that it has as many as the table says."""
         with self._named():
             table = super().read_row_group(i, *args, **kwargs)
             if table.num_rows != self.metadata.row_group(i).num_rows:
