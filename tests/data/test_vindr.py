@@ -160,10 +160,49 @@ def test_other_classes_with_the_columns_of_kaggle(tmp_path):
     assert "Clavicle Fracture" not in records["a"].labels
 
 
-def test_copies_as_png_are_not_read(tmp_path):
-    root = small(tmp_path, ["a,ILD,1,1,5,5"], names=("b",))
-    Image.fromarray(np.zeros((16, 16), np.uint8)).save(root / "test" / "a.png")
-    assert "1 of 1 annotated images have no file (first: a)" in refusal("vindr", root)
+def convert(official, suffix, size=1.0):
+    """Put pictures in the place of the DICOM files of the split `test`."""
+    for name in official.splits["test"]:
+        picture = Image.fromarray(official.images[name])
+        official.files[name].unlink()
+        official.files[name] = official.files[name].with_suffix(suffix)
+        picture.resize([round(side * size) for side in picture.size]).save(official.files[name])
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg"])
+def test_copies_of_the_same_size_are_read_and_counted(downloads, tmp_path, suffix):
+    official = downloads.copy("vindr", tmp_path / "copy", outside=False)
+    convert(official, suffix)
+    official.tolerance = 0 if suffix == ".png" else 40
+    data = VinDrCXR(str(official.root))
+    assert_reads(data, official, official.splits["test"])
+    (note,) = (text for text in notes_of(data) if text.startswith("a copy in PNG or JPEG"))
+    assert notes_of(data)[note] == sorted(official.splits["test"])
+
+
+@pytest.mark.parametrize("size", [0.25, 0.6])
+def test_copies_of_another_size_are_refused(downloads, tmp_path, size):
+    official = downloads.copy("vindr", tmp_path / "copy", outside=False)
+    convert(official, ".png", size)
+    for options in ({}, {"on_error": "skip"}, {"limit": 1}):
+        message = refusal("vindr", official.root, **options)
+        assert "the copies are not of the size of the DICOM files, in whose pixels the boxes are" in message
+    VinDrCXR(str(official.root)).setup("predict")
+
+
+def test_copies_beside_the_dicom_files_are_left_aside(downloads, tmp_path):
+    official = downloads.copy("vindr", tmp_path / "copy")
+    expected = VinDrCXR(str(official.root))
+    records_of(expected)
+    for name in official.splits["test"]:
+        Image.fromarray(official.images[name][:8, :8]).save(official.root / "test" / f"{name}.png")
+    data = VinDrCXR(str(official.root))
+    assert_reads(data, official, official.splits["test"])
+    assert data.notes == expected.notes
+    gone = sorted(official.splits["test"])[0]
+    official.files[gone].unlink()
+    message = refusal("vindr", official.root)
+    assert f"1 of {len(official.splits['test'])} annotated images have no file (first: {gone}). Expected" in message
 
 
 def test_strays_are_counted(tmp_path):

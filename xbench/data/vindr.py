@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+from PIL import Image
+
+from xbench.data.base import Record
 from xbench.data.download import Case, DownloadedDataset
 from xbench.data.folder import Folder
 from xbench.data.shapes import Annotation, Box
@@ -19,6 +23,8 @@ __all__ = ["VinDrCXR"]
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
 _NOTHING = "no finding"
 _KAGGLE = "train.csv"
+_DICOM = (".dicom", ".dcm")
+_CONVERTED = "a copy in PNG or JPEG; that it has the size of the DICOM file, which boxes refer to, cannot be checked"
 
 
 class VinDrCXR(DownloadedDataset):
@@ -28,8 +34,11 @@ class VinDrCXR(DownloadedDataset):
     readers an image, each of whose boxes has a row; it can be had from PhysioNet or, with 14 classes, from Kaggle
     (vinbigdata-chest-xray-abnormalities-detection), where the findings that are not among those 14 are unknown.
 
-    Boxes are corners in the pixels of the DICOM file, which alone states its size, so nothing but the original files is
-    read. A finding's region is the union of its boxes by all readers. A finding is present if it has a box, or if
+    Boxes are corners in the pixels of the DICOM file, which alone states its size. Where no DICOM file of the split is
+    there, copies in PNG or JPEG are read, if they have that size. That they have cannot be checked, and is noted of
+    each; copies that their boxes reach beyond are refused.
+
+    A finding's region is the union of its boxes by all readers. A finding is present if it has a box, or if
     `image_labels_*.csv` says so: without a box it is positive without a region. An empty label, or -1, is unknown
     unless there is a box. Boxes of other classes than the 21 (Edema; whether the test split has any is not documented)
     are counted and left out.
@@ -51,7 +60,6 @@ class VinDrCXR(DownloadedDataset):
         "test/<image>.dicom and annotations/annotations_test.csv with image_labels_test.csv beside it (for the split "
         f"train: train instead of test, or {_KAGGLE} of Kaggle)"
     )
-    suffixes = (".dicom", ".dcm")
     folders: ClassVar = {"test": ("test",), "train": ("train",)}
 
     def __init__(self, root: str, min_readers: int = 1, **kwargs: Any) -> None:
@@ -59,6 +67,42 @@ class VinDrCXR(DownloadedDataset):
         if min_readers < 1:
             raise UserError(f"--data.min_readers {min_readers} must be at least 1.", exit_status=2)
         self.min_readers = min_readers
+
+    def read_records(self, annotated: bool) -> Sequence[Record]:
+        """List the images of the split, and look at those that are copies.
+
+        Raises:
+            UserError: As for every dataset; or copies have another size than their boxes were drawn for.
+        """
+        records = super().read_records(annotated)
+        for record in records:
+            path = record.source.path
+            if path is not None and path.suffix.lower() not in _DICOM:
+                self.note(_CONVERTED, record.image_id)
+                self._check_size(path, [a.shape for a in record.source.annotations if isinstance(a.shape, Box)])
+        return records
+
+    def _check_size(self, path: Path, boxes: Sequence[Box]) -> None:
+        width = height = 0
+        # What is wrong with the file itself is said when it is decoded.
+        with suppress(Exception), Image.open(path, formats=("PNG", "JPEG")) as picture:
+            width, height = picture.size
+        for box in boxes:
+            # A box may reach a little over the edge of its image; copies in use are made smaller by a third or more.
+            if width and (box.right > 1.02 * width or box.bottom > 1.02 * height):
+                raise UserError(
+                    f"{self.name}: {path} has {width} x {height} pixels, and a box on it reaches to ({box.right}, "
+                    f"{box.bottom}): the copies are not of the size of the DICOM files, in whose pixels the boxes are, "
+                    "and which no table states. Take the DICOM files, or copies of their size."
+                )
+
+    def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:
+        images = super()._images_of_split(folder)
+        originals = _originals(images)
+        if originals:
+            # Copies beside them are not looked at: neither a second file of an image nor one for want of the first.
+            folder.images = _originals(folder.images)
+        return originals or images
 
     def read_cases(self, folder: Folder) -> Iterable[Case]:
         """Read the boxes, and the table of labels if there is one."""
@@ -130,6 +174,12 @@ class VinDrCXR(DownloadedDataset):
                 elif finding in drawn and self.split == "test":
                     self.note("a box of a finding that the table of labels calls absent; it is present", name)
         return votes, blank
+
+
+def _originals(images: Mapping[str, Sequence[Path]]) -> dict[str, list[Path]]:
+    """Keep the DICOM files alone."""
+    found = {name: [path for path in paths if path.suffix.lower() in _DICOM] for name, paths in images.items()}
+    return {name: paths for name, paths in found.items() if paths}
 
 
 def _box(row: Row) -> Box:
