@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 
 from xbench.data.base import ChestXrayDataModule
 from xbench.distributed import gather
@@ -98,10 +99,17 @@ class Evaluation(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Note how long the batch was waited for, and how long it took to the device."""
-        _, data = _parts(trainer)
+        model, data = _parts(trainer)
         self.stopwatch.lap("loading", until=data.batch_arrived)
         self.stopwatch.lap("transfer")
         self._decode += batch.seconds
+        # The dataset's first, which is also the first of a process, so that any number of them leaves the same note.
+        if batch_idx == 0 and len(batch) and int(batch.index[0]) < data.batch_size:
+            problem = model.input_problem(batch)
+            if problem is not None:
+                # In the batch, whose notes the journal keeps for a run that goes on.
+                batch.notes += [Note(problem, image_id) for image_id in batch.image_ids]
+                rank_zero_warn(f"{model.name}: {problem}.")
 
     def on_test_batch_end(  # type: ignore[override]
         self,

@@ -36,6 +36,11 @@ WRONG = {
     "Mirrored": {"test_the_map_changes_where_the_image_does"},
     "LopsidedMirrored": {"test_the_map_changes_where_the_image_does"},
     "LyingView": {"test_the_view_says_where_the_input_lies"},
+    "MeanOf255": {"test_what_goes_into_the_network_is_normalised"},
+    "TimesThe255th": {"test_what_goes_into_the_network_is_normalised"},
+    "ForgetsToNormalise": {"test_what_goes_into_the_network_is_normalised"},
+    "NormalisesTwice": {"test_what_goes_into_the_network_is_normalised"},
+    "DividesTwice": {"test_what_goes_into_the_network_is_normalised"},
     "GradientLeft": {"test_no_gradient_is_left"},
     "SwitchesToTraining": {"test_no_part_is_in_training_mode"},
     # What is not a number is never the same as anything.
@@ -54,6 +59,23 @@ WRONG = {
         "test_the_map_changes_where_the_image_does",
         "test_it_runs_in_the_harness",
     },
+}
+
+# What the failure of the first of these tests says to do.
+SAID = {
+    "NaN": "saliency of image 1 and Consolidation hold NaN or infinity.* division by a norm",
+    "NoProbabilities": "the probability of image 0 and .* logits.sigmoid\\(\\)",
+    "NormalisesOverTheBatch": "logits of image 0 differ by .* never over the first",
+    "MeanOf255": "values go from -2 to -1.9.*127.5 and 63.75 become 0.5 and 0.25",
+    "TimesThe255th": "values go from .* divide by nothing again",
+    "ForgetsToNormalise": "neither mean nor std.* zeros and ones",
+    "NormalisesTwice": "without mean and std its pixels go from -0.99.* the geometry normalises",
+    "DividesTwice": "values go from .* `forward` changes it",
+    "FlatMap": "saliency has the shape .* return \\(B, C, rows, columns\\)",
+    "MapInARow": "1 x 49 cells",
+    "Constant": "every map is the same everywhere",
+    "LyingView": "apply_to_keypoints",
+    "SwitchesToTraining": "call no train\\(\\)",
 }
 
 # One process for all of them: most of the time goes into imports.
@@ -76,7 +98,13 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+def said() -> dict[str, list[str]]:
+    """By model, the first lines of its failures, in the order of the tests."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory, said: dict[str, list[str]]) -> dict[str, dict[str, str]]:
     """By model and test, `passed`, `failed`, `error` or `skipped`."""
     folder = tmp_path_factory.mktemp("conformance")
     names = [*SOUND, *(f"wrong_models.{name}" for name in WRONG)]
@@ -91,13 +119,14 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
             test = case.attrib["name"].partition("[")[0]
             # Of the cases of one test the worst counts.
             of_model[test] = of_model.get(test, "passed") if outcome == "passed" else outcome
+            said.setdefault(name, []).extend(child.attrib["message"] for child in case if child.tag == "failure")
         found[name] = of_model
     return found
 
 
 @pytest.mark.parametrize("name", SOUND)
 def test_sound_models_pass(outcomes: dict[str, dict[str, str]], name: str) -> None:
-    assert len(outcomes[name]) == 14
+    assert len(outcomes[name]) == 15
     expected = {"passed", "skipped"} if name == "xbench.models.Oracle" else {"passed"}
     assert {*outcomes[name].values()} == expected, outcomes[name]
 
@@ -105,9 +134,15 @@ def test_sound_models_pass(outcomes: dict[str, dict[str, str]], name: str) -> No
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_models_fail_by_name(outcomes: dict[str, dict[str, str]], name: str) -> None:
     of_model = outcomes[f"wrong_models.{name}"]
-    assert len(of_model) == 14
+    assert len(of_model) == 15
     assert {test for test, outcome in of_model.items() if outcome != "passed"} == WRONG[name]
     assert "error" not in of_model.values()
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_failures_say_what_to_do(outcomes: dict[str, dict[str, str]], said: dict[str, list[str]], name: str) -> None:
+    first = said[f"wrong_models.{name}"][0]
+    assert re.search(SAID[name], first, re.DOTALL), first
 
 
 def test_the_readmes_command(tmp_path: Path) -> None:

@@ -13,12 +13,16 @@ from pathlib import Path
 import pytest
 from forked import environment, run
 
+from xbench.results import INPUT_NOTE
+
 TOY = (
     "model: {class_path: toys.Brightness}\n"
     "data: {class_path: toys.Squares, init_args: {num_workers: 0, images: 19, batch_size: 2}}\n"
 )
+# Mean and standard deviation that nobody gave are noted once, of the images of the first batch.
+TOY_OPTIONS = ("--model.fault", "unnormalised")
 # Ten batches: one holds a single image, one none that can be read.
-TOY_OPTIONS = ("--data.unreadable", "[4, 5, 8]", "--data.on_error", "skip", "--data.odd", "[1, 3, 4, 6, 9, 15]")
+TOY_OPTIONS += ("--data.unreadable", "[4, 5, 8]", "--data.on_error", "skip", "--data.odd", "[1, 3, 4, 6, 9, 15]")
 NATIVE_OPTIONS = ("--data.grid", "native", "--data.widths", "[64, 48, 90]")
 # Convolutions and matrix products, which round differently when threads share them differently.
 DEMO_OPTIONS = ("--data.images", "19", "--data.batch_size", "4", "--data.num_workers", "0")
@@ -53,7 +57,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, tuple[str
         done = run(*words(folder, config, *options), folder=folder)
         assert done.returncode == 0, done.stderr
         files[config, options] = read(folder)
-    assert '"a row without an image"' in files["toy", TOY_OPTIONS]["results.json"]
+    notes = {note["note"]: note for note in json.loads(files["toy", TOY_OPTIONS]["results.json"])["counts"]["notes"]}
+    assert "a row without an image" in notes
+    (of_input,) = (note for text, note in notes.items() if text.startswith(INPUT_NOTE))
+    assert (of_input["count"], of_input["first"]) == (2, ["square-000", "square-001"])
     return files
 
 

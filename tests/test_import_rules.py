@@ -67,11 +67,11 @@ ALLOWED = {
     "phantom": {"findings"},
     "published": {"findings"},
     "geometry": {"coverage"},
-    "preprocessing": {"types"},
+    "preprocessing": {"results", "types"},
     "prompts": {"errors"},
     "shipped": {"errors", "configs"},
     "metrics": {"geometry"},
-    "models": {"lazy", "cache", "types", "errors", "findings", "geometry", "preprocessing", "prompts"},
+    "models": {"lazy", "cache", "types", "errors", "findings", "geometry", "preprocessing", "prompts", "results"},
     "data": {
         "lazy",
         "cache",

@@ -26,6 +26,7 @@ from xbench.models import _book_model, _kebert, biomedclip, carzero, clip
 from xbench.models.base import SaliencyModel
 from xbench.phantom import draw_phantom
 from xbench.preprocessing import Preprocessing
+from xbench.results import INPUT_NOTE
 from xbench.types import Batch, ModelOutput, View
 
 GRID = (224, 224)
@@ -271,3 +272,71 @@ def test_what_a_crop_leaves_out_counts_as_the_minimum(name: str) -> None:
     sweep.update(grid[None, None], torch.from_numpy(region)[None, None], torch.ones(1, 1, dtype=torch.bool))
     whole = 2 * 448 / (448 + 224 * 224)
     assert float(sweep.compute()["dice"][0, 0]) == pytest.approx(whole, abs=1e-6)
+
+
+IMAGENET, CLIP = (0.485, 0.456, 0.406), (0.48145466, 0.4578275, 0.40821073)
+NORMALISATIONS = {
+    "ImageNet": (IMAGENET, (0.229, 0.224, 0.225)),
+    "CLIP": (CLIP, (0.26862954, 0.26130258, 0.27577711)),
+    "-1 to 1": ((0.5,) * 3, (0.5,) * 3),
+    "0 to 1": ((0.0,) * 3, (1.0,) * 3),
+    "of chest radiographs": ((0.5056,) * 3, (0.252,) * 3),
+}
+SCALES = {
+    "mean and std of 0 to 255": ((127.5,) * 3, (63.75,) * 3),
+    "ImageNet's of 0 to 255": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
+    "mean of 0 to 255": ((127.5,) * 3, (0.25,) * 3),
+    "std of 0 to 255": ((0.5,) * 3, (63.75,) * 3),
+    "divided by 255 twice": ((0.0,) * 3, (255.0,) * 3),
+    "pixels of 0 to 255": ((0.0,) * 3, (1 / 255,) * 3),
+    "std of a 255th": ((0.5,) * 3, (1 / 255,) * 3),
+}
+FILMS = {
+    "as it is": lambda film: film,
+    "dark": lambda film: film * 0.1,
+    "bright": lambda film: 255 - (255 - film) * 0.1,
+    "flat": lambda film: 110 + film * 0.1,
+    "black and white": lambda film: 255.0 * (film > 120),
+    "inverted": lambda film: 255 - film,
+    "in a black frame": lambda film: np.pad(film, 200),
+    "in a white frame": lambda film: np.pad(film, 60, constant_values=255),
+}
+
+
+@cache
+def films(change: str) -> list[NDArray[np.uint8]]:
+    shapes = [(320, 320), (330, 250)]
+    drawn = [draw_phantom(5, number, *shape).image.astype(float) for number, shape in enumerate(shapes)]
+    return [FILMS[change](film).astype(np.uint8) for film in drawn]
+
+
+def problems_of(
+    geometry: Preprocessing, radiographs: list[NDArray[np.uint8]], **others: tuple
+) -> dict[str, str | None]:
+    """What is wrong with one preprocessing, `right`, and with the same with other means and standard deviations."""
+    pixels = [geometry.pixels(radiograph)[0] for radiograph in radiographs]
+    found = {}
+    transforms = geometry.geometry.transforms
+    for name, preprocessing in {
+        "right": geometry,
+        **{name: Preprocessing(transforms, *statistics) for name, statistics in others.items()},
+    }.items():
+        images = torch.stack([preprocessing.normalise(one) for one in pixels])
+        found[name] = preprocessing.problem(images, [torch.from_numpy(radiograph) for radiograph in radiographs])
+    return found
+
+
+@pytest.mark.parametrize("film", FILMS)
+@CASE
+def test_wrong_scales_are_told_from_right_ones_on_any_film(name, film):
+    found = problems_of(CASES[name].build(), films(film), **NORMALISATIONS, **SCALES)
+    assert {name for name, problem in found.items() if problem is None} == {"right", *NORMALISATIONS}
+    for scale in SCALES:
+        assert found[scale].startswith(INPUT_NOTE) and "\n" not in found[scale]
+
+
+@CASE
+def test_black_and_white_films_are_no_sign_of_a_wrong_scale(name):
+    black, white = (np.full((300, 260), grey, np.uint8) for grey in (0, 255))
+    for radiographs in ([black], [white], [black, white]):
+        assert problems_of(CASES[name].build(), radiographs) == {"right": None}

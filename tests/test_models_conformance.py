@@ -50,4 +50,4 @@ def test_the_models_of_the_package_conform(model: str, monkeypatch: pytest.Monke
         pytest.main(["-p", "no:cacheprovider", "-p", "no:faulthandler", *options], plugins=[outcomes])
     gc.collect()
     assert outcomes.others == []
-    assert outcomes.passed == 19
+    assert outcomes.passed == 20

@@ -236,3 +236,32 @@ def test_equalisation_is_that_of_the_official_loaders(model: str) -> None:
     assert np.array_equal(preprocessing.pixels(official["rsna_dicom/pixels"])[0], official["rsna_dicom/resized"])
     ours = preprocessing(official["rsna_dicom/pixels"])[0][:, ::8, ::8]
     np.testing.assert_allclose(ours, official["rsna_dicom/tensor_every_8"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (A.Normalize(mean=0.5, std=0.5), "the geometry normalises"),
+        (A.ToFloat(max_value=1), "divide by nothing again"),
+        (A.ToFloat(max_value=255 * 255), "divide by nothing again"),
+        (A.ToFloat(max_value=255), None),
+    ],
+)
+def test_a_geometry_that_leaves_another_range(step, words):
+    image = noise(64, 64)
+    preprocessing = Preprocessing([*stretch((32, 32)), step], (0.5,) * 3, (0.5,) * 3)
+    found = preprocessing.problem(preprocessing(image)[0][None], [torch.from_numpy(image)])
+    assert found is None if words is None else found is not None and words in found
+
+
+def test_what_is_no_number_is_a_problem():
+    image = torch.zeros(1, 3, 4, 4)
+    image[0, 0, 1, 1] = torch.nan
+    assert Preprocessing([], MEAN, STD).problem(image, [torch.zeros(4, 4, dtype=torch.uint8)]) is not None
+
+
+def test_mean_and_std_that_nobody_gave():
+    silent, said = Preprocessing(stretch((4, 4))), Preprocessing(stretch((4, 4)), (0, 0, 0), (1, 1, 1))
+    assert (silent.stated, said.stated) == (False, True)
+    assert silent.description() == said.description()
+    assert torch.equal(silent(noise(8, 8))[0], said(noise(8, 8))[0])

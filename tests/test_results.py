@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,8 +18,11 @@ import xbench.stopwatch
 from xbench.callbacks.evaluation import Evaluation
 from xbench.callbacks.results_writer import ResultsWriter
 from xbench.errors import UserError
-from xbench.results import atomic_writer, findings_problem, macro_mean, read_results
+from xbench.results import INPUT_NOTE, atomic_writer, findings_problem, macro_mean, read_results
 from xbench.rows import ImageRows
+from xbench.verify import disagreements
+
+SKIP = ("--data.on_error", "skip")
 
 
 def test_an_interrupted_write_leaves_nothing(tmp_path):
@@ -116,6 +120,30 @@ class StandingClock:
             return function(*arguments, **named)
 
         self._patch.setattr(pkgutil.resolve_name(owner), name, slow)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("toys.Brightness", "xbench.models.Demo", "xbench.models.CentrePrior"),
+        *("wrong_models.MeanOf255", "wrong_models.TimesThe255th", "wrong_models.ForgetsToNormalise"),
+    ],
+)
+def test_wrong_normalisation_is_noted_once(command, toy_config, tmp_path, model):
+    toy_config.write_text(toy_config.read_text().replace("toys.Brightness", model))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = command("test", "--config", toy_config, "--data.images", "9", "--data.unreadable", "[0]", *SKIP)
+    assert run.status == 0
+    early = [str(one.message) for one in caught if INPUT_NOTE in str(one.message)]
+    notes = run.results["counts"]["notes"]
+    assert run.output.count(INPUT_NOTE) == len(early) == len(notes) == model.startswith("wrong")
+    for note in notes:
+        # Of the first batch of four, whose first image cannot be read.
+        assert note["note"].startswith(INPUT_NOTE)
+        assert (note["count"], note["first"]) == (3, ["square-001", "square-002", "square-003"])
+        assert f"3 images: {INPUT_NOTE}" in run.output
+        assert not disagreements(run.folder)
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", ".", "a\\b", "a\nb", "=a", ""])

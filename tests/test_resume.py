@@ -20,6 +20,7 @@ from xbench.cli import main
 from xbench.coverage import Coverage
 from xbench.errors import UserError
 from xbench.journal import BatchRecord, Journal, Records, difference
+from xbench.results import INPUT_NOTE
 from xbench.rows import ImageRows, PairCounts
 from xbench.scoring import BatchScores
 from xbench.types import Failure, Note
@@ -27,7 +28,7 @@ from xbench.types import Failure, Note
 IMAGES, BATCH = 19, 2
 TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
 CONFIG = (
-    "model: {class_path: mortal.Mortal}\n"
+    "model: {class_path: mortal.Mortal, init_args: {fault: unnormalised}}\n"
     f"data: {{class_path: toys.Squares, init_args: {{num_workers: 0, images: {IMAGES}, batch_size: {BATCH}, "
     "unreadable: [4, 5, 8], on_error: skip, odd: [1, 3, 4, 6]}}\n"
     "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, devices: 1}\n"
@@ -69,7 +70,10 @@ def logged(path: Path) -> list[str]:
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]:
     folder = tmp_path_factory.mktemp("unbroken")
     assert main(words(folder)) == 0
-    return read(folder)
+    files = read(folder)
+    # About the first batch, which an attempt that goes on takes from the journal.
+    assert INPUT_NOTE in str(files["results.json"])
+    return files
 
 
 @pytest.fixture(scope="module")

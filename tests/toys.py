@@ -83,10 +83,15 @@ class Brightness(VLM):
     """
 
     def __init__(
-        self, gain: float = 8.0, fault: Literal["none", "nan", "constant", "shape"] = "none", crop: bool = False
+        self,
+        gain: float = 8.0,
+        fault: Literal["none", "nan", "constant", "shape", "unnormalised"] = "none",
+        crop: bool = False,
     ) -> None:
         super().__init__()
-        self.preprocessing = Preprocessing([PillowResize(56), CentreCrop(56)] if crop else stretch((56, 56)))
+        geometry = [PillowResize(56), CentreCrop(56)] if crop else stretch((56, 56))
+        said = {} if fault == "unnormalised" else {"mean": (0, 0, 0), "std": (1, 1, 1)}
+        self.preprocessing = Preprocessing(geometry, **said)
         self.gain = gain
         self.fault = fault
         self.times_encoded = 0

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from toys import Brightness
 
-from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing
+from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
 from xbench.types import ModelOutput
 
 
@@ -99,7 +99,49 @@ class _HiddenCrop(A.ImageOnlyTransform):
 class LyingView(Coarse):
     def __init__(self) -> None:
         super().__init__()
-        self.preprocessing = Preprocessing([PillowResize(72), CentreCrop(72), _HiddenCrop()])
+        geometry = [PillowResize(72), CentreCrop(72), _HiddenCrop()]
+        self.preprocessing = Preprocessing(geometry, mean=(0, 0, 0), std=(1, 1, 1))
+
+
+class MeanOf255(Coarse):
+    """Mean and standard deviation of pixels from 0 to 255, which get here as 0 to 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.preprocessing = Preprocessing(stretch((56, 56)), mean=(127.5,) * 3, std=(63.75,) * 3)
+
+
+class TimesThe255th(Coarse):
+    def __init__(self) -> None:
+        super().__init__()
+        self.preprocessing = Preprocessing(stretch((56, 56)), std=(1 / 255,) * 3)
+
+
+class ForgetsToNormalise(Coarse):
+    def __init__(self) -> None:
+        super().__init__()
+        self.preprocessing = Preprocessing(stretch((56, 56)))
+
+
+class NormalisesTwice(Coarse):
+    """In the geometry, and then again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        geometry = [*stretch((56, 56)), A.Normalize(mean=0.5, std=0.5)]
+        self.preprocessing = Preprocessing(geometry, mean=(0.5,) * 3, std=(0.5,) * 3)
+
+
+class DividesTwice(Coarse):
+    """By 255 in `forward`, as its authors' script does, behind a preprocessing that has done so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, 3, kernel_size=1, bias=False)
+        torch.nn.init.dirac_(self.stem.weight)
+
+    def forward(self, images, queries):
+        return super().forward(self.stem(images / 255) * 255, queries)
 
 
 class GradientLeft(Coarse):

@@ -23,6 +23,7 @@ os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 import albumentations as A
 import cv2
 
+from xbench.results import INPUT_NOTE
 from xbench.types import View
 
 __all__ = ["CentreCrop", "HistogramEqualisation", "PillowResize", "Preprocessing", "stretch"]
@@ -36,21 +37,26 @@ class Preprocessing:
             size, along the axes, or that change nothing but grey values. (albumentations' own LongestMaxSize and
             SmallestMaxSize move points by the unrounded factor and so misplace the view by up to half a pixel; use
             `PillowResize`.)
-        mean: Per channel, subtracted after scaling to [0, 1].
-        std: Per channel, divided by.
+        mean: Per channel, subtracted after scaling to [0, 1]; None for 0.
+        std: Per channel, divided by; None for 1.
+
+    Attributes:
+        stated: Whether mean or std were given. A vision-language model that was trained on pixels in [0, 1] says so by
+            zeros and ones: a run warns of one that says nothing, for forgetting both is easy.
     """
 
     def __init__(
         self,
         geometry: Sequence[A.BasicTransform],
-        mean: Sequence[float] = (0.0, 0.0, 0.0),
-        std: Sequence[float] = (1.0, 1.0, 1.0),
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
     ) -> None:
+        self.stated = mean is not None or std is not None
         self._geometry = A.Compose(
             list(geometry), keypoint_params=A.KeypointParams(format="xy", remove_invisible=False)
         )
-        self._mean = torch.tensor(mean, dtype=torch.float32)[:, None, None]
-        self._std = torch.tensor(std, dtype=torch.float32)[:, None, None]
+        self._mean = torch.tensor((0.0,) * 3 if mean is None else mean, dtype=torch.float32)[:, None, None]
+        self._std = torch.tensor((1.0,) * 3 if std is None else std, dtype=torch.float32)[:, None, None]
 
     @property
     def geometry(self) -> A.Compose:
@@ -105,6 +111,52 @@ class Preprocessing:
         if pixels.dtype == np.uint8:
             grey.div_(255)
         return grey.sub(self._mean).div(self._std)
+
+    def problem(self, images: Tensor, radiographs: Sequence[Tensor], seen: Tensor | None = None) -> str | None:
+        """Return what is wrong with the range or the spread of what a network gets to see; None if nothing is.
+
+        A published mean and standard deviation (ImageNet's, CLIP's, 0.5 and 0.5, none at all) send black and white to
+        -2.2 and 2.7 at most and stretch the contrast by 1 to 5, so that the mean of any picture lies within -3 and 3.
+        No value beyond -10 and 10, and no contrast below a fifth of that before, leave room for other standard
+        deviations, from 0.1 to 5, and for crops. A scale that is wrong by 255 is far off these limits, however dark or
+        bright the film. Constants of another model are not found.
+
+        Args:
+            images: Model inputs that this preprocessing made (B, 3, h, w), B at least 1.
+            radiographs: Of the B grey radiographs (H, W), uint8.
+            seen: What the network itself gets, if that is known (B, 3, h, w); the model inputs if None.
+        """
+        made = images.float().cpu()
+        pixels = made * self._std + self._mean
+        network = made if seen is None else seen.float().cpu()
+        low, high, mean, spread = (
+            float(network.amin()),
+            float(network.amax()),
+            float(network.mean()),
+            _contrast(network),
+        )
+        before = max(_contrast(pixels), *(_contrast(radiograph / 255) for radiograph in radiographs))
+        if not (low >= -10 and high <= 10 and abs(mean) <= 3 and spread >= 0.2 * before):
+            return (
+                f"{INPUT_NOTE}: its values go from {low:.3g} to {high:.3g} with a mean of {mean:.3g} and a standard "
+                f"deviation of {spread:.2g}, that before being {before:.2g} of white. Pixels are divided by 255 "
+                "once, before mean and std: give these for pixels in [0, 1] (127.5 and 63.75 become 0.5 and 0.25) and "
+                "divide by nothing again, unless the model was trained on such numbers"
+            )
+        darkest, brightest = float(pixels.amin()), float(pixels.amax())
+        # Interpolation of float pixels may overshoot a little.
+        if darkest >= -0.5 and brightest <= 1.5:
+            return None
+        return (
+            f"{INPUT_NOTE}: without mean and std its pixels go from {darkest:.3g} to {brightest:.3g} and not from 0 to "
+            "1, so the geometry normalises, or leaves floats of another range; let it give 8-bit pixels, or floats in "
+            "[0, 1]"
+        )
+
+
+def _contrast(images: Tensor) -> float:
+    """Standard deviation of the values of a channel (..., h, w), of that which has the most: one image may be black."""
+    return float(images.float().flatten(-2).std(-1, correction=0).amax())
 
 
 def stretch(size: tuple[int, int]) -> list[A.BasicTransform]:

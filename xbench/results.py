@@ -38,6 +38,9 @@ __all__ = [
 
 SCHEMA = 1
 
+INPUT_NOTE = "what goes into the network looks wrong"
+"""How the note begins that a run leaves where mean and standard deviation do not fit the pixels."""
+
 MACRO = "macro"
 """Of the row of means in `per_class.csv`, and so of no finding."""
 

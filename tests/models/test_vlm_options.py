@@ -24,7 +24,7 @@ class Tiny(VLM):
 
     def __init__(self, identity: str | None = "weights-1", **options: Any) -> None:
         super().__init__(**options)
-        self.preprocessing = Preprocessing(stretch((8, 8)))
+        self.preprocessing = Preprocessing(stretch((8, 8)), mean=(0, 0, 0), std=(1, 1, 1))
         torch.manual_seed(0)
         self.tower = torch.nn.Conv2d(3, 4, 2, 2).requires_grad_(False)
         self.identity = identity

@@ -18,6 +18,7 @@ from xbench.report.statistics.paired import TESTED
 from xbench.report.statistics.sample import Sample
 from xbench.report.tables.comparisons import comparisons
 from xbench.report.tables.export import write_analysis
+from xbench.results import INPUT_NOTE
 
 
 @pytest.fixture(scope="module")
@@ -403,6 +404,10 @@ def test_notes_say_what_makes_runs_hard_to_compare(collection):
         kad.results,
         skipped=[{"image_id": "image-9999", "reason": "The file is torn."}],
         constant_maps={"count": 2, "first": []},
+        notes=[
+            {"note": f"{INPUT_NOTE}: it is 255 times too large", "count": 8, "first": ["image-0000"]},
+            {"note": "a box is odd", "count": 1, "first": ["image-0000"]},
+        ],
     )
     odd = replace(fewer(kad, 50), results=results, settings={**kad.settings, "annotation": "abc", "limit": "50"})
     found = analyse(Collection((clip, odd), ()), resamples=100).datasets[0]
@@ -412,6 +417,7 @@ def test_notes_say_what_makes_runs_hard_to_compare(collection):
         "different annotation files",
         "image-9999: The file is torn.",
         "2 constant saliency maps",
+        "KAD: what goes into the network looks wrong: it is 255 times too large.",
         "limited to the first 50 images",
         "disagrees with the tables beside it",
     ):

@@ -16,6 +16,8 @@ import torch
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.nn import Module
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from xbench.callbacks.evaluation import Evaluation
 from xbench.data import ChestXrayDataModule, Radiograph, Record
@@ -116,7 +118,9 @@ def test_prompts_are_texts(model: SaliencyModel, batch: Batch) -> None:
         pytest.skip("no vision-language model")
     assert len(model.prompts) == len(FINDINGS)
     assert all(model.prompts), "a finding has no prompt"
-    assert all(isinstance(text, str) and text.strip() for texts in model.prompts for text in texts)
+    assert all(isinstance(text, str) and text.strip() for texts in model.prompts for text in texts), (
+        "a prompt is empty or no text"
+    )
 
 
 def test_input_has_three_channels_and_one_shape(batch: Batch) -> None:
@@ -125,34 +129,64 @@ def test_input_has_three_channels_and_one_shape(batch: Batch) -> None:
     assert batch.images.shape[:2] == (len(batch), 3)
 
 
+def test_what_goes_into_the_network_is_normalised(model: SaliencyModel, batch: Batch) -> None:
+    """Mean and standard deviation are stated, fit the pixels, and are applied once, here or in `forward`."""
+    problem = model.input_problem(batch)
+    assert problem is None, problem
+    for images in _first_input(model, batch):
+        problem = model.input_problem(batch, images)
+        assert problem is None, f"{problem} (preprocessing makes it right, and `forward` changes it)"
+
+
 def test_output_has_the_shapes_of_the_contract(batch: Batch, output: ModelOutput) -> None:
     """Logits and probabilities (B, C), saliency (B, C, h, w), all floating."""
     shape = (len(batch), len(FINDINGS))
-    assert output.logits.shape == shape
-    assert output.probabilities.shape == shape
-    assert output.saliency.shape[:2] == shape
-    assert output.saliency.ndim == 4
-    assert all(part.is_floating_point() for _, part in _parts(output))
+    for name, part in _parts(output):
+        expected = "(B, C, rows, columns)" if name == "saliency" else "(B, C)"
+        fits = part.shape[:2] == shape and part.ndim == (4 if name == "saliency" else 2)
+        assert fits, (
+            f"{name} has the shape {tuple(part.shape)}: for B = {shape[0]} images and C = {shape[1]} findings, in "
+            f"their order, return {expected}"
+        )
+        assert part.is_floating_point(), f"{name} is {part.dtype}: return floating-point numbers"
 
 
 def test_output_is_finite_and_probabilities_are_probabilities(output: ModelOutput) -> None:
     """No NaN, no infinity, nothing outside [0, 1]."""
     for name, part in _parts(output):
-        assert torch.isfinite(part).all(), name
-    assert ((output.probabilities >= 0) & (output.probabilities <= 1)).all()
+        for image, finding, *_ in (~torch.isfinite(part)).nonzero()[:1].tolist():
+            pytest.fail(
+                f"{name} of image {image} and {FINDINGS[finding]} hold NaN or infinity, which ends a run. Look for a "
+                "division by a norm, a sum or a range of 0 (add an epsilon), for the logarithm or the root of what may "
+                "be 0 or less, for a softmax over nothing but -inf, for numbers beyond half precision, and for weights "
+                "that were never loaded"
+            )
+    outside = (output.probabilities < 0) | (output.probabilities > 1)
+    for image, finding in outside.nonzero()[:1].tolist():
+        pytest.fail(
+            f"the probability of image {image} and {FINDINGS[finding]} is {output.probabilities[image, finding]:.4g}, "
+            "and one outside of [0, 1] ends a run. Squash the score within each finding: logits.sigmoid() for any "
+            "number, (1 + cosine) / 2 for a cosine, a softmax over present and absent where the model has both"
+        )
 
 
 def test_maps_are_not_constant(output: ModelOutput) -> None:
     """A map that is the same everywhere points nowhere."""
     spread = output.saliency.float().flatten(2)
-    assert (spread.amax(2) > spread.amin(2)).any()
+    assert (spread.amax(2) > spread.amin(2)).any(), (
+        "every map is the same everywhere: return the similarity of each patch, or the attention to it, before any "
+        "mean over patches"
+    )
 
 
 def test_maps_have_the_proportions_of_the_input(batch: Batch, output: ModelOutput) -> None:
     """A map covers the input, with cells as wide as they are high up to the rounding of a cell."""
     height, width = batch.images.shape[2:]
     rows, columns = output.saliency.shape[2:]
-    assert abs(rows - columns * height / width) <= 1 or abs(columns - rows * width / height) <= 1
+    assert abs(rows - columns * height / width) <= 1 or abs(columns - rows * width / height) <= 1, (
+        f"maps have {rows} x {columns} cells for inputs of {height} x {width} pixels: give the row of tokens, without "
+        "class tokens, its rows and columns back"
+    )
 
 
 def test_the_map_changes_where_the_image_does(model: SaliencyModel, batch: Batch, output: ModelOutput) -> None:
@@ -200,14 +234,20 @@ def test_a_batch_changes_nothing(model: SaliencyModel, batch: Batch, output: Mod
         for (name, part), (_, whole) in zip(_parts(single), _parts(output), strict=True):
             expected = whole[index : index + 1].float()
             scale = float(whole.float().abs().amax()) or 1.0
-            assert float((part.float() - expected).abs().amax()) <= _ROUNDING * scale, name
+            difference = float((part.float() - expected).abs().amax())
+            assert difference <= _ROUNDING * scale, (
+                f"{name} of image {index} differ by {difference:.3g} alone and in a batch of {len(batch)}, of which "
+                f"rounding explains {_ROUNDING * scale:.1g}: the score of an image depends on those beside it. In "
+                "`forward`, normalise, softmax and take extremes over the dimensions of one image and never over the "
+                "first, draw nothing, and leave batch normalisation and dropout in evaluation mode"
+            )
 
 
 def test_the_same_again(model: SaliencyModel, batch: Batch, output: ModelOutput) -> None:
     """Two passes give the same bits, with prompts encoded anew too: dropout is off and nothing is drawn."""
     again = _score(model, batch)
     for (name, part), (_, first) in zip(_parts(again), _parts(output), strict=True):
-        assert torch.equal(part, first), name
+        assert torch.equal(part, first), f"{name} differ in a second pass: turn dropout off, and draw nothing"
     if not isinstance(model, VLM):
         return
     queries = model.queries
@@ -218,7 +258,7 @@ def test_the_same_again(model: SaliencyModel, batch: Batch, output: ModelOutput)
     finally:
         model.queries = queries
     for (name, part), (_, first) in zip(_parts(again), _parts(output), strict=True):
-        assert torch.equal(part, first), f"{name}, prompts encoded again"
+        assert torch.equal(part, first), f"{name} differ when prompts are encoded again: draw nothing there either"
 
 
 def test_no_gradient_is_left(model: SaliencyModel, output: ModelOutput) -> None:
@@ -230,7 +270,8 @@ def test_no_gradient_is_left(model: SaliencyModel, output: ModelOutput) -> None:
 
 def test_no_part_is_in_training_mode(model: SaliencyModel, output: ModelOutput) -> None:
     """Batch normalisation and dropout stay as the harness set them."""
-    assert [name for name, module in model.named_modules() if module.training] == []
+    training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
+    assert training == [], f"{', '.join(training[:5])} went back to training mode: call no train() in `forward`"
 
 
 @pytest.mark.parametrize("shape", [(320, 320), (400, 300), (300, 400)])
@@ -248,8 +289,10 @@ def test_the_view_says_where_the_input_lies(
     found = bright.mean(0)
     h, w = pixels.shape[1:]
     expected = (y / height - top) / (bottom - top) * h, (x / width - left) / (right - left) * w
-    assert abs(float(found[0]) - expected[0]) <= 1
-    assert abs(float(found[1]) - expected[1]) <= 1
+    assert max(abs(float(found[axis]) - expected[axis]) for axis in (0, 1)) <= 1, (
+        f"the spot is at row {found[0]:.1f}, column {found[1]:.1f} of the input, and by the view at {expected[0]:.1f}, "
+        f"{expected[1]:.1f}: transforms that move pixels must move keypoints too (`apply_to_keypoints`)"
+    )
 
 
 def test_it_runs_in_the_harness(model: SaliencyModel) -> None:
@@ -278,6 +321,27 @@ def _trainer(callback: Callback) -> Trainer:
 @torch.inference_mode()
 def _score(model: SaliencyModel, batch: Batch) -> ModelOutput:
     return model.score(batch)
+
+
+def _first_input(model: SaliencyModel, batch: Batch) -> list[Tensor]:
+    """What the first layer that takes whole images gets; nothing if no layer does."""
+    found: list[Tensor] = []
+
+    def keep(layer: Module, arguments: tuple[Any, ...]) -> None:
+        images = arguments[0] if arguments else None
+        if found or not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point():
+            return
+        # One that holds others, such as the model itself, may normalise before it calls them.
+        weighs = any(True for _ in layer.parameters()) and not any(True for _ in layer.children())
+        if weighs and images.shape[:2] == batch.images.shape[:2]:
+            found.append(images.detach().clone())
+
+    hook = register_module_forward_pre_hook(keep)
+    try:
+        _score(model, batch)
+    finally:
+        hook.remove()
+    return found
 
 
 def _parts(output: ModelOutput) -> Iterator[tuple[str, Tensor]]:

@@ -19,6 +19,7 @@ from xbench.geometry import Upsampling
 from xbench.models._kept_queries import keep_queries
 from xbench.preprocessing import Preprocessing
 from xbench.prompts import STYLES, Style, prompts_in_style, read_prompts
+from xbench.results import INPUT_NOTE
 from xbench.types import Batch, ModelOutput
 
 __all__ = ["VLM", "SaliencyModel", "file_sha256"]
@@ -63,6 +64,15 @@ class SaliencyModel(pl.LightningModule, ABC):
                 exit_status=2,
             )
         self.findings = tuple(self.trainer.datamodule.findings)  # type: ignore[attr-defined]
+
+    def input_problem(self, batch: Batch, seen: Tensor | None = None) -> str | None:
+        """Return what is wrong with the normalised images of a batch of at least one image; None if nothing is.
+
+        Args:
+            batch: The batch, on any device.
+            seen: What the network itself gets of it (B, 3, h, w), if that is known.
+        """
+        return self.preprocessing.problem(batch.images, batch.display, seen)
 
     @abstractmethod
     def score(self, batch: Batch) -> ModelOutput:
@@ -121,6 +131,15 @@ class VLM(SaliencyModel):
         """Write the prompts of the dataset's findings."""
         super().setup(stage)
         self.prompts = [list(self.prompts_of(finding)) for finding in self.findings]
+
+    def input_problem(self, batch: Batch, seen: Tensor | None = None) -> str | None:
+        """Return what is wrong with the normalised images of a batch; None if nothing is."""
+        if self.preprocessing.stated:
+            return super().input_problem(batch, seen)
+        return (
+            f"{INPUT_NOTE}: its preprocessing has neither mean nor std; give those of the training to `Preprocessing`, "
+            "or zeros and ones if the model was trained on pixels in [0, 1]"
+        )
 
     def prompts_of(self, finding: str) -> Sequence[str]:
         """Return the prompts of a finding in the words that were asked for.

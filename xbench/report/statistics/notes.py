@@ -9,6 +9,7 @@ from math import isnan
 from xbench.report.runs import Run
 from xbench.report.statistics.measures import Measures, macro
 from xbench.report.statistics.sample import Sample
+from xbench.results import INPUT_NOTE
 
 __all__ = ["dataset_notes"]
 
@@ -45,6 +46,7 @@ def dataset_notes(runs: Sequence[Run], measures: Mapping[str, Measures]) -> tupl
             notes.append(f"{run.label}: {warning}")
         if limit := run.settings.get("limit"):
             notes.append(f"{run.label} was limited to the first {limit} images: no number of it describes the dataset.")
+        notes += [f"{run.label}: {note['note']}." for note in results.notes if note["note"].startswith(INPUT_NOTE)]
         if results.skipped:
             first = results.skipped[0]
             notes.append(
