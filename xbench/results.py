@@ -142,7 +142,7 @@ class Results:
         constant_maps: Pairs of image and finding whose map is the same everywhere: `count`, and the `first` few by
             `image_id` and `finding`. They are scored as the definitions say: all zeros when normalised, every pixel
             tied for the maximum.
-        notes: What is odd about images or their annotations and was put right: the `note` in words, the `count` of
+        notes: What is odd about images, their annotations or their normalisation: the `note` in words, the `count` of
             images, and the `first` few by name. What the annotation files say of images outside the run counts too.
         counts: Labels and regions per finding.
         thresholds: The T thresholds of the sweep.
