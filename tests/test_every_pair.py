@@ -161,6 +161,7 @@ def weightless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, create_model: Ca
         monkeypatch.setattr(module, "read_tensors", lambda *args, **kwargs: {})
     for module in (_kebert, carzero, mavl, medklip, _open_clip):
         monkeypatch.setattr(module, "fill", lambda *args, **kwargs: None)
+    monkeypatch.setattr(kad, "read_settings", lambda path: {})
     monkeypatch.setattr(open_clip, "create_model", create_model)
     path = tmp_path / "weights.pt"
     path.touch()
