@@ -115,7 +115,7 @@ def test_rows_of_before_the_distances_are_read_and_say_what_they_lack(run):
     with pytest.raises(ValueError, match="rescore RUN makes a run that has them"):
         before.check_complete()
     content = run.results
-    del content["grounding"]["sign_may_be_wrong"]
+    del content["grounding"]["sign_test"]
     for scores in content["grounding"]["per_class"].values():
         del scores["pointing_game_of_minimum"], scores["sign_p"]
     (run.folder / "results.json").write_text(json.dumps(content))

@@ -37,6 +37,7 @@ __all__ = [
     "KeptImage",
     "jpeg",
     "kept_digests",
+    "kept_regions",
     "read_kept",
     "readable",
     "write_kept",
@@ -216,17 +217,28 @@ def kept_digests(folder: Path, image_ids: Sequence[str], findings: Sequence[str]
         ValueError: It is of other images or findings, or holds what no run writes.
         pyarrow.ArrowInvalid: It is no such file.
     """
-    file = _opened(folder / REGIONS)
-    gamma = float(_about(file, "gamma"))
     row_of, column_of = ({name: place for place, name in enumerate(names)} for names in (image_ids, findings))
     digests = np.zeros((len(image_ids), len(findings)), "S16")
+    for image_id, finding, region in kept_regions(folder):
+        if image_id not in row_of or finding not in column_of:
+            raise ValueError(f"{folder / REGIONS} is of other images or findings than the run")
+        digests[row_of[image_id], column_of[finding]] = region_digest(region)
+    return digests
+
+
+def kept_regions(folder: Path) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
+    """Go through the regions that a run kept: image, finding, and the region as it was scored (H, W).
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It holds what no run writes.
+        pyarrow.ArrowInvalid: It is no such file.
+    """
+    file = _opened(folder / REGIONS)
+    gamma = float(_about(file, "gamma"))
     for group in range(file.num_row_groups):
         for region in _rows(file.read_row_group(group, use_threads=False)):
-            if region["image_id"] not in row_of or region["finding"] not in column_of:
-                raise ValueError(f"{folder / REGIONS} is of other images or findings than the run")
-            place = row_of[region["image_id"]], column_of[region["finding"]]
-            digests[place] = region_digest(_coverage(region).at(gamma))
-    return digests
+            yield region["image_id"], region["finding"], _coverage(region).at(gamma)
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,6 @@ MACRO = "macro"
 SIGN_LEVEL = 0.01
 """Chance of ever taking maps that know nothing for upside down, over all findings of a run and all together."""
 
-_SINCE = {"pointing_game_of_minimum": None, "sign_p": None}
-"""Numbers that runs of earlier versions have not."""
-
 _MAX_BYTES = 2**27
 """Of a `results.json` that is read; that of 36 findings and 1,001 thresholds has 3 MB."""
 
@@ -76,8 +73,6 @@ class FindingGrounding:
     Attributes:
         count: Images scored.
         pointing_game: Share of images where the maximum of the map lies in the region.
-        pointing_game_of_minimum: Likewise its minimum; of tied minima the share that lies there.
-        sign_p: Corrected p-value of the minimum lying there more often than the maximum.
         dice_fixed: Mean Dice at threshold 0.5.
         iou_fixed: Mean IoU at threshold 0.5.
         dice_best: Largest mean Dice over the thresholds. The threshold is chosen on the images it is scored on, as in
@@ -87,12 +82,13 @@ class FindingGrounding:
         iou_best_threshold: Lowest threshold with the largest mean IoU.
         dice_curve: Mean Dice at each threshold.
         iou_curve: Mean IoU at each threshold.
+        pointing_game_of_minimum: Share of images where the minimum of the map lies in the region.
+        sign_p: Corrected p-value of the minimum lying there more often than the maximum. This and the last are None in
+            runs of before they were kept.
     """
 
     count: int
     pointing_game: float | None
-    pointing_game_of_minimum: float | None
-    sign_p: float | None
     dice_fixed: float | None
     iou_fixed: float | None
     dice_best: float | None
@@ -101,6 +97,8 @@ class FindingGrounding:
     iou_best_threshold: float | None
     dice_curve: list[float] | None
     iou_curve: list[float] | None
+    pointing_game_of_minimum: float | None = None
+    sign_p: float | None = None
 
 
 @dataclass(frozen=True)
@@ -147,13 +145,14 @@ class Results:
         counts: Labels and regions per finding.
         thresholds: The T thresholds of the sweep.
         grounding: Grounding per finding.
-        grounding_macro: Means over the findings with at least one scored image, and `sign_p` of all of them together.
-        sign_may_be_wrong: Findings whose `sign_p` is at most `SIGN_LEVEL`, and `macro` where that of all together is.
+        grounding_macro: Means over the findings with at least one scored image.
         classification: Recognition per finding.
         classification_macro: Means over the findings with both labels.
         provenance: What the numbers depend on and how long they took.
         scored_on: What the images were scored on: per finding digests of its `labels` and `regions`, as
             `xbench.rows.scored_on` gives them. None in runs of before they were kept.
+        sign_test: Of all findings together `pointing_game_of_minimum`, their mean, and `sign_p`; and in `may_be_wrong`
+            the findings whose `sign_p` is at most `SIGN_LEVEL`, and `macro` if that of all is. None likewise.
     """
 
     model: str
@@ -168,11 +167,11 @@ class Results:
     thresholds: list[float]
     grounding: dict[str, FindingGrounding]
     grounding_macro: Macro
-    sign_may_be_wrong: list[str]
     classification: dict[str, FindingClassification]
     classification_macro: Macro
     provenance: dict[str, Any]
     scored_on: dict[str, dict[str, str]] | None = None
+    sign_test: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the nested mapping that is written to `results.json`."""
@@ -194,7 +193,7 @@ class Results:
                 "thresholds": self.thresholds,
                 "per_class": {finding: asdict(scores) for finding, scores in self.grounding.items()},
                 "macro": self.grounding_macro,
-                "sign_may_be_wrong": self.sign_may_be_wrong,
+                "sign_test": self.sign_test,
             },
             "classification": {
                 "per_class": {finding: asdict(scores) for finding, scores in self.classification.items()},
@@ -205,15 +204,16 @@ class Results:
 
     def sign_warning(self) -> str | None:
         """Return in a sentence that the maps may have the wrong sign; None where nothing speaks for it."""
-        if not self.sign_may_be_wrong:
+        if not (wrong := (self.sign_test or {}).get("may_be_wrong")):
             return None
-        scores = {name: vars(one) for name, one in self.grounding.items()} | {MACRO: self.grounding_macro}
-        names = ["all findings together" if name == MACRO else name for name in self.sign_may_be_wrong]
-        surest = scores[min(self.sign_may_be_wrong, key=lambda name: scores[name]["sign_p"] or 0)]
+        scores = {name: vars(one) for name, one in self.grounding.items()}
+        scores[MACRO] = {**self.grounding_macro, **(self.sign_test or {})}
+        names = ["all findings together" if name == MACRO else name for name in wrong]
+        surest = scores[min(wrong, key=lambda name: scores[name]["sign_p"] or 0)]
         low, high = (f"{100 * (surest[key] or 0):.1f} %" for key in ("pointing_game_of_minimum", "pointing_game"))
         return (
             "The sign of the saliency maps may be wrong: their minimum lies in the annotated region more often than "
-            f"their maximum, for {', '.join(names)} (at the most {low} against {high}, p = {surest['sign_p']:.2g}). "
+            f"their maximum, for {', '.join(names)} ({low} against {high}, p = {surest['sign_p'] or 0:.2g}). "
             "Check whether the maps are low where the model sees a finding; if so, negate them and run again."
         )
 
@@ -267,17 +267,15 @@ def read_results(path: Path) -> Results:
             notes=counts["notes"],
             counts={finding: FindingCounts(**count) for finding, count in counts["per_finding"].items()},
             thresholds=grounding["thresholds"],
-            grounding={
-                finding: FindingGrounding(**_SINCE | scores) for finding, scores in grounding["per_class"].items()
-            },
+            grounding={finding: FindingGrounding(**scores) for finding, scores in grounding["per_class"].items()},
             grounding_macro=grounding["macro"],
-            sign_may_be_wrong=grounding.get("sign_may_be_wrong", []),
             classification={
                 finding: FindingClassification(**scores) for finding, scores in recognition["per_class"].items()
             },
             classification_macro=recognition["macro"],
             provenance=content["provenance"],
             scored_on=content.get("scored_on"),
+            sign_test=grounding.get("sign_test"),
         )
         problem = _problem(results)
     except (KeyError, TypeError, AttributeError) as error:
@@ -334,8 +332,12 @@ def _problem(results: Results) -> str | None:
                 curve = isinstance(value, list) and len(value) != len(results.thresholds)
                 if curve or not any(_is(kind, value) for kind in str(field.type).split(" | ")):
                     return f"{field.name} of {finding} is {value!r:.60}"
-    if not {*results.sign_may_be_wrong} <= {*results.findings, MACRO}:
-        return "its maps that may have the wrong sign are of other findings"
+    if (sign := results.sign_test) is not None:
+        numbers = [sign[key] for key in ("pointing_game_of_minimum", "sign_p")]
+        if not {*sign["may_be_wrong"]} <= {*results.findings, MACRO} or not all(
+            value is None or _is("float", value) for value in numbers
+        ):
+            return "its test of the sign of maps is none"
     for macro in (results.grounding_macro, results.classification_macro):
         if not all(isinstance(name, str) and (_is("float", mean) or mean is None) for name, mean in macro.items()):
             return "a mean over findings is no number"

@@ -27,7 +27,7 @@ from xbench.types import Failure, Note
 
 __all__ = ["summarise"]
 
-_GROUNDING_NUMBERS = ("pointing_game", "pointing_game_of_minimum", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
+_GROUNDING_NUMBERS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
 _CLASSIFICATION_NUMBERS = ("auroc", "average_precision", "f1", "accuracy")
 
 
@@ -88,15 +88,18 @@ def summarise(
         grounding=grounding,
         grounding_macro={
             name: macro_mean([getattr(scores, name) for scores in grounding.values()]) for name in _GROUNDING_NUMBERS
-        }
-        | {"sign_p": together},
-        sign_may_be_wrong=[name for name, p in p_values.items() if p is not None and p <= SIGN_LEVEL],
+        },
         classification={
             finding: FindingClassification(**asdict(score)) for finding, score in zip(findings, scores, strict=True)
         },
         classification_macro={name: getattr(recognition, name) for name in _CLASSIFICATION_NUMBERS},
         provenance=dict(provenance or {}),
         scored_on=scored_on(images, findings),
+        sign_test={
+            "pointing_game_of_minimum": macro_mean([one.pointing_game_of_minimum for one in grounding.values()]),
+            "sign_p": together,
+            "may_be_wrong": [name for name, p in p_values.items() if p is not None and p <= SIGN_LEVEL],
+        },
     )
 
 
@@ -119,7 +122,7 @@ def _grounding(
     for c, finding in enumerate(findings):
         count = int(sweep["count"][c])
         if not count:
-            scores[finding] = FindingGrounding(0, *[None] * 11)
+            scores[finding] = FindingGrounding(0, *[None] * 9)
             continue
         dice, iou = sweep["dice"][c].tolist(), sweep["iou"][c].tolist()
         best_dice, best_iou = max(dice), max(iou)

@@ -129,7 +129,7 @@ def results(model: str, images: int, seconds: float) -> Results:
     empty = {"counts": {}, "grounding": {}, "grounding_macro": {}, "classification": {}, "classification_macro": {}}
     return Results(
         **{"model": model, "dataset": "d", "split": "test", "findings": (), "images": images, "skipped": []},
-        **{"constant_maps": {"count": 0}, "notes": [], "thresholds": [], "sign_may_be_wrong": []},
+        **{"constant_maps": {"count": 0}, "notes": [], "thresholds": []},
         **empty,
         **spent,
     )

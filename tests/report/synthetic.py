@@ -185,7 +185,6 @@ def results_of(model, dataset, findings, table, counts, settings) -> Results:
         thresholds=[k / (THRESHOLDS - 1) for k in range(THRESHOLDS)],
         grounding=grounding,
         grounding_macro={n: macro_mean([getattr(s, n) for s in grounding.values()]) for n in numbers["grounding"]},
-        sign_may_be_wrong=[],
         classification=classification,
         classification_macro={
             n: macro_mean([getattr(s, n) for s in classification.values()]) for n in numbers["classification"]

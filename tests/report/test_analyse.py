@@ -87,6 +87,7 @@ def test_runs_are_ranked_and_instruments_are_references(analysis):
     assert [run.run.label for run in dataset.runs] == ["CARZero", "KAD", "CLIP"]
     assert [(r.title, r.kind) for r in dataset.references] == [
         ("Whole image", "floor"),
+        ("Random", "floor"),
         ("Centre prior", "floor"),
         ("Oracle", "ceiling"),
     ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from typing import Any
 
 import torch
 
@@ -77,21 +79,22 @@ class CentrePrior(SaliencyModel):
 class UniformRandom(SaliencyModel):
     """The other floor: independent uniform noise as map and as probability.
 
-    The noise is a function of the seed and the image's name alone, so it does not depend on batches or processes.
+    The noise is a function of the seed and the image's name alone, so it does not depend on batches or processes. A run
+    is one draw of chance; the floor `Random` of a report is the mean of many.
 
     Args:
-        seed: Seed of the noise.
+        seed: Seed of the noise; that of `--seed_everything` if None, which is 0 outside of a run.
         size: Side of the square map in pixels, that of the patch grid of a ViT-B/16 by default.
     """
 
     name = "random"
 
-    def __init__(self, seed: int = 0, size: int = 14) -> None:
+    def __init__(self, seed: int | None = None, size: int = 14) -> None:
         super().__init__()
         if size < 1:
             raise UserError(f"--model.size {size} must be positive.", exit_status=2)
         self.preprocessing = Preprocessing(stretch((224, 224)))
-        self.seed = seed
+        self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
         self.size = size
 
     def score(self, batch: Batch) -> ModelOutput:
@@ -100,6 +103,10 @@ class UniformRandom(SaliencyModel):
         probabilities = noise[..., -1]
         maps = noise[..., :-1].unflatten(-1, (self.size, self.size))
         return ModelOutput(logits=torch.logit(probabilities, eps=1e-6), probabilities=probabilities, saliency=maps)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the seed and the size of the maps."""
+        return {"seed": self.seed, "size": self.size}
 
     def _noise(self, image_id: str) -> torch.Tensor:
         digest = hashlib.sha256(f"{self.seed}/{image_id}".encode()).digest()

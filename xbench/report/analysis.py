@@ -242,16 +242,18 @@ class Reference:
     """What a useless or a perfect map scores on a dataset: a floor or a ceiling.
 
     Attributes:
-        title: `Whole image`, `Reader agreement`, or the label of an instrument's run.
+        title: `Whole image`, `Random`, `Reader agreement`, or the label of an instrument's run.
         kind: Which of the two.
         macro: By key of `NUMBERS`; only those that exist.
         findings: The same by finding.
+        spread: Where the numbers are expectations over draws, the standard deviation of those of one draw; of some.
     """
 
     title: str
     kind: Literal["floor", "ceiling"]
     macro: Mapping[str, Estimate]
     findings: Mapping[str, Mapping[str, Estimate]]
+    spread: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

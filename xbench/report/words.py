@@ -21,6 +21,7 @@ def dataset_in_words(dataset: DatasetAnalysis) -> tuple[str, ...]:
         *_calibration(dataset),
         *_optimism(dataset),
         *_recognised_elsewhere(dataset),
+        *_chance(dataset),
         *dataset.notes,
     )
 
@@ -79,6 +80,19 @@ def _recognised_elsewhere(dataset: DatasetAnalysis) -> Iterator[str]:
             if share > 0
         ]
         yield f"Most often recognised while the map points elsewhere: {_listed(said)}."
+
+
+def _chance(dataset: DatasetAnalysis) -> Iterator[str]:
+    for reference in dataset.references:
+        expected, spread = (
+            reference.macro.get("pointing_game", Estimate(None)).value,
+            reference.spread.get("pointing_game"),
+        )
+        if expected is not None and spread is not None:
+            yield (
+                f"Random maps have a pointing game of {percentage(expected)} % in the mean of many draws, and a "
+                f"standard deviation of {percentage(spread)} points in runs that draw one map for every pair."
+            )
 
 
 def _values(dataset: DatasetAnalysis, key: str) -> dict[str, float]:

@@ -109,7 +109,7 @@ def _dataset(
 
     labels = [analysis.run.label for analysis in models]
     comparisons = compare(labels, on_common, seed, ground, lambda pair: steps.next(f"{title}: {pair}"))
-    widest = max(runs, key=lambda run: run.results.images)
+    widest = max(runs, key=lambda run: (run.results.images, run.pictured))
     analysis = DatasetAnalysis(
         dataset=name,
         split=split,

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from xbench.report.analysis import Reference, RunAnalysis
+from xbench.report.analysis import Estimate, Reference, RunAnalysis
 from xbench.report.runs import Run
+from xbench.report.statistics.chance import chance
 from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.resampling import draw
 from xbench.report.statistics.sample import Sample
@@ -40,8 +41,16 @@ def references(
     whole = resampled(whole_image(sample))
     floors = [Reference("Whole image", "floor", whole.macro(), whole.findings())]
     ceilings: list[Reference] = []
+    if (drawn := chance(run, sample)) is not None:
+        of_chance = resampled(drawn.sample)
+        known = _without_f1(of_chance.macro())
+        by_finding = {finding: _without_f1(numbers) for finding, numbers in of_chance.findings().items()}
+        floors.append(Reference("Random", "floor", known, by_finding, drawn.spread))
     for analysis in instruments:
         title, macro, findings = analysis.run.label, analysis.macro, analysis.findings
+        if analysis.run.model == "random" and drawn is not None:
+            # One draw of what stands there already.
+            continue
         if analysis.run.model in _FLOORS:
             floors.append(Reference(title, "floor", macro, findings))
         else:
@@ -55,6 +64,11 @@ def references(
         }
         ceilings.append(Reference("Reader agreement", "ceiling", macro, findings))
     return tuple(floors + ceilings)
+
+
+def _without_f1(numbers: dict[str, Estimate]) -> dict[str, Estimate]:
+    """Leave out F1 and accuracy, which depend on where probabilities lie and not on their order alone."""
+    return {key: value for key, value in numbers.items() if key not in ("f1", "accuracy")}
 
 
 def whole_image(sample: Sample) -> Sample:
