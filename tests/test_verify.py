@@ -319,7 +319,7 @@ def test_reproduce_says_what_drifted_and_why(run, command, forks):
     assert said.status == 0, said.errors
     assert (
         "numbers differ" in said.output
-        and "First difference: the data's settings: gamma was 0.5 and is 0.9" in said.output
+        and "First difference: the model's settings: seed was 0 and is 5" in said.output
     )
 
 
