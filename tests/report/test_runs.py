@@ -139,6 +139,26 @@ def test_prompts_of_one_name_but_other_texts_keep_labels_apart(tmp_path):
     assert first != second
 
 
+def test_runs_that_were_asked_something_else_are_told_apart(tmp_path):
+    words = {"Nodule": ["lung nodule"]}
+    of = {
+        "official": {"ask": "official", "asked": {**words, "Hernia": ["hernia"]}},
+        "dataset": {"ask": "dataset", "asked": words},
+        # One name, other words for what is asked besides the findings.
+        "a/mine.yaml": {"ask": ["Nodule", "Hernia"], "asked": {**words, "Hernia": ["a hernia"]}},
+        "b/mine.yaml": {"ask": ["Nodule", "Hernia"], "asked": {**words, "Hernia": ["a bulge"]}},
+    }
+    for day, (source, asked) in enumerate(of.items(), start=1):
+        worded = {"prompt_source": source} if "/" in source else {}
+        written(tmp_path, ("kad", {**asked, **worded, "stamp": f"2026-01-0{day}_00-00-00"}))
+    found = collect([tmp_path])
+    assert not found.set_aside
+    labels = [run.label for run in found.runs]
+    assert len({*labels}) == 4
+    for asked in ("ask official", "ask dataset"):
+        assert sum(asked in label for label in labels) == 1
+
+
 def test_unfinished_and_torn_runs_are_set_aside_with_the_reason(tmp_path):
     good, unfinished, no_rows, torn, other, mixed, limited = written(
         tmp_path, *(("clip", {"stamp": f"2026-01-0{day}_00-00-00", "image_size": day}) for day in range(1, 8))
