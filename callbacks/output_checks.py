@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from xbench.errors import UserError
@@ -20,24 +21,28 @@ def check_output(output: ModelOutput, batch: Batch, model: str, findings: Sequen
         findings: Names of the C findings.
 
     Raises:
-        UserError: A shape is wrong, a value is not finite, or a probability lies outside [0, 1]; names the image.
+        UserError: A shape is wrong, a value is not finite, a map does not fit float32, or a probability lies outside
+            [0, 1]; names the image.
     """
     expected = (len(batch), len(findings))
     shapes = {name: tuple(getattr(output, name).shape) for name in ("logits", "probabilities", "saliency")}
     if not (shapes["logits"] == shapes["probabilities"] == shapes["saliency"][:2] == expected) or (
-        len(shapes["saliency"]) != 4
+        len(shapes["saliency"]) != 4 or 0 in shapes["saliency"]
     ):
         raise UserError(
             f"{model}: for {expected[0]} images and {expected[1]} findings, logits and probabilities must be "
             f"{expected} and saliency {expected} + (h, w), but the model returned "
             f"{', '.join(f'{name} {shape}' for name, shape in shapes.items())}."
         )
-    for name in ("logits", "probabilities", "saliency"):
-        values: Tensor = getattr(output, name)
-        finite = values.isfinite().flatten(2).all(2) if values.ndim > 2 else values.isfinite()
-        _refuse(~finite, f"NaN or infinity among the {name}", batch, model, findings)
-    outside = (output.probabilities < 0) | (output.probabilities > 1)
-    _refuse(outside, "a probability lies outside [0, 1]", batch, model, findings)
+    # Maps as they are scored and kept, in float32; the differences between their pixels must fit as well.
+    maps = output.saliency.to(torch.float32).flatten(2)
+    for wrong, what in (
+        (~output.logits.isfinite(), "NaN or infinity among the logits"),
+        (~output.probabilities.isfinite(), "NaN or infinity among the probabilities"),
+        (~(maps.amax(2) - maps.amin(2)).isfinite(), "NaN, infinity or a range beyond float32 among the saliency"),
+        ((output.probabilities < 0) | (output.probabilities > 1), "a probability lies outside [0, 1]"),
+    ):
+        _refuse(wrong, what, batch, model, findings)
 
 
 def _refuse(wrong: Tensor, what: str, batch: Batch, model: str, findings: Sequence[str]) -> None:

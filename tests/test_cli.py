@@ -32,6 +32,8 @@ def assert_one_paragraph(run, status: int, *fragments: str) -> None:
             id="all images unreadable",
         ),
         pytest.param(["--model.fault", "nan"], 1, ["NaN", "saliency", "square-003", "Square"], id="nan"),
+        pytest.param(["--model.fault", "large"], 1, ["beyond float32", "saliency", "square-001", "Ghost"], id="large"),
+        pytest.param(["--model.fault", "wide"], 1, ["beyond float32", "saliency", "square-001", "Ghost"], id="wide"),
         pytest.param(["--model.fault", "shape"], 1, ["logits (4, 1)", "(4, 3)"], id="shape"),
         pytest.param(["--data.images", "0"], 1, ["no image"], id="zero images"),
         pytest.param(["--data.limit", "0"], 2, ["--data.limit 0"], id="limit 0"),

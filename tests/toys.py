@@ -85,7 +85,7 @@ class Brightness(VLM):
     def __init__(
         self,
         gain: float = 8.0,
-        fault: Literal["none", "nan", "constant", "shape", "unnormalised"] = "none",
+        fault: Literal["none", "nan", "large", "wide", "constant", "shape", "unnormalised"] = "none",
         crop: bool = False,
     ) -> None:
         super().__init__()
@@ -108,6 +108,12 @@ class Brightness(VLM):
         logits = self.gain * saliency.amax((2, 3)) - self.gain / 3
         if self.fault == "nan":
             saliency[-1, 0, 3, 3] = torch.nan
+        if self.fault == "large":
+            # In a map of a finding that no image has, so that it is not scored.
+            saliency = saliency.double()
+            saliency[1, 2, 3, 3] = 1e39
+        if self.fault == "wide":
+            saliency[1, 2, 3, :2] = torch.tensor([-3e38, 3e38])
         if self.fault == "constant":
             saliency = torch.zeros_like(saliency)
         if self.fault == "shape":
