@@ -127,8 +127,9 @@ def seen_on_grid(view: Sequence[float], size: tuple[int, int]) -> tuple[slice, s
     return _seen(top, bottom, size[0]), _seen(left, right, size[1])
 
 
+@torch.no_grad()
 def _lay(maps: Tensor, view: Sequence[float], on_grid: Tensor, mode: Upsampling) -> None:
-    """Fill `on_grid` (N, H, W) with maps (N, h, w) float32 of one view."""
+    """Fill `on_grid` (N, H, W) with maps (N, h, w) float32 of one view, without gradients."""
     left, top, right, bottom = view
     (height, width), device = on_grid.shape[1:], maps.device
     y, x = seen_on_grid(view, (height, width))
