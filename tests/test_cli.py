@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 
 import xbench.processes
+from xbench.cli import main
 from xbench.shipped import resolve_config, shipped, summary
 
 
@@ -203,3 +208,71 @@ def test_weights_that_slurm_had_saved_are_not_taken_for_the_models(command, toy_
 def test_what_the_trainer_does_not_know_is_named(command, toy_config, option):
     run = command("test", "--config", toy_config, f"--trainer.{option}", "nonsense")
     assert run.status == 2 and "nonsense" in run.errors and "Traceback" not in run.errors
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("test", "--config", "brightness_squares.yaml", "--trainer.default_root_dir", "caf\udce9"),
+        ("test", "--config", "caf\udce9.yaml"),
+        ("bench", "--out", "caf\udce9"),
+        ("report", "caf\udce9"),
+        ("caf\udce9",),
+    ],
+)
+def test_bytes_that_are_no_text_are_refused_before_anything_is_done(command, toy_config, tmp_path, words):
+    (tmp_path / "caf\udce9").mkdir()
+    assert_one_paragraph(command(*words), 2, "caf\\xe9", "UTF-8", "rename")
+    assert not [*tmp_path.glob("*/*")]
+
+
+def test_a_working_directory_that_is_no_text(command, toy_config, tmp_path, monkeypatch):
+    (folder := tmp_path / "runs" / "caf\udce9").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "orig_argv", ["caf\udce9/bin/python", "-m", "xbench.cli", "test"])
+    assert command("test", "--config", "../../brightness_squares.yaml").status == 0
+    (run,) = folder.glob("runs/*/*")
+    provenance = json.loads((run / "results.json").read_text())["provenance"]
+    assert provenance["command"][0] == "caf\\udce9/bin/python"
+    (folder / "images.txt").write_text("square-001\nsquare-003\n")
+    for more in ((), ("--images", "images.txt")):
+        done = command("rescore", run.relative_to(folder), "--workers", "0", *more)
+        assert done.status == 0, done.errors
+
+
+def written_to(kind: str):
+    """What a shell makes standard output."""
+    if kind == "a full disk":
+        return open("/dev/full", "w")
+    if kind == "a closed pipe":
+        reader, writer = os.pipe()
+        os.close(reader)
+        return os.fdopen(writer, "w")
+    return io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+
+
+@pytest.mark.parametrize("kind", ["a full disk", "a closed pipe", "a terminal of ASCII"])
+def test_a_run_does_not_fail_over_what_it_prints(toy_config, tmp_path, monkeypatch, capsys, kind):
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", written_to(kind))
+        assert main(["test", "--config", str(toy_config), "--trainer.enable_progress_bar", "true"]) == 0
+        (results,) = tmp_path.glob("runs/*/*/results.json")
+        assert main(["verify", str(results.parent)]) == 0
+        assert main(["list"]) == (1 if kind == "a full disk" else 0)
+        if kind == "a terminal of ASCII":
+            sys.stdout.buffer.seek(0)
+            printed = sys.stdout.buffer.read().decode("ascii")
+            assert "Results: " in printed and "\\u2022" in printed
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors
+    assert ("standard output cannot be written (No space left on device)" in errors) == (kind == "a full disk")
+
+
+@pytest.mark.parametrize(("shell", "status"), [("list > /dev/full", 1), ("list | head -1", 0), ("list >&-", 0)])
+def test_printing_that_fails_leaves_no_traceback(tmp_path, shell, status):
+    """Nor does the interpreter have something to say when it ends."""
+    script = f"set -o pipefail; {sys.executable} -m xbench.cli {shell}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import xbench
 from xbench.errors import UserError
-from xbench.faults import explain_fault
+from xbench.faults import explain_fault, forgive_output, refused_output
 
 __all__ = ["main"]
 
@@ -41,7 +41,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     command, options = (words[0], words[1:]) if words else ("--help", [])
+    forgive_output()
     try:
+        status = _run(command, options)
+    finally:
+        refused = refused_output()
+        if refused is not None:
+            print(
+                f"warning: standard output cannot be written ({refused.strerror}), so what stands there is incomplete; "
+                "files and exit status are not affected.",
+                file=sys.stderr,
+            )
+    # These do nothing but print.
+    return status or int(refused is not None and command in ("list", "-h", "--help", "--version"))
+
+
+def _run(command: str, options: Sequence[str]) -> int:
+    try:
+        for word in (command, *options):
+            _refuse_no_text(word)
         if command in ("-h", "--help"):
             print(_USAGE, end="")
         elif command == "--version":
@@ -88,6 +106,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
     print(f"error: {explained}", file=sys.stderr)
     return explained.exit_status
+
+
+def _refuse_no_text(word: str) -> None:
+    """Refuse an argument that no results could name, before any time is spent."""
+    try:
+        word.encode("utf-8")
+    except UnicodeEncodeError:
+        # Python keeps a byte that it cannot decode as a surrogate of its own.
+        shown = ascii(word).replace("\\udc", "\\x")
+        raise UserError(
+            f"The argument {shown} holds bytes that are no text in {sys.getfilesystemencoding()}, and the files of a "
+            "run are UTF-8 and name their command: rename the file or folder, or give a link to it with another name.",
+            exit_status=2,
+        ) from None
 
 
 if __name__ == "__main__":

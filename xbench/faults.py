@@ -1,14 +1,21 @@
-"""What machines do to runs: processes killed, memory and disks full, in words of what to do about it."""
+"""What machines do to runs: processes killed, memory and disks full, in words of what to do about it.
+
+And terminals: what a command prints is no reason to lose a run, whose results are files.
+"""
 
 from __future__ import annotations
 
 import errno
+import io
+import os
 import re
+import sys
 import traceback
+from typing import Any
 
 from xbench.errors import UserError
 
-__all__ = ["explain_fault"]
+__all__ = ["explain_fault", "forgive_output", "refused_output"]
 
 _KEPT = "What is finished is kept: the same command goes on from there, `test` with --resume true."
 _WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (?:is )?(.+)")
@@ -58,3 +65,57 @@ def _dead_worker(what: str) -> UserError:
 def _while_a_batch_was_fetched(error: BaseException) -> bool:
     frames = (frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__))
     return "pin memory thread" in str(error) or "_try_get_data" in frames
+
+
+class _Outlet(io.FileIO):
+    """Standard output or error that takes everything, and forgets it once a full disk or a closed pipe refused some.
+
+    Args:
+        stream: Whose file it writes to, open as long as this is.
+
+    Attributes:
+        refused: Why, the first time.
+    """
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        super().__init__(stream.fileno(), "w", closefd=False)
+        self._stream = stream
+        self.refused: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        """Write, or seem to."""
+        if self.refused is None:
+            try:
+                return super().write(data)
+            except OSError as error:
+                self.refused = error
+        return len(data)
+
+
+def forgive_output() -> None:
+    """Let no `print` of this process fail: not for characters that the terminal lacks, and not for want of room."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        # Notebooks and tests put other streams there.
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+            if type(getattr(stream.buffer, "raw", stream.buffer)) is io.FileIO:
+                buffer = io.BufferedWriter(_Outlet(stream))
+                lines, through = stream.line_buffering, stream.write_through
+                text = io.TextIOWrapper(
+                    buffer, stream.encoding, "backslashreplace", line_buffering=lines, write_through=through
+                )
+                setattr(sys, name, text)
+
+
+def refused_output() -> OSError | None:
+    """Return why not all that was printed has reached standard output; None if it has, or nobody read on.
+
+    A reader that ends early, as `head` does, has what it wanted.
+    """
+    sys.stdout.flush()
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    refused = raw.refused if isinstance(raw, _Outlet) else None
+    return None if refused is None or refused.errno == errno.EPIPE else refused

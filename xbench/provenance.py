@@ -20,7 +20,14 @@ from xbench.data.base import ChestXrayDataModule
 from xbench.models.base import SaliencyModel, file_sha256
 from xbench.sources import source_sha256
 
-__all__ = ["collect_provenance", "numbers_depend_on", "options_that_count", "outputs_depend_on", "versions"]
+__all__ = [
+    "collect_provenance",
+    "numbers_depend_on",
+    "options_that_count",
+    "outputs_depend_on",
+    "utf8",
+    "versions",
+]
 
 _PACKAGES = (
     "torch",
@@ -65,7 +72,7 @@ def collect_provenance(
         "versions": versions(),
         "git_commit": _git_commit(),
         "source_sha256": source_sha256(type(model), type(data)),
-        "command": sys.orig_argv,
+        "command": [utf8(word) for word in sys.orig_argv],
         "seed": int(seed) if seed is not None else None,
         "precision": str(trainer.precision),
         "devices": {
@@ -151,6 +158,11 @@ def options_that_count(
 def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a run's provenance that its logits and maps depend on besides the images."""
     return {key: provenance[key] for key in ("model", "checkpoint_sha256", "prompts", "preprocessing", "precision")}
+
+
+def utf8(path: str) -> str:
+    """Return a path as files of UTF-8 can name it, with an escape for a byte that is no text."""
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def versions() -> dict[str, str]:

@@ -31,7 +31,7 @@ from xbench.command_parser import CommandParser
 from xbench.errors import UserError
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.processes import end_with_parent, usable_cores
-from xbench.provenance import outputs_depend_on, versions
+from xbench.provenance import outputs_depend_on, utf8, versions
 from xbench.results import Results, atomic_writer, is_name, write_per_class, write_results
 from xbench.rows import CURVES, PER_IMAGE, ImageRows, pair_counts_writer, write_per_image
 from xbench.scoring import BatchScores, restore_metrics, score_batch
@@ -213,11 +213,11 @@ def _score(
                 "data": provenance["data"] | {"gamma": rules.gamma},
                 "seconds": {stage: round(seconds, 3) for stage, seconds in stopwatch.seconds.items()},
                 "rescored": {
-                    "from": str(run.folder.absolute()),
+                    "from": utf8(str(run.folder.absolute())),
                     "images": None
                     if chosen is None
                     else hashlib.sha256("\n".join(sorted(chosen)).encode()).hexdigest(),
-                    "command": sys.orig_argv,
+                    "command": [utf8(word) for word in sys.orig_argv],
                     "versions": versions(),
                 },
             },
@@ -292,7 +292,7 @@ def _write_config(run: Path, folder: Path, rules: _Rules, all_images: bool) -> N
     stored = run / "config.yaml"
     text = stored.read_text(encoding="utf-8", errors="replace") if stored.is_file() else ""
     if not all_images:
-        text = f"# No configuration gives this run: it is {run.absolute()}, scored again on chosen images.\n"
+        text = f"# No configuration gives this run: it is {utf8(str(run.absolute()))}, scored again on chosen images.\n"
     try:
         config = yaml.safe_load(text)
         config["data"]["init_args"]["gamma"] = rules.gamma
