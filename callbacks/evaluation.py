@@ -99,17 +99,10 @@ class Evaluation(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Note how long the batch was waited for, and how long it took to the device."""
-        model, data = _parts(trainer)
+        _, data = _parts(trainer)
         self.stopwatch.lap("loading", until=data.batch_arrived)
         self.stopwatch.lap("transfer")
         self._decode += batch.seconds
-        # The dataset's first, which is also the first of a process, so that any number of them leaves the same note.
-        if batch_idx == 0 and len(batch) and int(batch.index[0]) < data.batch_size:
-            problem = model.input_problem(batch)
-            if problem is not None:
-                # In the batch, whose notes the journal keeps for a run that goes on.
-                batch.notes += [Note(problem, image_id) for image_id in batch.image_ids]
-                rank_zero_warn(f"{model.name}: {problem}.")
 
     def on_test_batch_end(  # type: ignore[override]
         self,
@@ -126,11 +119,19 @@ class Evaluation(Callback):
             UserError: The model's output has the wrong shape, or is not finite.
         """
         self.stopwatch.lap("forward")
+        model, data = _parts(trainer)
+        # The dataset's first, which is also the first of a process, so that any number of them leaves the same note.
+        if batch_idx == 0 and outputs is not None and int(batch.index[0]) < data.batch_size:
+            problem = model.input_problem(batch, model.seen)
+            if problem is not None:
+                # In the batch, whose notes the journal keeps for a run that goes on.
+                batch.notes += [Note(problem, image_id) for image_id in batch.image_ids]
+                rank_zero_warn(f"{model.name}: {problem}.")
+        model.seen = None
         self._failures += batch.failures
         self._notes += batch.notes
         self.latest = None
         if outputs is not None:
-            model, data = _parts(trainer)
             check_output(outputs, batch, model.name, data.findings)
             self.latest = score_batch(
                 outputs,

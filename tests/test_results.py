@@ -127,6 +127,7 @@ class StandingClock:
     [
         *("toys.Brightness", "xbench.models.Demo", "xbench.models.CentrePrior"),
         *("wrong_models.MeanOf255", "wrong_models.TimesThe255th", "wrong_models.ForgetsToNormalise"),
+        "wrong_models.DividesTwice",
     ],
 )
 def test_wrong_normalisation_is_noted_once(command, toy_config, tmp_path, model):

@@ -128,30 +128,32 @@ class Preprocessing:
         """
         made = images.float().cpu()
         pixels = made * self._std + self._mean
-        network = made if seen is None else seen.float().cpu()
-        low, high, mean, spread = (
-            float(network.amin()),
-            float(network.amax()),
-            float(network.mean()),
-            _contrast(network),
-        )
         before = max(_contrast(pixels), *(_contrast(radiograph / 255) for radiograph in radiographs))
-        if not (low >= -10 and high <= 10 and abs(mean) <= 3 and spread >= 0.2 * before):
-            return (
-                f"{INPUT_NOTE}: its values go from {low:.3g} to {high:.3g} with a mean of {mean:.3g} and a standard "
-                f"deviation of {spread:.2g}, that before being {before:.2g} of white. Pixels are divided by 255 "
-                "once, before mean and std: give these for pixels in [0, 1] (127.5 and 63.75 become 0.5 and 0.25) and "
-                "divide by nothing again, unless the model was trained on such numbers"
-            )
+        if problem := _range_problem(made, before):
+            return problem
         darkest, brightest = float(pixels.amin()), float(pixels.amax())
         # Interpolation of float pixels may overshoot a little.
-        if darkest >= -0.5 and brightest <= 1.5:
-            return None
-        return (
-            f"{INPUT_NOTE}: without mean and std its pixels go from {darkest:.3g} to {brightest:.3g} and not from 0 to "
-            "1, so the geometry normalises, or leaves floats of another range; let it give 8-bit pixels, or floats in "
-            "[0, 1]"
-        )
+        if darkest < -0.5 or brightest > 1.5:
+            return (
+                f"{INPUT_NOTE}: without mean and std its pixels go from {darkest:.3g} to {brightest:.3g} and not from "
+                "0 to 1, so the geometry normalises, or leaves floats of another range; let it give 8-bit pixels, or "
+                "floats in [0, 1]"
+            )
+        problem = None if seen is None else _range_problem(seen.float().cpu(), before)
+        return problem and f"{problem} (`Preprocessing` makes it right, and `forward` changes it)"
+
+
+def _range_problem(images: Tensor, before: float) -> str | None:
+    """Return what is wrong with images (B, 3, h, w) whose contrast was another before mean and std."""
+    low, high, mean, spread = float(images.amin()), float(images.amax()), float(images.mean()), _contrast(images)
+    if low >= -10 and high <= 10 and abs(mean) <= 3 and spread >= 0.2 * before:
+        return None
+    return (
+        f"{INPUT_NOTE}: its values go from {low:.3g} to {high:.3g} with a mean of {mean:.3g} and a standard deviation "
+        f"of {spread:.2g}, that before being {before:.2g} of white. Pixels are divided by 255 once, before mean and "
+        "std: give these for pixels in [0, 1] (127.5 and 63.75 become 0.5 and 0.25) and divide by nothing again, "
+        "unless the model was trained on such numbers"
+    )
 
 
 def _contrast(images: Tensor) -> float:

@@ -16,13 +16,11 @@ import torch
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.nn import Module
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from xbench.callbacks.evaluation import Evaluation
 from xbench.data import ChestXrayDataModule, Radiograph, Record
 from xbench.geometry import upsample
-from xbench.models.base import VLM, SaliencyModel
+from xbench.models.base import VLM, SaliencyModel, first_layer_input
 from xbench.phantom import FINDINGS, Phantom, draw_phantom
 from xbench.types import Batch, ModelOutput, scored_pairs
 
@@ -131,11 +129,10 @@ def test_input_has_three_channels_and_one_shape(batch: Batch) -> None:
 
 def test_what_goes_into_the_network_is_normalised(model: SaliencyModel, batch: Batch) -> None:
     """Mean and standard deviation are stated, fit the pixels, and are applied once, here or in `forward`."""
-    problem = model.input_problem(batch)
+    with first_layer_input(batch) as seen:
+        _score(model, batch)
+    problem = model.input_problem(batch, next(iter(seen), None))
     assert problem is None, problem
-    for images in _first_input(model, batch):
-        problem = model.input_problem(batch, images)
-        assert problem is None, f"{problem} (preprocessing makes it right, and `forward` changes it)"
 
 
 def test_output_has_the_shapes_of_the_contract(batch: Batch, output: ModelOutput) -> None:
@@ -321,27 +318,6 @@ def _trainer(callback: Callback) -> Trainer:
 @torch.inference_mode()
 def _score(model: SaliencyModel, batch: Batch) -> ModelOutput:
     return model.score(batch)
-
-
-def _first_input(model: SaliencyModel, batch: Batch) -> list[Tensor]:
-    """What the first layer that takes whole images gets; nothing if no layer does."""
-    found: list[Tensor] = []
-
-    def keep(layer: Module, arguments: tuple[Any, ...]) -> None:
-        images = arguments[0] if arguments else None
-        if found or not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point():
-            return
-        # One that holds others, such as the model itself, may normalise before it calls them.
-        weighs = any(True for _ in layer.parameters()) and not any(True for _ in layer.children())
-        if weighs and images.shape[:2] == batch.images.shape[:2]:
-            found.append(images.detach().clone())
-
-    hook = register_module_forward_pre_hook(keep)
-    try:
-        _score(model, batch)
-    finally:
-        hook.remove()
-    return found
 
 
 def _parts(output: ModelOutput) -> Iterator[tuple[str, Tensor]]:

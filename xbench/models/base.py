@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, cast, get_args
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, cast, get_args
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from xbench.errors import UserError
 from xbench.findings import canonical
@@ -22,7 +24,7 @@ from xbench.prompts import STYLES, Style, prompts_in_style, read_prompts
 from xbench.results import INPUT_NOTE
 from xbench.types import Batch, ModelOutput
 
-__all__ = ["VLM", "SaliencyModel", "file_sha256"]
+__all__ = ["VLM", "SaliencyModel", "file_sha256", "first_layer_input"]
 
 
 class SaliencyModel(pl.LightningModule, ABC):
@@ -80,9 +82,19 @@ class SaliencyModel(pl.LightningModule, ABC):
 
     def test_step(self, batch: Batch, batch_idx: int) -> ModelOutput | None:  # type: ignore[override]
         """Score a batch; None when none of its images could be read."""
-        return self.score(batch) if len(batch) else None
+        if not len(batch):
+            return None
+        # A hook would have compiled code made twice.
+        if batch_idx or self._compiled_call_impl is not None:
+            return self.score(batch)
+        with first_layer_input(batch) as seen:
+            output = self.score(batch)
+        self.seen = next(iter(seen), None)
+        return output
 
-    predict_step = test_step
+    def predict_step(self, batch: Batch, batch_idx: int) -> ModelOutput | None:
+        """Score a batch; None when none of its images could be read."""
+        return self.score(batch) if len(batch) else None
 
     def provenance(self) -> dict[str, Any]:
         """Return what the numbers depend on besides code, as plain values.
@@ -90,6 +102,31 @@ class SaliencyModel(pl.LightningModule, ABC):
         `checkpoint_sha256` and `prompts` have places of their own in `results.json`; add whatever else there is.
         """
         return {}
+
+
+@contextmanager
+def first_layer_input(batch: Batch) -> Iterator[list[Tensor]]:
+    """Catch what the first layer that takes the whole images of a batch gets (B, 3, h, w).
+
+    Yields:
+        A list that has it afterwards, and stays empty if no layer takes them.
+    """
+    found: list[Tensor] = []
+
+    def keep(layer: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        images = arguments[0] if arguments else None
+        if found or not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point():
+            return
+        # One that holds others, such as the model itself, may normalise before it calls them.
+        weighs = any(True for _ in layer.parameters()) and not any(True for _ in layer.children())
+        if weighs and images.shape[:2] == batch.images.shape[:2]:
+            found.append(images.detach().clone())
+
+    hook = register_module_forward_pre_hook(keep)
+    try:
+        yield found
+    finally:
+        hook.remove()
 
 
 class VLM(SaliencyModel):
