@@ -325,7 +325,7 @@ def table(page: str, heading: str) -> list[list[str]]:
 
 
 def test_the_worked_example_comes_out_as_the_page_says(example):
-    (dataset,) = analyse(collect([example]), resamples=100).datasets
+    (dataset,) = analyse(collect([example])).datasets
     (run,), (whole,) = dataset.runs, dataset.references
     rows = table("docs/numbers.md", "## A worked example")
     assert len(rows) == 13

@@ -22,7 +22,7 @@ def random_sample(
     curve = draw.integers(0, 9, (pairs, thresholds)) / 8
     return Sample(
         findings=tuple(f"finding {place}" for place in range(findings)),
-        resampled="patients",
+        clustered_by="patients",
         clusters=tuple(f"patient {place:03d}" for place in range(patients.max() + 1)),
         image_ids=tuple(f"image {place:03d}" for place in range(images)),
         image_cluster=patients,
@@ -37,18 +37,10 @@ def random_sample(
     )
 
 
-def repeated(sample: Sample, weights: Sequence[int]) -> dict[str, list[int]]:
-    """Places of images and pairs, each as often as its cluster was drawn."""
-    images = [i for i, cluster in enumerate(sample.image_cluster) for _ in range(int(weights[cluster]))]
-    pairs = [p for p, i in enumerate(sample.pair_image) for _ in range(int(weights[sample.image_cluster[i]]))]
-    return {"images": images, "pairs": pairs}
-
-
-def plain_numbers(sample: Sample, folds: np.ndarray, weights: Sequence[int], column: int) -> dict[str, float]:
-    """Every number of a finding in one resample, by definition; NaN where it does not exist."""
+def plain_numbers(sample: Sample, folds: np.ndarray, column: int) -> dict[str, float]:
+    """Every number of a finding, by definition; NaN where it does not exist."""
     nan = float("nan")
-    drawn = repeated(sample, weights)
-    pairs = [pair for pair in drawn["pairs"] if sample.pair_column[pair] == column]
+    pairs = [pair for pair in range(len(sample.hit)) if sample.pair_column[pair] == column]
     numbers = dict.fromkeys(("pointing_game", "dice_best", "iou_best", "dice_fixed", "iou_fixed"), nan)
     numbers |= dict.fromkeys(("dice_cross_fitted", "iou_cross_fitted", "dice_optimism", "dice_gap"), nan)
     if pairs:
@@ -61,8 +53,7 @@ def plain_numbers(sample: Sample, folds: np.ndarray, weights: Sequence[int], col
             numbers[f"{name}_cross_fitted"] = plain_cross_fitted(scores, folds, pairs)
     numbers["dice_optimism"] = numbers["dice_best"] - numbers["dice_cross_fitted"]
     numbers["dice_gap"] = numbers["dice_best"] - numbers["dice_fixed"]
-    label = np.array([sample.labels[image, column] for image in drawn["images"]])
-    score = np.array([sample.probabilities[image, column] for image in drawn["images"]])
+    label, score = sample.labels[:, column], sample.probabilities[:, column]
     present = label[label >= 0] == 1
     names = ("auroc", "average_precision", "f1", "accuracy")
     numbers |= dict.fromkeys(names, nan)
@@ -78,7 +69,7 @@ def plain_numbers(sample: Sample, folds: np.ndarray, weights: Sequence[int], col
 
 
 def plain_cross_fitted(scores: np.ndarray, folds: np.ndarray, pairs: Sequence[int]) -> float:
-    """Mean score at thresholds chosen on the other folds; `pairs` may name one more than once."""
+    """Mean score at thresholds chosen on the other folds."""
     found = []
     for pair in pairs:
         others = [other for other in pairs if folds[other] != folds[pair]]

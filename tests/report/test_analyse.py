@@ -33,7 +33,7 @@ def collection(three_runs, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def analysis(collection):
-    return analyse(collection, resamples=200)
+    return analyse(collection)
 
 
 def run_of(analysis, label, dataset="chestxray14"):
@@ -67,19 +67,22 @@ def test_intervals_are_about_the_values_and_none_is_nan(analysis):
         for run in dataset.runs:
             for numbers in (run.macro, *run.findings.values()):
                 for key, estimate in numbers.items():
-                    assert estimate.low < estimate.high, key
-                    # The best threshold is chosen anew in each resample, so that these drift upwards.
-                    if key not in ("dice_optimism", "dice_gap"):
-                        assert estimate.low <= estimate.value <= estimate.high, key
+                    if key == "dice_optimism":
+                        assert estimate.low is estimate.high is None
+                    else:
+                        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1, key
+                        assert estimate.low < estimate.high, key
+            for comparison in dataset.comparisons:
+                assert comparison.difference.low <= comparison.difference.value <= comparison.difference.high
 
 
-def test_patients_are_resampled_where_all_are_known(analysis, collection):
-    assert (run_of(analysis, "KAD").resampled, run_of(analysis, "KAD").clusters) == ("patients", 30)
+def test_patients_are_clusters_where_all_are_known(analysis, collection):
+    assert (run_of(analysis, "KAD").clustered_by, run_of(analysis, "KAD").clusters) == ("patients", 30)
     vindr = run_of(analysis, "KAD", "vindr")
-    assert (vindr.resampled, vindr.clusters) == ("images", 60)
+    assert (vindr.clustered_by, vindr.clusters) == ("images", 60)
     run = collection.runs[0]
     partly = replace(run.images, patient_ids=[None, *run.images.patient_ids[1:]])
-    assert Sample.of(replace(run, images=partly)).resampled == "images"
+    assert Sample.of(replace(run, images=partly)).clustered_by == "images"
 
 
 def test_runs_are_ranked_and_instruments_are_references(analysis):
@@ -118,16 +121,17 @@ def test_the_order_of_rows_and_runs_changes_nothing(collection, analysis, tmp_pa
     )
     mixed = replace(run, images=images, pairs=replace(run.pairs, index=place[run.pairs.index]))
     shuffled = Collection((*collection.runs[:0:-1], mixed), ())
-    again = analyse(shuffled, resamples=200)
+    again = analyse(shuffled)
     assert written(tmp_path, again) == written(tmp_path, analysis)
 
 
-def test_seed_moves_intervals_and_not_values(collection, analysis):
-    other = analyse(Collection(collection.runs[:1], ()), resamples=200, seed=1).datasets[0].runs[0].macro
-    ours = run_of(analysis, collection.runs[0].label).macro
-    for key in NUMBERS:
-        assert other[key].value == ours[key].value
-        assert other[key].low != ours[key].low
+def test_seed_moves_exchanges_and_nothing_else(collection, analysis):
+    other = analyse(Collection(collection.runs, ()), seed=1)
+    for ours, theirs in zip(analysis.datasets, other.datasets, strict=True):
+        assert [run.macro for run in ours.runs] == [run.macro for run in theirs.runs]
+        assert [entry.difference for entry in ours.comparisons] == [entry.difference for entry in theirs.comparisons]
+    p_values = [[entry.p for entry in found.datasets[0].comparisons] for found in (analysis, other)]
+    assert p_values[0] != p_values[1]
 
 
 def test_json_holds_every_number_and_no_nan(analysis, tmp_path):
@@ -137,7 +141,7 @@ def test_json_holds_every_number_and_no_nan(analysis, tmp_path):
     assert run["macro"]["pointing_game"]["value"] == analysis.datasets[0].runs[0].macro["pointing_game"].value
     assert run["findings"]["Nodule"]["auroc"]["low"] == run_of(analysis, "CARZero").findings["Nodule"]["auroc"].low
     assert content["datasets"][0]["tied_with_best"]["auroc"] == ["CARZero"]
-    assert content["resamples"] == 200
+    assert content["folds"] == 5
     broken = replace(analysis, notes=(), correlations=(replace(analysis.correlations[0], slope=float("nan")),))
     with pytest.raises(ValueError, match="nan"):
         written(tmp_path, broken)
@@ -145,16 +149,15 @@ def test_json_holds_every_number_and_no_nan(analysis, tmp_path):
 
 def test_progress_counts_to_its_total(collection):
     steps = []
-    analyse(Collection(collection.runs, ()), resamples=100, progress=lambda *step: steps.append(step))
+    analyse(Collection(collection.runs, ()), progress=lambda *step: steps.append(step))
     assert [done for done, *_ in steps] == list(range(len(steps)))
     assert {total for _, total, _ in steps} == {len(steps) - 1}
     assert steps[0][2] == "ChestX-ray14: CARZero" and "ChestX-ray14: KAD against CLIP" in [what for *_, what in steps]
 
 
-@pytest.mark.parametrize("wrong", [{"resamples": 99}, {"folds": 1}])
-def test_settings_that_say_nothing_are_refused(collection, wrong):
+def test_a_single_fold_is_refused(collection):
     with pytest.raises(UserError) as caught:
-        analyse(collection, **wrong)
+        analyse(collection, folds=1)
     assert caught.value.exit_status == 2
 
 
@@ -187,7 +190,7 @@ def test_reader_agreement_is_a_ceiling_for_overlap_only(collection):
     several[:, 0] = False
     dice = np.where(several, draw.uniform(0.5, 0.9, several.shape), np.nan)
     images = replace(run.images, reader_dice=dice, reader_iou=dice / (2 - dice))
-    found = analyse(Collection((replace(run, images=images),), ()), resamples=100).datasets[0].references[-1]
+    found = analyse(Collection((replace(run, images=images),), ())).datasets[0].references[-1]
     assert (found.title, found.kind) == ("Reader agreement", "ceiling")
     assert {*found.macro} == {f"{name}_{how}" for name in ("dice", "iou") for how in ("best", "cross_fitted", "fixed")}
     assert found.findings[FINDINGS[0]]["dice_best"].value is None
@@ -315,7 +318,7 @@ def study_runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def study(study_runs):
-    return analyse(study_runs, resamples=100)
+    return analyse(study_runs)
 
 
 def test_studies_take_runs_that_differ_in_one_setting(study):
@@ -367,7 +370,7 @@ def test_studies_correct_for_the_choice_of_extremes_and_for_their_rows(study_run
     kad = [run for run in study_runs.runs if run.model == "kad"]
     found = [0.001, 0.3, 0.01, 0.02]
     monkeypatch.setattr("xbench.report.statistics.studies.exchange_tests", lambda tests, *_: found[: len(tests)])
-    rows = analyse(Collection(tuple(kad), ()), resamples=100).studies
+    rows = analyse(Collection(tuple(kad), ())).studies
     p_values = {
         study: [row.p_adjusted for row in rows if (row.study, row.number) == (study, "pointing_game")]
         for study in ("prompts", "image_size")
@@ -411,7 +414,7 @@ def test_notes_say_what_makes_runs_hard_to_compare(collection):
         ],
     )
     odd = replace(fewer(kad, 50), results=results, settings={**kad.settings, "annotation": "abc", "limit": "50"})
-    found = analyse(Collection((clip, odd), ()), resamples=100).datasets[0]
+    found = analyse(Collection((clip, odd), ())).datasets[0]
     notes = "\n".join(found.notes)
     for words in (
         "different images: CLIP 60, KAD 50; 50 are common to all",
@@ -428,7 +431,7 @@ def test_notes_say_what_makes_runs_hard_to_compare(collection):
 
 def test_runs_of_one_image_are_reported(collection):
     runs = [fewer(run, 1) for run in collection.runs if run.dataset == "chestxray14" and run.label in ("KAD", "CLIP")]
-    found = analyse(Collection(tuple(runs), ()), resamples=100)
+    found = analyse(Collection(tuple(runs), ()))
     assert found.datasets[0].comparisons
     assert all(
         entry.p is None and "one of the patients only" in entry.untested for entry in found.datasets[0].comparisons
@@ -444,7 +447,7 @@ def test_a_run_without_any_region_still_has_recognition(collection, tmp_path):
     none = run.pairs.index < 0
     arrays = {name: value[none] for name, value in vars(run.pairs).items() if isinstance(value, np.ndarray)}
     bare = replace(run, images=images, pairs=replace(run.pairs, **arrays, image_ids=[]))
-    found = analyse(Collection((bare, replace(bare, label="again")), ()), resamples=100)
+    found = analyse(Collection((bare, replace(bare, label="again")), ()))
     macro = found.datasets[0].runs[0].macro
     assert macro["pointing_game"] == Estimate(None) and macro["dice_optimism"] == Estimate(None)
     assert macro["auroc"].low < macro["auroc"].value

@@ -30,7 +30,7 @@ def stored(three_runs: Path) -> dict[str, dict]:
 
 @pytest.fixture(scope="module")
 def analysis(three_runs: Path):
-    return analyse(collect([three_runs]), resamples=100)
+    return analyse(collect([three_runs]))
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +225,7 @@ def odd(tmp_path_factory):
             )
             _move_to(folder, split)
         _move_to(write_run(root / split, "centre", "a&b_c", skill=0, recognition=0, images=30), split)
-    return {table.name: table for table in all_tables(analyse(collect([root]), resamples=100))}
+    return {table.name: table for table in all_tables(analyse(collect([root])))}
 
 
 def _move_to(folder: Path, split: str) -> None:

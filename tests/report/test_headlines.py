@@ -14,7 +14,7 @@ from xbench.report.statistics.analyse import analyse
 
 @pytest.fixture(scope="module")
 def analysis(three_runs):
-    return analyse(collect([three_runs]), resamples=100)
+    return analyse(collect([three_runs]))
 
 
 def said(analysis, *words):
@@ -86,7 +86,7 @@ def test_correlations(analysis):
 def test_floors_are_named(tmp_path):
     write_run(tmp_path, "clip", skill=0.0, images=40)
     write_run(tmp_path, "centre", skill=1.0, images=40)
-    analysis = analyse(collect([tmp_path]), resamples=100)
+    analysis = analyse(collect([tmp_path]))
     text = said(analysis, "knows nothing of the image")
     numbers = analysis.datasets[0].runs[0].findings
     floors = [reference for reference in analysis.datasets[0].references if reference.kind == "floor"]

@@ -192,7 +192,7 @@ def test_a_report_of_odd_names_stays_in_its_folder(tmp_path, capsys):
         content["provenance"]["model"]["book"] = {odd: [odd]}
         (folder / "results.json").write_text(json.dumps(content))
     before = {path for path in tmp_path.rglob("*") if "report" not in path.parts}
-    write_report([tmp_path / "runs"], tmp_path / "out" / "report", resamples=100)
+    write_report([tmp_path / "runs"], tmp_path / "out" / "report")
     after = {path for path in tmp_path.rglob("*") if "report" not in path.parts}
     assert after - before == {tmp_path / "out"}
     page = (tmp_path / "out" / "report" / "index.html").read_text()

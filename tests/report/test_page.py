@@ -84,7 +84,7 @@ LOADING = {"src", "href", "srcset", "poster", "action", "formaction", "data", "b
 
 def built(root, path, **options):
     collection = collect([root])
-    analysis = analyse(collection, resamples=100)
+    analysis = analyse(collection)
     write_page(analysis, all_tables(analysis), path, **options)
     return collection, path.read_text(encoding="utf-8")
 
@@ -182,7 +182,7 @@ def test_own_scripts_and_styles_are_short():
 
 
 def test_every_table_is_shown_once(made, three_runs):
-    tables = all_tables(analyse(collect([three_runs]), resamples=100))
+    tables = all_tables(analyse(collect([three_runs])))
     for table in tables:
         assert made[1].count(f'id="table-{table.name}"') == 1
     page = Page(made[1])

@@ -32,7 +32,7 @@ def report(three_runs, tmp_path_factory):
     root = tmp_path_factory.mktemp("browser")
     for name, skill in (("kad", 0.5), ("carzero", 0.8)):
         write_run(root, name, "rsna", skill=skill, images=30, findings=("Pneumonia",))
-    analysis = analyse(collect([three_runs, root]), resamples=100)
+    analysis = analyse(collect([three_runs, root]))
     write_page(analysis, all_tables(analysis), root / "index.html", cases=5)
     return root / "index.html"
 

@@ -14,7 +14,6 @@ from xbench.report.statistics.comparing import common_measures, compare, tied_wi
 from xbench.report.statistics.cross_fitting import pair_folds
 from xbench.report.statistics.measures import macro, measure
 from xbench.report.statistics.paired import TESTED, PairedTest, contributions, exchange_tests, holm, paired_test
-from xbench.report.statistics.resampling import draw
 from xbench.report.statistics.sample import common_samples
 
 
@@ -31,8 +30,8 @@ def scored_by_another(sample, seed):
     )
 
 
-def measured(sample, resamples=100, folds=5):
-    return measure(sample, draw(sample.clusters, resamples, 0, "x"), folds)
+def measured(sample, folds=5):
+    return measure(sample, folds)
 
 
 def two(seed=0, images=40):
@@ -50,7 +49,7 @@ def test_contributions_sum_to_the_difference(number):
     first, second = two()
     found = contributions(first, second, number)
     assert found.shape == (20, 3)
-    assert found.sum(axis=0) == pytest.approx(first.point[number][0] - second.point[number][0], abs=1e-12)
+    assert found.sum(axis=0) == pytest.approx(first.point[number] - second.point[number], abs=1e-12)
     assert contributions(second, first, number) == pytest.approx(-found)
 
 
@@ -59,10 +58,10 @@ def test_without_an_exchange_the_difference_is_the_one_found_and_after_all_it_is
     first, second = two()
     signs = np.ones((2, 20))
     signs[1] = -1
-    expected = (macro(first.point, number) - macro(second.point, number))[0]
+    expected = macro(first.point, number) - macro(second.point, number)
     assert paired_test(first, second, number).difference(signs) == pytest.approx([expected, -expected], abs=1e-12)
     for column, finding in enumerate(first.sample.findings):
-        expected = (first.point[number] - second.point[number])[0, column]
+        expected = (first.point[number] - second.point[number])[column]
         found = paired_test(first, second, number, finding).difference(signs)
         assert found == pytest.approx([expected, -expected], abs=1e-12)
     assert paired_test(first, second, number, "another") is None
@@ -83,7 +82,7 @@ def test_thresholds_are_chosen_anew_after_every_exchange(name):
         pairs = [np.flatnonzero(sample.pair_column == column) for column in range(3)]
         means = [[plain_cross_fitted(curve, folds, mine) for mine in pairs] for curve in curves]
         assert found[place] == pytest.approx(np.mean(means[0]) - np.mean(means[1]), abs=1e-11)
-        fixed = (getattr(first.fitted, f"{name}_of_pairs") - getattr(second.fitted, f"{name}_of_pairs"))[0]
+        fixed = getattr(first.fitted, f"{name}_of_pairs") - getattr(second.fitted, f"{name}_of_pairs")
         kept = np.mean([(row[sample.pair_cluster[mine]] * fixed[mine]).mean() for mine in pairs])
         moved += abs(found[place] - kept) > 1e-9
     assert moved  # the thresholds of the runs as they are would not do
@@ -219,7 +218,7 @@ def test_auroc_test_rejects_equal_models_one_time_in_twenty(monkeypatch):
 
 
 def replace_probabilities(present, score):
-    return measure(recognition_sample(present, score), np.ones((len(present), 1), np.int16), 2)
+    return measure(recognition_sample(present, score), 2)
 
 
 def test_holm_by_hand():
@@ -241,11 +240,9 @@ def test_comparisons_are_corrected_number_by_number():
         assert [c.p_adjusted for c in mine] == pytest.approx(holm([c.p for c in mine]))
         for comparison in mine:
             one, other = measures[comparison.first], measures[comparison.second]
-            difference = macro(one.point, number)[0] - macro(other.point, number)[0]
+            difference = macro(one.point, number) - macro(other.point, number)
             assert comparison.difference.value == pytest.approx(difference, abs=1e-12)
-            resampled = macro(one.resampled, number) - macro(other.resampled, number)
-            ends = np.nanpercentile(resampled, [2.5, 97.5])
-            assert (comparison.difference.low, comparison.difference.high) == pytest.approx(tuple(ends), abs=1e-12)
+            assert comparison.difference.low < comparison.difference.value < comparison.difference.high
             assert comparison.images == 40
 
 
@@ -271,12 +268,12 @@ def test_runs_on_different_images_are_compared_on_the_common_ones():
     first, second = common_samples(less, more)
     assert first.same_ground(second) and first.image_ids == whole.image_ids[6:34]
     assert first.clusters == whole.clusters[3:17]
-    both = common_measures(measured(less), measured(more), 100, 5, 0, "x")
+    both = common_measures(measured(less), measured(more), 5)
     expected = measured(restricted(whole, range(6, 34))), measured(restricted(other, range(6, 34)))
     for found, plain in zip(both, expected, strict=True):
         for number in TESTED:
             assert found.point[number] == pytest.approx(plain.point[number], nan_ok=True)
-            assert np.array_equal(found.resampled[number], plain.resampled[number], equal_nan=True)
+        assert found.macro() == plain.macro()
     assert common_samples(restricted(whole, range(4)), restricted(whole, range(8, 12))) is None
 
 

@@ -40,7 +40,7 @@ def runs(three_runs, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def analysis(three_runs):
-    return analyse(collect([three_runs]), resamples=100)
+    return analyse(collect([three_runs]))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def written(runs, tmp_path_factory) -> tuple[Path, str]:
     (out / "analysis.json").write_text("{}")
     (out / "tables" / "pointing_game_of_old.csv").write_text("stale")
     (out / "tables" / "mine.txt").write_text("kept")
-    words = ["report", str(runs), "--out", str(out), "--resamples", "100", "--cases", "2"]
+    words = ["report", str(runs), "--out", str(out), "--cases", "2"]
     run = subprocess.run([sys.executable, "-m", "xbench.cli", *words], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return out, run.stdout
@@ -213,8 +213,7 @@ def test_an_overlay_leaves_the_radiograph_alone_where_the_map_is_zero():
     ("words", "status", "fragments"),
     [
         pytest.param([], 2, ["RUNS"], id="nothing"),
-        pytest.param(["{runs}", "--resample", "x"], 2, ["--resamples", "invalid int"], id="not a number"),
-        pytest.param(["{runs}", "--resamples", "5"], 2, ["5 resamples"], id="too few"),
+        pytest.param(["{runs}", "--case", "x"], 2, ["--cases", "invalid int"], id="not a number"),
         pytest.param(["{runs}", "--seed", "-1"], 2, ["--seed"], id="seed"),
         pytest.param(["{runs}", "--bogus"], 2, ["--bogus", "--help"], id="unknown"),
         pytest.param(["{empty}/nowhere"], 2, ["nowhere", "not a folder"], id="no folder"),
@@ -243,5 +242,5 @@ def test_help_is_quick():
         "print(sorted(heavy & {*sys.modules}))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--resamples" in run.stdout
+    assert "--seed" in run.stdout
     assert run.stdout.splitlines()[-1] == "[]"

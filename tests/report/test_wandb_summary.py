@@ -24,7 +24,7 @@ from xbench.report.wandb_summary import log_report
 
 @pytest.fixture(scope="module")
 def said(three_runs):
-    analysis = analyse(collect([three_runs]), resamples=100)
+    analysis = analyse(collect([three_runs]))
     return analysis, all_tables(analysis)
 
 

@@ -98,7 +98,7 @@ NUMBERS: Mapping[str, Number] = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % bootstrap interval; None where it does not exist.
+    """A value with its 95 % interval; None where it does not exist.
 
     A value that rests on a single patient or image has no interval.
     """
@@ -189,7 +189,7 @@ class RunAnalysis:
 
     Attributes:
         run: The run.
-        resampled: What the bootstrap draws: patients where the dataset names them, else images.
+        clustered_by: What counts as one piece of evidence: patients where the dataset names them, else images.
         clusters: How many of them there are.
         macro: Means over findings, by key of `NUMBERS`.
         findings: The same by finding.
@@ -201,7 +201,7 @@ class RunAnalysis:
     """
 
     run: Run
-    resampled: Literal["patients", "images"]
+    clustered_by: Literal["patients", "images"]
     clusters: int
     macro: Mapping[str, Estimate]
     findings: Mapping[str, Mapping[str, Estimate]]
@@ -349,7 +349,6 @@ class Analysis:
         correlations: Of models and of findings; per dataset and pooled.
         studies: What other prompts and sizes change; empty unless there are such runs.
         set_aside: Runs that were left out, and why.
-        resamples: Bootstrap resamples behind every interval.
         folds: Folds of cross-fitting.
     """
 
@@ -357,6 +356,5 @@ class Analysis:
     correlations: tuple[Correlation, ...]
     studies: tuple[StudyRow, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
-    resamples: int = 0
     folds: int = 0
     notes: tuple[str, ...] = field(default=())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["report", "write_report"]
 
-_CASES, _RESAMPLES = 24, 1000
+_CASES = 24
 _RECORD = "analysis.json"
 _ENDINGS = {"tables": (".md", ".csv", ".tex"), "figures": (".pdf", ".svg", ".png")}
 
@@ -38,10 +38,7 @@ def report(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("runs", metavar="RUNS", nargs="+", type=Path, help="folders with finished runs, at any depth")
     parser.add_argument("--out", type=Path, help="folder of the report; RUNS/report of the first RUNS by default")
-    parser.add_argument(
-        "--resamples", type=int, default=_RESAMPLES, help=f"bootstrap resamples of intervals (default {_RESAMPLES})"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the resampling (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="of the exchanges in paired tests (default 0)")
     parser.add_argument(
         "--cases", type=int, default=_CASES, help=f"pictured cases of each dataset on the page (default {_CASES})"
     )
@@ -56,7 +53,7 @@ def report(arguments: Sequence[str]) -> None:
         raise UserError("report: --seed and --cases take 0 or more.", exit_status=2)
     folders = [path.expanduser() for path in given.runs]
     out = (given.out or folders[0] / "report").expanduser()
-    analysis, tables = write_report(folders, out, given.resamples, given.seed, given.cases)
+    analysis, tables = write_report(folders, out, given.seed, given.cases)
     if given.wandb == "true":
         from xbench.report.wandb_summary import log_report
 
@@ -66,22 +63,21 @@ def report(arguments: Sequence[str]) -> None:
 
 
 def write_report(
-    runs: Sequence[Path], out: Path, resamples: int = _RESAMPLES, seed: int = 0, cases: int = _CASES
+    runs: Sequence[Path], out: Path, seed: int = 0, cases: int = _CASES
 ) -> tuple[Analysis, tuple[Table, ...]]:
     """Write a report, with a progress bar, and end with a summary on the screen.
 
     Args:
         runs: Folders with finished runs, at any depth.
         out: The report's folder; an earlier report there is replaced.
-        resamples: Bootstrap resamples behind every interval.
-        seed: Of the resampling.
+        seed: Of the exchanges in paired tests.
         cases: Pictured cases of each dataset on the page.
 
     Returns:
         What the report says, and its tables.
 
     Raises:
-        UserError: No finished run, too few resamples, or a folder that cannot be written to.
+        UserError: No finished run, or a folder that cannot be written to.
     """
     # Imported only here: they take seconds.
     from rich.console import Console
@@ -99,7 +95,7 @@ def write_report(
     console = Console(markup=False, highlight=False)
     collection = collect(runs)
     with _clear(out), _progress(console) as bar:
-        analysis = analyse(collection, resamples, seed=seed, progress=_told(bar, "Numbers"))
+        analysis = analyse(collection, seed=seed, progress=_told(bar, "Numbers"))
         write_analysis(out / _RECORD, analysis)
         tables = all_tables(analysis)
         for table in tables:

@@ -62,14 +62,14 @@ def _compared(analysis: Analysis) -> Iterator[str]:
     labels = labels_in_order(entry for dataset in analysis.datasets for entry in dataset.runs)
     yield (
         f"{_count(len(labels), 'model or setting', 'models or settings')} on "
-        f"{_count(len(analysis.datasets), 'dataset', 'datasets')}; intervals from {analysis.resamples} bootstrap "
-        f"resamples, thresholds cross-fitted in {analysis.folds} folds. The page [index.html](index.html) shows the "
+        f"{_count(len(analysis.datasets), 'dataset', 'datasets')}; "
+        f"thresholds cross-fitted in {analysis.folds} folds. The page [index.html](index.html) shows the "
         "same with curves to explore and cases to look through, [analysis.json](analysis.json) has every number."
     )
-    lines = ["| Dataset | Split | Images | Resampled | Runs |", "| :--- | :--- | ---: | :--- | :--- |"]
+    lines = ["| Dataset | Split | Images | Clusters | Runs |", "| :--- | :--- | ---: | :--- | :--- |"]
     for dataset in analysis.datasets:
         runs = ", ".join(labels_in_order(dataset.runs)) or "instruments only"
-        cells = [heading(dataset, analysis), dataset.split, _images(dataset), _resampled(dataset), runs]
+        cells = [heading(dataset, analysis), dataset.split, _images(dataset), _clusters(dataset), runs]
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
     yield "\n".join(lines)
     if analysis.set_aside:
@@ -82,8 +82,8 @@ def _images(dataset: DatasetAnalysis) -> str:
     return " or ".join(f"{count:,}" for count in counts)
 
 
-def _resampled(dataset: DatasetAnalysis) -> str:
-    said = {f"{entry.clusters:,} {entry.resampled}" for entry in dataset.runs}
+def _clusters(dataset: DatasetAnalysis) -> str:
+    said = {f"{entry.clusters:,} {entry.clustered_by}" for entry in dataset.runs}
     return " or ".join(sorted(said))
 
 

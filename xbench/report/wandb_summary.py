@@ -64,7 +64,6 @@ def log_report(
         "config": {
             "models": models,
             "datasets": datasets,
-            "resamples": analysis.resamples,
             "folds": analysis.folds,
             "runs": [
                 {

@@ -131,7 +131,7 @@ def _over_models(analysis: Analysis, look: Mapping[str, Style]) -> Iterator[tupl
         )
     for key in INTERVALS:
         title = f"{NUMBERS[key].title} with intervals"
-        caption = f"{NUMBERS[key].meaning} Means over findings with 95 % bootstrap intervals."
+        caption = f"{NUMBERS[key].meaning} Means over findings with 95 % intervals."
         yield Drawn(f"intervals_{key}", title, caption), intervals(analysis, key, look)
     yield (
         Drawn(
@@ -146,7 +146,7 @@ def _over_models(analysis: Analysis, look: Mapping[str, Style]) -> Iterator[tupl
         Drawn(
             "dice_curve",
             "Dice over thresholds",
-            "Means over findings with 95 % bootstrap bands; marks at 0.1, 0.3, 0.5, 0.7 and 0.9; dashed: marking the "
+            "Means over findings with 95 % bands; marks at 0.1, 0.3, 0.5, 0.7 and 0.9; dashed: marking the "
             "whole image.",
         ),
         dice_over_thresholds(analysis, look),
@@ -157,8 +157,8 @@ def _over_models(analysis: Analysis, look: Mapping[str, Style]) -> Iterator[tupl
             Drawn(
                 f"area_{key}",
                 f"{NUMBERS[key].title} against lesion size",
-                "By decile of the area of the region as a share of the image, all findings together, with 95 % "
-                f"bootstrap bands; dashed: {floor}.",
+                "By decile of the area of the region as a share of the image, all findings together, with 95 % bands; "
+                f"dashed: {floor}.",
             ),
             against_area(analysis, key, look),
         )

@@ -111,7 +111,7 @@ def _provenance(run: RunAnalysis) -> dict[str, Any]:
         "results": results,
         "settings": run.run.settings,
         "folder": run.run.folder,
-        "unit": run.resampled,
+        "unit": run.clustered_by,
         "clusters": run.clusters,
         "command": " ".join(map(str, provenance.get("command") or ())),
         "provenance": json.dumps(provenance, indent=2, ensure_ascii=False),

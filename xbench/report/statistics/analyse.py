@@ -17,7 +17,6 @@ from xbench.report.statistics.lesions import area_bins, area_groups, position_ce
 from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.notes import dataset_notes
 from xbench.report.statistics.references import references
-from xbench.report.statistics.resampling import draw
 from xbench.report.statistics.sample import Sample
 from xbench.report.statistics.studies import studies
 
@@ -27,23 +26,18 @@ Progress = Callable[[int, int, str], None]
 """Told how many steps are done, of how many, and in words what comes next."""
 
 
-def analyse(
-    collection: Collection, resamples: int = 1000, folds: int = 5, seed: int = 0, progress: Progress | None = None
-) -> Analysis:
+def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Progress | None = None) -> Analysis:
     """Analyse runs; the same runs and seed give the same numbers.
 
     Args:
         collection: The runs, from `collect`.
-        resamples: Bootstrap resamples behind every interval.
         folds: Folds of cross-fitting.
-        seed: Of resampling and exchanges, not negative.
+        seed: Of the tests' exchanges, not negative.
         progress: Called before every step and after the last.
 
     Raises:
-        UserError: `resamples` is below 100 or `folds` below 2.
+        UserError: `folds` is below 2.
     """
-    if resamples < 100:
-        raise UserError(f"An interval from {resamples} resamples means nothing: give 100 at least, better 1000.", 2)
     if folds < 2:
         raise UserError(f"Thresholds cannot be chosen on other images with {folds} fold: give 2 at least.", 2)
     grouped: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
@@ -53,7 +47,7 @@ def analyse(
     datasets: list[DatasetAnalysis] = []
     study_rows: list[StudyRow] = []
     for place in sorted(grouped):
-        dataset, rows = _dataset(grouped[place], resamples, folds, seed, steps)
+        dataset, rows = _dataset(grouped[place], folds, seed, steps)
         datasets.append(dataset)
         study_rows += rows
     lines, notes = correlations(datasets)
@@ -63,7 +57,6 @@ def analyse(
         correlations=lines,
         studies=tuple(study_rows),
         set_aside=collection.set_aside,
-        resamples=resamples,
         folds=folds,
         notes=(*_split_notes(datasets), *notes),
     )
@@ -90,9 +83,7 @@ def _steps(runs: Sequence[Run]) -> int:
     return len(runs) + comb(len(models), 2)
 
 
-def _dataset(
-    runs: Sequence[Run], resamples: int, folds: int, seed: int, steps: _Steps
-) -> tuple[DatasetAnalysis, Sequence[StudyRow]]:
+def _dataset(runs: Sequence[Run], folds: int, seed: int, steps: _Steps) -> tuple[DatasetAnalysis, Sequence[StudyRow]]:
     name, split = runs[0].dataset, runs[0].results.split
     ground = f"{name}/{split}"
     title = dataset_title(name)
@@ -100,12 +91,12 @@ def _dataset(
     analyses: list[RunAnalysis] = []
     for run in runs:
         steps.next(f"{title}: {run.label}")
-        of_run, measures[run.label] = _run(run, resamples, folds, seed, ground)
+        of_run, measures[run.label] = _run(run, folds)
         analyses.append(of_run)
     models = sorted((a for a in analyses if not a.run.instrument), key=_rank)
 
     def on_common(first: str, second: str) -> tuple[Measures, Measures] | None:
-        return common_measures(measures[first], measures[second], resamples, folds, seed, ground)
+        return common_measures(measures[first], measures[second], folds)
 
     labels = [analysis.run.label for analysis in models]
     comparisons = compare(labels, on_common, seed, ground, lambda pair: steps.next(f"{title}: {pair}"))
@@ -119,9 +110,6 @@ def _dataset(
             widest,
             measures[widest.label].sample,
             [analysis for analysis in analyses if analysis.run.instrument],
-            resamples,
-            seed,
-            ground,
         ),
         comparisons=comparisons,
         tied_with_best=tied_with_best({analysis.run.label: analysis.macro for analysis in models}, comparisons),
@@ -131,14 +119,14 @@ def _dataset(
     return analysis, studies(models, lru_cache(maxsize=16)(on_common), seed, ground)
 
 
-def _run(run: Run, resamples: int, folds: int, seed: int, ground: str) -> tuple[RunAnalysis, Measures]:
+def _run(run: Run, folds: int) -> tuple[RunAnalysis, Measures]:
     sample = Sample.of(run)
     areas, positions = area_groups(sample), position_groups(sample, run)
-    measures = measure(sample, draw(sample.clusters, resamples, seed, ground), folds, (*areas, *positions))
+    measures = measure(sample, folds, (*areas, *positions))
     steps = max(1, sample.dice.shape[1] - 1)
     thresholds = {
         finding: {
-            name: tuple(int(place[0]) / steps for (column, _), place in sorted(chosen.items()) if column == own)
+            name: tuple(place / steps for (column, _), place in sorted(chosen.items()) if column == own)
             for name, chosen in (
                 ("dice", measures.fitted.dice_thresholds),
                 ("iou", measures.fitted.iou_thresholds),
@@ -148,7 +136,7 @@ def _run(run: Run, resamples: int, folds: int, seed: int, ground: str) -> tuple[
     }
     analysis = RunAnalysis(
         run=run,
-        resampled=sample.resampled,
+        clustered_by=sample.clustered_by,
         clusters=len(sample.clusters),
         macro=measures.macro(),
         findings=measures.findings(),

@@ -8,15 +8,14 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
-from numpy.typing import NDArray
 
 from xbench.report.analysis import Comparison, Estimate
-from xbench.report.statistics.measures import Measures, measure
+from xbench.report.statistics import intervals
+from xbench.report.statistics.measures import Measures, estimate, macro_columns, measure
 from xbench.report.statistics.paired import TESTED, PairedTest, exchange_tests, holm, paired_test
-from xbench.report.statistics.resampling import draw, estimate
 from xbench.report.statistics.sample import common_samples
 
-__all__ = ["SIGNIFICANT", "Pairing", "common_measures", "compare", "tied_with_best"]
+__all__ = ["SIGNIFICANT", "Pairing", "common_measures", "compare", "macro_difference", "tied_with_best"]
 
 SIGNIFICANT = 0.05
 """Corrected p-values up to this are differences; above it, runs are ties."""
@@ -49,12 +48,12 @@ def compare(
             test = paired_test(one, other, number)
             if test is None:
                 continue
-            difference, images = _macro_difference(one, other, number), len(one.sample.image_ids)
+            difference, images = macro_difference(one, other, number), len(one.sample.image_ids)
             untested = ""
             if len(one.sample.clusters) > 1:
                 tests[len(found)] = test
             else:
-                untested = f"they share one of the {one.sample.resampled} only, and a paired test needs two at least"
+                untested = f"they share one of the {one.sample.clustered_by} only, and a paired test needs two at least"
             found.append(Comparison(number, first, second, images, difference, None, None, untested))
     p_values = dict(zip(tests, exchange_tests([*tests.values()], comb(len(labels), 2), seed, ground), strict=True))
     comparisons: list[Comparison] = []
@@ -68,17 +67,14 @@ def compare(
     return tuple(comparisons)
 
 
-def common_measures(
-    first: Measures, second: Measures, resamples: int, folds: int, seed: int, ground: str
-) -> tuple[Measures, Measures] | None:
-    """Return two runs' numbers on what both scored, resampled together; None if they have nothing in common."""
+def common_measures(first: Measures, second: Measures, folds: int) -> tuple[Measures, Measures] | None:
+    """Return two runs' numbers on what both scored; None if they have nothing in common."""
     samples = common_samples(first.sample, second.sample)
     if samples is None:
         return None
     if samples[0] is first.sample:
         return first, second
-    draws = draw(samples[0].clusters, resamples, seed, ground)
-    return measure(samples[0], draws, folds), measure(samples[1], draws, folds)
+    return measure(samples[0], folds), measure(samples[1], folds)
 
 
 def tied_with_best(
@@ -108,13 +104,9 @@ def tied_with_best(
     return tied
 
 
-def _macro_difference(first: Measures, second: Measures, number: str) -> Estimate:
-    point = _mean(first.point[number] - second.point[number])[0]
-    resampled = _mean(first.resampled[number] - second.resampled[number])
-    return estimate(point, resampled, len(first.sample.clusters))
-
-
-def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    exists = ~np.isnan(values)
-    count = exists.sum(axis=1)
-    return np.divide(np.where(exists, values, 0).sum(axis=1), count, out=np.full(len(values), np.nan), where=count > 0)
+def macro_difference(first: Measures, second: Measures, number: str) -> Estimate:
+    """Return the difference of the means over the findings where both have a number; there must be one."""
+    columns = [c for c in macro_columns(first.point, number) if c in macro_columns(second.point, number)]
+    value = float(np.mean([first.point[number][c] - second.point[number][c] for c in columns]))
+    of_both = [[spread for c in columns if (spread := one.spreads[number][c])] for one in (first, second)]
+    return estimate(value, intervals.combined(*of_both))

@@ -1,4 +1,4 @@
-"""Grounding when images count more than once or not at all, with thresholds chosen on these or on other images."""
+"""Grounding with thresholds chosen on the same or on other images."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ GROUNDING = (
 
 @dataclass(frozen=True)
 class Grounding:
-    """Grounding of a sample in B resamples.
+    """Grounding of a sample.
 
     Attributes:
-        numbers: By name, (B, C); NaN where a number does not exist.
-        dice_curve: Macro Dice at each threshold, (B, T).
-        dice_of_pairs: Dice of each pair at the threshold that is best on the other folds, (B, P); NaN without one.
+        numbers: By name, (C,); NaN where a number does not exist.
+        dice_of_pairs: Dice of each pair at the threshold that is best on the other folds, (P,); NaN without one.
         iou_of_pairs: Likewise IoU.
-        dice_thresholds: By finding and fold, places of the thresholds among the T, (B,).
+        dice_thresholds: By finding and fold, places of the thresholds among the T.
         iou_thresholds: Likewise.
     """
 
     numbers: dict[str, NDArray[np.float64]]
-    dice_curve: NDArray[np.float64]
     dice_of_pairs: NDArray[np.float64]
     iou_of_pairs: NDArray[np.float64]
-    dice_thresholds: dict[tuple[int, int], NDArray[np.int64]]
-    iou_thresholds: dict[tuple[int, int], NDArray[np.int64]]
+    dice_thresholds: dict[tuple[int, int], int]
+    iou_thresholds: dict[tuple[int, int], int]
 
 
 def pair_folds(sample: Sample, folds: int) -> NDArray[np.int64]:
@@ -59,58 +57,44 @@ def pair_folds(sample: Sample, folds: int) -> NDArray[np.int64]:
     return fold
 
 
-def grounding(sample: Sample, folds: NDArray[np.int64], weights: NDArray[np.float64]) -> Grounding:
+def grounding(sample: Sample, folds: NDArray[np.int64]) -> Grounding:
     """Return every grounding number per finding.
 
-    In each resample the best threshold is chosen again, as it is in a run; cross-fitting keeps the folds, so that an
-    image drawn twice never stands on both sides, and chooses again too. Of equally good thresholds the lowest counts.
-    Where all that was drawn lies in one fold there is nothing to choose a threshold on, and no cross-fitted number.
+    Scores are rounded so that every sum is exact: the order of images does not decide between tied thresholds. Of
+    equally good ones the lowest counts.
 
     Args:
         sample: The sample.
         folds: From `pair_folds`.
-        weights: How often each cluster is drawn, (K, B), whole numbers.
     """
-    resamples, columns, thresholds = weights.shape[1], len(sample.findings), sample.dice.shape[1]
-    numbers = {name: np.full((resamples, columns), np.nan) for name in GROUNDING}
-    curve, findings = np.zeros((resamples, thresholds)), np.zeros(resamples)
-    of_pairs = {name: np.full((resamples, len(folds)), np.nan) for name in ("dice", "iou")}
-    chosen: dict[str, dict[tuple[int, int], NDArray[np.int64]]] = {"dice": {}, "iou": {}}
-    for column in range(columns):
+    numbers = {name: np.full(len(sample.findings), np.nan) for name in GROUNDING}
+    of_pairs = {name: np.full(len(folds), np.nan) for name in ("dice", "iou")}
+    chosen: dict[str, dict[tuple[int, int], int]] = {"dice": {}, "iou": {}}
+    for column in np.unique(sample.pair_column).tolist():
         mine = np.flatnonzero(sample.pair_column == column)
-        if not len(mine):
-            continue
-        sums, counts, unit = _sums(sample, mine, folds[mine], weights)
-        total, count = np.sum([*sums.values()], axis=0), np.sum([*counts.values()], axis=0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = total / count[:, None] * unit
-        curves = {"dice": mean[:, 1 : thresholds + 1], "iou": mean[:, thresholds + 1 :]}
-        numbers["pointing_game"][:, column] = mean[:, 0]
-        curve += np.where(count[:, None] > 0, curves["dice"], 0)
-        findings += count > 0
-        for name, first in (("dice", 1), ("iou", thresholds + 1)):
-            numbers[f"{name}_fixed"][:, column] = curves[name][:, sample.fixed]
-            numbers[f"{name}_best"][:, column] = curves[name].max(axis=1)
+        scale = exact_scale(len(mine))
+        unit = 1 / (scale * len(mine))
+        numbers["pointing_game"][column] = np.rint(sample.hit[mine] * scale).sum() * unit
+        for name in ("dice", "iou"):
+            scores = getattr(sample, name)[mine]
+            rounded = np.rint(scores * scale)
+            total = rounded.sum(axis=0)
+            numbers[f"{name}_fixed"][column] = total[sample.fixed] * unit
+            numbers[f"{name}_best"][column] = total.max() * unit
             if folds[mine[0]] < 0:
                 continue
-            summed, lost = np.zeros(resamples), np.zeros(resamples, dtype=bool)
-            for fold, own in sums.items():
-                others = (total - own)[:, first : first + thresholds]
-                place = others.argmax(axis=1)
-                blind = (count == counts[fold]) & (counts[fold] > 0)
-                lost |= blind
-                summed += own[np.arange(resamples), first + place]
+            summed = 0.0
+            for fold in np.unique(folds[mine]).tolist():
+                held_out = folds[mine] == fold
+                own = rounded[held_out].sum(axis=0)
+                place = int((total - own).argmax())
                 chosen[name][column, fold] = place
-                pairs = mine[folds[mine] == fold]
-                scores = getattr(sample, name)[pairs[:, None], place].T
-                of_pairs[name][:, pairs] = np.where(blind[:, None], np.nan, scores)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                numbers[f"{name}_cross_fitted"][:, column] = np.where(lost, np.nan, summed / count * unit)
+                of_pairs[name][mine[held_out]] = scores[held_out, place]
+                summed += own[place]
+            numbers[f"{name}_cross_fitted"][column] = summed * unit
     numbers["dice_optimism"] = numbers["dice_best"] - numbers["dice_cross_fitted"]
     numbers["dice_gap"] = numbers["dice_best"] - numbers["dice_fixed"]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        curve /= findings[:, None]
-    return Grounding(numbers, curve, of_pairs["dice"], of_pairs["iou"], chosen["dice"], chosen["iou"])
+    return Grounding(numbers, of_pairs["dice"], of_pairs["iou"], chosen["dice"], chosen["iou"])
 
 
 def exact_scale(count: float) -> float:
@@ -119,19 +103,3 @@ def exact_scale(count: float) -> float:
     Twice the sum of so many scores from 0 to 1 is then a whole number of float64, whatever the order of summation.
     """
     return 2.0 ** min(40, 52 - ceil(log2(max(1.0, count))))
-
-
-def _sums(
-    sample: Sample, mine: NDArray[np.int64], folds: NDArray[np.int64], weights: NDArray[np.float64]
-) -> tuple[dict[int, NDArray[np.float64]], dict[int, NDArray[np.float64]], float]:
-    """Weighted sums of hits and both curves in each fold, (B, 1 + 2 T), the weights' sums, (B,), and the unit of sums.
-
-    Scores are rounded so that every sum is exact: neither the order of images nor the library that multiplies decides
-    between tied thresholds.
-    """
-    drawn = weights[sample.pair_cluster[mine]]
-    counts = {int(fold): drawn[folds == fold].sum(axis=0) for fold in np.unique(folds)}
-    scale = exact_scale(float(np.sum([*counts.values()], axis=0).max()))
-    scores = np.rint(np.column_stack([sample.hit[mine], sample.dice[mine], sample.iou[mine]]) * scale)
-    sums = {fold: drawn[folds == fold].T @ scores[folds == fold] for fold in counts}
-    return sums, counts, 1 / scale

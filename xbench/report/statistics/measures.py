@@ -1,19 +1,21 @@
-"""Every number of a sample with its bootstrap distribution."""
+"""Every number of a sample, with how far it may be from the truth."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xbench.report.analysis import NUMBERS, Estimate
-from xbench.report.statistics.cross_fitting import Grounding, grounding, pair_folds
+from xbench.report.statistics import intervals
+from xbench.report.statistics.cross_fitting import GROUNDING, Grounding, grounding, pair_folds
+from xbench.report.statistics.intervals import Limits, Spread
 from xbench.report.statistics.recognition import RECOGNITION, recognition
-from xbench.report.statistics.resampling import chunks, estimate
 from xbench.report.statistics.sample import Sample
 
-__all__ = ["Group", "Measures", "macro", "measure"]
+__all__ = ["Group", "Measures", "estimate", "macro", "macro_columns", "measure"]
 
 
 @dataclass(frozen=True)
@@ -31,142 +33,149 @@ class Group:
 
 @dataclass(frozen=True)
 class Measures:
-    """Numbers of a sample: on itself, and in each of B resamples.
+    """Numbers of a sample.
 
     Attributes:
         sample: The sample.
-        point: By key of `NUMBERS`, of each finding, (1, C); NaN where a number does not exist.
-        resampled: Likewise, (B, C).
+        point: By key of `NUMBERS`, of each finding, (C,); NaN where a number does not exist.
+        spreads: By key of `NUMBERS`, of each finding how far the number may be from the truth; None where it does not
+            exist, and for optimism, which has no interval.
         folds: Fold of each scored pair, (P,), from `pair_folds`.
-        fitted: Grounding of the sample itself, with the thresholds chosen and the scores of pairs.
-        dice_curve: Macro Dice at each threshold, (B, T).
+        fitted: Grounding, with the thresholds chosen and the scores of pairs.
         groups: Of each group by number, value and interval.
     """
 
     sample: Sample
-    point: dict[str, NDArray[np.float64]]
-    resampled: dict[str, NDArray[np.float64]]
+    point: Mapping[str, NDArray[np.float64]]
+    spreads: Mapping[str, Sequence[Spread | None]]
     folds: NDArray[np.int64]
     fitted: Grounding
-    dice_curve: NDArray[np.float64]
     groups: tuple[dict[str, Estimate], ...] = field(default=())
 
     def findings(self) -> dict[str, dict[str, Estimate]]:
         """Return the numbers by finding, then by key of `NUMBERS`."""
-        support = _support(self.sample)
-        return {
-            finding: {
-                key: estimate(self.point[key][0, column], self.resampled[key][:, column], support[kind][column])
-                for key, kind in ((key, number.group) for key, number in NUMBERS.items())
+        found: dict[str, dict[str, Estimate]] = {}
+        for column, finding in enumerate(self.sample.findings):
+            spreads = {key: self.spreads[key][column] for key in NUMBERS}
+            found[finding] = {
+                key: estimate(float(self.point[key][column]), spread.interval() if spread else None)
+                for key, spread in spreads.items()
             }
-            for column, finding in enumerate(self.sample.findings)
-        }
+        return found
 
     def macro(self) -> dict[str, Estimate]:
         """Return the means over findings, by key of `NUMBERS`."""
-        clusters = len(self.sample.clusters)
-        return {key: estimate(macro(self.point, key)[0], macro(self.resampled, key), clusters) for key in NUMBERS}
+        columns = {key: macro_columns(self.point, key) for key in NUMBERS}
+        return {
+            key: estimate(macro(self.point, key), _combined([self.spreads[key][column] for column in columns[key]]))
+            for key in NUMBERS
+        }
 
     def curve(self) -> tuple[Estimate, ...]:
         """Return macro Dice at each threshold."""
-        clusters = len(self.sample.clusters)
-        columns = zip(self.fitted.dice_curve[0], self.dice_curve.T, strict=True)
-        return tuple(estimate(value, resampled, clusters) for value, resampled in columns)
+        sample, found = self.sample, []
+        of_findings = [np.flatnonzero(sample.pair_column == column) for column in np.unique(sample.pair_column)]
+        for scores in sample.dice.T:
+            spreads = [
+                intervals.mean(scores[mine], sample.pair_cluster[mine], len(sample.clusters)) for mine in of_findings
+            ]
+            value = float(np.mean([spread.value for spread in spreads])) if spreads else float("nan")
+            found.append(estimate(value, _combined(spreads)))
+        return tuple(found)
 
 
-def macro(numbers: dict[str, NDArray[np.float64]], key: str) -> NDArray[np.float64]:
-    """Return the mean over the findings where a number exists, (B,); NaN where it exists for none.
+def estimate(value: float, limits: Limits | None) -> Estimate:
+    """Return a value, NaN where it does not exist, with its interval; the two were summed in different orders."""
+    if np.isnan(value):
+        return Estimate(None)
+    return Estimate(value) if limits is None else Estimate(value, min(limits[0], value), max(limits[1], value))
 
-    As in a run, the recognition scores are averaged over the same findings, those with both labels. A resample in which
-    a finding has lost its regions, or one of its labels, leaves the finding out.
+
+def macro_columns(numbers: Mapping[str, NDArray[np.float64]], key: str) -> list[int]:
+    """Return the findings of which a mean over findings is one: where the number exists.
+
+    As in a run, the recognition scores are averaged over the same findings, those with both labels.
 
     Args:
-        numbers: By key of `NUMBERS`, (B, C).
+        numbers: By key of `NUMBERS`, (C,).
         key: Which of them.
     """
-    values = numbers[key]
-    exists = ~np.isnan(numbers["auroc"] if key in RECOGNITION else values)
-    count = exists.sum(axis=1)
-    total = np.where(exists, values, 0).sum(axis=1)
-    return np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0)
+    return [int(c) for c in np.flatnonzero(~np.isnan(numbers["auroc"] if key in RECOGNITION else numbers[key]))]
 
 
-def measure(sample: Sample, draws: NDArray[np.int16], folds: int, groups: tuple[Group, ...] = ()) -> Measures:
-    """Compute every number of a sample and its bootstrap distribution.
+def macro(numbers: Mapping[str, NDArray[np.float64]], key: str) -> float:
+    """Return the mean over the findings where a number exists; NaN where it exists for none.
+
+    Args:
+        numbers: By key of `NUMBERS`, (C,).
+        key: Which of them.
+    """
+    columns = macro_columns(numbers, key)
+    return float(numbers[key][columns].mean()) if columns else float("nan")
+
+
+def measure(sample: Sample, folds: int, groups: tuple[Group, ...] = ()) -> Measures:
+    """Compute every number of a sample.
 
     Args:
         sample: The sample.
-        draws: How often each cluster is drawn, (K, B), from `draw`.
         folds: Folds of cross-fitting.
         groups: Pairs whose mean scores are asked for besides.
     """
     pair_fold = pair_folds(sample, folds)
-    ones = np.ones((len(sample.clusters), 1))
-    fitted = grounding(sample, pair_fold, ones)
-    point = {**fitted.numbers, **recognition(sample, ones)}
-    point_groups = _group_means(sample, fitted, groups, ones)
-    parts, curves, group_parts = [], [], []
-    widest = max(len(sample.hit), 2 * len(sample.clusters), 4 * sample.dice.shape[1])
-    for weights in chunks(draws, widest):
-        part = grounding(sample, pair_fold, weights)
-        parts.append({**part.numbers, **recognition(sample, weights)})
-        curves.append(part.dice_curve)
-        group_parts.append(_group_means(sample, part, groups, weights))
-    estimates = []
-    for place, group in enumerate(groups):
-        clusters = len(np.unique(sample.pair_cluster[group.pairs]))
-        estimates.append(
-            {
-                name: estimate(
-                    point_groups[place][name][0], np.concatenate([part[place][name] for part in group_parts]), clusters
-                )
-                for name in group.numbers
-            }
-        )
+    fitted = grounding(sample, pair_fold)
+    of_images = recognition(sample)
+    nan = float("nan")
+    recognised = {
+        name: np.array([nan if spread is None else spread.value for spread in spreads])
+        for name, spreads in of_images.items()
+    }
     return Measures(
         sample=sample,
-        point=point,
-        resampled={key: np.concatenate([part[key] for part in parts]) for key in point},
+        point={**fitted.numbers, **recognised},
+        spreads={**_grounding_spreads(sample, pair_fold, fitted), **of_images},
         folds=pair_fold,
         fitted=fitted,
-        dice_curve=np.concatenate(curves),
-        groups=tuple(estimates),
+        groups=tuple(_group_means(sample, fitted, group) for group in groups),
     )
 
 
-def _group_means(
-    sample: Sample, fitted: Grounding, groups: tuple[Group, ...], weights: NDArray[np.float64]
-) -> list[dict[str, NDArray[np.float64]]]:
-    means = []
-    for group in groups:
-        scores = {
-            "pointing_game": sample.hit[group.pairs],
-            "dice_fixed": sample.dice[group.pairs, sample.fixed],
-            "dice_cross_fitted": fitted.dice_of_pairs[:, group.pairs],
-        }
-        drawn = weights[sample.pair_cluster[group.pairs]].T
-        means.append({name: _weighted_mean(scores[name], drawn) for name in group.numbers})
-    return means
+def _combined(spreads: Sequence[Spread | None]) -> Limits | None:
+    existing = [spread for spread in spreads if spread is not None]
+    return intervals.combined(existing) if existing and len(existing) == len(spreads) else None
 
 
-def _weighted_mean(scores: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Means over the pairs that have a score, (B,), of scores (P,) or (B, P) with weights (B, P)."""
-    exists = ~np.isnan(scores)
-    total = (np.where(exists, scores, 0) * weights).sum(axis=1)
-    count = (exists * weights).sum(axis=1)
-    return np.divide(total, count, out=np.full(len(weights), np.nan), where=count > 0)
+def _grounding_spreads(
+    sample: Sample, pair_fold: NDArray[np.int64], fitted: Grounding
+) -> dict[str, list[Spread | None]]:
+    found: dict[str, list[Spread | None]] = {name: [None] * len(sample.findings) for name in GROUNDING}
+    for column in np.unique(sample.pair_column).tolist():
+        mine = np.flatnonzero(sample.pair_column == column)
+        folds, of = pair_fold[mine], (sample.pair_cluster[mine], len(sample.clusters))
+        found["pointing_game"][column] = intervals.share(sample.hit[mine], *of)
+        found["dice_gap"][column] = intervals.gap(sample.dice[mine], sample.fixed, fitted.dice_of_pairs[mine], *of)
+        for name in ("dice", "iou"):
+            curves = getattr(sample, name)[mine]
+            found[f"{name}_best"][column] = intervals.best(curves, *of)
+            found[f"{name}_fixed"][column] = intervals.mean(curves[:, sample.fixed], *of)
+            if folds[0] >= 0:
+                found[f"{name}_cross_fitted"][column] = intervals.cross_fitted(curves, folds, *of)
+    return found
 
 
-def _support(sample: Sample) -> dict[str, list[int]]:
-    """How many clusters each finding's numbers rest on: clusters with a pair; the rarer of those with each label."""
-
-    def clusters(rows: NDArray[np.int64]) -> int:
-        return len(np.unique(sample.image_cluster[rows]))
-
-    columns = range(len(sample.findings))
-    return {
-        "grounding": [clusters(sample.pair_image[sample.pair_column == column]) for column in columns],
-        "classification": [
-            min(clusters(np.flatnonzero(sample.labels[:, column] == label)) for label in (0, 1)) for column in columns
-        ],
+def _group_means(sample: Sample, fitted: Grounding, group: Group) -> dict[str, Estimate]:
+    scores = {
+        "pointing_game": sample.hit,
+        "dice_fixed": sample.dice[:, sample.fixed],
+        "dice_cross_fitted": fitted.dice_of_pairs,
     }
+    means = {}
+    for name in group.numbers:
+        pairs = group.pairs[~np.isnan(scores[name][group.pairs])]
+        if not len(pairs):
+            means[name] = Estimate(None)
+            continue
+        compute = intervals.share if name == "pointing_game" else intervals.mean
+        spread = compute(scores[name][pairs], sample.pair_cluster[pairs], len(sample.clusters))
+        means[name] = estimate(spread.value, spread.interval())
+    return means

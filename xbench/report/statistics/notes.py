@@ -69,11 +69,11 @@ def _disagreement(run: Run, measures: Measures) -> str | None:
     """Say that the run's tables give other numbers than its results.json, if so."""
     results, point = run.results, measures.point
     stored = {"macro": {**results.grounding_macro, **results.classification_macro}}
-    derived = {"macro": {key: float(macro(point, key)[0]) for key in point}}
+    derived = {"macro": {key: macro(point, key) for key in point}}
     for column, finding in enumerate(measures.sample.findings):
         both = results.grounding.get(finding), results.classification.get(finding)
         stored[finding] = {key: value for half in both if half is not None for key, value in vars(half).items()}
-        derived[finding] = {key: float(values[0, column]) for key, values in point.items()}
+        derived[finding] = {key: float(values[column]) for key, values in point.items()}
     wrong = [
         (finding, key, numbers[key], derived[finding][key])
         for finding, numbers in stored.items()

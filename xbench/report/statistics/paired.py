@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,6 @@ from scipy.stats import rankdata
 
 from xbench.report.statistics.cross_fitting import exact_scale
 from xbench.report.statistics.measures import Measures
-from xbench.report.statistics.resampling import generator
 from xbench.report.statistics.sample import Sample
 
 __all__ = ["TESTED", "PairedTest", "contributions", "exchange_tests", "holm", "paired_test"]
@@ -53,7 +53,7 @@ def paired_test(first: Measures, second: Measures, number: str, finding: str | N
         number: One of `TESTED`.
         finding: One of the sample's; None for the mean over those that have the number in both runs.
     """
-    exists = ~np.isnan(first.point[number][0] - second.point[number][0])
+    exists = ~np.isnan(first.point[number] - second.point[number])
     if finding is not None:
         exists &= np.array([name == finding for name in first.sample.findings], dtype=bool)
     columns = np.flatnonzero(exists)
@@ -125,7 +125,8 @@ def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, gro
         else:
             sampled.setdefault(len(test.matters), []).append(place)
     for clusters, places in sampled.items():
-        random = generator(seed, "exchanges", ground)
+        digest = hashlib.sha256(f"exchanges\0{ground}".encode()).digest()
+        random = np.random.default_rng([seed, *np.frombuffer(digest, dtype=np.uint32).tolist()])
         far = _as_far([tests[place] for place in places], _random_exchanges(random, exchanges, clusters))
         for place, count in zip(places, far.sum(axis=0), strict=True):
             p_values[place] = float((count + 1) / (exchanges + 1))

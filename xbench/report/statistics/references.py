@@ -10,8 +10,7 @@ import numpy as np
 from xbench.report.analysis import Estimate, Reference, RunAnalysis
 from xbench.report.runs import Run
 from xbench.report.statistics.chance import chance
-from xbench.report.statistics.measures import Measures, measure
-from xbench.report.statistics.resampling import draw
+from xbench.report.statistics.measures import measure
 from xbench.report.statistics.sample import Sample
 
 __all__ = ["references"]
@@ -20,29 +19,20 @@ _FLOORS = ("centre", "random")
 _AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "iou_fixed")
 
 
-def references(
-    run: Run, sample: Sample, instruments: Sequence[RunAnalysis], resamples: int, seed: int, ground: str
-) -> tuple[Reference, ...]:
+def references(run: Run, sample: Sample, instruments: Sequence[RunAnalysis]) -> tuple[Reference, ...]:
     """Return the floors, then the ceilings.
 
     Args:
         run: Any run of the dataset; all have the same labels and regions.
         sample: Its sample.
         instruments: The dataset's runs of instruments.
-        resamples: Bootstrap resamples behind the intervals.
-        seed: Of resampling.
-        ground: Dataset and split.
     """
-
-    def resampled(what: Sample) -> Measures:
-        # Scores that do not depend on the threshold need no more than two folds.
-        return measure(what, draw(what.clusters, resamples, seed, ground), folds=2)
-
-    whole = resampled(whole_image(sample))
+    # Scores that do not depend on the threshold need no more than two folds.
+    whole = measure(whole_image(sample), folds=2)
     floors = [Reference("Whole image", "floor", whole.macro(), whole.findings())]
     ceilings: list[Reference] = []
     if (drawn := chance(run, sample)) is not None:
-        of_chance = resampled(drawn.sample)
+        of_chance = measure(drawn.sample, folds=2)
         known = _without_f1(of_chance.macro())
         by_finding = {finding: _without_f1(numbers) for finding, numbers in of_chance.findings().items()}
         floors.append(Reference("Random", "floor", known, by_finding, drawn.spread))
@@ -56,7 +46,7 @@ def references(
         else:
             ceilings.append(Reference(title, "ceiling", macro, findings))
     if (agreement := reader_agreement(run, sample)) is not None:
-        of_readers = resampled(agreement)
+        of_readers = measure(agreement, folds=2)
         macro = {key: value for key, value in of_readers.macro().items() if key in _AGREEMENT}
         findings = {
             finding: {key: value for key, value in numbers.items() if key in _AGREEMENT}

@@ -17,13 +17,13 @@ __all__ = ["Sample", "common_samples"]
 
 @dataclass(frozen=True)
 class Sample:
-    """Labels and scores of N images, C findings and P scored pairs, by the K clusters that are resampled as a whole.
+    """Labels and scores of N images, C findings and P scored pairs, by K clusters, each one piece of evidence.
 
     Images are sorted by name and pairs by image and finding, so that samples of several runs can be set side by side.
 
     Attributes:
         findings: Names of the C findings.
-        resampled: What a cluster is: all images of a patient where every image's patient is known, else one image.
+        clustered_by: What a cluster is: all images of a patient where every image's patient is known, else one image.
         clusters: Names of the K clusters, sorted.
         image_ids: Names of the N images, sorted.
         image_cluster: Cluster of each image, (N,).
@@ -38,7 +38,7 @@ class Sample:
     """
 
     findings: tuple[str, ...]
-    resampled: Literal["patients", "images"]
+    clustered_by: Literal["patients", "images"]
     clusters: tuple[str, ...]
     image_ids: tuple[str, ...]
     image_cluster: NDArray[np.int64]
@@ -60,10 +60,10 @@ class Sample:
         rank[order] = np.arange(len(order))
         pair_order = np.lexsort([pairs.column, rank[pairs.index]])
         image_ids = [images.image_ids[place] for place in order]
-        resampled, clusters, image_cluster = _clusters(image_ids, [images.patient_ids[place] for place in order])
+        clustered_by, clusters, image_cluster = _clusters(image_ids, [images.patient_ids[place] for place in order])
         return cls(
             findings=run.results.findings,
-            resampled=resampled,
+            clustered_by=clustered_by,
             clusters=clusters,
             image_ids=tuple(image_ids),
             image_cluster=image_cluster,
@@ -118,7 +118,7 @@ def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | Non
     in_one[one.pair_image, one.pair_column] = True
     in_other[other.pair_image, other.pair_column] = True
     both = in_one & in_other
-    leader = one if one.resampled == "patients" else other
+    leader = one if one.clustered_by == "patients" else other
     halves = []
     for sample in (one, other):
         kept = both[sample.pair_image, sample.pair_column]
@@ -126,7 +126,7 @@ def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | Non
             replace(
                 _with_pairs(sample, kept),
                 labels=labels,
-                resampled=leader.resampled,
+                clustered_by=leader.clustered_by,
                 clusters=leader.clusters,
                 image_cluster=leader.image_cluster,
             )

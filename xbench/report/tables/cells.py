@@ -28,7 +28,7 @@ __all__ = [
     "words",
 ]
 
-INTERVALS = "In brackets 95 % bootstrap intervals."
+INTERVALS = "In brackets 95 % intervals."
 
 
 @dataclass(frozen=True)

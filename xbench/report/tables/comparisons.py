@@ -51,7 +51,7 @@ def comparisons(analysis: Analysis, dataset: DatasetAnalysis) -> Table | None:
         "comparisons",
         "Models compared on",
         "Paired tests on the images that both models scored. Difference: first less second, in percentage points, with "
-        "its 95 % bootstrap interval. Adjusted p: corrected for all comparisons of the number on the dataset.",
+        "its 95 % interval. Adjusted p: corrected for all comparisons of the number on the dataset.",
         ("Number", "First", "Second"),
         ("Images", "Difference", "p", "Adjusted p"),
         rows,

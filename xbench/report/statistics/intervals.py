@@ -1,0 +1,428 @@
+"""95 % intervals of numbers from 0 to 1: of one finding, of means over findings, and of differences of these.
+
+Every number comes with what each cluster (patient or image) adds to its error, so that images of one patient count as
+one piece of evidence, and numbers on the same images are known to move together. Nothing is drawn at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+from scipy.stats import t as student
+
+__all__ = [
+    "Limits",
+    "Spread",
+    "auroc",
+    "average_precision",
+    "best",
+    "combined",
+    "cross_fitted",
+    "f1",
+    "gap",
+    "mean",
+    "share",
+]
+
+Floats = NDArray[np.float64]
+Limits = tuple[float, float]
+_NORMAL = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number and how far it may be from the truth.
+
+    Attributes:
+        value: The number, 0 to 1.
+        influence: What each cluster adds to its error, (K,), to first order; for correlations between numbers.
+        units: How many clusters it rests on: those with a pair, or the rarer of those with each label.
+        freedom: Degrees of freedom of its variance; infinite where the number itself gives the variance, as a share
+            does.
+        limits: Lower and upper end, given how many standard errors they are to lie apart from the number.
+        centres: What the lower and the upper end are ends of: the value, unless it is known to be biased.
+    """
+
+    value: float
+    influence: Floats
+    units: int
+    freedom: float
+    limits: Callable[[float], Limits]
+    centres: Limits | None = None
+
+    def interval(self) -> Limits | None:
+        """Return the ends of the 95 % interval, which holds the value; None for a number of a single cluster.
+
+        One cluster says nothing about the spread.
+        """
+        if self.units < 2:
+            return None
+        low, high = self.limits(_errors(self.freedom))
+        return max(0.0, min(low, self.value)), min(1.0, max(high, self.value))
+
+
+def share(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
+    """Return the spread of a share: a mean of hits, which are 1 or 0, or between where several pixels share a maximum.
+
+    The interval is Wilson's (1927, Journal of the American Statistical Association 22, 209) on the effective number of
+    hits, n over the design effect of the clusters (Kish), corrected for few clusters after Korn and Graubard (1998,
+    Survey Methodology 24, 193). Hits between 0 and 1 vary less than those of 0 and 1 and are treated as these. The
+    design effect is at least 1 and effectively there are no fewer hits than clusters. Without clusters of several it is
+    `scipy.stats.binomtest(...).proportion_ci(method="wilson")`.
+
+    Args:
+        values: Hits, (n,).
+        clusters: Cluster of each, (n,).
+        count: K, how many clusters there are in all.
+    """
+    found, n = _Means.of(values[:, None], clusters, count), len(values)
+    value, effective = float(found.value[0]), float(found.units)
+    if 1 < found.units < n and found.variance[0] > 0:
+        design = max(1.0, found.variance[0] / (values.var(ddof=1) / n))
+        few = (_errors(n - 1) / _errors(found.units - 1)) ** 2
+        effective = max(effective, n / design * few)
+    return Spread(value, found.influence(0), found.units, inf, lambda errors: _wilson(value, effective / errors**2))
+
+
+def mean(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
+    """Return the spread of a mean of values from 0 to 1.
+
+    Wilson's interval again, with as many hits as would have the variance found between clusters, and Student's t. What
+    lies between 0 and 1 cannot vary more than hits do, so effectively there are no fewer of them than clusters.
+
+    Args:
+        values: (n,).
+        clusters: Cluster of each, (n,).
+        count: K, how many clusters there are in all.
+    """
+    found = _Means.of(values[:, None], clusters, count)
+    limits = _bounded(float(found.value[0]), float(found.variance[0]), found.units)
+    return Spread(float(found.value[0]), found.influence(0), found.units, found.units - 1, limits)
+
+
+def best(curves: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
+    """Return the spread of the largest of T means, as that of Dice at the best threshold.
+
+    The largest of the true means is at least each of them: so the lower end is that of the threshold found, and the
+    upper end the highest upper end of all thresholds, for the best may be another one.
+
+    Args:
+        curves: (n, T).
+        clusters: Cluster of each row, (n,).
+        count: K, how many clusters there are in all.
+    """
+    found = _Means.of(curves, clusters, count)
+    place = int(found.value.argmax())
+    of_each = [_bounded(*each, found.units) for each in zip(found.value.tolist(), found.variance.tolist(), strict=True)]
+
+    def limits(errors: float) -> Limits:
+        return of_each[place](errors)[0], max(one(errors)[1] for one in of_each)
+
+    return Spread(float(found.value[place]), found.influence(place), found.units, found.units - 1, limits)
+
+
+def gap(curves: Floats, fixed: int, of_pairs: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
+    """Return the spread of the largest of T means less a fixed one of them: what the fixed threshold costs.
+
+    The ends are Student's, of the differences within each pair. The largest mean found is too large where several are
+    about as good, so the lower end is that of the cross-fitted scores less the fixed ones; the upper end is the highest
+    of all thresholds. A gap is never below 0.
+
+    Args:
+        curves: (n, T).
+        fixed: The place of the fixed one.
+        of_pairs: Cross-fitted scores, (n,); NaN where there are none.
+        clusters: Cluster of each row, (n,).
+        count: K, how many clusters there are in all.
+    """
+    found = _Means.of(curves - curves[:, [fixed]], clusters, count)
+    honest = _Means.of((of_pairs - curves[:, fixed])[:, None], clusters, count)
+    place = int(found.value.argmax())
+    value = float(found.value[place])
+    if np.isnan(honest.value[0]):
+        return Spread(value, found.influence(place), 1, 0, lambda _: (0.0, 1.0))
+    lowest = float(honest.value[0])
+
+    def limits(errors: float) -> Limits:
+        high = (found.value + errors * np.sqrt(found.variance)).max()
+        return lowest - errors * float(np.sqrt(honest.variance[0])), float(high)
+
+    return Spread(value, found.influence(place), found.units, found.units - 1, limits, (lowest, value))
+
+
+def cross_fitted(curves: Floats, folds: NDArray[np.int64], clusters: NDArray[np.int64], count: int) -> Spread:
+    """Return the spread of the mean score at thresholds that are best on other folds.
+
+    As `mean`, with the jackknife's variance: each cluster is left out once, and the thresholds are chosen again without
+    it, for that they would have been others on other images is part of the spread.
+
+    Args:
+        curves: (n, T).
+        folds: Fold of each row, (n,), the same for the rows of a cluster; all -1 where the finding has one cluster.
+        clusters: Cluster of each row, (n,).
+        count: K, how many clusters there are in all.
+    """
+    present, place, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
+    units, rows = len(present), np.arange(len(present))
+    sums = _summed(curves, place, units)
+    fold_of = np.empty(units, dtype=np.int64)
+    fold_of[place] = folds
+    total, scored, without = sums.sum(axis=0), 0.0, np.zeros(units)
+    for fold in np.unique(fold_of):
+        mine = fold_of == fold
+        own = sums[mine].sum(axis=0)
+        best_of_others = int((total - own).argmax())
+        scored += float(own[best_of_others])
+        again = np.where(mine, best_of_others, (total - own - sums).argmax(axis=1))
+        without += own[again] - np.where(mine, sums[rows, again], 0)
+    without /= np.maximum(1, len(curves) - sizes)
+    influence = np.zeros(count)
+    influence[present] = (without.mean() - without) * (units - 1) / units
+    value, variance = scored / len(curves), units / max(1, units - 1) * float(influence @ influence)
+    return Spread(value, influence, units, units - 1, _bounded(value, variance, units))
+
+
+def f1(present: NDArray[np.bool_], said: NDArray[np.bool_], clusters: NDArray[np.int64], count: int) -> Spread:
+    """Return the spread of F1 = 2 J / (1 + J), where J = TP / (TP + FP + FN) is a share and has a share's interval.
+
+    Args:
+        present: Whether an image has the finding, (n,).
+        said: Whether it is said to have it, (n,).
+        clusters: Cluster of each, (n,).
+        count: K, how many clusters there are in all.
+    """
+    either = present | said
+    found = share((present & said)[either].astype(np.float64), clusters[either], count)
+
+    def turned(v: float) -> float:
+        return 2 * v / (1 + v)
+
+    def limits(errors: float) -> Limits:
+        low, high = found.limits(errors)
+        return turned(low), turned(high)
+
+    slope = 2 / (1 + found.value) ** 2
+    return Spread(turned(found.value), found.influence * slope, found.units, found.freedom, limits)
+
+
+def auroc(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
+    """Return the spread of AUROC.
+
+    The variance is Obuchowski's for clusters (1997, Biometrics 53, 567), which is that of DeLong, DeLong and
+    Clarke-Pearson (1988) where each image is one; the interval is Student's on the scale of logits, with the degrees of
+    freedom after Satterthwaite. A variance is at most A (1 - A) over the number of positives or of negatives, whichever
+    is less (van Dantzig 1951), so the interval is at most Wilson's on so many; where all positives lie above all
+    negatives, or the reverse, no variance can be seen and it is just that.
+
+    Args:
+        present: Whether an image has the finding, (n,), both kinds.
+        scores: (n,).
+        clusters: Cluster of each, (n,).
+        count: K, how many clusters there are in all.
+    """
+    above, below = scores[present], scores[~present]
+    v10, v01 = _below(below, above), 1 - _below(above, below)
+    value = float(v10.mean())
+    parts = [
+        np.bincount(clusters[kind], placement - value, minlength=count) / len(placement)
+        for kind, placement in ((present, v10), (~present, v01))
+    ]
+    units = [len(np.unique(clusters[kind])) for kind in (present, ~present)]
+    influence, fewest = parts[0] + parts[1], min(units)
+    if fewest < 2:
+        return Spread(value, influence, fewest, 0, lambda _: _wilson(value, fewest / _NORMAL**2))
+    both = len(np.unique(clusters))
+    own = [u / (u - 1) * float(part @ part) for u, part in zip(units, parts, strict=True)]
+    variance = sum(own) + 2 * both / max(1, both - 1) * float(parts[0] @ parts[1])
+    variance = max(variance, float(influence @ influence))
+    shares = sum(part**2 / (u - 1) for u, part in zip(units, own, strict=True))
+    freedom = sum(own) ** 2 / shares if shares else inf
+    return Spread(value, influence, fewest, freedom, _on_logits(value, variance, fewest, at_most=True))
+
+
+def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
+    """Return the spread of average precision.
+
+    The variance is that of the influence of each cluster: the derivative of average precision with respect to how often
+    it counts (infinitesimal jackknife). The interval is Student's on the scale of logits (Boyd, Eng and Page 2013,
+    Machine Learning and Knowledge Discovery in Databases, 451), and its lower end starts at average precision less the
+    bias to second order. There is one degree of freedom less than there are clusters with a positive, or with a negative
+    if these are fewer. Where all positives lie above all negatives it is Wilson's on the clusters with a positive.
+
+    Args:
+        present: Whether an image has the finding, (n,), both kinds.
+        scores: (n,).
+        clusters: Cluster of each, (n,).
+        count: K, how many clusters there are in all.
+    """
+    positive, negative = np.sort(scores[present]), np.sort(scores[~present])
+    true = len(positive) - np.searchsorted(positive, positive)
+    said = true + len(negative) - np.searchsorted(negative, positive)
+    precision = true / said
+    value = float(precision.mean())
+    # One more positive raises, one more negative lowers the precision at every lower threshold.
+    reached = np.searchsorted(positive, scores, "right")
+    raised, lowered = (np.append(0, np.cumsum(what / said**2)) for what in (said - true, true))
+    # To second order, average precision is too high by this: each positive is counted in the precision at itself.
+    bias = float(((said - true) / said**2 * (1 - true / len(positive))).mean())
+    own = np.append(precision, 0)[np.searchsorted(positive, scores)]
+    change = np.where(present, own - value + raised[reached], -lowered[reached]) / len(positive)
+    influence = np.asarray(np.bincount(clusters, change, minlength=count), dtype=np.float64)
+    all_units = len(np.unique(clusters))
+    units = [len(np.unique(clusters[kind])) for kind in (present, ~present)]
+    if min(units) < 2:
+        return Spread(value, influence, min(units), 0, lambda _: _wilson(value, units[0] / _NORMAL**2))
+    variance = all_units / (all_units - 1) * float(influence @ influence)
+    lowest = value - bias
+    to_low, to_high = (_on_logits(centre, variance, units[0], False, value) for centre in (lowest, value))
+
+    def limits(errors: float) -> Limits:
+        return to_low(errors)[0], to_high(errors)[1]
+
+    return Spread(value, influence, min(units), min(units) - 1, limits, (lowest, value))
+
+
+def combined(added: Sequence[Spread], less: Sequence[Spread] = ()) -> Limits | None:
+    """Return the interval of the mean of numbers, less the mean of as many others; None if all rest on one cluster.
+
+    The variances are recovered from the numbers' own limits (MOVER: Zou and Donner 2008, Statistics in Medicine 27,
+    1693), with the correlations of their influences. So the interval follows the skew of theirs, does not vanish where
+    numbers lie at 0 or 1, holds the value, and does not leave the range that it can have.
+
+    Args:
+        added: On the same K clusters.
+        less: As many, or none.
+    """
+    if len(added) == 1 and not less:
+        return added[0].interval()
+    spreads = [*added, *less]
+    signs = np.repeat([1.0, -1.0], [len(added), len(less)])
+    if all(spread.units < 2 for spread in spreads):
+        return None
+    influence = np.stack([spread.influence for spread in spreads])
+    products = influence @ influence.T
+    variance = products.diagonal().copy()
+    scale = np.sqrt(np.where(variance > 0, variance, 1.0))
+    together = products / np.outer(scale, scale)
+    np.fill_diagonal(together, 1.0)
+    # Correlations are found on the clusters, so there are no more degrees of freedom than these, for shares neither.
+    freedom = np.array([min(spread.freedom, spread.units - 1) for spread in spreads])
+    of_runs = [_satterthwaite(variance[signs == sign], freedom[signs == sign]) for sign in {*signs.tolist()}]
+    least = min(of_runs)
+    errors = _errors(least if least == inf else min(least, influence.shape[1] - 1))
+    centres = np.array([spread.centres or (spread.value, spread.value) for spread in spreads]).T
+    down, up = np.abs(centres - np.array([spread.limits(errors) for spread in spreads]).T)
+    together *= np.outer(signs, signs)
+    ends = []
+    # The lower end of a difference lies where the first is low and the second high.
+    for sign, first, second in ((-1, 0, 1), (1, 1, 0)):
+        reach = np.where(signs > 0, (down, up)[first], (down, up)[second])
+        middle = signs @ np.where(signs > 0, centres[first], centres[second])
+        ends.append(float(middle + sign * np.sqrt(max(0.0, reach @ together @ reach))) / len(added))
+    return max(-1.0 if less else 0.0, ends[0]), min(1.0, ends[1])
+
+
+def _satterthwaite(variances: Floats, freedoms: Floats) -> float:
+    """Degrees of freedom of a sum of variances; infinite where none is known, as of shares of 0 and 1."""
+    known = (freedoms > 0) & (variances > 0)
+    taken = float((variances[known] ** 2 / freedoms[known]).sum())
+    return float(variances[known].sum()) ** 2 / taken if taken > 0 else inf
+
+
+@lru_cache(maxsize=4096)
+def _errors(freedom: float) -> float:
+    return _NORMAL if freedom == inf else float(student.ppf(0.975, freedom))
+
+
+@dataclass(frozen=True)
+class _Means:
+    """Means of T columns over the rows of K clusters.
+
+    Attributes:
+        value: (T,).
+        variance: Of these, between clusters, (T,).
+        units: How many clusters have a row.
+        influence: From the place of a column to what each cluster adds to its error, (K,).
+    """
+
+    value: Floats
+    variance: Floats
+    units: int
+    influence: Callable[[int], Floats]
+
+    @classmethod
+    def of(cls, values: Floats, clusters: NDArray[np.int64], count: int) -> Self:
+        present, place = np.unique(clusters, return_inverse=True)
+        value = values.mean(axis=0)
+        sums = _summed((values - value) / len(values), place, len(present))
+
+        def influence(column: int) -> Floats:
+            found = np.zeros(count)
+            found[present] = sums[:, column]
+            return found
+
+        units = len(present)
+        return cls(value, units / max(1, units - 1) * (sums**2).sum(axis=0), units, influence)
+
+
+def _summed(values: Floats, groups: NDArray[np.int64], count: int) -> Floats:
+    """Sums of rows (n, T) in each of the groups, none of which is empty, (groups, T)."""
+    order = np.argsort(groups, kind="stable")
+    return np.asarray(np.add.reduceat(values[order], np.searchsorted(groups[order], np.arange(count))))
+
+
+def _wilson(value: float, effective: float) -> Limits:
+    """Wilson's interval of a share of `effective` hits per squared standard error."""
+    if effective == inf:
+        return value, value
+    middle = (value + 0.5 / effective) / (1 + 1 / effective)
+    reach = np.sqrt(value * (1 - value) / effective + 0.25 / effective**2) / (1 + 1 / effective)
+    # At 0 and 1 one end is the value itself, whatever rounding says.
+    low = 0.0 if value == 0 else max(0.0, float(middle - reach))
+    return low, 1.0 if value == 1 else min(1.0, float(middle + reach))
+
+
+def _bounded(value: float, variance: float, units: int) -> Callable[[float], Limits]:
+    """Wilson's interval where a variance was found, on no fewer than `units` hits."""
+    least = units / _NORMAL**2
+
+    def limits(errors: float) -> Limits:
+        of_hits = value * (1 - value)
+        if units < 2 or of_hits <= 0:
+            return _wilson(min(1.0, max(0.0, value)), least)
+        return _wilson(value, max(least, of_hits / variance / errors**2) if variance > 0 else inf)
+
+    return limits
+
+
+def _on_logits(
+    centre: float, variance: float, units: int, at_most: bool, measured_at: float | None = None
+) -> Callable[[float], Limits]:
+    """An interval of equal steps in log odds, Wilson's on `units` hits at 0 and 1, and at most that if so asked.
+
+    The variance is that of the number itself, `measured_at`, which the centre corrects.
+    """
+    value = centre if measured_at is None else measured_at
+    widest = _wilson(value, units / _NORMAL**2)
+
+    def limits(errors: float) -> Limits:
+        if not 0 < value < 1:
+            return widest
+        steps = np.array([-1, 1]) * errors * np.sqrt(variance) / (value * (1 - value))
+        low, high = expit(logit(centre) + steps).tolist()
+        return (max(low, widest[0]), min(high, widest[1])) if at_most else (low, high)
+
+    return limits
+
+
+def _below(values: Floats, of: Floats) -> Floats:
+    """The share of the values below each of others, tied ones counting one half."""
+    values = np.sort(values)
+    return (np.searchsorted(values, of) + np.searchsorted(values, of, "right")) / (2 * len(values))
