@@ -60,7 +60,8 @@ class World:
 
     def __str__(self) -> str:
         patients = f", {self.per_patient} per patient" if self.per_patient > 1 else ""
-        return f"{self.images}{patients}"
+        rare = f", {100 * self.prevalence:.0f} % positive" if self.prevalence < 0.2 else ""
+        return f"{self.images}{patients}{rare}"
 
 
 WORLDS = {

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import plain_numbers, random_sample
 from scipy.special import expit, logit
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
 from xbench.report.analysis import NUMBERS
@@ -354,3 +354,18 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(places):
     # 95 % of 400 with a standard error of 1.1 %, and steps between shares that are possible. `benchmarks/coverage.py`
     # has every number.
     assert 0.92 <= covered / 400 <= 0.98
+
+
+@pytest.mark.parametrize(("name", "truth"), [("auroc", 0.8), ("average_precision", 0.5303)])
+def test_60_images_with_12_positives_are_enough(name, truth):
+    """Percentiles of a bootstrap held the average precision of such data sets in 88.5 % and the AUROC in 91 %."""
+    random = np.random.default_rng(5)
+    shift, covered, count = np.sqrt(2) * norm.ppf(0.8), 0, 600
+    for _ in range(count):
+        present = random.random(60) < 0.2
+        present[:4] = [True, True, False, False]
+        scores = random.normal(size=60) + shift * present
+        low, high = getattr(intervals, name)(present, scores, np.arange(60), 60).interval()
+        covered += low <= truth <= high
+    # Standard error 0.9 %.
+    assert 0.93 <= covered / count <= 0.98

@@ -45,7 +45,7 @@ class Record:
         missing: The annotations name the image, but there is no file; `load` must fail with a `UserError`.
         files: Every file that `load` reads for this image, so that a prepared copy is never used once one has changed.
             Without them (None) the image cannot be prepared.
-        patient_id: Whose image it is, for intervals that resample patients; None where the dataset does not say.
+        patient_id: Whose image it is, for patients count once as evidence; None where the dataset does not say.
     """
 
     image_id: str

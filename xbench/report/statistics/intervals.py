@@ -48,6 +48,7 @@ class Spread:
             does.
         limits: Lower and upper end, given how many standard errors they are to lie apart from the number.
         centres: What the lower and the upper end are ends of: the value, unless it is known to be biased.
+        hits: Of a share, how many independent hits and misses it is worth.
     """
 
     value: float
@@ -56,6 +57,7 @@ class Spread:
     freedom: float
     limits: Callable[[float], Limits]
     centres: Limits | None = None
+    hits: float | None = None
 
     def interval(self) -> Limits | None:
         """Return the ends of the 95 % interval, which holds the value; None for a number of a single cluster.
@@ -88,7 +90,11 @@ def share(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
         design = max(1.0, found.variance[0] / (values.var(ddof=1) / n))
         few = (_errors(n - 1) / _errors(found.units - 1)) ** 2
         effective = max(effective, n / design * few)
-    return Spread(value, found.influence(0), found.units, inf, lambda errors: _wilson(value, effective / errors**2))
+
+    def limits(errors: float) -> Limits:
+        return _wilson(value, effective / errors**2)
+
+    return Spread(value, found.influence(0), found.units, inf, limits, hits=effective)
 
 
 def mean(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
@@ -253,8 +259,8 @@ def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDAr
     The variance is that of the influence of each cluster: the derivative of average precision with respect to how often
     it counts (infinitesimal jackknife). The interval is Student's on the scale of logits (Boyd, Eng and Page 2013,
     Machine Learning and Knowledge Discovery in Databases, 451), and its lower end starts at average precision less the
-    bias to second order. There is one degree of freedom less than there are clusters with a positive, or with a negative
-    if these are fewer. Where all positives lie above all negatives it is Wilson's on the clusters with a positive.
+    bias to second order. The degrees of freedom are one less than the clusters with a positive, or with a negative if
+    these are fewer. Where all positives lie above all negatives it is Wilson's on the clusters with a positive.
 
     Args:
         present: Whether an image has the finding, (n,), both kinds.
@@ -294,7 +300,9 @@ def combined(added: Sequence[Spread], less: Sequence[Spread] = ()) -> Limits | N
 
     The variances are recovered from the numbers' own limits (MOVER: Zou and Donner 2008, Statistics in Medicine 27,
     1693), with the correlations of their influences. So the interval follows the skew of theirs, does not vanish where
-    numbers lie at 0 or 1, holds the value, and does not leave the range that it can have.
+    numbers lie at 0 or 1, holds the value, and does not leave the range that it can have. A mean of shares has Wilson's
+    interval instead, on as many hits as would have its variance: where hits are rare, most findings have none, and
+    their own limits know nothing of one another.
 
     Args:
         added: On the same K clusters.
@@ -317,6 +325,14 @@ def combined(added: Sequence[Spread], less: Sequence[Spread] = ()) -> Limits | N
     of_runs = [_satterthwaite(variance[signs == sign], freedom[signs == sign]) for sign in {*signs.tolist()}]
     least = min(of_runs)
     errors = _errors(least if least == inf else min(least, influence.shape[1] - 1))
+    hits = np.array([spread.hits or 0.0 for spread in spreads])
+    if hits.all() and not less:
+        shares = np.array([spread.value for spread in spreads])
+        apart = np.sqrt(shares * (1 - shares) / hits)
+        value, spreading = float(shares.mean()), float(apart @ together @ apart)
+        # Where all are 0, or all are 1, this is the variance per p (1 - p) that they would have next to it.
+        per_hit = spreading / (value * (1 - value)) if spreading > 0 else float((1 / hits).sum())
+        return _wilson(value, len(spreads) ** 2 / per_hit / errors**2)
     centres = np.array([spread.centres or (spread.value, spread.value) for spread in spreads]).T
     down, up = np.abs(centres - np.array([spread.limits(errors) for spread in spreads]).T)
     together *= np.outer(signs, signs)
