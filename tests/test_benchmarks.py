@@ -14,10 +14,14 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import figures
+import interval_coverage
 import plain_loop
 import run as benchmark
 import whole_path
 import workload
+
+from xbench.report.analysis import NUMBERS
+from xbench.report.statistics import paired
 
 PAGE = benchmark.PAGE
 DECLARED = [(part, figure) for part in benchmark.PARTS for figure in benchmark.declared(part)]
@@ -131,3 +135,17 @@ def test_the_plain_loop_scores_as_a_run_does(tmp_path, monkeypatch):
     assert {*workload.STAGES} <= {*timing.stages}
     assert 0 < timing.start_up < timing.moments["end"]
     assert torch.get_num_threads() == 1
+
+
+def test_coverage_of_intervals_is_measured_for_every_number(monkeypatch):
+    """A few data sets through the script behind `docs/intervals.md`, whose rows are those of the page."""
+    monkeypatch.setattr(paired, "_EXCHANGES", 399)
+    rows = list(interval_coverage.coverage([interval_coverage.World(60)], 4, 0))
+    page = (PAGE.parent / "docs" / "intervals.md").read_text()
+    for row in rows[2:]:
+        number, scope, share = (cell.strip() for cell in row.strip("|").split("|"))
+        assert f"| {number} | {scope} | " in page and 0 <= float(share) <= 100
+    covered = {row.split("`")[1] for row in rows[2:]}
+    assert covered == {*NUMBERS} - {"dice_optimism"}
+    sizes = list(interval_coverage.sizes([interval_coverage.World(30)], 2, 0))
+    assert [row.split("`")[1] for row in sizes[2:]] == list(paired.TESTED)

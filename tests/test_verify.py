@@ -318,8 +318,7 @@ def test_reproduce_says_what_drifted_and_why(run, command, forks):
     said = command("reproduce", str(run), "--model.seed", "5", "--data.gamma", "0.9")
     assert said.status == 0, said.errors
     assert (
-        "numbers differ" in said.output
-        and "First difference: the model's settings: seed was 0 and is 5" in said.output
+        "numbers differ" in said.output and "First difference: the model's settings: seed was 0 and is 5" in said.output
     )
 
 

@@ -82,7 +82,7 @@ def test_a_report_has_the_floor_and_leaves_single_draws_out(run, tmp_path):
         write_run(
             tmp_path, model, images=40, stamp=f"2026-01-0{seed}_00-00-00", skill=0.0 if model == "random" else 0.9
         )
-    (dataset,) = analyse(collect([tmp_path]), resamples=100).datasets
+    (dataset,) = analyse(collect([tmp_path])).datasets
     (floor,) = (reference for reference in dataset.references if reference.title.startswith("Random"))
     assert floor.kind == "floor" and floor.macro["auroc"].value == 0.5 and "f1" not in floor.macro
     whole = next(reference for reference in dataset.references if reference.title == "Whole image")

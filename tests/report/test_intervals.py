@@ -351,8 +351,8 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(places):
     for row in hits:
         low, high = intervals.share(np.repeat(row, per_patient).astype(float), patients, 40).interval()
         covered += low <= share <= high
-    # 95 % of 400 with a standard error of 1.1 %, and steps between shares that are possible. `benchmarks/coverage.py`
-    # has every number.
+    # 95 % of 400 with a standard error of 1.1 %, and steps between shares that are possible.
+    # `benchmarks/interval_coverage.py` has every number.
     assert 0.92 <= covered / 400 <= 0.98
 
 

@@ -1,7 +1,7 @@
 """Measures whether intervals and tests of a report keep their promises, and prints the tables of `docs/intervals.md`.
 
-    python benchmarks/coverage.py                     everything; about ten minutes of one core
-    python benchmarks/coverage.py --replicates 50     quickly, to see that everything runs
+    python benchmarks/interval_coverage.py                     everything; about ten minutes of one core
+    python benchmarks/interval_coverage.py --replicates 50     quickly, to see that everything runs
 
 Data sets are drawn at random from known truths, and go through the code of reports itself. 95 % intervals should hold
 the truth in 95 of 100, tests of two equal models should find a difference in 5 of 100.
