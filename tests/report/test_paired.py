@@ -168,6 +168,13 @@ def test_runs_that_share_one_patient_have_no_p_and_a_word_why():
     assert tied_with_best(macros, found)["pointing_game"] == {"A", "B"}
 
 
+def test_thousands_of_patients_are_tested():
+    values = np.random.default_rng(0).normal(0.01, 1, 3_000)
+    found = exchange_tests(of_parts(values, np.full(3_000, 1e-4)), 1, 0, "x")
+    assert found[0] == pytest.approx(ttest_1samp(values, 0).pvalue, abs=0.02)
+    assert found[1] == 1 / 10_000
+
+
 def test_many_comparisons_get_enough_exchanges_to_matter():
     part = np.full(40, 0.01)
     p = exchange_tests(of_parts(part), 400, 0, "x")[0]

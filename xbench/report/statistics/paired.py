@@ -120,7 +120,7 @@ def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, gro
     p_values = [1.0] * len(tests)
     sampled: dict[int, list[int]] = {}
     for place, test in enumerate(tests):
-        if 2.0 ** int(test.matters.sum()) <= exchanges:
+        if 1 << int(test.matters.sum()) <= exchanges:
             p_values[place] = float(np.mean(_as_far([test], _every_exchange(test.matters))))
         else:
             sampled.setdefault(len(test.matters), []).append(place)
