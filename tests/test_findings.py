@@ -146,6 +146,7 @@ MAY_NAME = {
     "xbench/phantom/lesions.py",
     "xbench/models/_book.py",
     "xbench/models/_carzero_text.py",
+    "xbench/models/kad.py",
     "xbench/models/_kebert.py",
 }
 # What looks like one: the short name of a dataset, and a label of its polygons.

@@ -371,7 +371,6 @@ def test_the_precision_of_the_model_does_not_touch_the_metrics(precision, comman
     run = command("test", "--config", oracle, "--trainer.precision", precision)
     assert run.status == 0, run.errors
     macro = run.results["grounding"]["macro"]
-    assert macro.pop("pointing_game_of_minimum") == 0
     assert set(macro.values()) == {1.0}
     assert run.results["provenance"]["precision"] == precision
     # A real forward pass in that precision moves the scores only a little.

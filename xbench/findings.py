@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["FINDINGS", "TABLE", "Finding", "canonical", "distinct_spellings", "spellings"]
+__all__ = ["CHESTXRAY14_CLASSES", "FINDINGS", "TABLE", "Finding", "canonical", "distinct_spellings", "spellings"]
 
 Group = Literal["lung", "pleura", "heart and mediastinum", "bone", "device"]
 Size = Literal["small", "medium", "large"]
@@ -170,6 +170,12 @@ FINDINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {dataset: tuple(spellings(dataset)) for dataset in _DATASETS}
 )
 """Canonical names of the findings of each dataset, in the order of its results."""
+
+CHESTXRAY14_CLASSES = (
+    *FINDINGS["chestxray14"],
+    *("Consolidation", "Edema", "Emphysema", "Pulmonary Fibrosis", "Pleural Thickening", "Hernia"),
+)
+"""The fourteen classes that ChestX-ray14 labels: its findings, and those that have no boxes."""
 
 
 def canonical(name: str) -> str | None:

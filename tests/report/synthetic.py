@@ -200,6 +200,11 @@ def results_of(model, dataset, findings, table, counts, settings) -> Results:
             "seconds": {"forward": 1.0},
         },
         scored_on=scored_on(table, findings),
+        sign_test={
+            "pointing_game_of_minimum": macro_mean([one.pointing_game_of_minimum for one in grounding.values()]),
+            "sign_p": 1.0,
+            "may_be_wrong": [],
+        },
     )
 
 

@@ -182,12 +182,12 @@ def test_a_report_of_odd_names_stays_in_its_folder(tmp_path, capsys):
     """Names that are allowed, however odd, execute nothing: not on the page, in LaTeX, or in the names of files."""
     odd = "x</script><img src=x onerror=alert(1)>"
     tex = r"\input{/etc/passwd} $x$ %& [/red] ../../y"
-    for model in ("../../etc/x",):
+    for model, dataset in (("$x$..%&", "up..and..away"), ("../../etc/x", "../../up/and\\away")):
         folder = write_run(
             tmp_path / "runs", "kad", f"d{len(model)}", images=24, with_cases=False, findings=("Nodule", tex)
         )
         content = json.loads((folder / "results.json").read_text())
-        content |= {"model": model, "dataset": "../../up/and\\away", "split": odd}
+        content |= {"model": model, "dataset": dataset, "split": odd}
         content["provenance"]["command"] = [odd, "\x1b[2J", 5, None]
         content["provenance"]["model"]["book"] = {odd: [odd]}
         (folder / "results.json").write_text(json.dumps(content))
@@ -195,6 +195,8 @@ def test_a_report_of_odd_names_stays_in_its_folder(tmp_path, capsys):
     write_report([tmp_path / "runs"], tmp_path / "out" / "report")
     after = {path for path in tmp_path.rglob("*") if "report" not in path.parts}
     assert after - before == {tmp_path / "out"}
+    # A path is no name of a model or a dataset: that run is left out.
+    assert "'../../etc/x' is no name" in capsys.readouterr().out
     page = (tmp_path / "out" / "report" / "index.html").read_text()
     assert "<img src=x" not in page and "x</script>" not in page
     for path in (tmp_path / "out" / "report" / "tables").glob("*.tex"):

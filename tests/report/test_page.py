@@ -194,7 +194,7 @@ def test_every_table_is_shown_once(made, three_runs):
 
 
 def test_names_of_others_are_text(tmp_path):
-    name = "<script>alert(1)</script>"
+    name = "<script>alert(1)<b>"
     write_run(tmp_path, name, images=30)
     write_run(tmp_path, "kad", "<i>own", images=30, findings=("<b>&amp;", "Nodule", "</script>"))
     _, text = built(tmp_path, tmp_path / "index.html", cases=2)

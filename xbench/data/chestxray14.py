@@ -10,7 +10,7 @@ from xbench.data.folder import Folder
 from xbench.data.shapes import Annotation, Box
 from xbench.data.tables import read_image_list
 from xbench.errors import UserError
-from xbench.findings import FINDINGS, canonical
+from xbench.findings import CHESTXRAY14_CLASSES, FINDINGS, canonical
 
 __all__ = ["ChestXray14"]
 
@@ -41,11 +41,7 @@ class ChestXray14(DownloadedDataset):
 
     name = "chestxray14"
     findings = FINDINGS["chestxray14"]
-    # Six more are labelled, and have no boxes.
-    classes = (
-        *FINDINGS["chestxray14"],
-        *("Consolidation", "Edema", "Emphysema", "Pulmonary Fibrosis", "Pleural Thickening", "Hernia"),
-    )
+    classes = CHESTXRAY14_CLASSES
     splits = ("boxes", "test")
     layout = f"images/<image>.png (or images_001/images/..., images_012/images/...), {_BOXES} and {_LABELS[0]}"
 
