@@ -87,7 +87,7 @@ def test_plateaus_and_regions_of_many_pixels_have_the_distance_of_their_nearest(
         tied = (down - y) ** 2 + (across - x) ** 2 < 15**2
         region = (np.abs(down - draw.integers(size[0])) < 9) & (np.abs(across - draw.integers(size[1])) < 40)
         one, other = (np.argwhere(pixels) / size for pixels in (tied, region))
-        assert peak_distance(tied, region) == pytest.approx(cdist(one, other).min(), abs=1e-12)
+        assert peak_distance(np.argwhere(tied), region) == pytest.approx(cdist(one, other).min(), abs=1e-12)
 
 
 @given(MAPS, st.data())

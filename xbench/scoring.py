@@ -262,10 +262,7 @@ def _distances(tied: NDArray[np.int64], regions: Iterable[Tensor], hits: NDArray
         if hits[pair] > 0:
             distances.append(0.0)
             continue
-        inside = region.cpu().numpy()
-        peak = np.zeros_like(inside)
-        peak[tuple(tied[ends[pair] : ends[pair + 1], 1:].T)] = True
-        distances.append(peak_distance(peak, inside))
+        distances.append(peak_distance(tied[ends[pair] : ends[pair + 1], 1:], region.cpu().numpy()))
     return distances
 
 

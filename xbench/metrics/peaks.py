@@ -11,16 +11,18 @@ __all__ = ["peak_distance"]
 
 _AT_A_TIME = 2**22
 """Distances in memory: 100 MB with what they are made of."""
+_FEW = 2**16
+"""Distances that cost less than finding borders."""
 
 
-def peak_distance(tied: NDArray[np.bool_], region: NDArray[np.bool_]) -> float:
+def peak_distance(tied: NDArray[np.int64], region: NDArray[np.bool_]) -> float:
     """Return the distance from the nearest of the tied maxima to the nearest pixel of the region.
 
     It is measured between the centres of pixels on the film taken as a unit square: across in film widths, down in film
     heights. Compared are whole numbers, (dx H)^2 + (dy W)^2 with dx and dy in pixels; one root and one division follow.
 
     Args:
-        tied: (H, W), where the map has its maximum; somewhere.
+        tied: Row and column of the pixels where the map has its maximum (K, 2), at least one.
         region: (H, W), not empty.
 
     Returns:
@@ -28,23 +30,23 @@ def peak_distance(tied: NDArray[np.bool_], region: NDArray[np.bool_]) -> float:
 
     Example:
         >>> region = np.array([[False, False, False, True], [False, False, False, False]])
-        >>> peak_distance(np.array([[False, True, False, False], [True, False, False, False]]), region)
+        >>> peak_distance(np.array([[0, 1], [1, 0]]), region)
         0.5
     """
-    if (tied & region).any():
-        return 0.0
     height, width = region.shape
-    # Between sets of pixels that do not meet, the nearest pixels lie on the borders of both.
-    (rows, columns), (down, across) = (_border(pixels).nonzero() for pixels in (tied, region))
-    step = max(1, _AT_A_TIME // len(down))
+    if region[tied[:, 0], tied[:, 1]].any():
+        return 0.0
+    inside = np.flatnonzero(region)
+    if len(tied) * len(inside) > _FEW:
+        # Between sets of pixels that do not meet, the nearest pixels lie on the borders of both.
+        peak = np.zeros_like(region)
+        peak[tied[:, 0], tied[:, 1]] = True
+        tied, inside = np.argwhere(_border(peak)), np.flatnonzero(_border(region))
+    down, across = np.divmod(inside, width)
+    step = max(1, _AT_A_TIME // len(inside))
+    parts = (tied[start : start + step, :, None] for start in range(0, len(tied), step))
     least = min(
-        int(
-            (
-                ((rows[start : start + step, None] - down) * width) ** 2
-                + ((columns[start : start + step, None] - across) * height) ** 2
-            ).min()
-        )
-        for start in range(0, len(rows), step)
+        int((((part[:, 0] - down) * width) ** 2 + ((part[:, 1] - across) * height) ** 2).min()) for part in parts
     )
     return math.sqrt(least) / (height * width)
 
