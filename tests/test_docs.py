@@ -326,7 +326,7 @@ def table(page: str, heading: str) -> list[list[str]]:
 
 def test_the_worked_example_comes_out_as_the_page_says(example):
     (dataset,) = analyse(collect([example])).datasets
-    (run,), (whole,) = dataset.runs, dataset.references
+    (run,), (whole, *_) = dataset.runs, dataset.references
     rows = table("docs/numbers.md", "## A worked example")
     assert len(rows) == 13
     for name, said_of_run, said_of_whole in rows:
@@ -336,6 +336,8 @@ def test_the_worked_example_comes_out_as_the_page_says(example):
     quadrants = run.quadrants["Nodule"]
     assert quadrants.threshold == 0.9
     assert (quadrants.recognised_only, quadrants.grounded_only) == (0.5, 0.5)
+    # The peak of A lies a quarter of the film's width from the region.
+    assert (quadrants.near_miss, quadrants.elsewhere) == (0, 0.5)
     # Each fold's threshold, and the best on all.
     assert sorted(run.thresholds["Nodule"]["dice"]) == [0.01, 0.26]
     results = json.loads((example / "results.json").read_text())

@@ -50,6 +50,7 @@ ALLOWED = {
     "report": {
         "cases",
         "command_parser",
+        "coverage",
         "errors",
         "findings",
         "geometry",

@@ -244,7 +244,7 @@ def test_odd_names_are_escaped_and_splits_told_apart(odd):
     assert r"my\_model \& co \textless{}b\textgreater{} (prompts name) &" in latex
     assert r"\multicolumn{3}{c}{a\&b\_c (test)}" in latex
     names = [row["Model"] for row in csv.DictReader(io.StringIO(to_csv(grounding)))]
-    assert names[-2:] == ["Whole image", "Centre prior"]
+    assert names[-3:] == ["Whole image", "Random", "Centre prior"]
     assert "my_model & co <b> (prompts official)" in names
 
 

@@ -110,6 +110,7 @@ def _dataset(runs: Sequence[Run], folds: int, seed: int, steps: _Steps) -> tuple
             widest,
             measures[widest.label].sample,
             [analysis for analysis in analyses if analysis.run.instrument],
+            folds,
         ),
         comparisons=comparisons,
         tied_with_best=tied_with_best({analysis.run.label: analysis.macro for analysis in models}, comparisons),

@@ -19,20 +19,21 @@ _FLOORS = ("centre", "random")
 _AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "iou_fixed")
 
 
-def references(run: Run, sample: Sample, instruments: Sequence[RunAnalysis]) -> tuple[Reference, ...]:
+def references(run: Run, sample: Sample, instruments: Sequence[RunAnalysis], folds: int) -> tuple[Reference, ...]:
     """Return the floors, then the ceilings.
 
     Args:
         run: Any run of the dataset; all have the same labels and regions.
         sample: Its sample.
         instruments: The dataset's runs of instruments.
+        folds: Folds of cross-fitting.
     """
     # Scores that do not depend on the threshold need no more than two folds.
     whole = measure(whole_image(sample), folds=2)
     floors = [Reference("Whole image", "floor", whole.macro(), whole.findings())]
     ceilings: list[Reference] = []
     if (drawn := chance(run, sample)) is not None:
-        of_chance = measure(drawn.sample, folds=2)
+        of_chance = measure(drawn.sample, folds)
         known = _without_f1(of_chance.macro())
         by_finding = {finding: _without_f1(numbers) for finding, numbers in of_chance.findings().items()}
         floors.append(Reference("Random", "floor", known, by_finding, drawn.spread))
