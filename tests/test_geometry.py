@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy import ndimage
 
+from xbench.coverage import Coverage
 from xbench.data.base import Radiograph
 from xbench.data.samples import Grid, prepare_image
 from xbench.geometry import FULL_VIEW, region_on_grid, saliency_on_grid
@@ -40,10 +42,14 @@ def share_of_cell(region: np.ndarray, size: tuple[int, int], row: int, column: i
 
 def region_by_hand(region: np.ndarray, size: tuple[int, int], gamma: Fraction) -> list[list[bool]]:
     shares = [[share_of_cell(region, size, row, column) for column in range(size[1])] for row in range(size[0])]
-    largest = max(max(row) for row in shares)
-    if 0 < largest < gamma:
-        return [[share == largest for share in row] for row in shares]
-    return [[share >= gamma for share in row] for row in shares]
+    on_grid = np.array([[share >= gamma for share in row] for row in shares])
+    labels, parts = ndimage.label(region, np.ones((3, 3)))
+    for part in range(1, parts + 1):
+        own = [
+            [share_of_cell(labels == part, size, row, column) for column in range(size[1])] for row in range(size[0])
+        ]
+        on_grid |= np.array([[share == max(map(max, own)) for share in row] for row in own])
+    return on_grid.tolist()
 
 
 @settings(max_examples=150, deadline=None)
@@ -61,15 +67,16 @@ def test_region_at_any_gamma(region: np.ndarray, size: tuple[int, int], percent:
 
 @pytest.mark.parametrize("percent", range(1, 101))
 def test_pixel_covered_by_exactly_gamma_belongs(percent: int) -> None:
-    """Beside a pixel that is covered in full, so that the rule for small regions cannot hide a miss."""
+    """Touching a pixel that is covered in full, so that the rule for small parts cannot hide a miss."""
     region = np.zeros((10, 20), bool)
     region[:, 10:] = True
     covered = np.zeros(100, bool)
     covered[:percent] = True
-    region[:, :10] = covered.reshape(10, 10)
+    region[:, 9::-1] = covered.reshape(10, 10)
     assert region_on_grid(region, (1, 2), gamma=percent / 100).tolist() == [[True, True]]
     if percent > 1:
-        region[np.unravel_index(percent - 1, (10, 10))] = False
+        row, column = divmod(percent - 1, 10)
+        region[row, 9 - column] = False
         assert region_on_grid(region, (1, 2), gamma=percent / 100).tolist() == [[False, True]]
 
 
@@ -89,12 +96,12 @@ def test_half_a_pixel_on_sides_that_do_not_divide() -> None:
     assert region_on_grid(region, (1, 2), gamma=1 / 3).tolist() == [[True, True]]
 
 
-def test_small_region_keeps_the_pixels_it_covers_most() -> None:
+def test_small_parts_keep_the_pixels_they_cover_most() -> None:
     region = np.zeros((100, 100), bool)
     region[39:41, 10:13] = True
     region[90, 90] = True
     on_grid = region_on_grid(region, (10, 10))
-    assert np.argwhere(on_grid).tolist() == [[3, 1], [4, 1]]
+    assert np.argwhere(on_grid).tolist() == [[3, 1], [4, 1], [9, 9]]
     assert not region_on_grid(np.zeros((100, 100), bool), (10, 10)).any()
 
 
@@ -106,11 +113,15 @@ def test_region_of_the_size_of_the_grid_is_itself() -> None:
 def test_region_of_a_large_radiograph() -> None:
     """Against averaging by reshape, on sides that the grid divides; and views of memory in any order."""
     region = np.random.default_rng(1).random((2240, 2688)) < 0.5
-    shares = region.reshape(224, 10, 224, 12).sum(axis=(1, 3))
-    assert np.array_equal(region_on_grid(region, (224, 224)), shares >= 60)
-    flipped = region[::-1, ::-1]
-    assert np.array_equal(region_on_grid(flipped, (224, 224)), (shares >= 60)[::-1, ::-1])
-    assert np.array_equal(region_on_grid(region.T, (224, 224)), (shares >= 60).T)
+    shares = region.reshape(224, 10, 224, 12).sum(axis=(1, 3)) / 120
+    for seen, expected in ((region, shares), (region[::-1, ::-1], shares[::-1, ::-1]), (region.T, shares.T)):
+        coverage = Coverage.of(seen, (224, 224))
+        found = np.unpackbits(coverage.whole).astype(float)
+        found[coverage.partial] = coverage.share
+        assert np.array_equal(found.reshape(224, 224), expected)
+        assert coverage.at(0.5)[expected >= 0.5].all()
+        # Noise has specks by themselves, which stay.
+        assert coverage.at(1.0).sum() == len(coverage.kept) > 0
 
 
 # Saliency

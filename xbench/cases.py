@@ -134,6 +134,7 @@ def write_kept(
                         "whole": coverage.whole.tobytes(),
                         "partial": coverage.partial,
                         "share": coverage.share,
+                        "kept": coverage.kept,
                     }
                 )
             if image.picture is not None:
@@ -165,6 +166,7 @@ _REGIONS = pa.schema(
         "whole": pa.binary(),
         "partial": pa.list_(pa.uint32()),
         "share": pa.list_(pa.float64()),
+        "kept": pa.list_(pa.uint32()),
     }
 )
 _PICTURES = pa.schema({"image_id": pa.string(), "jpeg": pa.binary()})
@@ -384,7 +386,11 @@ class _OfImages:
 def _opened(path: Path) -> Table:
     file = open_table(path)
     try:
-        fits = file.schema_arrow.equals(_SCHEMAS[path.name])
+        schema = _SCHEMAS[path.name]
+        if path.name == REGIONS and "kept" not in file.schema_arrow.names:
+            # Of an earlier version, which took a region for one part.
+            schema = schema.remove(schema.get_field_index("kept"))
+        fits = file.schema_arrow.equals(schema)
     except ValueError:
         fits = False
     if not fits:
@@ -453,6 +459,7 @@ def _coverage(row: Mapping[str, Any]) -> Coverage:
         np.frombuffer(row["whole"], np.uint8),
         np.array(row["partial"], np.uint32),
         np.array(row["share"], np.float64),
+        np.array(row["kept"], np.uint32) if "kept" in row else None,
     )
 
 

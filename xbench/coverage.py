@@ -26,9 +26,11 @@ class Coverage:
         whole: Pixels covered wholly, a bit each, row by row, most significant bit first (B,) uint8.
         partial: Positions of the partly covered pixels, row by row, ascending (P,) uint32.
         share: Their covered shares in (0, 1), (P,) float64.
+        kept: Those of them that belong to the region at every gamma, because a connected part of it covers no pixel
+            more than them, ascending (Q,) uint32.
     """
 
-    __slots__ = ("partial", "shape", "share", "whole")
+    __slots__ = ("kept", "partial", "shape", "share", "whole")
 
     def __init__(
         self,
@@ -36,7 +38,9 @@ class Coverage:
         whole: NDArray[np.uint8],
         partial: NDArray[np.uint32],
         share: NDArray[np.float64],
+        kept: NDArray[np.uint32],
     ) -> None:
+        self.kept = kept
         self.shape = shape
         self.whole = whole
         self.partial = partial
@@ -53,16 +57,23 @@ class Coverage:
             size: (H, W) of the grid.
         """
         if region.shape == size:
-            return cls(size, np.packbits(region), np.zeros(0, np.uint32), np.zeros(0))
-        covered = _covered_area(region, size).ravel()
+            return cls(size, np.packbits(region), np.zeros(0, np.uint32), np.zeros(0), np.zeros(0, np.uint32))
+        covered = _covered_area(region, size)
+        whole, kept = covered == region.size, _best_of_parts(region, covered)
+        covered = covered.ravel()
         partial = np.flatnonzero((covered > 0) & (covered < region.size)).astype(np.uint32)
-        return cls(size, np.packbits(covered == region.size), partial, covered[partial] / region.size)
+        return cls(size, np.packbits(whole), partial, covered[partial] / region.size, kept)
 
     @classmethod
     def checked(
-        cls, shape: tuple[int, int], whole: NDArray[np.uint8], partial: NDArray[np.uint32], share: NDArray[np.float64]
+        cls,
+        shape: tuple[int, int],
+        whole: NDArray[np.uint8],
+        partial: NDArray[np.uint32],
+        share: NDArray[np.float64],
+        kept: NDArray[np.uint32] | None = None,
     ) -> Self:
-        """Make a coverage of what a file says.
+        """Make a coverage of what a file says; one of an earlier version, without `kept`, took a region for one part.
 
         Raises:
             ValueError: The parts do not fit together.
@@ -72,27 +83,31 @@ class Coverage:
             raise ValueError("the parts of a region do not fit together")
         if len(partial) and not (partial.max() < pixels and share.min() > 0 and share.max() < 1):
             raise ValueError("a region covers pixels or shares that there are not")
-        return cls(shape, whole, partial, share)
+        if kept is None:
+            kept = partial[share == share.max()] if len(share) and not whole.any() else partial[:0]
+        if not np.isin(kept, partial).all() or (len(partial) and not len(kept) and not whole.any()):
+            raise ValueError("a region keeps pixels that it does not cover, or none")
+        return cls(shape, whole, partial, share, kept)
 
     def __eq__(self, other: object) -> bool:
         """Tell whether another coverage is the same, to the bit."""
         if not isinstance(other, Coverage) or self.shape != other.shape:
             return False
-        parts = ((self.whole, other.whole), (self.partial, other.partial), (self.share, other.share))
-        return all(np.array_equal(one, another) for one, another in parts)
+        parts = ("whole", "partial", "share", "kept")
+        return all(np.array_equal(getattr(self, part), getattr(other, part)) for part in parts)
 
     def at(self, gamma: float) -> NDArray[np.bool_]:
         """Return the region (H, W): the pixels covered by at least the share `gamma`.
 
-        A region too small to reach that anywhere keeps the pixels that it covers most, so no annotated lesion is lost.
+        Each connected part of it also has the pixels that it covers most, so no annotated lesion is lost, however large
+        the others are.
 
         Args:
             gamma: In (0, 1].
         """
         region = np.unpackbits(self.whole, count=self.shape[0] * self.shape[1]).view(np.bool_)
         region[self.partial[self.share >= gamma]] = True
-        if len(self.share) and not region.any():
-            region[self.partial[self.share == self.share.max()]] = True
+        region[self.kept] = True
         return region.reshape(self.shape)
 
 
@@ -137,3 +152,55 @@ def _covered_area(region: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[n
         upper = table.take(np.minimum(whole + 1, cells), axis)
         table = table.take(whole, axis) * (count - part) + upper * part
     return np.diff(np.diff(table, axis=0), axis=1)
+
+
+def _best_of_parts(region: NDArray[np.bool_], covered: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Return the grid pixels that a connected part of `region` (h, w) covers most, of parts that cover none wholly.
+
+    Pixels connect to all eight neighbours. Of a part that covers a grid pixel wholly nothing is returned, for such a
+    pixel belongs to the region at any gamma.
+
+    Args:
+        region: In the frame of the annotation.
+        covered: Its area in each pixel of the grid (H, W), as `_covered_area` counts it.
+    """
+    count, labels = cv2.connectedComponents(region.view(np.uint8), connectivity=8)
+    small = np.ones(count, np.bool_)
+    small[0] = False
+    # A grid pixel that is covered wholly lies in one part: the one at its centre.
+    sides = tuple(zip(region.shape, covered.shape, strict=True))
+    centres = ((2 * np.arange(pixels) + 1) * cells // (2 * pixels) for cells, pixels in sides)
+    small[labels[np.ix_(*centres)][covered == region.size]] = False
+    if not small.any():
+        return np.zeros(0, np.uint32)
+    # Each of their pixels with every grid pixel that it overlaps, and the area that the two share.
+    places = np.nonzero(small[labels])
+    part = labels[places].astype(np.int64)
+    rows, columns = (_overlaps(along, *side) for along, side in zip(places, sides, strict=True))
+    pairs, areas = [], []
+    for row, height in rows:
+        for column, width in columns:
+            shared = np.flatnonzero((height > 0) & (width > 0))
+            pairs.append((part * covered.size + row * covered.shape[1] + column)[shared])
+            areas.append((height * width)[shared])
+    pair, place = np.unique(np.concatenate(pairs), return_inverse=True)
+    # Sums of whole numbers below 2**53, and so exact.
+    area = np.bincount(place, np.concatenate(areas))
+    part, pixel = np.divmod(pair, covered.size)
+    most = np.zeros(count)
+    np.maximum.at(most, part, area)
+    return np.unique(pixel[area == most[part]]).astype(np.uint32)
+
+
+def _overlaps(places: NDArray[np.int64], cells: int, pixels: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return the grid pixels of one axis that cells (N,) overlap, the first, second ... of each, and by how much.
+
+    In units of 1 / (cells * pixels) of the axis; 0 where a cell overlaps fewer.
+    """
+    first, last = places * pixels // cells, ((places + 1) * pixels - 1) // cells
+    found = []
+    for step in range(int((last - first).max()) + 1):
+        pixel = first + step
+        ends = np.minimum((places + 1) * pixels, (pixel + 1) * cells)
+        found.append((pixel, np.maximum(ends - np.maximum(places * pixels, pixel * cells), 0)))
+    return found

@@ -195,10 +195,10 @@ def _places(
 def region_on_grid(region: NDArray[np.bool_], size: tuple[int, int], gamma: float = 0.5) -> NDArray[np.bool_]:
     """Bring an annotated region from its own frame to the evaluation grid.
 
-    A grid pixel belongs to the region when the region covers at least the share `gamma` of it. A region too small to
-    reach that anywhere keeps the pixels that it covers most, so no annotated lesion is lost. Coverage is counted in
-    integers and therefore exact: a pixel covered by exactly `gamma` always belongs. On a grid of its own size a region
-    stays as it is.
+    A grid pixel belongs to the region when the region covers at least the share `gamma` of it. Each connected part of
+    the region also has the pixels that it covers most, so no annotated lesion is lost. Coverage is counted in integers
+    and therefore exact: a pixel covered by exactly `gamma` always belongs. On a grid of its own size a region stays as
+    it is.
 
     Args:
         region: (h, w) bool, in the frame of the annotation.

@@ -225,7 +225,10 @@ def _pack(record: BatchRecord) -> bytes:
             "view": image.view,
             "saliency": array(image.saliency),
             "regions": [
-                [column, coverage.shape, array(coverage.whole), array(coverage.partial), array(coverage.share)]
+                [
+                    *(column, coverage.shape, array(coverage.whole), array(coverage.partial)),
+                    *(array(coverage.share), array(coverage.kept)),
+                ]
                 for column, coverage in image.regions.items()
             ],
             "scored": image.scored,
@@ -276,10 +279,8 @@ def _unpack(payload: bytes) -> BatchRecord | None:
                     view=(left, top, right, bottom),
                     saliency=array(image["saliency"]),
                     regions={
-                        int(column): Coverage.checked(
-                            (int(height), int(width)), array(whole), array(part), array(share)
-                        )
-                        for column, (height, width), whole, part, share in image["regions"]
+                        int(column): Coverage.checked((int(height), int(width)), *map(array, parts))
+                        for column, (height, width), *parts in image["regions"]
                     },
                     scored=tuple(map(int, image["scored"])),
                     picture=None if image["picture"] is None else array(image["picture"]).tobytes(),

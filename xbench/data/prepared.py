@@ -220,7 +220,7 @@ def pack(image: PreparedImage) -> bytes:
             "display": image.display.shape,
             "view": image.view,
             "findings": image.findings,
-            "partial": [len(coverage.partial) for coverage in image.coverage],
+            "partial": [(len(coverage.partial), len(coverage.kept)) for coverage in image.coverage],
             "notes": image.notes,
             "reader_agreement": dict(image.reader_agreement),
         }
@@ -228,7 +228,10 @@ def pack(image: PreparedImage) -> bytes:
     regions = [
         part.tobytes()
         for coverage in image.coverage
-        for part in (coverage.whole, coverage.partial.astype("<u4"), coverage.share.astype("<f8"))
+        for part in (
+            *(coverage.whole, coverage.partial.astype("<u4")),
+            *(coverage.share.astype("<f8"), coverage.kept.astype("<u4")),
+        )
     ]
     parts = (header, image.pixels.tobytes(), image.display.tobytes(), *regions)
     return b"".join((_LENGTH.pack(len(header)), *parts))
@@ -246,18 +249,19 @@ def unpack(row: bytearray) -> PreparedImage | None:
         if kind not in _PIXEL_TYPES or len(size) != 2 or min(*size, height, width) < 1:
             return None
         pixels = np.dtype(kind).itemsize * size[0] * size[1]
-        partial = [int(count) for count in header["partial"]]
+        partial = [(int(count), int(kept)) for count, kept in header["partial"]]
         start = _LENGTH.size + length
         regions_start = start + pixels + height * width
         region_bytes = (height * width + 7) // 8
-        if len(partial) != len(findings) or min(partial, default=0) < 0:
+        sizes = [region_bytes + 12 * count + 4 * kept for count, kept in partial]
+        if len(partial) != len(findings) or min((count for counts in partial for count in counts), default=0) < 0:
             return None
-        if len(row) != regions_start + len(findings) * region_bytes + 12 * sum(partial):
+        if len(row) != regions_start + sum(sizes):
             return None
         coverage = []
-        for count in partial:
-            coverage.append(_unpack_coverage(row, regions_start, (height, width), count))
-            regions_start += region_bytes + 12 * count
+        for counts, size_of_region in zip(partial, sizes, strict=True):
+            coverage.append(_unpack_coverage(row, regions_start, (height, width), *counts))
+            regions_start += size_of_region
         return PreparedImage(
             np.frombuffer(row, kind, size[0] * size[1], start).reshape(size),
             (left, top, right, bottom),
@@ -272,12 +276,15 @@ def unpack(row: bytearray) -> PreparedImage | None:
         return None
 
 
-def _unpack_coverage(row: bytearray, start: int, shape: tuple[int, int], partial: int) -> Coverage:
+def _unpack_coverage(row: bytearray, start: int, shape: tuple[int, int], partial: int, kept: int) -> Coverage:
     whole = np.frombuffer(row, np.uint8, (shape[0] * shape[1] + 7) // 8, start)
     start += len(whole)
     # Copied, for the parts lie at any address.
     places = np.frombuffer(row, "<u4", partial, start).astype(np.uint32)
-    return Coverage.checked(shape, whole, places, np.frombuffer(row, "<f8", partial, start + 4 * partial).astype(float))
+    share = np.frombuffer(row, "<f8", partial, start + 4 * partial).astype(float)
+    return Coverage.checked(
+        *(shape, whole, places, share), np.frombuffer(row, "<u4", kept, start + 12 * partial).astype(np.uint32)
+    )
 
 
 class _Place(NamedTuple):
