@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zlib
 
+import cv2
 import numpy as np
 import pytest
 
@@ -20,6 +21,41 @@ COUNT = 160
 @pytest.fixture(scope="module")
 def phantoms() -> list[Phantom]:
     return [draw_phantom(11, index, 128, 128) for index in range(COUNT)]
+
+
+def middles(phantom: Phantom) -> dict[str, np.ndarray]:
+    """The middle of every finding's lesions, in fractions of the film, and the share of it that they cover."""
+    return {
+        finding: np.array([*((np.argwhere(mask) + 0.5) / mask.shape).mean(0), mask.mean()])
+        for finding, mask in phantom.masks.items()
+    }
+
+
+@pytest.mark.parametrize(("height", "width"), [(128, 128), (224, 224), (448, 448), (160, 240), (448, 299)])
+def test_lesions_have_their_place_in_fractions_of_the_film(height: int, width: int) -> None:
+    """Outlines move by a pixel or so, which moves the middle of two small lesions that lie far apart by 0.02."""
+    side = 320 / min(height, width)
+    compared = 0
+    for index in (*range(40), 71):
+        usual, other = (
+            draw_phantom(0, index, round(height * side), round(width * side)),
+            draw_phantom(0, index, height, width),
+        )
+        assert usual.masks.keys() == other.masks.keys()
+        there = middles(other)
+        for finding, place in middles(usual).items():
+            assert np.abs(there[finding] - place).max() < 0.03, (index, finding)
+            compared += 1
+    assert compared > 40
+
+
+def test_marker_collimator_and_exposure_are_those_of_every_size() -> None:
+    for index in range(12):
+        small, large = (
+            cv2.resize(draw_phantom(5, index, side, side).image, (40, 40), interpolation=cv2.INTER_AREA)
+            for side in (160, 320)
+        )
+        assert np.abs(small.astype(int) - large).mean() < 6, index
 
 
 def test_findings_are_the_eight_in_order() -> None:

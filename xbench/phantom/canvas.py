@@ -159,7 +159,7 @@ def dome(coverage: Layer, rim: float, edge: float) -> Layer:
 
 def band_noise(rng: np.random.Generator, frame: Frame, size: float) -> Layer:
     """Smooth Gaussian noise (H, W) of about unit variance, with blobs of `size` in units of the patient's frame."""
-    blob = max(frame.length(size), 1.0)
+    blob = frame.length(size)
     coarse = rng.standard_normal((int(frame.height / blob) + 2, int(frame.width / blob) + 2), dtype=np.float32)
     fine = cv2.resize(coarse, (frame.width, frame.height), interpolation=cv2.INTER_CUBIC)
     return fine * np.float32(1.3)

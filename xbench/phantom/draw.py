@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import cv2
@@ -10,9 +11,12 @@ from numpy.typing import NDArray
 
 from xbench.phantom.anatomy import Anatomy, draw_anatomy
 from xbench.phantom.canvas import Layer, Mask, blur
-from xbench.phantom.lesions import draw_lesions
+from xbench.phantom.lesions import Place, draw_lesions
 
 __all__ = ["Phantom", "draw_phantom"]
+
+_SIDE = 320
+"""The shorter side of a phantom, if nothing else is asked for."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,13 @@ class Phantom:
     masks: dict[str, Mask]
 
 
-def draw_phantom(seed: int, index: int, height: int = 320, width: int = 320) -> Phantom:
+def draw_phantom(seed: int, index: int, height: int = _SIDE, width: int = _SIDE) -> Phantom:
     """One chest radiograph of PhantomCXR.
 
     A pure function of its arguments. Anatomy, lesions and film each have their own stream of random numbers, so that
     nothing but the lesions themselves differs between a film with and without them: a pixel outside all masks has
-    exactly the value that it would have in a healthy patient.
+    exactly the value that it would have in a healthy patient. Everything has its place in fractions of the film: at
+    another size of the same proportions nothing but the grain differs.
 
     Args:
         seed: Which set of phantoms, >= 0. Seeds from 1,000,000 on are reserved for training the demo model.
@@ -56,11 +61,27 @@ def draw_phantom(seed: int, index: int, height: int = 320, width: int = 320) -> 
 
 def _draw(seed: int, index: int, height: int, width: int, *, with_lesions: bool) -> Phantom:
     streams = np.random.SeedSequence([seed, index]).spawn(3)
-    body_rng, lesion_rng, film_rng = (np.random.default_rng(stream) for stream in streams)
-    anatomy = draw_anatomy(body_rng, height, width)
-    healthy = anatomy.attenuation(anatomy.heart_thickness)
-    change, masks = draw_lesions(lesion_rng, anatomy, healthy) if with_lesions else (np.zeros_like(healthy), {})
-    return Phantom(_expose(film_rng, anatomy, healthy, healthy + change), masks)
+    body, lesions, film = streams
+    anatomy = draw_anatomy(np.random.default_rng(body), height, width)
+    attenuation = healthy = anatomy.attenuation(anatomy.heart_thickness)
+    masks: dict[str, Mask] = {}
+    if with_lesions:
+        usual = _usual_size(height, width)
+        places = None if usual == (height, width) else _places(body, lesions, usual)
+        change, masks, _ = draw_lesions(np.random.default_rng(lesions), anatomy, places)
+        attenuation = healthy + change
+    return Phantom(_expose(np.random.default_rng(film), anatomy, healthy, attenuation), masks)
+
+
+def _usual_size(height: int, width: int) -> tuple[int, int]:
+    """The size of these proportions at which lesions choose their pixels."""
+    side = min(height, width)
+    return round(height * _SIDE / side), round(width * _SIDE / side)
+
+
+def _places(body: np.random.SeedSequence, lesions: np.random.SeedSequence, size: tuple[int, int]) -> Iterator[Place]:
+    """Where lesions lie in a drawing of this size, which is made when the first place is asked for."""
+    yield from draw_lesions(np.random.default_rng(lesions), draw_anatomy(np.random.default_rng(body), *size))[2]
 
 
 def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: Layer) -> NDArray[np.uint8]:
@@ -82,7 +103,12 @@ def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: 
     # The shoulder of the film: dense parts differ less.
     grey = np.where(grey > 0.62, 0.62 + 0.30 * np.tanh((grey - 0.62) / 0.30), grey)
 
-    grain = blur(rng.standard_normal(shape, dtype=np.float32), rng.uniform(0.45, 0.8))
+    usual = _usual_size(*shape)
+    noise = rng.standard_normal(usual, dtype=np.float32)
+    if shape != usual:
+        # From a stream of its own, so that marker and collimator are the same at every size.
+        noise = rng.spawn(1)[0].standard_normal(shape, dtype=np.float32)
+    grain = blur(noise, rng.uniform(0.45, 0.8))
     grain /= max(float(grain.std()), 1e-6)
     # Fewer quanta reach the detector behind dense parts.
     grey += np.float32(rng.uniform(0.007, 0.018)) * grain * np.exp(0.22 * (np.minimum(actual, 3.5) - 1.5))

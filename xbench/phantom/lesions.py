@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from xbench.phantom.anatomy import Anatomy, Lung, heart_layer
 from xbench.phantom.canvas import Layer, Mask, Points, band_noise, blur, smooth_step
 from xbench.phantom.fracture import draw_fracture
 
-__all__ = ["FINDINGS", "draw_lesions"]
+__all__ = ["FINDINGS", "Place", "draw_lesions"]
 
 FINDINGS = FINDINGS_BY_DATASET["phantom"]
 
@@ -25,23 +27,40 @@ _CUT = 0.12
 _SLACK = 7
 
 _Change = tuple[Layer, Mask]
+_Choice = Callable[[np.random.Generator, float], Points]
 
 
-def draw_lesions(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer) -> tuple[Layer, dict[str, Mask]]:
+@dataclass(frozen=True)
+class Place:
+    """A place in the free lung, chosen among pixels.
+
+    Attributes:
+        pixels: How many there were to choose from.
+        point: The one chosen (2,) in the patient's frame.
+    """
+
+    pixels: int
+    point: Points
+
+
+def draw_lesions(
+    rng: np.random.Generator, anatomy: Anatomy, places: Iterator[Place] | None = None
+) -> tuple[Layer, dict[str, Mask], list[Place]]:
     """The lesions of one chest.
 
     Args:
         rng: Source of chance.
         anatomy: The healthy chest.
-        healthy: Its attenuation (H, W).
+        places: Of the same lesions in a drawing of another size, to be taken over.
 
     Returns:
-        What they add to the attenuation (H, W), exactly 0 outside the masks, and for each finding present the union
-        of its lesions (H, W) bool.
+        What they add to the attenuation (H, W), exactly 0 outside the masks; for each finding present the union of its
+        lesions (H, W) bool; and the places of those that may lie anywhere in the lungs.
     """
     chances = rng.random(len(FINDINGS))
     present = {finding for finding, chance in zip(FINDINGS, chances, strict=True) if chance < _PREVALENCE}
-    total = np.zeros_like(healthy)
+    total = np.zeros_like(anatomy.solid)
+    chosen: list[Place] = []
     masks: dict[str, Mask] = {}
     room = (anatomy.lungs[0].mask | anatomy.lungs[1].mask) & (anatomy.heart_thickness < 0.05)
     for finding, draw, number in _PLAN:
@@ -49,16 +68,16 @@ def draw_lesions(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer) -> 
         own = np.random.default_rng(rng.integers(0, 2**63, 4))
         if finding not in present:
             continue
-        mask = np.zeros(healthy.shape, bool)
+        mask = np.zeros(total.shape, bool)
         for _ in range(1 + int(own.choice(len(number), p=number))):
-            change, region = draw(own, anatomy, room & ~mask)
+            change, region = draw(own, anatomy, partial(_place, anatomy, room & ~mask, places, chosen))
             total += change
             mask |= region
         if mask.any():
             masks[finding] = mask
         if finding in ("Cardiomegaly", "Pleural Effusion", "Pneumothorax"):
             room &= ~mask
-    return total, {finding: masks[finding] for finding in FINDINGS if finding in masks}
+    return total, {finding: masks[finding] for finding in FINDINGS if finding in masks}, chosen
 
 
 def _soft(profile: Layer, strength: Layer | float) -> _Change:
@@ -68,13 +87,26 @@ def _soft(profile: Layer, strength: Layer | float) -> _Change:
     return np.where(mask, body * strength, np.float32(0)), mask
 
 
-def _place(rng: np.random.Generator, anatomy: Anatomy, room: Mask, margin: float) -> Points:
+def _place(
+    anatomy: Anatomy,
+    room: Mask,
+    places: Iterator[Place] | None,
+    chosen: list[Place],
+    rng: np.random.Generator,
+    margin: float,
+) -> Points:
     """A point (2,) of the patient's frame, uniform over the free lung at least `margin` inside of it."""
+    if places is not None:
+        place = next(places)
+        # What chance gives next is the same at every size.
+        rng.integers(place.pixels)
+        return place.point
     inner = np.flatnonzero(blur(room.astype(np.float32), anatomy.frame.length(margin)) > 0.80)
     if not len(inner):
         inner = np.flatnonzero(room if room.any() else anatomy.lungs[0].mask | anatomy.lungs[1].mask)
     row, column = divmod(int(inner[rng.integers(len(inner))]), anatomy.frame.width)
-    return anatomy.frame.units(column, row)
+    chosen.append(Place(len(inner), anatomy.frame.units(column, row)))
+    return chosen[-1].point
 
 
 def _ball(
@@ -96,19 +128,19 @@ def _ball(
     return change, mask
 
 
-def _nodule(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+def _nodule(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     radius = rng.uniform(0.024, 0.052)
-    return _ball(rng, anatomy, _place(rng, anatomy, room, 1.3 * radius), radius, 0.04, rng.uniform(0.62, 0.85))
+    return _ball(rng, anatomy, place(rng, 1.3 * radius), radius, 0.04, rng.uniform(0.62, 0.85))
 
 
-def _mass(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+def _mass(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     radius = rng.uniform(0.085, 0.155)
-    return _ball(rng, anatomy, _place(rng, anatomy, room, 0.7 * radius), radius, 0.12, rng.uniform(0.85, 1.15))
+    return _ball(rng, anatomy, place(rng, 0.7 * radius), radius, 0.12, rng.uniform(0.85, 1.15))
 
 
-def _consolidation(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+def _consolidation(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     frame = anatomy.frame
-    centre = _place(rng, anatomy, room, 0.05)
+    centre = place(rng, 0.05)
     lung = _lung_at(anatomy, centre)
     x, y = frame.grid()
     along, across = rng.uniform(0.17, 0.34), rng.uniform(0.15, 0.28)
@@ -129,9 +161,9 @@ def _consolidation(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _C
     return _soft(profile, np.clip(density * anatomy.aeration() - bronchi, 0.15, None))
 
 
-def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     frame = anatomy.frame
-    centre = _place(rng, anatomy, room, 0.08)
+    centre = place(rng, 0.08)
     lung = _lung_at(anatomy, centre)
     if rng.random() < 0.25:
         # A collapsed segment: a wedge from near the root of the lung to the pleura.
@@ -160,7 +192,7 @@ def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Cha
     return _soft(profile, rng.uniform(0.5, 0.75))
 
 
-def _effusion(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+def _effusion(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     sides = [(0,), (1,), (0, 1)][rng.choice(3, p=[0.36, 0.36, 0.28])]
     changes, masks = zip(*(_effusion_of(rng, anatomy, anatomy.lungs[side]) for side in sides), strict=True)
     return np.sum(changes, axis=0), np.any(masks, axis=0)
@@ -183,7 +215,7 @@ def _effusion_of(rng: np.random.Generator, anatomy: Anatomy, lung: Lung) -> _Cha
     return _soft(profile, rng.uniform(0.78, 0.92) * anatomy.aeration() + 0.06 - 0.8 * anatomy.vessels)
 
 
-def _pneumothorax(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+def _pneumothorax(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     frame = anatomy.frame
     lung = anatomy.lungs[rng.integers(2)]
     points = lung.contour
@@ -208,7 +240,7 @@ def _pneumothorax(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Ch
     return np.where(mask, emptied + line, 0).astype(np.float32), mask
 
 
-def _cardiomegaly(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+def _cardiomegaly(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     normal = anatomy.heart
     breadth, tallness = rng.uniform(1.36, 1.62), rng.uniform(1.02, 1.12)
     middle, bottom = float(normal[:, 0].mean()) - 0.05, float(normal[:, 1].max())
@@ -222,7 +254,7 @@ def _cardiomegaly(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Ch
     return np.where(mask, change, 0).astype(np.float32), mask
 
 
-def _fracture(rng: np.random.Generator, anatomy: Anatomy, room: Mask) -> _Change:
+def _fracture(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     return draw_fracture(rng, anatomy)
 
 
@@ -232,7 +264,7 @@ def _lung_at(anatomy: Anatomy, point: Points) -> Lung:
 
 
 # In the order of drawing (what fills a whole side first), with the chances of one, two, ... lesions.
-_PLAN: tuple[tuple[str, Callable[[np.random.Generator, Anatomy, Mask], _Change], tuple[float, ...]], ...] = (
+_PLAN: tuple[tuple[str, Callable[[np.random.Generator, Anatomy, _Choice], _Change], tuple[float, ...]], ...] = (
     ("Cardiomegaly", _cardiomegaly, (1.0,)),
     ("Pleural Effusion", _effusion, (1.0,)),
     ("Pneumothorax", _pneumothorax, (1.0,)),
