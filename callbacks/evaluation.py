@@ -22,6 +22,7 @@ from xbench.summary import summarise
 from xbench.types import Batch, Failure, ModelOutput, Note
 
 from .output_checks import check_output
+from .run_folder import saved_config
 
 
 class Evaluation(Callback):
@@ -184,6 +185,7 @@ class Evaluation(Callback):
                 f"first: {failures[0].image_id}. {failures[0].reason}"
             )
         self.rows = ImageRows.concatenate(images)
+        saved = saved_config(trainer)
         self.results = summarise(
             (model.name, data.name, data.split),
             data.findings,
@@ -193,7 +195,13 @@ class Evaluation(Callback):
             failures,
             sorted(pair for _, constant, *_ in gathered for pair in constant),
             notes,
-            collect_provenance(trainer, model, data, {**self.stopwatch.seconds, "decode": self._decode})
+            collect_provenance(
+                trainer,
+                model,
+                data,
+                {**self.stopwatch.seconds, "decode": self._decode},
+                None if saved is None else saved.config.as_dict(),
+            )
             | {
                 "evaluation": {"thresholds": self.thresholds, "ties": self.ties},
                 "batches_of_earlier_attempts": self._restored,

@@ -102,6 +102,7 @@ ALLOWED = {
         "provenance",
         "report",
         "results",
+        "rows",
         "run",
         "shipped",
         "sources",

@@ -53,7 +53,11 @@ _NEUTRAL_IN_TRAINER = frozenset(
 
 
 def collect_provenance(
-    trainer: pl.Trainer, model: SaliencyModel, data: ChestXrayDataModule, seconds: dict[str, float]
+    trainer: pl.Trainer,
+    model: SaliencyModel,
+    data: ChestXrayDataModule,
+    seconds: dict[str, float],
+    config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Describe a run.
 
@@ -62,6 +66,7 @@ def collect_provenance(
         model: Its model; `provenance()` says what is particular to it.
         data: Its data module; `annotation_files()` are hashed.
         seconds: Wall-clock time of this process by stage.
+        config: The resolved configuration, as nested plain values; None for a run that was started from Python.
 
     Returns:
         Nested plain values, ready for JSON.
@@ -91,6 +96,7 @@ def collect_provenance(
             **details,
         },
         "data": {
+            **data.options(None if config is None else (config.get("data") or {}).get("init_args") or {}),
             "class": f"{type(data).__module__}.{type(data).__qualname__}",
             "batch_size": data.batch_size,
             "limit": data.limit,

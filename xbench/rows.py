@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -29,6 +29,7 @@ __all__ = [
     "PER_IMAGE",
     "ImageRows",
     "PairCounts",
+    "labels_digest",
     "pair_counts_writer",
     "read_pair_counts",
     "read_per_image",
@@ -97,21 +98,17 @@ class ImageRows:
     reader_iou: NDArray[np.float64]
     region_digests: NDArray[np.bytes_]
 
-    @property
-    def digested(self) -> bool:
-        """Whether the digest of every region is known."""
-        return bool((self.region_digests[self.has_region] != b"").all())
-
     def check_complete(self) -> None:
-        """Refuse rows of before `peak_distance` and `minimum_hit` were kept.
+        """Refuse rows of before `peak_distance`, `minimum_hit` and `region_digest` were kept.
 
         Raises:
             ValueError: These are such rows.
         """
-        if np.isnan(self.minimum_hit[self.scored] + self.peak_distance[self.scored]).any():
+        lacking = np.isnan(self.minimum_hit[self.scored] + self.peak_distance[self.scored])
+        if lacking.any() or (self.region_digests[self.has_region] == b"").any():
             raise ValueError(
-                f"{PER_IMAGE} has no peak_distance and minimum_hit, for an earlier version wrote it: python -m "
-                "xbench.cli rescore RUN makes a run that has them, without the model"
+                f"{PER_IMAGE} has no peak_distance, minimum_hit and region_digest, for an earlier version wrote it: "
+                "python -m xbench.cli rescore RUN makes a run that has them, without the model"
             )
 
     @property
@@ -166,19 +163,22 @@ def scored_on(rows: ImageRows, findings: Sequence[str]) -> dict[str, dict[str, s
         rows: Of a run that kept the digests of its regions.
         findings: Its findings.
     """
-    order = sorted(range(len(rows.image_ids)), key=rows.image_ids.__getitem__)
+    digests = rows.region_digests.astype("U16")
+    found = {}
+    for c, finding in enumerate(findings):
+        regions = [(rows.image_ids[row], digests[row, c].item()) for row in np.flatnonzero(rows.scored[:, c])]
+        labels = zip(rows.image_ids, rows.labels[:, c].tolist(), strict=True)
+        found[finding] = {"labels": labels_digest(labels), "regions": _digest(regions)}
+    return found
 
-    def digest(values: NDArray[Any], there: NDArray[np.bool_]) -> str:
-        return hashlib.sha256(
-            json.dumps([[rows.image_ids[row], values[row]] for row in order if there[row]]).encode()
-        ).hexdigest()
 
-    labels, regions = rows.labels.astype(object), rows.region_digests.astype("U16").astype(object)
-    known, scored = rows.labels >= 0, rows.scored
-    return {
-        finding: {"labels": digest(labels[:, c], known[:, c]), "regions": digest(regions[:, c], scored[:, c])}
-        for c, finding in enumerate(findings)
-    }
+def labels_digest(labels: Iterable[tuple[str, int]]) -> str:
+    """Return the digest of what is known of a finding: names and labels of images, in any order, as in `scored_on`."""
+    return _digest([(image_id, label) for image_id, label in labels if label >= 0])
+
+
+def _digest(pairs: Iterable[tuple[str, int | str]]) -> str:
+    return hashlib.sha256(json.dumps(sorted(pairs)).encode()).hexdigest()
 
 
 def write_per_image(path: Path, rows: ImageRows, findings: Sequence[str]) -> None:

@@ -36,6 +36,7 @@ from xbench.sources import source_sha256
 
 # A model with a checkpoint, and a dataset with a file of annotations, as anyone might write them.
 PINNED = """
+from dataclasses import replace
 from pathlib import Path
 from toys import Brightness, Squares
 from xbench.errors import UserError
@@ -64,7 +65,11 @@ class Data(Squares):
 
     def read_records(self, annotated):
         self.images = int((self.root / "images.txt").read_text())
-        return super().read_records(annotated)
+        records = super().read_records(annotated)
+        if (self.root / "haunted").exists():
+            # Found by nobody who looks at digests of files alone.
+            records = [replace(one, labels={**one.labels, "Ghost": 0}) for one in records]
+        return records
 
     def annotation_files(self):
         return [self.root / "boxes.csv"]
@@ -291,6 +296,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no weights": (lambda folder: (folder / "weights.pt").unlink(), "weights.pt"),
     "annotations": (lambda folder: (folder / "root" / "boxes.csv").write_text("others"), "boxes.csv"),
     "images": (lambda folder: (folder / "root" / "images.txt").write_text("7"), "6 images are now 7"),
+    "labels": (lambda folder: (folder / "root" / "haunted").touch(), "the images or labels of Ghost"),
     "code": (lambda folder: (folder / "beside.py").touch(), "the code of xbench or of the user's classes"),
     "prompts": (lambda folder: (folder / "words.yaml").write_text("Square: others\n"), "words.yaml"),
     "version": (lambda folder: edit_results(folder, "versions", versions() | {"torch": "1"}), "torch 1 is now "),

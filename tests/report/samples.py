@@ -34,6 +34,7 @@ def random_sample(
         dice=curve,
         iou=curve / (2 - curve),
         area=draw.uniform(0.01, 0.5, pairs),
+        region=np.full(pairs, b"0123456789abcdef"),
     )
 
 

@@ -313,7 +313,7 @@ def test_a_finding_of_one_patient_has_no_interval_but_its_macro_has():
     sample = random_sample(2, images=12)
     rare = np.flatnonzero(sample.pair_column == 0)[1:]
     kept = np.setdiff1d(np.arange(len(sample.hit)), rare)
-    names = ("pair_image", "pair_column", "hit", "dice", "iou", "area")
+    names = ("pair_image", "pair_column", "hit", "dice", "iou", "area", "region")
     sample = replace(sample, **{name: getattr(sample, name)[kept] for name in names})
     measures = measure(sample, 5)
     one = measures.findings()["finding 0"]

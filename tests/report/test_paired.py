@@ -290,7 +290,7 @@ def test_only_labels_and_pairs_that_agree_are_common():
     image = int(sample.pair_image[0])
     labels[image, sample.pair_column[0]] = 0
     kept = np.arange(1, len(sample.hit))
-    names = ("pair_image", "pair_column", "hit", "dice", "iou", "area")
+    names = ("pair_image", "pair_column", "hit", "dice", "iou", "area", "region")
     other = replace(sample, labels=labels, **{name: getattr(sample, name)[kept] for name in names})
     other = replace(other, findings=("finding 0", "finding 1", "another"))
     for found in common_samples(sample, other):
@@ -313,5 +313,5 @@ def restricted(sample, images):
         labels=sample.labels[images],
         probabilities=sample.probabilities[images],
         pair_image=new[sample.pair_image[kept]],
-        **{name: getattr(sample, name)[kept] for name in ("pair_column", "hit", "dice", "iou", "area")},
+        **{name: getattr(sample, name)[kept] for name in ("pair_column", "hit", "dice", "iou", "area", "region")},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -12,10 +12,11 @@ from typing import Any
 
 import yaml
 
-from xbench.data.base import ChestXrayDataModule
+from xbench.data.base import ChestXrayDataModule, Record
 from xbench.models.base import file_sha256
 from xbench.provenance import options_that_count, versions
 from xbench.results import Results, read_results
+from xbench.rows import labels_digest
 from xbench.run import Resolved
 from xbench.sources import source_sha256
 
@@ -32,15 +33,32 @@ class DataState:
     Attributes:
         images: Number of images of the split.
         annotations: Digests of its annotation files by name.
+        records: Its images.
     """
 
     images: int
     annotations: Mapping[str, str]
+    records: Sequence[Record]
 
     @classmethod
     def of(cls, data: ChestXrayDataModule) -> DataState:
         """Return the state of a data module after its `setup`."""
-        return cls(len(data.records), {path.name: file_sha256(path) for path in data.annotation_files()})
+        annotations = {path.name: file_sha256(path) for path in data.annotation_files()}
+        return cls(len(data.records), annotations, data.records)
+
+    def relabelled(self, results: Results) -> list[str]:
+        """Return the findings whose labels are not those that a run was scored on, or whose images are others.
+
+        Regions cannot be compared before they are drawn; what they are drawn from is, by digest or time stamp.
+        """
+        left_out = {skipped["image_id"] for skipped in results.skipped}
+        records = [record for record in self.records if record.image_id not in left_out]
+        return [
+            finding
+            for finding, digests in (results.scored_on or {}).items()
+            if digests["labels"]
+            != labels_digest((record.image_id, int(record.labels.get(finding, -1))) for record in records)
+        ]
 
 
 @dataclass(frozen=True)
@@ -167,6 +185,8 @@ def _changes(config: Mapping[str, Any], results: Results, data: DataState | None
             yield f"{results.images + len(results.skipped)} images are now {data.images}"
         recorded, today = provenance.get("annotation_sha256") or {}, data.annotations
         yield from (name for name in {**recorded, **today} if recorded.get(name) != today.get(name))
+        if relabelled := data.relabelled(results):
+            yield f"the images or labels of {', '.join(relabelled)}"
     began = (folder / "config.yaml").stat().st_mtime
     arguments = {**(config["model"].get("init_args") or {}), **(config["data"].get("init_args") or {})}
     for option, value in arguments.items():

@@ -165,20 +165,29 @@ def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
 def _table(outcomes: Sequence[Outcome]) -> Table:
     counts = {status: sum(outcome.status == status for outcome in outcomes) for status in _STYLES}
     said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    table = Table(title=f"Runs: {said}", title_justify="left", box=None, pad_edge=False, header_style="dim")
+    table = Table(
+        title=f"Runs: {said}",
+        title_justify="left",
+        caption="Means over findings. Point.: pointing game. Best: at the threshold with the largest mean, chosen on "
+        "these same images.",
+        caption_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+    )
     table.add_column("run", style="bold", overflow="fold")
     table.add_column("", no_wrap=True)
-    for heading in ("time", "Point.", "Dice", "AUROC"):
+    for heading in ("time", "Point.", "Dice\n@0.5", "AUROC", "Dice\nbest"):
         table.add_column(heading, justify="right", no_wrap=True)
     for outcome in outcomes:
         results = outcome.results
         macro = {} if results is None else {**results.grounding_macro, **results.classification_macro}
-        numbers = (macro.get(name) for name in ("pointing_game", "dice_best", "auroc"))
+        numbers = (macro.get(name) for name in ("pointing_game", "dice_fixed", "auroc", "dice_best"))
         table.add_row(
             outcome.job.name,
             f"[{_STYLES[outcome.status]}]{outcome.status}[/]",
             "" if outcome.seconds is None else duration(outcome.seconds),
-            *("-" if number is None else f"{100 * number:.2f}" for number in numbers),
+            *("-" if number is None else f"{number:.3f}" for number in numbers),
         )
     return table
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -172,6 +175,25 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         self.batch_arrived = 0.0
         self.finished: frozenset[int] = frozenset()
 
+    def options(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the options that may move a number, as plain values, for the results to tell runs apart by them.
+
+        Left out are those that name a file or a folder: what lies there is digested, wherever it lies.
+
+        Args:
+            given: All options, as a configuration has them. Without one, they are what the constructor has kept under
+                their own names.
+        """
+        if given is None:
+            owners = [owner for owner in type(self).__mro__ if issubclass(owner, ChestXrayDataModule)]
+            names = [name for owner in owners for name in inspect.signature(owner.__init__).parameters]
+            given = {name: getattr(self, name) for name in sorted({*names}) if hasattr(self, name)}
+        return {
+            name: _plain(value)
+            for name, value in given.items()
+            if name not in self.neutral_options and not _is_place(value)
+        }
+
     @abstractmethod
     def read_records(self, annotated: bool) -> Sequence[Record]:
         """Read the annotation files and list the images of the split, in a fixed order.
@@ -322,6 +344,26 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         for index in sorted({*timed_out, *batch.index.tolist()}):
             self.stall_guard.see(self.records[index].image_id, timed_out.get(index, False))
         return batch
+
+
+def _is_place(value: Any) -> bool:
+    """Tell whether a value names a file or a folder that is there, or several."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(map(_is_place, value))
+    return isinstance(value, (str, Path)) and os.path.exists(os.path.expandvars(os.path.expanduser(value)))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it, the same in every process; of other objects only what they are."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, (float, Path, np.generic, Enum)):
+        return str(value)
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def one_thread(worker: int) -> None:

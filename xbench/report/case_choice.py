@@ -65,7 +65,7 @@ class ChosenCase:
 
 
 def choose_cases(runs: Sequence[RunAnalysis], count: int) -> tuple[ChosenCase, ...]:
-    """Choose up to `count` pairs that all runs of one dataset scored and kept, none of them twice.
+    """Choose up to `count` pairs that all runs of one dataset scored on the same region and kept, none of them twice.
 
     The reasons take turns: best, worst and median Dice (mean over the runs), largest difference between two runs,
     recognised while looking elsewhere, and grounded but not recognised (by most runs), then best, worst and median of
@@ -81,7 +81,7 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int) -> tuple[ChosenCase, .
     pairs = [pair for pair in scores[0] if all(pair in other for other in scores)]
     rankings = _rankings(
         [run.run.label for run in runs],
-        [finding for _, finding in pairs],
+        [finding for _, finding, _ in pairs],
         [[of_run[pair] for pair in pairs] for of_run in scores],
     )
     chosen: dict[int, list[str]] = {}
@@ -98,7 +98,7 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int) -> tuple[ChosenCase, .
     return tuple(
         ChosenCase(
             runs[0].run.dataset,
-            *pairs[pair],
+            *pairs[pair][:2],
             tuple(reasons),
             {run.run.label: of_run[pairs[pair]] for run, of_run in zip(runs, scores, strict=True)},
         )
@@ -106,8 +106,8 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int) -> tuple[ChosenCase, .
     )
 
 
-def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str], CaseScores]:
-    """Return the scores of the pairs `(image_id, finding)` that a run scored and kept, in their order."""
+def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str, bytes], CaseScores]:
+    """Return the scores of the pairs that a run scored and kept, in their order, by image, finding and region."""
     images, findings, cases = run.run.images, run.run.results.findings, run.run.cases()
     scores = {}
     for row, column in np.argwhere(images.scored):
@@ -117,7 +117,7 @@ def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str], CaseScores]:
         probability = float(images.probabilities[row, column])
         quadrants = run.quadrants.get(pair[1])
         threshold = None if quadrants is None else quadrants.threshold
-        scores[pair] = CaseScores(
+        scores[*pair, bytes(images.region_digests[row, column])] = CaseScores(
             pointing_hit=float(images.pointing_hit[row, column]),
             peak_distance=float(images.peak_distance[row, column]),
             dice=float(images.dice[row, column]),

@@ -164,20 +164,20 @@ def _summarise(console: Console, analysis: Analysis, out: Path) -> None:
     from rich.table import Table as Grid
 
     from xbench.report.tables.cells import heading
-    from xbench.report.tables.table import percentage
 
     grid = Grid(title="Pointing game, mean over findings", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for title in ("Dataset", "Best model", "%", "95 % interval", "Not to be told from it"):
-        grid.add_column(title, justify="right" if title == "%" else "left")
+    for title in ("Dataset", "Best model", "Point.", "95 % interval", "Not to be told from it"):
+        grid.add_column(title, justify="right" if title == "Point." else "left")
     for dataset in analysis.datasets:
         for entry in dataset.runs[:1]:
             best = entry.macro["pointing_game"]
             if best.value is not None:
                 tied = sorted(dataset.tied_with_best.get("pointing_game", frozenset()) - {entry.run.label})
-                interval = "" if best.low is None else f"{percentage(best.low)} to {percentage(best.high)}"
+                # Fractions, as the table of `test` above has them.
+                interval = "" if best.low is None or best.high is None else f"{best.low:.3f} to {best.high:.3f}"
                 said = ", ".join(tied) if len(tied) < 3 else f"{len(tied)} others"
                 names = (escape(heading(dataset, analysis)), escape(entry.run.label))
-                grid.add_row(*names, percentage(best.value), interval, escape(said))
+                grid.add_row(*names, f"{best.value:.3f}", interval, escape(said))
     if grid.row_count:
         console.print(grid)
     for aside in analysis.set_aside:

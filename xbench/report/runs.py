@@ -17,9 +17,9 @@ from xbench.cases import MAPS, PICTURES, REGIONS, Cases, kept_digests, read_kept
 from xbench.errors import UserError
 from xbench.report.names import model_title
 from xbench.results import Results, read_results
-from xbench.rows import CURVES, PER_IMAGE, ImageRows, PairCounts, read_pair_counts, read_per_image
+from xbench.rows import CURVES, PER_IMAGE, ImageRows, PairCounts, read_pair_counts, read_per_image, scored_on
 
-__all__ = ["Collection", "Run", "SetAside", "collect"]
+__all__ = ["Collection", "Run", "SetAside", "collect", "ground", "widest"]
 
 INSTRUMENTS = ("oracle", "centre", "random")
 """Models that show what a number is worth; no model of interest."""
@@ -34,7 +34,9 @@ class Run:
         results: Its `results.json`.
         images: Its scores per image and finding.
         pairs: Its pixel counts per scored pair.
+        scored_on: What it was scored on, as `xbench.rows.scored_on` gives it: digests of labels and regions.
         settings: What the numbers depend on besides model and dataset, as words: split, prompts, image_size ...
+        data_settings: Names of those settings that options of the dataset are.
         pictured: Whether the run kept what pictures are drawn from, and all of it can be read.
         label: Title of the model, with the settings that tell it from other runs of the same model and dataset, such
             as `CARZero (prompts name)`. Runs of one configuration on several datasets share it.
@@ -44,7 +46,9 @@ class Run:
     results: Results
     images: ImageRows
     pairs: PairCounts
+    scored_on: Mapping[str, Mapping[str, str]]
     settings: Mapping[str, str]
+    data_settings: frozenset[str]
     label: str
     pictured: bool = False
 
@@ -87,8 +91,8 @@ class Collection:
 def collect(paths: Sequence[Path]) -> Collection:
     """Find the finished runs in folders and below them.
 
-    Of several runs of one model, dataset and settings the newest counts; the others are set aside, and so is whatever
-    is unfinished or cannot be read.
+    Of several runs of one model, dataset and settings that were scored on the same labels and regions the newest
+    counts; the others are set aside, and so is whatever is unfinished or cannot be read.
 
     Raises:
         UserError: A path is no folder, or holds no finished run.
@@ -110,9 +114,11 @@ def collect(paths: Sequence[Path]) -> Collection:
         )
     newest: dict[tuple[Any, ...], Run] = {}
     for run in sorted(found, key=lambda run: run.folder.name):
+        # What it was scored on is among the settings.
         key = (run.model, run.dataset, *sorted(run.settings.items()))
         if older := newest.get(key):
-            aside.append(SetAside(older.folder, f"an older run of the same configuration as {run.folder}"))
+            reason = f"an older run of the same configuration, scored on the same images and regions, as {run.folder}"
+            aside.append(SetAside(older.folder, reason))
         newest[key] = run
     chosen = []
     for run in newest.values():
@@ -123,6 +129,17 @@ def collect(paths: Sequence[Path]) -> Collection:
         chosen.append(replace(run, pictured=kept and problem is None))
     runs = sorted(_labelled(chosen), key=lambda run: (run.dataset, run.label))
     return Collection(tuple(runs), tuple(aside))
+
+
+def ground(run: Run) -> str:
+    """Return what a run was scored on as a text that it shares with those that were scored on the same."""
+    return json.dumps(run.scored_on, sort_keys=True)
+
+
+def widest(runs: Sequence[Run]) -> Run:
+    """Return the run with the most images; of several one with pictures, then one scored on what most runs were."""
+    common = Counter(map(ground, runs))
+    return max(runs, key=lambda run: (run.results.images, run.pictured, common[ground(run)]))
 
 
 def _run_folders(paths: Iterable[Path]) -> list[Path]:
@@ -153,7 +170,8 @@ def _read(folder: Path) -> Run:
         raise ValueError(f"{PER_IMAGE} has {len(scored)} scored pairs, {CURVES} has {len(pairs.index)} or others")
     if pairs.mask.shape[1] != len(results.thresholds):
         raise ValueError(f"results.json names {len(results.thresholds)} thresholds, {CURVES} has {pairs.mask.shape[1]}")
-    return Run(folder, results, images, pairs, _settings(results), model_title(results.model))
+    truth = scored_on(images, results.findings)
+    return Run(folder, results, images, pairs, truth, *_settings(results, truth), model_title(results.model))
 
 
 def _problem_of_pictures(run: Run) -> str | None:
@@ -169,7 +187,7 @@ def _problem_of_pictures(run: Run) -> str | None:
                 [*kept] != scored
                 or kept.findings != [*findings]
                 or not pictured.issuperset(image_id for image_id, _ in scored)
-                or (rows.digested and (digests != rows.region_digests).any())
+                or (digests != rows.region_digests).any()
             ):
                 raise ValueError(f"{MAPS}, {REGIONS} or {PICTURES} is of other images or findings than {PER_IMAGE}")
     except UserError as error:
@@ -185,28 +203,48 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
             values[run.model, run.dataset, run.results.split, key].add(run.settings.get(key, "none"))
     # Digests are a last resort: texts differ wherever their source does. Not the other way round: two sources may
     # have one name, and one source may have had other texts before.
-    named = Counter((run.model, run.dataset, *_but(run.settings, "prompt_texts")) for run in runs)
-    alike = {model for (model, *_), count in named.items() if count > 1}
+    alike = _alike(runs, ("prompt_texts",))
+    # And so does what runs were scored on where options of the dataset do.
+    unexplained = [_alike(runs, _GROUND[count:]) for count in range(len(_GROUND))]
     labelled = []
     for run in runs:
+        own = run.model, run.dataset, run.results.split
         varying = sorted({key for (model, _, _, key), seen in values.items() if model == run.model and len(seen) > 1})
         varying = [key for key in varying if key != "prompt_texts" or "prompts" not in varying or run.model in alike]
+        # What was asked of one dataset is no matter of another.
+        varying = [
+            key
+            for key in varying
+            if key not in run.data_settings | {*_GROUND}
+            or (len(values[*own, key]) > 1 and (key not in _GROUND or run.model in unexplained[_GROUND.index(key)]))
+        ]
         said = ", ".join(f"{key.replace('_', ' ')} {run.settings.get(key, 'none')}" for key in varying)
         labelled.append(replace(run, label=f"{run.label} ({said})" if said else run.label))
     return labelled
 
 
-def _but(settings: Mapping[str, str], name: str) -> list[tuple[str, str]]:
-    return sorted((key, value) for key, value in settings.items() if key != name)
+def _alike(runs: Sequence[Run], names: Sequence[str]) -> set[str]:
+    """Return the models that have several runs on one dataset between which only settings of these names tell."""
+    others = Counter(
+        (run.model, run.dataset, str(sorted((key, value) for key, value in run.settings.items() if key not in names)))
+        for run in runs
+    )
+    return {model for (model, _, _), count in others.items() if count > 1}
 
 
 _NO_SETTING = {
     *("class", "checkpoint", "text_encoder", "prompt_source", "book", "asked", "limit", "batch_size", "prompts"),
 }
+# Options of the dataset that have a place of their own, or move no number of a run that has finished.
+_NO_SETTING_OF_DATA = {*_NO_SETTING, "on_error", "split"}
+_GROUND = ("scored_images", "scored_labels", "scored_regions")
 
 
-def _settings(results: Results) -> dict[str, str]:
-    """What distinguishes runs of one model on one dataset; digests instead of what is long."""
+def _settings(results: Results, truth: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, str], frozenset[str]]:
+    """What distinguishes runs of one model on one dataset, and which of it options of the dataset are.
+
+    Digests stand instead of what is long.
+    """
     provenance = results.provenance
     model, data = provenance.get("model") or {}, provenance.get("data") or {}
     prompts = provenance.get("prompts")
@@ -214,8 +252,11 @@ def _settings(results: Results) -> dict[str, str]:
         "split": results.split,
         "precision": provenance.get("precision"),
         "limit": data.get("limit"),
-        **{key: value for source in (model, data) for key, value in source.items() if key not in _NO_SETTING},
+        **{key: value for key, value in model.items() if key not in _NO_SETTING},
         **(provenance.get("evaluation") or {}),
+        "scored_images": results.images,
+        "scored_labels": _digest([truth[finding]["labels"] for finding in results.findings]),
+        "scored_regions": _digest([truth[finding]["regions"] for finding in results.findings]),
     }
     if prompts is not None:
         source = model.get("prompt_source")
@@ -227,8 +268,14 @@ def _settings(results: Results) -> dict[str, str]:
             settings[name.removesuffix("_sha256")] = _digest(provenance[name])
     if model.get("book"):
         settings["book"] = _digest(model["book"])
-    words = {key: _in_words(value) for key, value in settings.items() if value is not None}
-    return words
+    # A model and a dataset may have options of one name.
+    of_data = {
+        f"data_{key}" if key in settings else key: value
+        for key, value in data.items()
+        if key not in _NO_SETTING_OF_DATA
+    }
+    words = {key: _in_words(value) for key, value in (settings | of_data).items() if value is not None}
+    return words, frozenset(of_data)
 
 
 def _in_words(value: Any) -> str:

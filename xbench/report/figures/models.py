@@ -16,7 +16,11 @@ from xbench.report.tables.cells import correlations_with_headings, heading, labe
 
 __all__ = ["INTERVALS", "auroc_against_pointing_game", "dice_gap", "intervals"]
 
-INTERVALS: Mapping[str, str] = {"pointing_game": "Pointing game", "dice_cross_fitted": "Dice", "auroc": "AUROC"}
+INTERVALS: Mapping[str, str] = {
+    "pointing_game": "Pointing game",
+    "dice_cross_fitted": "Dice, cross-fitted",
+    "auroc": "AUROC",
+}
 """Numbers that are shown with their intervals, as narrow panels call them."""
 
 

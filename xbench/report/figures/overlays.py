@@ -57,7 +57,7 @@ def tinted(display: NDArray[np.uint8], saliency: NDArray[np.float32]) -> NDArray
 
 def _draw_case(axes: Sequence[Axes], runs: Sequence[tuple[RunAnalysis, Cases]], chosen: ChosenCase) -> None:
     read = [(entry, stored.read(chosen.image_id, chosen.finding)) for entry, stored in runs]
-    # All runs of a dataset have the same radiographs and regions.
+    # The pairs that are chosen have the same radiograph and region in all runs.
     case = read[0][1]
     height, width = case.region.shape
     display = _shrunk(case.display)

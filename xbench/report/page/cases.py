@@ -58,7 +58,7 @@ def _case(
     runs: Sequence[tuple[RunAnalysis, Cases]], dataset: str, chosen: ChosenCase, pictures: dict[str, str]
 ) -> dict[str, Any]:
     read = [(run, cases.read(chosen.image_id, chosen.finding)) for run, cases in runs]
-    # All runs of a dataset have the same radiographs and regions.
+    # The pairs that are chosen have the same radiograph and region in all runs.
     shown = read[0][1]
     picture = f"{dataset}/{chosen.image_id}"
     if picture not in pictures:

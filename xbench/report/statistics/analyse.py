@@ -10,7 +10,7 @@ from math import comb
 from xbench.errors import UserError
 from xbench.report.analysis import Analysis, DatasetAnalysis, RunAnalysis, StudyRow
 from xbench.report.names import dataset_title
-from xbench.report.runs import Collection, Run
+from xbench.report.runs import Collection, Run, widest
 from xbench.report.statistics.comparing import common_measures, compare, tied_with_best
 from xbench.report.statistics.correlation import correlations
 from xbench.report.statistics.lesions import area_bins, area_groups, position_cells, position_groups, quadrants
@@ -100,15 +100,15 @@ def _dataset(runs: Sequence[Run], folds: int, seed: int, steps: _Steps) -> tuple
 
     labels = [analysis.run.label for analysis in models]
     comparisons = compare(labels, on_common, seed, ground, lambda pair: steps.next(f"{title}: {pair}"))
-    widest = max(runs, key=lambda run: (run.results.images, run.pictured))
+    floors = widest(runs)
     analysis = DatasetAnalysis(
         dataset=name,
         split=split,
         findings=tuple(dict.fromkeys(finding for run in runs for finding in run.results.findings)),
         runs=tuple(models),
         references=references(
-            widest,
-            measures[widest.label].sample,
+            floors,
+            measures[floors.label].sample,
             [analysis for analysis in analyses if analysis.run.instrument],
             folds,
         ),

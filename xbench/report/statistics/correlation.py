@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Literal
@@ -11,6 +11,7 @@ from scipy.stats import linregress
 
 from xbench.report.analysis import Correlation, DatasetAnalysis, Estimate, RunAnalysis
 from xbench.report.names import dataset_title, model_title
+from xbench.report.runs import ground
 
 __all__ = ["correlations", "own_settings"]
 
@@ -57,12 +58,17 @@ def correlations(datasets: Sequence[DatasetAnalysis]) -> tuple[tuple[Correlation
 
 
 def own_settings(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
-    """Return one run per model: with its official prompts where there are several, and then the smallest size."""
+    """Return one run per model: with its official prompts where there are several, and then the smallest size.
 
-    def preference(run: RunAnalysis) -> tuple[bool, int, str]:
+    Before that come runs that were scored on the labels and regions that most of the runs were.
+    """
+    common = Counter(ground(run.run) for run in runs)
+
+    def preference(run: RunAnalysis) -> tuple[int, bool, int, str]:
         settings = run.run.settings
         size = settings.get("image_size", "0")
-        return settings.get("prompts") != "official", int(size) if size.isdigit() else 0, run.run.label
+        official = settings.get("prompts") == "official"
+        return -common[ground(run.run)], not official, int(size) if size.isdigit() else 0, run.run.label
 
     chosen: dict[str, RunAnalysis] = {}
     for run in sorted(runs, key=preference):

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 
-from xbench.report.runs import Run
+from xbench.report.runs import Run, ground, widest
 from xbench.report.statistics.measures import Measures, macro
-from xbench.report.statistics.sample import Sample
+from xbench.report.statistics.sample import Sample, differences
 from xbench.results import INPUT_NOTE
 
 __all__ = ["dataset_notes"]
@@ -22,6 +22,7 @@ def dataset_notes(runs: Sequence[Run], measures: Mapping[str, Measures]) -> tupl
         measures: By label of the run.
     """
     notes = _different_images(runs, {label: measure.sample for label, measure in measures.items()})
+    notes += _different_ground(runs, {label: measure.sample for label, measure in measures.items()})
     notes += _different(
         runs,
         lambda run: ", ".join(run.results.findings),
@@ -31,7 +32,7 @@ def dataset_notes(runs: Sequence[Run], measures: Mapping[str, Measures]) -> tupl
     notes += _different(
         runs,
         lambda run: run.settings.get("annotation", "none"),
-        "The runs read different annotation files; comparisons use the labels and regions that agree",
+        "The runs read different annotation files; paired tests use the labels and regions that agree",
     )
     notes += _different(
         runs,
@@ -60,6 +61,9 @@ def dataset_notes(runs: Sequence[Run], measures: Mapping[str, Measures]) -> tupl
             )
     return tuple(notes)
 
+
+_NAMED = 5
+"""Findings that a note names one by one."""
 
 _TOLERANCE = 1e-9
 """Far above the rounding of a run's sums, far below what a table shows."""
@@ -106,6 +110,56 @@ def _different_images(runs: Sequence[Run], samples: Mapping[str, Sample]) -> lis
         f"The runs scored different images: {counts}; {common:,} are common to all. Tables show each run on its own "
         "images, tests compare two runs on the images that both scored."
     ]
+
+
+def _different_ground(runs: Sequence[Run], samples: Mapping[str, Sample]) -> list[str]:
+    """Say which runs have other labels or regions than most on images that both scored, where, and by which options."""
+    groups: defaultdict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[ground(run)].append(run)
+    usual = max(groups.values(), key=lambda group: (len(group), group[0].results.images))
+    notes = []
+    for group in groups.values():
+        one, other = samples[group[0].label], samples[usual[0].label]
+        differ = {} if group is usual else differences(one, other)
+        if differ:
+            images = len({*one.image_ids} & {*other.image_ids})
+            where = [
+                f"the {what} of {_listed({finding: counts[place] for finding, counts in differ.items()})}"
+                for place, what in enumerate(("labels", "regions"))
+                if any(counts[place] for counts in differ.values())
+            ]
+            notes.append(
+                f"{_labels(group)} and {_labels(usual)} were scored on different ground: {_options(group, usual)}. Of "
+                f"{_count(images, 'image')} that both scored, {' and '.join(where)} differ. Paired tests and pictures "
+                "leave these pairs out, tests of AUROC only images whose labels differ; the other numbers of these "
+                "runs, each on its own ground, cannot be compared."
+            )
+    if notes:
+        notes.append(f"Floors and ceilings that no run gives are those of {widest(runs).label}.")
+    return notes
+
+
+def _options(group: Sequence[Run], usual: Sequence[Run]) -> str:
+    """Name the settings of the dataset in which no run of a group agrees with a run of the other."""
+    said = []
+    names = {name for run in (*group, *usual) for name in run.data_settings} | {"annotation"}
+    for name in sorted(names):
+        mine, theirs = ({run.settings.get(name, "none") for run in runs} for runs in (group, usual))
+        if not mine & theirs:
+            said.append(f"{name.replace('_', ' ')} {' or '.join(sorted(mine))} against {' or '.join(sorted(theirs))}")
+    return ", ".join(said) or "no option on record says why"
+
+
+def _labels(runs: Sequence[Run]) -> str:
+    return ", ".join(run.label for run in runs)
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    """Name the findings that differ, each with on how many images, the most first."""
+    most = sorted((finding for finding in counts if counts[finding]), key=lambda finding: -counts[finding])
+    more = f" and {_count(len(most) - _NAMED, 'more finding')}" if len(most) > _NAMED else ""
+    return ", ".join(f"{finding} on {counts[finding]:,}" for finding in most[:_NAMED]) + more
 
 
 def _different(

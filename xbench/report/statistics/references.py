@@ -23,7 +23,7 @@ def references(run: Run, sample: Sample, instruments: Sequence[RunAnalysis], fol
     """Return the floors, then the ceilings.
 
     Args:
-        run: Any run of the dataset; all have the same labels and regions.
+        run: The run whose labels and regions the floors and ceilings without a run are computed from.
         sample: Its sample.
         instruments: The dataset's runs of instruments.
         folds: Folds of cross-fitting.
@@ -95,4 +95,5 @@ def reader_agreement(run: Run, sample: Sample) -> Sample | None:
         dice=dice[several, None],
         iou=iou[several, None],
         area=sample.area[several],
+        region=sample.region[several],
     )

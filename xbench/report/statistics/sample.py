@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from xbench.report.runs import Run
 
-__all__ = ["Sample", "common_samples"]
+__all__ = ["Sample", "common_samples", "differences"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Sample:
         dice: Dice at each threshold, (P, T).
         iou: IoU at each threshold, (P, T).
         area: Share of the evaluation grid that the region takes, (P,).
+        region: Digest of each pair's region on the grid, (P,).
     """
 
     findings: tuple[str, ...]
@@ -50,6 +51,7 @@ class Sample:
     dice: NDArray[np.float64]
     iou: NDArray[np.float64]
     area: NDArray[np.float64]
+    region: NDArray[np.bytes_]
 
     @classmethod
     def of(cls, run: Run) -> Self:
@@ -75,6 +77,7 @@ class Sample:
             dice=pairs.dice()[pair_order],
             iou=pairs.iou()[pair_order],
             area=(pairs.region / pairs.grid)[pair_order],
+            region=images.region_digests[pairs.index, pairs.column][pair_order],
         )
 
     @cached_property
@@ -93,31 +96,30 @@ class Sample:
         return [self.clusters[place] for place in self.image_cluster]
 
     def same_ground(self, other: Sample) -> bool:
-        """Tell whether both have the same images, clusters, labels and scored pairs, whatever the scores."""
+        """Tell whether both have the same images, clusters, labels, scored pairs and regions, whatever the scores."""
         names = self.findings, self.clusters, self.image_ids
         return names == (other.findings, other.clusters, other.image_ids) and all(
             np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("image_cluster", "labels", "pair_image", "pair_column")
+            for name in ("image_cluster", "labels", "pair_image", "pair_column", "region")
         )
 
 
 def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | None:
-    """Return what two runs both scored: images, findings, labels that agree, and pairs; None if that is nothing.
+    """Return what two runs scored alike: images, findings, labels that agree, and pairs whose regions do.
+
+    None if they have no image or no finding in common.
 
     Clusters are patients if either run knows the patient of every common image.
     """
     if first.same_ground(second):
         return first, second
-    image_ids = sorted(set(first.image_ids) & set(second.image_ids))
-    findings = [finding for finding in first.findings if finding in second.findings]
-    if not image_ids or not findings:
+    shared = _shared(first, second)
+    if shared is None:
         return None
-    one, other = _restricted(first, image_ids, findings), _restricted(second, image_ids, findings)
+    one, other = shared
     labels = np.where(one.labels == other.labels, one.labels, -1).astype(np.int8)
-    in_one, in_other = (np.zeros(labels.shape, dtype=bool) for _ in range(2))
-    in_one[one.pair_image, one.pair_column] = True
-    in_other[other.pair_image, other.pair_column] = True
-    both = in_one & in_other
+    regions = _regions(one), _regions(other)
+    both = (regions[0] == regions[1]) & (regions[0] != b"")
     leader = one if one.clustered_by == "patients" else other
     halves = []
     for sample in (one, other):
@@ -132,6 +134,37 @@ def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | Non
             )
         )
     return halves[0], halves[1]
+
+
+def differences(first: Sample, second: Sample) -> dict[str, tuple[int, int]]:
+    """Return by finding on how many images of two runs the labels differ, and on how many others the regions do.
+
+    Only images that both scored count. A region differs where the pair is scored in one run and not in the other, too.
+    Findings that do not differ are left out.
+    """
+    if (shared := _shared(first, second)) is None:
+        return {}
+    one, other = shared
+    labels = one.labels != other.labels
+    regions = ~labels & (_regions(one) != _regions(other))
+    counts = zip(one.findings, labels.sum(axis=0).tolist(), regions.sum(axis=0).tolist(), strict=True)
+    return {finding: (of_labels, of_regions) for finding, of_labels, of_regions in counts if of_labels or of_regions}
+
+
+def _shared(first: Sample, second: Sample) -> tuple[Sample, Sample] | None:
+    """Return both on the images and findings that they share; None if there are none."""
+    image_ids = sorted(set(first.image_ids) & set(second.image_ids))
+    findings = [finding for finding in first.findings if finding in second.findings]
+    if not image_ids or not findings:
+        return None
+    return _restricted(first, image_ids, findings), _restricted(second, image_ids, findings)
+
+
+def _regions(sample: Sample) -> NDArray[np.bytes_]:
+    """Digests of the regions of scored pairs by image and finding (N, C), empty for the others."""
+    regions = np.zeros(sample.labels.shape, "S16")
+    regions[sample.pair_image, sample.pair_column] = sample.region
+    return regions
 
 
 def _clusters(
@@ -167,5 +200,5 @@ def _restricted(sample: Sample, image_ids: Sequence[str], findings: Sequence[str
 
 
 def _with_pairs(sample: Sample, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Sample:
-    names = ("pair_image", "pair_column", "hit", "dice", "iou", "area")
+    names = ("pair_image", "pair_column", "hit", "dice", "iou", "area", "region")
     return replace(sample, **{name: getattr(sample, name)[kept] for name in names})

@@ -19,6 +19,7 @@ __all__ = [
     "heading",
     "labels_in_order",
     "marks",
+    "notes_of",
     "number",
     "p_value",
     "rows_of_models",
@@ -105,7 +106,12 @@ def table_of_dataset(
         return None
     columns = (*(Column(column, numeric=False) for column in text), *map(Column, numbers))
     where = heading(dataset, analysis)
-    return Table(f"{name}_{slug(dataset, analysis)}", f"{title} {where}", caption, columns, tuple(rows))
+    return Table(f"{name}_{slug(dataset, analysis)}", f"{title} {where}", caption, columns, tuple(rows), dataset.notes)
+
+
+def notes_of(analysis: Analysis) -> tuple[str, ...]:
+    """Return the notes of all datasets, for a table that shows them together."""
+    return tuple(f"{heading(dataset, analysis)}: {note}" for dataset in analysis.datasets for note in dataset.notes)
 
 
 def correlations_with_headings(

@@ -12,6 +12,7 @@ from xbench.report.tables.cells import (
     heading,
     labels_in_order,
     marks,
+    notes_of,
     rows_of_models,
     scores_of,
     slug,
@@ -74,7 +75,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
 
 def _grounding(analysis: Analysis) -> Table:
     """Table 1 of the paper."""
-    numbers = {"pointing_game": "Pointing game", "dice_best": "Dice", "iou_best": "IoU"}
+    numbers = {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"}
     return _over_datasets(
         analysis,
         numbers,
@@ -105,7 +106,6 @@ def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title
         columns += [scores_of(dataset, key, Column(short, group)) for key, short in numbers.items()]
     labels = labels_in_order(entry for dataset in analysis.datasets for entry in dataset.runs)
     references = [reference for dataset in analysis.datasets for reference in dataset.references]
-    notes = [f"{heading(dataset, analysis)}: {note}" for dataset in analysis.datasets for note in dataset.notes]
     rows = rows_of_models(labels, columns, references)
     return Table(
         name,
@@ -113,7 +113,7 @@ def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title
         f"{caption}{marks(rows)} {INTERVALS}",
         (Column("Model", numeric=False), *(column.column for column in columns)),
         rows,
-        tuple(notes),
+        notes_of(analysis),
     )
 
 

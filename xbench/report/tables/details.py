@@ -12,6 +12,7 @@ from xbench.report.tables.cells import (
     heading,
     labels_in_order,
     marks,
+    notes_of,
     number,
     rows_of_models,
     scores_of,
@@ -29,14 +30,14 @@ __all__ = [
 ]
 
 _HONEST = {
-    "dice_best": "Best",
     "dice_cross_fitted": "Cross-fitted",
     "dice_fixed": "At 0.5",
+    "dice_best": "Best",
     "dice_optimism": "Optimism",
     "dice_gap": "Calibration gap",
-    "iou_best": "Best",
     "iou_cross_fitted": "Cross-fitted",
     "iou_fixed": "At 0.5",
+    "iou_best": "Best",
 }
 POSITIONS = tuple(
     tuple(f"{vertical} {horizontal}" for horizontal in ("left", "centre", "right"))
@@ -66,6 +67,7 @@ def grounding_honest(analysis: Analysis) -> Table:
             *(_honest_column(key) for key in _HONEST),
         ),
         tuple(rows),
+        notes_of(analysis),
     )
 
 

@@ -42,7 +42,7 @@ def published_tables(analysis: Analysis) -> Iterator[Table]:
 
 def _grounding(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table | None:
     """Table 1."""
-    numbers = {"pointing_game": "Pointing game", "dice_best": "Dice", "iou_best": "IoU"}
+    numbers = {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"}
     columns = [
         (Column(title, heading(dataset, analysis)), dataset, key)
         for dataset in datasets

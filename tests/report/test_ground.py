@@ -1,0 +1,227 @@
+"""Runs that were scored on different labels or regions are never taken for the same, nor paired where they differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from synthetic import write_run
+from test_runs import change
+
+from xbench.report.case_choice import choose_cases
+from xbench.report.runs import collect
+from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.comparing import common_measures
+from xbench.report.statistics.measures import measure
+from xbench.report.statistics.resampling import draw
+from xbench.report.statistics.sample import Sample, common_samples, differences
+from xbench.report.tables.contents import all_tables
+
+# An option of one's own, kept under another name, that moves every region and two labels.
+SHIFTED = """
+from dataclasses import replace
+
+import numpy as np
+
+from toys import Squares
+
+
+class Shifted(Squares):
+    def __init__(self, shift: int = 0, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self._by = shift
+
+    def read_records(self, annotated):
+        records = super().read_records(annotated)
+        if self._by:
+            records[:4] = [replace(one, labels={**one.labels, "Ghost": 1}) for one in records[:4]]
+        return records
+
+    def load(self, record):
+        radiograph = super().load(record)
+        regions = {name: np.roll(region, self._by, axis=1) for name, region in radiograph.regions.items()}
+        return replace(radiograph, regions=regions)
+"""
+
+
+def scored(folder: Path) -> dict[tuple[str, str], tuple[int, str | None]]:
+    """Label and region of every image and finding, as the run's table says."""
+    rows = pq.read_table(folder / "per_image.parquet").to_pylist()
+    return {(row["image_id"], row["finding"]): (row["label"], row["region_digest"]) for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("data", "option", "values"),
+    [
+        ("vindr", "min_readers", ("1", "2")),
+        ("covid", "regions", ("polygons", "masks")),
+        ("phantom", "size", ("64", "96")),
+        ("shifted.Shifted", "shift", ("0", "9")),
+        ("shifted.Shifted", "gamma", ("0.5", "0.9")),
+    ],
+)
+def test_an_option_that_moves_the_truth_tells_runs_apart(
+    command, downloads, tmp_path, monkeypatch, data, option, values
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "shifted.py").write_text(SHIFTED)
+    options = {
+        "vindr": {"root": str(tmp_path / "root"), "split": "train"},
+        "covid": {"root": str(tmp_path / "root")},
+        "phantom": {"images": 12},
+    }.get(data, {"images": 12})
+    if "root" in options:
+        official = downloads(data, lungs_in_masks=True) if data == "covid" else downloads(data)
+        (tmp_path / "root").symlink_to(official.root)
+    classes = {"vindr": "VinDrCXR", "covid": "COVID19Rural", "phantom": "PhantomCXR"}
+    path = f"xbench.data.{classes[data]}" if data in classes else data
+    config = {
+        "model": {"class_path": "toys.Brightness"},
+        "data": {"class_path": path, "init_args": options | {"num_workers": 0}},
+        "trainer": {"logger": False, "accelerator": "cpu", "enable_progress_bar": False},
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(config))
+    folders = []
+    for value in values:
+        run = command("test", "--config", tmp_path / "run.yaml", f"--data.{option}", value)
+        assert run.status == 0, run.errors
+        folders.append(run.folder)
+    found = collect([tmp_path / "runs"])
+    assert found.set_aside == ()
+    assert {run.folder: run.label for run in found.runs} == {
+        folder: f"brightness ({option.replace('_', ' ')} {value})"
+        for folder, value in zip(folders, values, strict=True)
+    }
+    one, other = (scored(folder) for folder in folders)
+    truths = [(one[pair], other[pair]) for pair in one]
+    alike = [a == b and a[0] == 1 and a[1] is not None for a, b in truths]
+    assert alike.count(True) < sum(a[0] == 1 for a, _ in truths), "some region or label has moved"
+    samples = common_samples(*map(Sample.of, found.runs))
+    for sample in samples:
+        assert len(sample.hit) == sum(alike)
+        assert (sample.labels >= 0).sum() == sum(a[0] == b[0] >= 0 for a, b in truths)
+    (dataset,) = analyse(found, 100).datasets
+    (note,) = [note for note in dataset.notes if "different ground" in note]
+    assert option.replace("_", " ") in note and all(value in note for value in values)
+    if "shift" in option:
+        assert "the labels of Ghost on 4 and the regions of Square on 6, Hole on 4 differ" in note
+    if not sum(alike):
+        assert {comparison.number for comparison in dataset.comparisons} <= {"auroc"}
+
+
+def test_chosen_images_do_not_replace_the_whole_run(command, toy_config, tmp_path):
+    """Not even where the file of images is called after the split."""
+    whole = command("test", "--config", toy_config).folder
+    names = [*dict.fromkeys(image for image, _ in scored(whole))]
+    (tmp_path / "test.txt").write_text("\n".join(names[:9]))
+    assert (
+        command(
+            "rescore", whole, "--images", "test.txt", "--out", tmp_path / "runs" / "brightness_squares" / "9"
+        ).status
+        == 0
+    )
+    assert command("rescore", whole, "--out", tmp_path / "runs" / "brightness_squares" / "same").status == 0
+    found = collect([tmp_path / "runs"])
+    assert {run.label: run.folder.name for run in found.runs} == {
+        "brightness (scored images 20)": "same",
+        "brightness (scored images 9)": "9",
+    }
+    ((aside),) = found.set_aside
+    assert aside.folder == whole and "scored on the same images and regions" in aside.reason
+    (dataset,) = analyse(found, 100).datasets
+    assert not [note for note in dataset.notes if "different ground" in note]
+    assert [note for note in dataset.notes if "scored different images: " in note]
+    assert {comparison.images for comparison in dataset.comparisons} == {9}
+
+
+def moved(folder: Path, rows: dict[int, str]) -> Path:
+    """The run with other digests in some rows of its table of images."""
+    path = folder / "per_image.parquet"
+    table = pq.read_table(path)
+    column = table["region_digest"].to_pylist()
+    for row, digest in rows.items():
+        assert column[row] is not None
+        column[row] = digest
+    place = table.column_names.index("region_digest")
+    pq.write_table(table.set_column(place, table.schema.field(place), [column]), path)
+    return folder
+
+
+def test_what_no_option_explains_is_said_by_finding(tmp_path):
+    one = write_run(tmp_path, "clip", images=16)
+    other = write_run(tmp_path, "clip", images=16, stamp="2026-02-02_00-00-00")
+    kad = write_run(tmp_path, "kad", images=16)
+    rows = [
+        row
+        for row, digest in enumerate(pq.read_table(one / "per_image.parquet")["region_digest"].to_pylist())
+        if digest
+    ]
+    moved(other, dict.fromkeys(rows[:3], "f" * 16))
+    collection = collect([tmp_path])
+    labels = {run.folder: run.label for run in collection.runs}
+    assert not collection.set_aside and labels[kad] == "KAD"
+    assert labels[one].startswith("CLIP (scored regions ") and labels[other].startswith("CLIP (scored regions ")
+    assert labels[one] != labels[other]
+    analysis = analyse(collection, 100)
+    (dataset,) = analysis.datasets
+    (note,) = [note for note in dataset.notes if "different ground" in note]
+    assert note.startswith(
+        f"{labels[other]} and {labels[one]}, KAD were scored on different ground: no option on record"
+    )
+    samples = {run.folder: Sample.of(run) for run in collection.runs}
+    differ = differences(samples[one], samples[other])
+    assert sum(regions for _, regions in differ.values()) == 3 and not any(
+        of_labels for of_labels, _ in differ.values()
+    )
+    assert all(f"{finding} on {regions}" in note for finding, (_, regions) in differ.items())
+    for table in all_tables(analysis):
+        if table.name.startswith(("grounding", "classification", "comparisons", "pointing_game", "quadrants", "by_")):
+            assert any("different ground" in text for text in table.notes), table.name
+    # What is compared and pictured is what both were scored on.
+    shared = [pair for pair in zip(samples[one].pair_image, samples[one].pair_column, strict=True)]
+    left = common_samples(samples[one], samples[other])[0]
+    assert len(left.hit) == len(shared) - 3
+    changed = {(f"image-{row // 3:04d}", row % 3) for row in rows[:3]}
+    chosen = choose_cases(dataset.runs, 1000)
+    findings = collection.runs[0].results.findings
+    assert chosen and not changed & {(case.image_id, findings.index(case.finding)) for case in chosen}
+
+
+def test_the_same_run_twice_is_one_whatever_it_was_read_from(tmp_path):
+    """Where files lie, and what to do about unreadable ones, moves no number of a run that has finished."""
+    one = write_run(tmp_path, "clip", images=16)
+    other = write_run(tmp_path, "clip", images=16, stamp="2026-02-02_00-00-00")
+    change(other, provenance__data__on_error="skip", provenance__data__split="test")
+    found = collect([tmp_path])
+    assert [run.folder for run in found.runs] == [other] and [aside.folder for aside in found.set_aside] == [one]
+
+
+def test_runs_of_before_digests_are_set_aside_with_what_to_do(tmp_path):
+    old, new = write_run(tmp_path, "clip", images=16), write_run(tmp_path, "kad", images=16)
+    path = old / "per_image.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["region_digest"]), path)
+    change(old, scored_on=None)
+    found = collect([tmp_path])
+    assert [run.folder for run in found.runs] == [new]
+    ((aside),) = found.set_aside
+    assert aside.folder == old and "an earlier version wrote it" in aside.reason and "rescore" in aside.reason
+
+
+def test_paired_numbers_are_those_of_the_pairs_in_common(tmp_path):
+    """As if the others had never been scored."""
+    folders = [write_run(tmp_path, model, images=40, skill=skill) for model, skill in (("clip", 0.3), ("kad", 0.8))]
+    digests = pq.read_table(folders[0] / "per_image.parquet")["region_digest"].to_pylist()
+    gone = [row for row, digest in enumerate(digests) if digest][::4]
+    moved(folders[1], dict.fromkeys(gone, "e" * 16))
+    one, other = (Sample.of(run) for run in collect([tmp_path]).runs)
+    ground = [common_samples(one, other)[place] for place in (0, 1)]
+    kept = np.array([3 * i + c not in gone for i, c in zip(one.pair_image, one.pair_column, strict=True)])
+    measures = [measure(sample, draw(sample.clusters, 100, 0, "x"), 5) for sample in (one, other)]
+    found = common_measures(*measures, 100, 5, 0, "x")
+    for sample, whole, measured in zip(ground, (one, other), found, strict=True):
+        assert np.array_equal(sample.hit, whole.hit[kept]) and np.array_equal(sample.dice, whole.dice[kept])
+        hits = [sample.hit[sample.pair_column == column].mean() for column in range(3)]
+        assert measured.point["pointing_game"][0] == pytest.approx(hits)
