@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import Ended, run
+from forked import Ended, Python, environment, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -127,6 +130,39 @@ def test_a_damaged_record_and_all_behind_it_are_done_again(broken, unbroken, mon
     path.write_bytes(content)
     assert go_on(broken, monkeypatch) == 0
     assert read(broken) == unbroken
+
+
+@pytest.mark.parametrize("command", ["test", "predict"])
+def test_ctrl_c_says_how_to_go_on(tmp_path, unbroken, monkeypatch, command):
+    monkeypatch.setenv("MORTAL_DIES", "SIGINT 5 0")
+    ended = run("-m", "xbench.cli", command, *words(tmp_path)[1:], folder=tmp_path)
+    assert ended.returncode == 130 and "Traceback" not in ended.stderr, ended.stderr
+    said = ended.stderr.splitlines()[-1]
+    (folder,) = tmp_path.glob("runs/*/*")
+    if command == "predict":
+        assert said == "error: Stopped by Ctrl-C."
+        return
+    assert said.startswith("error: Stopped by Ctrl-C.") and f"{folder}: " in said and "--resume true" in said
+    assert go_on(tmp_path, monkeypatch) == 0
+    assert read(tmp_path) == unbroken
+
+
+@pytest.mark.parametrize("wait", ["0.05 0.05", "0 0.3"])
+def test_ctrl_c_over_several_processes(tmp_path, unbroken, monkeypatch, wait):
+    """A terminal sends it to all of them."""
+    monkeypatch.setenv("MORTAL_WAITS", wait)
+    two = ("--trainer.devices", "2", "--oversubscribe", "true")
+    command = [sys.executable, "-m", "xbench.cli", *words(tmp_path, *two)]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with Python(command, cwd=tmp_path, env=environment(), text=True, start_new_session=True, **pipes) as process:
+        while not [*tmp_path.glob("runs/*/*/journal/*.records")]:
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in said, said
+    assert said.count("error: ") == 1 and "--resume true" in said, said
+    assert go_on(tmp_path, monkeypatch) == 0
+    assert read(tmp_path) == unbroken
 
 
 def test_sigterm_keeps_what_is_finished(tmp_path, unbroken, monkeypatch):

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after `python -m xbench.cli`; those of the process if None.
 
     Returns:
-        The exit status: 0 done, 2 wrong arguments or configuration, 1 anything else.
+        The exit status: 0 done, 2 wrong arguments or configuration, 130 stopped by Ctrl-C, 1 anything else.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     command, options = (words[0], words[1:]) if words else ("--help", [])
@@ -100,10 +100,13 @@ def _run(command: str, options: Sequence[str]) -> int:
         else:
             raise UserError(f"{command} is not a command. See python -m xbench.cli --help.", exit_status=2)
         return 0
+    except KeyboardInterrupt:
+        explained = UserError("Stopped by Ctrl-C.", exit_status=130)
     except Exception as error:
-        explained = error if isinstance(error, UserError) else explain_fault(error)
-        if explained is None:
+        found = error if isinstance(error, UserError) else explain_fault(error)
+        if found is None:
             raise
+        explained = found
     print(f"error: {explained}", file=sys.stderr)
     return explained.exit_status
 

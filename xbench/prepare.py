@@ -65,7 +65,8 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
         except KeyboardInterrupt:
             raise UserError(
                 f"Interrupted after {outcomes.total()} of {len(samples)} images. They are kept: run the command again "
-                "to go on."
+                "to go on.",
+                exit_status=130,
             ) from None
     _summarise(outcomes, time.perf_counter() - started, store)
     if failures:

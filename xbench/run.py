@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import signal
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -256,6 +257,17 @@ class _RunCLI(LightningCLI):
         self.trainer = _Trainer(accelerator="cpu", devices=1, logger=False, enable_model_summary=False, **options)
         self.config_init = self.config
 
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        # Lightning turns the one into the other, without a word.
+        except (KeyboardInterrupt, SystemExit) as error:
+            if isinstance(error, SystemExit) and not isinstance(error.__context__, KeyboardInterrupt):
+                raise
+            if not self.trainer.is_global_zero:
+                sys.exit(130)
+            raise UserError(_how_to_go_on(subcommand, self.trainer), exit_status=130) from None
+
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
         # Neither printed twice nor piled up in memory: callbacks take care of results and predictions.
@@ -318,6 +330,20 @@ def _refuse_too_many_processes(trainer: Trainer, data: ChestXrayDataModule, stag
         )
     data.setup(stage)
     deal(len(data.records), data.batch_size, trainer.world_size)
+
+
+def _how_to_go_on(subcommand: str, trainer: Trainer) -> str:
+    """Return what to say after Ctrl-C."""
+    folders = (getattr(callback, "folder", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+    folder = next((folder for folder in folders if folder is not None), None)
+    if subcommand != "test" or folder is None:
+        return "Stopped by Ctrl-C."
+    if (folder / "results.json").is_file():
+        return f"Stopped by Ctrl-C, after the results were written to {folder}."
+    return (
+        f"Stopped by Ctrl-C. What is finished is kept in {folder}: the same command with --resume true goes on from "
+        "there."
+    )
 
 
 def _build(part: Namespace) -> Any:

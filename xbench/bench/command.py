@@ -74,7 +74,7 @@ def _work(jobs: Sequence[Job], out: Path, leave_out: bool, alone: bool, console:
                 outcomes.append(outcome)
                 screen.end(outcome, worker.left())
     except Interrupted as error:
-        outcomes += [_not_reached(job, startable) for job in jobs[len(outcomes) :]]
+        outcomes += [_not_reached(job, startable, job.name in worker.begun) for job in jobs[len(outcomes) :]]
         print_summary(console, outcomes)
         done = sum(outcome.status in ("finished", "skipped") for outcome in outcomes)
         raise UserError(
@@ -93,10 +93,10 @@ def _work(jobs: Sequence[Job], out: Path, leave_out: bool, alone: bool, console:
         )
 
 
-def _not_reached(job: Job, startable: Mapping[str, Planned]) -> Outcome:
+def _not_reached(job: Job, startable: Mapping[str, Planned], begun: bool) -> Outcome:
     plan = startable.get(job.name)
     if plan is None or plan.finished is None or not plan.done:
-        return Outcome(job, "stopped")
+        return Outcome(job, "stopped" if begun else "not begun")
     return Outcome(job, "skipped", str(plan.finished.folder), None, plan.finished.results)
 
 

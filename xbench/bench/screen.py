@@ -22,7 +22,7 @@ __all__ = ["Estimate", "Outcome", "Screen", "duration", "print_summary"]
 _OVERHEAD = 15.0
 """Seconds that a run takes to start and to end, where no run of this benchmark has shown it yet."""
 
-Status = Literal["finished", "skipped", "failed", "changed", "left out", "busy", "stopped"]
+Status = Literal["finished", "skipped", "failed", "changed", "left out", "busy", "stopped", "not begun"]
 _STYLES: dict[Status, str] = {
     "finished": "green",
     "skipped": "cyan",
@@ -31,6 +31,7 @@ _STYLES: dict[Status, str] = {
     "left out": "yellow",
     "busy": "yellow",
     "stopped": "yellow",
+    "not begun": "yellow",
 }
 
 
@@ -42,7 +43,7 @@ class Outcome:
         job: The run.
         status: In a word: it `finished` now, was `skipped` as finished and unchanged, `failed`, finished but had what
             it depends on `changed` meanwhile, was `left out` for want of data or weights, is `busy` in another process,
-            or was `stopped`.
+            was `stopped` by the user, or `not begun` by then.
         reason: Why, in words.
         seconds: How long it took now.
         results: Its results, if there are any.

@@ -26,6 +26,9 @@ class Worker:
         planned: The runs that can be started or are done, in order.
         runs: What is in the folder.
         alone: Whether no other benchmark is at work there.
+
+    Attributes:
+        begun: Names of the runs that were begun.
     """
 
     def __init__(self, out: Path, planned: Sequence[Planned], runs: FinishedRuns, alone: bool) -> None:
@@ -34,6 +37,7 @@ class Worker:
         self._alone = alone
         self._estimate = Estimate(runs.all())
         self._waiting = {plan.job.name: plan for plan in planned if not plan.done}
+        self.begun: set[str] = set()
 
     def left(self) -> float | None:
         """Return in seconds how long everything that waits will take; None if that cannot be told."""
@@ -84,6 +88,7 @@ class Worker:
         job, log = plan.job, self._out / "bench" / "logs" / f"{plan.job.name}.log"
         command = [sys.executable, "-m", "xbench.cli", "test", *job.options]
         changed = "" if plan.finished is None else plan.finished.changed
+        self.begun.add(job.name)
         screen.start(job, log)
         began = time.monotonic()
 
