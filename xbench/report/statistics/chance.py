@@ -75,7 +75,12 @@ def chance(run: Run, sample: Sample) -> Chance | None:
         "iou_fixed": found["iou_variance"][:, sample.fixed],
     }
     expected = replace(
-        sample, hit=hit, dice=found["dice"], iou=found["iou"], probabilities=np.ones_like(sample.probabilities)
+        sample,
+        hit=hit,
+        dice=found["dice"],
+        iou=found["iou"],
+        probabilities=np.ones_like(sample.probabilities),
+        chances=True,
     )
     return Chance(expected, {key: _deviation(sample, variance) for key, variance in variances.items()})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -152,7 +152,7 @@ def _grounding_spreads(
     for column in np.unique(sample.pair_column).tolist():
         mine = np.flatnonzero(sample.pair_column == column)
         folds, of = pair_fold[mine], (sample.pair_cluster[mine], len(sample.clusters))
-        found["pointing_game"][column] = _of_hits(sample.hit[mine], *of)
+        found["pointing_game"][column] = _of_hits(sample)(sample.hit[mine], *of)
         found["dice_gap"][column] = intervals.gap(sample.dice[mine], sample.fixed, fitted.dice_of_pairs[mine], *of)
         for name in ("dice", "iou"):
             curves = getattr(sample, name)[mine]
@@ -163,10 +163,9 @@ def _grounding_spreads(
     return found
 
 
-def _of_hits(hits: NDArray[np.float64], clusters: NDArray[np.int64], count: int) -> Spread:
-    """The spread of a pointing game; where nothing is a hit or a miss outright the hits are chances, as of a floor."""
-    chances = ((hits > 0) & (hits < 1)).all()
-    return (intervals.mean if chances else intervals.share)(hits, clusters, count)
+def _of_hits(sample: Sample) -> Callable[[NDArray[np.float64], NDArray[np.int64], int], Spread]:
+    """What gives the spread of a pointing game."""
+    return intervals.mean if sample.chances else intervals.share
 
 
 def _group_means(sample: Sample, fitted: Grounding, group: Group) -> dict[str, Estimate]:
@@ -181,7 +180,7 @@ def _group_means(sample: Sample, fitted: Grounding, group: Group) -> dict[str, E
         if not len(pairs):
             means[name] = Estimate(None)
             continue
-        compute = _of_hits if name == "pointing_game" else intervals.mean
+        compute = _of_hits(sample) if name == "pointing_game" else intervals.mean
         spread = compute(scores[name][pairs], sample.pair_cluster[pairs], len(sample.clusters))
         means[name] = estimate(spread.value, spread.interval())
     return means

@@ -76,6 +76,7 @@ def whole_image(sample: Sample) -> Sample:
         hit=area,
         dice=(2 * area / (1 + area))[:, None],
         iou=area[:, None],
+        chances=True,
     )
 
 

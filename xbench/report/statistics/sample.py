@@ -36,6 +36,7 @@ class Sample:
         iou: IoU at each threshold, (P, T).
         area: Share of the evaluation grid that the region takes, (P,).
         region: Digest of each pair's region on the grid, (P,).
+        chances: Whether hits are chances of a hit, as those of a floor, and not counted.
     """
 
     findings: tuple[str, ...]
@@ -52,6 +53,7 @@ class Sample:
     iou: NDArray[np.float64]
     area: NDArray[np.float64]
     region: NDArray[np.bytes_]
+    chances: bool = False
 
     @classmethod
     def of(cls, run: Run) -> Self:
