@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import HalfPrecision
@@ -63,3 +65,23 @@ def test_options_that_count_are_those_that_no_class_calls_neutral():
         "model": {"class": "m", "prompts": "name"},
         "data": {"class": "d", "gamma": 0.5},
     }
+
+
+@pytest.mark.parametrize("from_configuration", [False, True])
+def test_options_of_a_dataset_are_plain_and_name_no_place(tmp_path, from_configuration):
+    given = {"images": 3, "widths": (64, 90), "num_workers": 0, "gamma": 0.25, "split": "test"}
+    strange = {
+        "root": tmp_path,
+        "files": [str(tmp_path)],
+        "least": float("inf"),
+        "draw": print,
+        "name": {"a": (1, None)},
+    }
+    data = Squares(**given)
+    options = data.options(given | strange if from_configuration else None)
+    json.dumps(options, allow_nan=False)
+    assert options.items() >= {"images": 3, "widths": [64, 90], "gamma": 0.25, "split": "test"}.items()
+    assert not options.keys() & {"num_workers", "cache", "timeout", "root", "files"}
+    if from_configuration:
+        shown = {"least": "inf", "draw": "builtins.builtin_function_or_method", "name": {"a": [1, None]}}
+        assert options.items() >= shown.items()

@@ -81,7 +81,8 @@ _RESULTS: dict[str, Any] = {
     **{"model": "m", "dataset": "d", "split": "test", "findings": ("Square",), "skipped": [], "notes": []},
     **{"thresholds": [0.0, 0.5, 1.0], "grounding": {"Square": FindingGrounding(0, *[None] * 9)}},
     **{"classification": {"Square": FindingClassification(None, None, None, None, 2, 1)}},
-    **{"grounding_macro": {"pointing_game": 0.5}, "classification_macro": {"auroc": 0.75}},
+    **{"grounding_macro": {"pointing_game": 0.5, "dice_fixed": 0.25, "dice_best": 0.375}},
+    **{"classification_macro": {"auroc": 0.75}},
 }
 
 
@@ -214,6 +215,16 @@ def test_all_runs_one_after_another_then_the_report(bench: Bench):
     assert len([*(bench.folder / "runs").glob("brightness_squares/*/results.json")]) == 4
     # A time is promised as soon as one run is done.
     assert "about 0:0" in run.output
+
+
+def test_numbers_are_fractions_and_the_flattering_one_comes_last_and_says_so(bench: Bench):
+    run = bench("--config", "toys.yaml", "--models", "bright", "--datasets", "few")
+    lines = run.output.splitlines()
+    (place,) = [place for place, line in enumerate(lines) if line.startswith("bright_few") and "0.500" in line]
+    assert lines[place].split()[-4:] == ["0.500", "0.250", "0.750", "0.375"]
+    (headings,) = [line.split() for line in lines if "Point." in line and "AUROC" in line]
+    assert headings[-4:] == ["Point.", "@0.5", "AUROC", "best"]
+    assert "chosen on these same images" in " ".join(run.output.split())
 
 
 def test_finished_runs_are_skipped_and_named(bench: Bench):
