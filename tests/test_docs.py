@@ -401,3 +401,17 @@ def test_a_metric_of_ones_own_runs(workplace, command):
     run = command("test", "--config", "demo", "--config", "my_metric.yaml", *options)
     assert run.status == 0, run.errors
     assert 0 < float(re.findall(r"Peak distance: ([\d.]+)", run.output)[0]) < 1.5
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_same_bytes_are_promised_where_they_were_shown(page):
+    """That is for any number of processes on the CPU of one machine: no test has ever had a GPU."""
+    text = " ".join(PAGES[page].split())
+    for sentence in re.split(r"(?<=[.:;]) |\|", text):
+        if re.search(r"same (files|bytes)|to the byte", sentence) and re.search(r"number of|processes|GPU", sentence):
+            assert "CPU" in sentence, sentence
+
+
+def test_clusters_say_what_was_not_tried():
+    (sentence,) = re.findall(r"\*\*What is not:\*\*[^;]+;", PAGES["docs/clusters.md"])
+    assert "any GPU" in sentence and "NCCL" in sentence
