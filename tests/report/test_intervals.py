@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import plain_numbers, random_sample
 from scipy.special import expit, logit
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest, norm, ttest_rel
 from scipy.stats import t as student
 
 from xbench.report.analysis import NUMBERS
@@ -219,16 +219,47 @@ def spread_of(value, down, up, influence):
     return intervals.Spread(value, np.array(influence), 3, inf, lambda _: (value - down, value + up))
 
 
-def test_limits_of_sums_and_differences_by_hand():
-    # Uncorrelated: squares add. One and the same: reaches add, and of their difference they cancel.
+def test_limits_of_means_by_hand():
+    # Uncorrelated: squares add. One and the same: reaches add.
     one, other = spread_of(0.4, 0.03, 0.06, [1, 0, -1.0]), spread_of(0.7, 0.04, 0.08, [1, -2, 1.0])
     assert intervals.combined([one, other]) == pytest.approx((0.55 - 0.025, 0.55 + 0.05))
-    assert intervals.combined([one], [other]) == pytest.approx(
-        (-0.3 - np.hypot(0.03, 0.08), -0.3 + np.hypot(0.06, 0.04))
-    )
     same = spread_of(0.4, 0.05, 0.05, [1, 0, -1.0])
     assert intervals.combined([same, same]) == pytest.approx((0.35, 0.45))
-    assert intervals.combined([same], [same]) == pytest.approx((0, 0), abs=1e-7)
+
+
+def test_a_difference_of_means_has_the_interval_of_the_paired_t_test():
+    random = np.random.default_rng(2)
+    first = random.random(30)
+    second = np.clip(first + random.normal(0.02, 0.05, 30), 0, 1)
+    expected = ttest_rel(first, second).confidence_interval()
+    found = intervals.difference([intervals.mean(*alone(first))], [intervals.mean(*alone(second))])
+    assert found == pytest.approx((expected.low, expected.high))
+
+
+def test_a_difference_of_shares_has_the_interval_of_bonett_and_price():
+    first, second = np.arange(40) < 30, np.arange(40) < 26
+    found = intervals.difference([intervals.share(*alone(first))], [intervals.share(*alone(second))])
+    # 4 of 40 differ in one way and none in the other: (5 - 1) / 42 and its standard error, to within the small
+    # differences between adding to the counts and adding to the variance.
+    error = np.sqrt((5 / 42 + 1 / 42 - (4 / 42) ** 2) / 42)
+    assert found == pytest.approx((0.1 - 2.02 * error, 0.1 + 2.02 * error), abs=0.01)
+    same = intervals.share(*alone(np.ones(20)))
+    assert intervals.difference([same], [same]) == pytest.approx((-0.139, 0.139), abs=0.001)
+
+
+def test_the_difference_of_aurocs_has_the_variance_of_delong():
+    random = np.random.default_rng(1)
+    present, common = random.random(80) < 0.4, random.normal(size=80)
+    scores = [common + random.normal(size=80) + shift * present for shift in (1.5, 1.0)]
+    placed = []
+    for score in scores:
+        above = (score[present][:, None] > score[~present]).astype(float)
+        placed.append((above.mean(1), above.mean(0)))
+    apart = [one - other for one, other in zip(*placed, strict=True)]
+    error = np.sqrt(sum(values.var(ddof=1) / len(values) for values in apart))
+    low, high = intervals.difference(*([intervals.auroc(present, score, np.arange(80), 80)] for score in scores))
+    assert (low + high) / 2 == pytest.approx(apart[0].mean())
+    assert (high - low) / 2 == pytest.approx(2.0 * error, rel=0.05)
 
 
 @given(

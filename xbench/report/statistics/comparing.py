@@ -109,4 +109,4 @@ def macro_difference(first: Measures, second: Measures, number: str) -> Estimate
     columns = [c for c in macro_columns(first.point, number) if c in macro_columns(second.point, number)]
     value = float(np.mean([first.point[number][c] - second.point[number][c] for c in columns]))
     of_both = [[spread for c in columns if (spread := one.spreads[number][c])] for one in (first, second)]
-    return estimate(value, intervals.combined(*of_both))
+    return estimate(value, intervals.difference(*of_both))

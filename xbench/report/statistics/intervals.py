@@ -295,8 +295,8 @@ def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDAr
     return Spread(value, influence, min(units), min(units) - 1, limits, (lowest, value))
 
 
-def combined(added: Sequence[Spread], less: Sequence[Spread] = ()) -> Limits | None:
-    """Return the interval of the mean of numbers, less the mean of as many others; None if all rest on one cluster.
+def combined(spreads: Sequence[Spread]) -> Limits | None:
+    """Return the interval of the mean of numbers; None if all rest on one cluster.
 
     The variances are recovered from the numbers' own limits (MOVER: Zou and Donner 2008, Statistics in Medicine 27,
     1693), with the correlations of their influences. So the interval follows the skew of theirs, does not vanish where
@@ -305,13 +305,10 @@ def combined(added: Sequence[Spread], less: Sequence[Spread] = ()) -> Limits | N
     their own limits know nothing of one another.
 
     Args:
-        added: On the same K clusters.
-        less: As many, or none.
+        spreads: On the same K clusters.
     """
-    if len(added) == 1 and not less:
-        return added[0].interval()
-    spreads = [*added, *less]
-    signs = np.repeat([1.0, -1.0], [len(added), len(less)])
+    if len(spreads) == 1:
+        return spreads[0].interval()
     if all(spread.units < 2 for spread in spreads):
         return None
     influence = np.stack([spread.influence for spread in spreads])
@@ -320,13 +317,9 @@ def combined(added: Sequence[Spread], less: Sequence[Spread] = ()) -> Limits | N
     scale = np.sqrt(np.where(variance > 0, variance, 1.0))
     together = products / np.outer(scale, scale)
     np.fill_diagonal(together, 1.0)
-    # Correlations are found on the clusters, so there are no more degrees of freedom than these, for shares neither.
-    freedom = np.array([min(spread.freedom, spread.units - 1) for spread in spreads])
-    of_runs = [_satterthwaite(variance[signs == sign], freedom[signs == sign]) for sign in {*signs.tolist()}]
-    least = min(of_runs)
-    errors = _errors(least if least == inf else min(least, influence.shape[1] - 1))
+    errors = _errors_of_sum(variance, spreads)
     hits = np.array([spread.hits or 0.0 for spread in spreads])
-    if hits.all() and not less:
+    if hits.all():
         shares = np.array([spread.value for spread in spreads])
         apart = np.sqrt(shares * (1 - shares) / hits)
         value, spreading = float(shares.mean()), float(apart @ together @ apart)
@@ -335,14 +328,50 @@ def combined(added: Sequence[Spread], less: Sequence[Spread] = ()) -> Limits | N
         return _wilson(value, len(spreads) ** 2 / per_hit / errors**2)
     centres = np.array([spread.centres or (spread.value, spread.value) for spread in spreads]).T
     down, up = np.abs(centres - np.array([spread.limits(errors) for spread in spreads]).T)
-    together *= np.outer(signs, signs)
-    ends = []
-    # The lower end of a difference lies where the first is low and the second high.
-    for sign, first, second in ((-1, 0, 1), (1, 1, 0)):
-        reach = np.where(signs > 0, (down, up)[first], (down, up)[second])
-        middle = signs @ np.where(signs > 0, centres[first], centres[second])
-        ends.append(float(middle + sign * np.sqrt(max(0.0, reach @ together @ reach))) / len(added))
-    return max(-1.0 if less else 0.0, ends[0]), min(1.0, ends[1])
+    low, high = (
+        float(centre.sum() + sign * np.sqrt(max(0.0, reach @ together @ reach))) / len(spreads)
+        for sign, centre, reach in ((-1, centres[0], down), (1, centres[1], up))
+    )
+    return max(0.0, low), min(1.0, high)
+
+
+def difference(added: Sequence[Spread], less: Sequence[Spread]) -> Limits | None:
+    """Return the interval of the mean of numbers less the mean of others; None if all rest on one cluster.
+
+    Student's, of the paired differences: what a cluster adds to the error of the one run less what it adds to that of
+    the other. Shares get two hits more that only one of the runs has, one each (Bonett and Price 2012, Journal of
+    Educational and Behavioral Statistics 37, 479), so that two runs with the same hits on few images are not called
+    the same for certain.
+
+    Args:
+        added: Of the findings of one run.
+        less: Of the same findings of the other, on the same K clusters.
+    """
+    pairs = list(zip(added, less, strict=True))
+    if all(min(one.units, other.units) < 2 for one, other in pairs):
+        return None
+    units = np.array([min(one.units, other.units) for one, other in pairs])
+    few = np.sqrt(units / np.maximum(1, units - 1))
+    apart = np.stack([one.influence - other.influence for one, other in pairs]) * few[:, None] / len(pairs)
+    errors = _errors_of_sum((apart**2).sum(axis=1), added)
+    variance = float((apart.sum(axis=0) ** 2).sum())
+    hits = np.array([(one.hits or 0.0, other.hits or 0.0) for one, other in pairs])
+    if hits.all():
+        variance += 2 * (float((1 / hits.mean(axis=1)).sum()) / len(pairs) ** 2) ** 2
+    value = sum(one.value - other.value for one, other in pairs) / len(pairs)
+    reach = errors * float(np.sqrt(variance))
+    return max(-1.0, value - reach), min(1.0, value + reach)
+
+
+def _errors_of_sum(variances: Floats, spreads: Sequence[Spread]) -> float:
+    """Student's quantile for a sum of numbers with these variances.
+
+    What they have in common is found on the clusters, so there are no more degrees of freedom than these, for shares
+    neither.
+    """
+    freedom = np.array([min(spread.freedom, spread.units - 1) for spread in spreads])
+    of_sum = _satterthwaite(variances, freedom)
+    return _errors(of_sum if of_sum == inf else min(of_sum, len(spreads[0].influence) - 1))
 
 
 def _satterthwaite(variances: Floats, freedoms: Floats) -> float:
