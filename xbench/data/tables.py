@@ -21,6 +21,8 @@ _AGAIN = "Take the file as its owners publish it."
 
 # Ten times the largest file of the seven datasets. Small values take up to twenty times their room when they are read.
 _MAX_BYTES = 2**27
+# More than ten times the rows of any dataset; they take seconds.
+_MAX_LINES = 3_000_000
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ def read_csv(dataset: str, path: Path, columns: Sequence[str], header: Sequence[
     """
     try:
         check_file(path)
+        _check_lines(dataset, path)
         ended = _ends_a_line(path)
         with open(path, newline="", encoding="utf-8-sig") as file:
             # Strict, for a quotation mark that is never closed would swallow the rest of the file.
@@ -186,6 +189,14 @@ def read_image_list(dataset: str, path: Path) -> list[str]:
             f"{dataset}: the list of images {path} names none. It is to name one in the first column of each line."
         )
     return [entry for entry in entries if entry]
+
+
+def _check_lines(dataset: str, path: Path) -> None:
+    """Refuse a table of so many lines that reading them would take minutes."""
+    with open(path, "rb") as file:
+        lines = sum(part.count(b"\n") for part in iter(lambda: file.read(2**20), b""))
+    if lines > _MAX_LINES:
+        raise UserError(f"{dataset}: {path} has {lines:,} lines; more than {_MAX_LINES:,} are not read. {_AGAIN}")
 
 
 def _ends_a_line(path: Path) -> bool:

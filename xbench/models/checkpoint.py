@@ -245,6 +245,8 @@ def _load(path: Path, sections: Sequence[str] = ()) -> Any:
         if path.suffix == ".safetensors":
             return load_file(path)
         zipped = zipfile.is_zipfile(path)
+        if zipped:
+            _check_no_bomb(path)
         if zipped and _is_torchscript(path):
             raise UserError(
                 f"{path} is a TorchScript archive, as OpenAI published CLIP: a program, which is not run here. Leave "
@@ -264,6 +266,17 @@ def _load(path: Path, sections: Sequence[str] = ()) -> Any:
         ) from error
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"The file of weights {path} cannot be read ({first_line(error)}). Fetch it again.") from error
+
+
+def _check_no_bomb(path: Path) -> None:
+    """Raise for an archive that holds more than it has bytes, before memory is taken; torch.save compresses nothing."""
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > path.stat().st_size:
+        raise UserError(
+            f"{path} has {path.stat().st_size:,} bytes and would unpack to {unpacked:,}, which no file of torch.save "
+            "does. Fetch it again from its authors."
+        )
 
 
 def _is_torchscript(path: Path) -> bool:

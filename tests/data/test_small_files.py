@@ -1,0 +1,32 @@
+"""Small files that would take much memory or time are refused first."""
+
+from __future__ import annotations
+
+import zipfile
+
+import pytest
+import torch
+
+from xbench.data.tables import read_csv
+from xbench.errors import UserError
+from xbench.models.checkpoint import read_tensors
+
+
+def test_a_checkpoint_that_unpacks_to_more_than_it_is(tmp_path):
+    torch.save({"weight": torch.zeros(500_000)}, tmp_path / "sound.pth")
+    assert read_tensors(tmp_path / "sound.pth")["weight"].shape == (500_000,)
+    with (
+        zipfile.ZipFile(tmp_path / "sound.pth") as sound,
+        zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as bomb,
+    ):
+        for name in sound.namelist():
+            bomb.writestr(name, sound.read(name))
+    assert (tmp_path / "bomb.pth").stat().st_size < 20_000
+    with pytest.raises(UserError, match="would unpack to 2,0"):
+        read_tensors(tmp_path / "bomb.pth")
+
+
+def test_a_table_without_end(tmp_path):
+    (tmp_path / "long.csv").write_text("a\n" + "1\n" * 3_000_000)
+    with pytest.raises(UserError, match="3,000,001 lines"):
+        next(read_csv("own", tmp_path / "long.csv", ["a"]))
