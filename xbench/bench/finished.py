@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,17 +35,27 @@ class DataState:
         images: Number of images of the split.
         annotations: Digests of its annotation files by name.
         records: Its images.
+        findings: Its findings.
     """
 
     images: int
     annotations: Mapping[str, str]
     records: Sequence[Record]
+    findings: Sequence[str]
 
     @classmethod
     def of(cls, data: ChestXrayDataModule) -> DataState:
         """Return the state of a data module after its `setup`."""
         annotations = {path.name: file_sha256(path) for path in data.annotation_files()}
-        return cls(len(data.records), annotations, data.records)
+        return cls(len(data.records), annotations, data.records, data.findings)
+
+    @cached_property
+    def labels(self) -> list[tuple[str, dict[str, int]]]:
+        """Name and labels of every image; once and image by image, for some datasets draw an image to tell."""
+        return [
+            (record.image_id, {finding: int(record.labels.get(finding, -1)) for finding in self.findings})
+            for record in self.records
+        ]
 
     def relabelled(self, results: Results) -> list[str]:
         """Return the findings whose labels are not those that a run was scored on, or whose images are others.
@@ -52,12 +63,11 @@ class DataState:
         Regions cannot be compared before they are drawn; what they are drawn from is, by digest or time stamp.
         """
         left_out = {skipped["image_id"] for skipped in results.skipped}
-        records = [record for record in self.records if record.image_id not in left_out]
+        scored = [(image_id, labels) for image_id, labels in self.labels if image_id not in left_out]
         return [
             finding
             for finding, digests in (results.scored_on or {}).items()
-            if digests["labels"]
-            != labels_digest((record.image_id, int(record.labels.get(finding, -1))) for record in records)
+            if digests["labels"] != labels_digest((image_id, labels.get(finding, -1)) for image_id, labels in scored)
         ]
 
 
