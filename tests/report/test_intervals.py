@@ -186,13 +186,16 @@ def test_a_mean_has_the_variance_between_patients_and_the_ends_of_wilson():
     values, patients = random.beta(0.4, 2, 60), np.arange(60) // 2
     spread = intervals.mean(values, patients, 30)
     of_patients = values.reshape(30, 2).mean(axis=1)
-    variance = of_patients.var(ddof=1) / 30
     v, errors = values.mean(), student.ppf(0.975, 29)
+    # With a twentieth of a further patient who is hit.
+    variance = of_patients.var(ddof=1) / 30 + (1 - v) ** 2 / 20 / 30 / 31
     for end in spread.interval():
         # Wilson's ends are where the value lies so many standard errors away, with variance in proportion to p (1 - p).
         assert (end - v) ** 2 == pytest.approx(errors**2 * variance / (v * (1 - v)) * end * (1 - end))
-    certain = intervals.mean(*alone(np.full(9, 0.25)))
+    certain = intervals.mean(*alone(np.full(9, 0.25)), unseen=0.0)
     assert certain.interval() == (0.25, 0.25)
+    low, high = intervals.mean(*alone(np.full(9, 0.25))).interval()
+    assert 0.2 < low < 0.25 < high < 0.35
     assert intervals.mean(*alone(np.zeros(9))).interval()[1] == pytest.approx(
         binomtest(0, 9).proportion_ci(method="wilson").high
     )

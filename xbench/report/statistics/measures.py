@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,9 +76,11 @@ class Measures:
         """Return macro Dice at each threshold."""
         sample, found = self.sample, []
         of_findings = [np.flatnonzero(sample.pair_column == column) for column in np.unique(sample.pair_column)]
+        unseen = _unseen(sample)
         for scores in sample.dice.T:
             spreads = [
-                intervals.mean(scores[mine], sample.pair_cluster[mine], len(sample.clusters)) for mine in of_findings
+                intervals.mean(scores[mine], sample.pair_cluster[mine], len(sample.clusters), unseen)
+                for mine in of_findings
             ]
             value = float(np.mean([spread.value for spread in spreads])) if spreads else float("nan")
             found.append(estimate(value, _combined(spreads)))
@@ -149,6 +152,7 @@ def _grounding_spreads(
     sample: Sample, pair_fold: NDArray[np.int64], fitted: Grounding
 ) -> dict[str, list[Spread | None]]:
     found: dict[str, list[Spread | None]] = {name: [None] * len(sample.findings) for name in GROUNDING}
+    unseen = _unseen(sample)
     for column in np.unique(sample.pair_column).tolist():
         mine = np.flatnonzero(sample.pair_column == column)
         folds, of = pair_fold[mine], (sample.pair_cluster[mine], len(sample.clusters))
@@ -156,16 +160,21 @@ def _grounding_spreads(
         found["dice_gap"][column] = intervals.gap(sample.dice[mine], sample.fixed, fitted.dice_of_pairs[mine], *of)
         for name in ("dice", "iou"):
             curves = getattr(sample, name)[mine]
-            found[f"{name}_best"][column] = intervals.best(curves, *of)
-            found[f"{name}_fixed"][column] = intervals.mean(curves[:, sample.fixed], *of)
+            found[f"{name}_best"][column] = intervals.best(curves, *of, unseen)
+            found[f"{name}_fixed"][column] = intervals.mean(curves[:, sample.fixed], *of, unseen)
             if folds[0] >= 0:
-                found[f"{name}_cross_fitted"][column] = intervals.cross_fitted(curves, folds, *of)
+                found[f"{name}_cross_fitted"][column] = intervals.cross_fitted(curves, folds, *of, unseen)
     return found
+
+
+def _unseen(sample: Sample) -> float:
+    """How much of a further hit means allow for: what no map decides, as areas of regions, holds no unseen hits."""
+    return 0.0 if sample.chances else intervals.UNSEEN
 
 
 def _of_hits(sample: Sample) -> Callable[[NDArray[np.float64], NDArray[np.int64], int], Spread]:
     """What gives the spread of a pointing game."""
-    return intervals.mean if sample.chances else intervals.share
+    return partial(intervals.mean, unseen=0.0) if sample.chances else intervals.share
 
 
 def _group_means(sample: Sample, fitted: Grounding, group: Group) -> dict[str, Estimate]:
@@ -180,7 +189,7 @@ def _group_means(sample: Sample, fitted: Grounding, group: Group) -> dict[str, E
         if not len(pairs):
             means[name] = Estimate(None)
             continue
-        compute = _of_hits(sample) if name == "pointing_game" else intervals.mean
+        compute = _of_hits(sample) if name == "pointing_game" else partial(intervals.mean, unseen=_unseen(sample))
         spread = compute(scores[name][pairs], sample.pair_cluster[pairs], len(sample.clusters))
         means[name] = estimate(spread.value, spread.interval())
     return means
