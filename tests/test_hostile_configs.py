@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from xbench.bench.config import read_bench
 from xbench.errors import UserError
 from xbench.prompts import read_prompts
+from xbench.shipped import check_yaml
 
 TAGS = (
     "!!python/object/apply:os.system ['touch {sign}']",
@@ -74,6 +80,51 @@ def test_yaml_that_refers_to_itself_does_not_grow(tmp_path):
     path.write_text("models: {clip: {prompts: &a [*a]}}\n")
     with pytest.raises(UserError):
         read_bench([str(path)])
+
+
+LEVELS = "a0: &a0 {first}\n" + "".join(
+    f"a{k}: &a{k} {{around[0]}}{', '.join([f'*a{k - 1}'] * 10)}{{around[1]}}\n" for k in range(1, 6)
+)
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        LEVELS.format(first="x", around=("[", "]")),
+        LEVELS.format(first="{x: 1}", around=("{<<: [", "]}")),
+        "a: &a [*a]\n",
+        "a: " + "[" * 200 + "]" * 200,
+    ],
+    ids=["lists", "merged", "itself", "deep"],
+)
+def test_a_configuration_that_stands_for_more_than_it_could_hold(command, tmp_path, bomb):
+    (tmp_path / "bomb.yaml").write_text(bomb)
+    (tmp_path / "names_it.yaml").write_text("model: bomb.yaml\n")
+    for words in (("test", "bomb.yaml"), ("test", "names_it.yaml"), ("bench", "bomb.yaml")):
+        run = command(words[0], "--config", words[1])
+        assert run.status == 2 and "more than 100,000 entries or 100 levels" in run.errors
+
+
+@given(
+    st.recursive(
+        st.integers(0, 3),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=4),
+        max_leaves=12,
+    ),
+    st.integers(0, 60),
+)
+def test_entries_are_counted_as_if_they_were_written_out(value, most):
+    def entries(value):
+        if isinstance(value, dict):
+            return 1 + sum(1 + entries(inner) for inner in value.values())
+        return 1 + sum(map(entries, value)) if isinstance(value, list) else 1
+
+    # One object in two places is dumped as an alias.
+    text, count = yaml.safe_dump([value, {"a": value}, [value]]), 4 + 3 * entries(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xbench.shipped._MAX_ENTRIES", most)
+        with pytest.raises(yaml.YAMLError) if count > most else nullcontext():
+            check_yaml(text)
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.yaml"])

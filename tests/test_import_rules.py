@@ -42,6 +42,7 @@ ALLOWED = {
         "results",
         "rows",
         "scoring",
+        "shipped",
         "stopwatch",
         "stored_run",
         "summary",

@@ -365,7 +365,16 @@ def test_files_in_each_others_place(strangers, command, one, other):
         Cases(strangers)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[" * 5000, b"data: 3", b"&a [*a]"], ids=repr)
+LAUGHS = b"a0: &a0 {x: 1}\n" + b"".join(
+    b"a%d: &a%d {<<: [%s]}\n" % (k, k, b", ".join([b"*a%d" % (k - 1)] * 10)) for k in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe\x00", b"[" * 5000, b"data: 3", b"&a [*a]", LAUGHS],
+    ids=["bytes", "deep", "number", "itself", "laughs"],
+)
 def test_a_strangers_configuration(strangers, command, content):
     (strangers / "config.yaml").write_bytes(content)
     assert command("rescore", strangers, "--workers", "0").status == 0

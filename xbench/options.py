@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from jsonargparse import ActionConfigFile
+from jsonargparse import ActionConfigFile, get_loader, set_loader
 from lightning.pytorch.cli import LightningArgumentParser
+from yaml import YAMLError
 
 from xbench.complaints import in_one_paragraph
 from xbench.errors import UserError
-from xbench.shipped import resolve_config
+from xbench.shipped import check_yaml, resolve_config
 
 __all__ = ["NamedConfig", "Parser", "configs_first", "refuse_change", "user_error_behind"]
+
+
+_load_yaml = get_loader("yaml")
+
+
+def _load_checked(text: str) -> Any:
+    check_yaml(text)
+    return _load_yaml(text)
+
+
+# Here and not where --config is read, for a configuration may name further files.
+set_loader("yaml", _load_checked, (YAMLError,))
 
 
 class NamedConfig(ActionConfigFile):

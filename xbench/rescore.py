@@ -35,6 +35,7 @@ from xbench.provenance import outputs_depend_on, utf8, versions
 from xbench.results import Results, atomic_writer, is_name, write_per_class, write_results
 from xbench.rows import CURVES, PER_IMAGE, ImageRows, pair_counts_writer, write_per_image
 from xbench.scoring import BatchScores, restore_metrics, score_batch
+from xbench.shipped import check_yaml
 from xbench.stopwatch import Stopwatch
 from xbench.stored_run import StoredRun
 from xbench.summary import summarise
@@ -294,13 +295,14 @@ def _write_config(run: Path, folder: Path, rules: _Rules, all_images: bool) -> N
     if not all_images:
         text = f"# No configuration gives this run: it is {utf8(str(run.absolute()))}, scored again on chosen images.\n"
     try:
+        check_yaml(text)
         config = yaml.safe_load(text)
         config["data"]["init_args"]["gamma"] = rules.gamma
         for callback in config["trainer"]["callbacks"]:
             if callback["class_path"].rpartition(".")[2] == "Evaluation":
                 callback["init_args"] = {"thresholds": rules.thresholds, "ties": rules.ties}
         text = yaml.safe_dump(config, sort_keys=False)
-    except (yaml.YAMLError, TypeError, LookupError, ValueError, AttributeError, RecursionError):
+    except (yaml.YAMLError, TypeError, LookupError, ValueError, AttributeError):
         # A run that was started from Python has no configuration, and a stranger's may be anything.
         pass
     with atomic_writer(folder / "config.yaml") as file:

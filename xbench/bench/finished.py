@@ -19,6 +19,7 @@ from xbench.provenance import options_that_count, versions
 from xbench.results import Results, read_results
 from xbench.rows import labels_digest
 from xbench.run import Resolved
+from xbench.shipped import check_yaml
 from xbench.sources import source_sha256
 
 __all__ = ["DataState", "Finished", "FinishedRuns"]
@@ -160,7 +161,9 @@ def _read_config(path: Path) -> Any:
     """Read a configuration; None if there is none, as in a run that was started from Python."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+        text = path.read_text(encoding="utf-8")
+        check_yaml(text)
+        return yaml.load(text, Loader=loader)
     except (OSError, ValueError, yaml.YAMLError):
         return None
 
