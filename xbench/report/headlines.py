@@ -109,7 +109,7 @@ def _floors(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
                 whole.append(where)
     if guessing:
         yield (
-            "Pointing no better than a map that knows nothing of the image, the highest floor of the finding: "
+            "On some findings a map that knows nothing of the image points as well as the model: "
             f"{'; '.join(guessing)}."
         )
     if whole:
