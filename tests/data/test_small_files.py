@@ -12,7 +12,7 @@ from xbench.errors import UserError
 from xbench.models.checkpoint import read_tensors
 
 
-def test_a_checkpoint_that_unpacks_to_more_than_it_is(tmp_path):
+def test_a_checkpoint_that_unpacks_to_many_times_its_size(tmp_path):
     torch.save({"weight": torch.zeros(500_000)}, tmp_path / "sound.pth")
     assert read_tensors(tmp_path / "sound.pth")["weight"].shape == (500_000,)
     with (
