@@ -271,14 +271,14 @@ def _load(path: Path, sections: Sequence[str] = ()) -> Any:
 def _check_no_bomb(path: Path) -> None:
     """Raise for an archive that unpacks to many times its bytes, before memory is taken.
 
-    torch.save compresses nothing and TorchScript only its code; others may have packed a file again, which saves little.
+    torch.save compresses nothing and TorchScript only its code; others may pack a file again, which saves little.
     """
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(entry.file_size for entry in archive.infolist())
     if unpacked > 4 * path.stat().st_size + 2**20:
         raise UserError(
-            f"{path} has {path.stat().st_size:,} bytes and would unpack to {unpacked:,}, which no file of weights does. "
-            "Fetch it again from its authors."
+            f"{path} has {path.stat().st_size:,} bytes and would unpack to {unpacked:,}, which no file of weights "
+            "does. Fetch it again from its authors."
         )
 
 
