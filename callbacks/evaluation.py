@@ -122,11 +122,14 @@ class Evaluation(Callback):
         self.stopwatch.lap("forward")
         model, data = _parts(trainer)
         # The dataset's first, which is also the first of a process, so that any number of them leaves the same note.
-        if batch_idx == 0 and outputs is not None and int(batch.index[0]) < data.batch_size:
-            problem = model.input_problem(batch, model.seen)
+        if batch_idx == 0 and min([*batch.index.tolist(), *(f.index for f in batch.failures)]) < data.batch_size:
+            problem: str | None = "what goes into the network is unchecked: no image of the first batch could be read"
+            if outputs is not None:
+                problem = model.input_problem(batch, model.seen)
             if problem is not None:
                 # In the batch, whose notes the journal keeps for a run that goes on.
-                batch.notes += [Note(problem, image_id) for image_id in batch.image_ids]
+                images = batch.image_ids or [failure.image_id for failure in batch.failures]
+                batch.notes += [Note(problem, image_id) for image_id in images]
                 rank_zero_warn(f"{model.name}: {problem}.")
         model.seen = None
         self._failures += batch.failures

@@ -147,6 +147,14 @@ def test_wrong_normalisation_is_noted_once(command, toy_config, tmp_path, model)
         assert not disagreements(run.folder)
 
 
+def test_a_first_batch_that_cannot_be_read_leaves_a_note(command, toy_config):
+    toy_config.write_text(toy_config.read_text().replace("toys.Brightness", "wrong_models.MeanOf255"))
+    run = command("test", "--config", toy_config, "--data.images", "9", "--data.unreadable", "[0, 1, 2, 3]", *SKIP)
+    assert run.status == 0, run.errors
+    (note,) = run.results["counts"]["notes"]
+    assert note["note"].startswith("what goes into the network is unchecked") and note["count"] == 4
+
+
 @pytest.mark.parametrize("name", ["../outside", "/outside", ".", "a\\b", "a\nb", "=a", ""])
 def test_a_model_whose_name_is_no_part_of_a_folder_is_refused(tmp_path, name):
     model = Brightness()

@@ -288,7 +288,13 @@ def read_results(path: Path) -> Results:
 def is_name(name: object) -> bool:
     """Tell whether a model, a dataset, a split or a finding may have this name."""
     # Spreadsheets take what begins so for a formula, even in a file of values.
-    return isinstance(name, str) and name.isprintable() and 0 < len(name) <= 200 and name[0] not in "=+-@"
+    return (
+        isinstance(name, str)
+        and name.isprintable()
+        and name == name.strip()
+        and 0 < len(name) <= 200
+        and (name[0] not in "=+-@")
+    )
 
 
 def is_folder_name(name: object) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 import torch
@@ -172,8 +174,10 @@ def squares_with(**changes):
         ({"records": [Record("a", {}, patient_id=7)]}, "the patient_id of a, 7"),
         *(
             ({"records": [Record("a", {"Hole": 0}), Record("b", {"Hole": label})]}, "image b has the label .* for Hole")
-            for label in (2, -2, 0.5, float("nan"), "1", None)
+            for label in (2, -2, 0.5, float("nan"), "1", None, np.array([0, 1]))
         ),
+        ({"records": [Record("a", MappingProxyType({"Hole": 2}))]}, "image a has the label 2 for Hole"),
+        ({"findings": ("Square", "Hole ")}, "'Hole ' is no name"),
     ],
 )
 def test_what_no_result_can_be_of_is_refused(changes, said):

@@ -10,6 +10,8 @@ from xbench.report.analysis import Correlation, Estimate
 from xbench.report.headlines import headlines
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
+from xbench.report.tables.cells import Column, rows_of_models, scores_of
+from xbench.report.words import dataset_in_words
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +50,18 @@ def test_a_run_that_was_never_tested_is_not_called_worse(analysis):
     text = said(
         replace(analysis, datasets=(replace(dataset, tied_with_best=alone, comparisons=left),)), "highest pointing game"
     )
-    assert "tells it from every model it was tested against" in text and f"not tested against {third}:" in text
+    assert "tells it from every model it was tested against" in text
+    assert f"could not be tested against {third}, so this is no ranking" in text
     none = replace(dataset, tied_with_best=alone, comparisons=())
     text = said(replace(analysis, datasets=(none,)), "highest pointing game")
-    assert "paired test" not in text and f"not tested against {' and '.join(sorted((second, third)))}:" in text
+    assert "paired test" not in text and f"tested against {' and '.join(sorted((second, third)))}, so" in text
+    assert not any("tells it from" in text for text in dataset_in_words(none))
+    assert dataset.ranked("dice_best") and dataset.ranked("f1")
+    assert not none.ranked("dice_best") and not none.ranked("f1")
+    for ranked, of in ((True, dataset), (False, none)):
+        scores = scores_of(of, "dice_best", Column("Dice"))
+        cells = [cell for row in rows_of_models([best, second, third], [scores]) for cell in row.cells]
+        assert any(cell.mark for cell in cells) == ranked, "what was scored on other ground is not ranked"
 
 
 def test_lesions_recognised_without_looking(analysis):

@@ -218,6 +218,16 @@ def test_of_many_thresholds_another_may_be_the_best():
     assert spread.interval() == pytest.approx((first[0], max(first[1], second[1])))
 
 
+def test_a_threshold_that_is_clearly_worse_is_not_the_best():
+    random = np.random.default_rng(2)
+    # At the third threshold no map reaches its region: by itself, nine zeros could stand for many hits.
+    curves = np.column_stack([random.uniform(0.02, 0.04, 9), random.uniform(0.001, 0.002, 9), np.zeros(9)])
+    low, high = intervals.best(curves, np.arange(9), 9).interval()
+    first = intervals.mean(*alone(curves[:, 0])).interval()
+    assert intervals.mean(*alone(curves[:, 2])).interval()[1] > 0.25
+    assert (low, high) == pytest.approx(first)
+
+
 def spread_of(value, down, up, influence):
     return intervals.Spread(value, np.array(influence), 3, inf, lambda _: (value - down, value + up))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import cv2
@@ -259,8 +260,9 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             if not isinstance(record.patient_id, str | None):
                 raise UserError(f"{self.name}: the patient_id of {name}, {record.patient_id!r:.60}, is no text.")
             # Labels of another kind are worked out when they are asked for, as those of phantoms, which are drawn then.
-            for finding, label in record.labels.items() if isinstance(record.labels, dict) else ():
-                if label not in (1, 0, -1):
+            known = isinstance(record.labels, (dict, MappingProxyType))
+            for finding, label in record.labels.items() if known else ():
+                if np.ndim(label) or label not in (1, 0, -1):
                     raise UserError(
                         f"{self.name}: image {name} has the label {label!r:.60} for {finding}. Give 1 where the "
                         "finding is present, 0 where it is absent, and -1 or no key where that is unknown."

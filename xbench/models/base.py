@@ -106,7 +106,7 @@ class SaliencyModel(pl.LightningModule, ABC):
 
 @contextmanager
 def first_layer_input(batch: Batch) -> Iterator[list[Tensor]]:
-    """Catch what the first layer that takes the whole images of a batch gets (B, 3, h, w).
+    """Catch what the first layer that takes the whole images of a batch gets, (B, 3, h, w) or (B, 1, h, w).
 
     Yields:
         A list that has it afterwards, and stays empty if no layer takes them.
@@ -119,7 +119,8 @@ def first_layer_input(batch: Batch) -> Iterator[list[Tensor]]:
             return
         # One that holds others, such as the model itself, may normalise before it calls them.
         weighs = any(True for _ in layer.parameters()) and not any(True for _ in layer.children())
-        if weighs and images.shape[:2] == batch.images.shape[:2]:
+        # Networks for grey images take one of the three equal channels.
+        if weighs and len(images) == len(batch) and images.shape[1] in (1, 3):
             found.append(images.detach().clone())
 
     hook = register_module_forward_pre_hook(keep)

@@ -280,6 +280,26 @@ class DatasetAnalysis:
     tied_with_best: Mapping[str, frozenset[str]]
     notes: tuple[str, ...] = ()
 
+    def untested(self, number: str, best: str) -> list[str]:
+        """Return the labels of the runs that have a number but no p-value against the best one, sorted."""
+        pairs = [{one.first, one.second} for one in self.comparisons if one.number == number and one.p is not None]
+        tested = {label for pair in pairs if best in pair for label in pair}
+        return sorted(self._values(number).keys() - tested - {best})
+
+    def ranked(self, number: str) -> bool:
+        """Tell whether every run was tested against the best one: those scored on other ground have no rank.
+
+        Args:
+            number: Any; what is asked is the pointing game of a number of grounding, AUROC of one of recognition.
+        """
+        key = "pointing_game" if NUMBERS[number].group == "grounding" else "auroc"
+        values = self._values(key)
+        return not values or not self.untested(key, max(values, key=lambda label: values[label]))
+
+    def _values(self, number: str) -> dict[str, float]:
+        found = {entry.run.label: entry.macro.get(number, Estimate(None)).value for entry in self.runs}
+        return {label: value for label, value in found.items() if value is not None}
+
 
 def floor_of(dataset: DatasetAnalysis, finding: str, number: str) -> Estimate | None:
     """Return the highest floor of a number on a finding; None without one."""

@@ -173,6 +173,7 @@ def _summarise(console: Console, analysis: Analysis, out: Path) -> None:
             best = entry.macro["pointing_game"]
             if best.value is not None:
                 tied = sorted(dataset.tied_with_best.get("pointing_game", frozenset()) - {entry.run.label})
+                tied += [f"{label} (not tested)" for label in dataset.untested("pointing_game", entry.run.label)]
                 # Fractions, as the table of `test` above has them.
                 interval = "" if best.low is None or best.high is None else f"{best.low:.3f} to {best.high:.3f}"
                 said = ", ".join(tied) if len(tied) < 3 else f"{len(tied)} others"

@@ -16,6 +16,7 @@ from xbench.report.analysis import (
     floor_of,
 )
 from xbench.report.names import dataset_title
+from xbench.report.words import tests_in_words
 
 __all__ = ["headlines"]
 
@@ -62,31 +63,8 @@ def _best(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
             yield f"On {title}, the maximum of the map of {best.run.label} lies {found}"
             continue
         yield f"On {title}, {best.run.label} has the highest pointing game: the maximum of its map lies {found}" + (
-            _tests(dataset, best.run.label)
+            tests_in_words(dataset, "pointing_game", best.run.label)
         )
-
-
-def _tests(dataset: DatasetAnalysis, best: str) -> str:
-    """Say whom a test tells from the best, and who was not tested against it."""
-    tested = {
-        label
-        for comparison in dataset.comparisons
-        if comparison.number == "pointing_game" and best in (comparison.first, comparison.second)
-        for label in (comparison.first, comparison.second)
-    }
-    tied = sorted(dataset.tied_with_best.get("pointing_game", frozenset()) - {best})
-    scored = {run.run.label for run in dataset.runs if run.macro["pointing_game"].value is not None}
-    untested = sorted(scored - tested - {best})
-    said = ""
-    if tied:
-        said += f" A paired test cannot tell it from {_listed(tied)}."
-    elif tested:
-        said += (
-            f" A paired test tells it from every {'other model' if not untested else 'model it was tested against'}."
-        )
-    if untested:
-        said += f" It was not tested against {_listed(untested)}: nothing was scored by both."
-    return said
 
 
 def _floors(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xbench.report.analysis import NUMBERS, DatasetAnalysis, Estimate
 from xbench.report.tables.table import percentage
 
-__all__ = ["dataset_in_words"]
+__all__ = ["dataset_in_words", "tests_in_words"]
 
 _BEST = ("pointing_game", "dice_cross_fitted", "auroc")
 _FEW = 10
@@ -37,13 +37,28 @@ def _best(dataset: DatasetAnalysis, key: str) -> Iterator[str]:
     if len(values) == 1:
         yield said
         return
-    tied = [label for label in values if label in dataset.tied_with_best.get(key, ()) and label not in leaders]
+    yield said + (tests_in_words(dataset, key, leaders[0]) if len(leaders) == 1 else "")
+
+
+def tests_in_words(dataset: DatasetAnalysis, number: str, best: str) -> str:
+    """Return from whom paired tests tell the best run, from whom not, and who was not tested, with a space before it.
+
+    Args:
+        dataset: With at least two runs that have the number.
+        number: One that is tested.
+        best: Label of the run that has the most.
+    """
+    tied = sorted(dataset.tied_with_best.get(number, frozenset()) - {best})
+    untested = dataset.untested(number, best)
+    tested = len(_values(dataset, number)) - 1 - len(untested)
+    said = ""
     if tied:
-        yield f"{said} A paired test cannot tell {_listed(tied)} from it."
-    elif len(leaders) == 1 and key in dataset.tied_with_best:
-        yield f"{said} A paired test tells it from every other model."
-    else:
-        yield said
+        said += f" A paired test cannot tell it from {_listed(tied)}."
+    elif tested:
+        said += f" A paired test tells it from every {'model it was tested against' if untested else 'other model'}."
+    if untested:
+        said += f" It could not be tested against {_listed(untested)}, so this is no ranking: the notes say why."
+    return said
 
 
 def _calibration(dataset: DatasetAnalysis) -> Iterator[str]:

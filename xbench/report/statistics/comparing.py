@@ -98,7 +98,7 @@ def tied_with_best(
             for comparison in comparisons
             if comparison.number == number and best in (comparison.first, comparison.second)
             for label in (comparison.first, comparison.second)
-            if comparison.p_adjusted is None or comparison.p_adjusted > SIGNIFICANT
+            if comparison.p_adjusted is not None and comparison.p_adjusted > SIGNIFICANT
         }
         tied[number] = frozenset({best} | others)
     return tied

@@ -123,7 +123,7 @@ def best(curves: Floats, clusters: NDArray[np.int64], count: int, unseen: float 
     """Return the spread of the largest of T means, as that of Dice at the best threshold.
 
     The largest of the true means is at least each of them: so the lower end is that of the threshold found, and the
-    upper end the highest upper end of all thresholds, for the best may be another one.
+    upper end the highest upper end of all thresholds, for the best may be another one, unless it lies clearly below.
 
     Args:
         curves: (n, T).
@@ -135,8 +135,12 @@ def best(curves: Floats, clusters: NDArray[np.int64], count: int, unseen: float 
     place, each = int(found.value.argmax()), zip(found.value.tolist(), found.variance.tolist(), strict=True)
     of_each = [_bounded(value, variance, found.units, unseen) for value, variance in each]
 
+    # Student's, of the differences within each pair.
+    behind = _Means.of(curves - curves[:, [place]], clusters, count)
+
     def limits(errors: float) -> Limits:
-        return of_each[place](errors)[0], max(one(errors)[1] for one in of_each)
+        near = np.flatnonzero(behind.value + errors * np.sqrt(behind.variance) >= 0)
+        return of_each[place](errors)[0], max(of_each[other](errors)[1] for other in near)
 
     return Spread(float(found.value[place]), found.influence(place), found.units, found.units - 1, limits)
 

@@ -147,7 +147,7 @@ def scores_of(
         {entry.run.label: pick(entry) for entry in dataset.runs},
         {reference.title: pick(reference) for reference in dataset.references},
         dataset.tied_with_best.get(key, frozenset()) if finding is None else frozenset(),
-        more_is_better,
+        more_is_better if dataset.ranked(key) else None,
     )
 
 
