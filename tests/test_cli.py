@@ -72,7 +72,7 @@ def test_bad_input(command, toy_config, options, status, fragments):
         (("--trainer.devices", "3"), ("3 processes", "2 cores")),
         (("--trainer.devices", "3", "--trainer.strategy", "ddp_spawn"), ("3 processes", "2 cores")),
         (("--trainer.devices", "99", "--oversubscribe", "true"), ("5 batches", "99 processes")),
-        (("--trainer.devices", "2", "--data.images", "3"), ("1 batches", "2 processes")),
+        (("--trainer.devices", "2", "--data.images", "3"), ("1 batch, too few", "2 processes")),
         (("--trainer.devices", "5", "--oversubscribe", "true"), ()),
         (("--trainer.devices", "2"), ()),
     ],
@@ -93,7 +93,7 @@ def test_too_many_processes_are_refused_before_any_starts(command, toy_config, m
             command(word, "--config", toy_config, *options)
         return
     run = command(word, "--config", toy_config, *options)
-    assert_one_paragraph(run, 1 if "batches" in said[0] else 2, *said)
+    assert_one_paragraph(run, 1 if "batch" in said[0] else 2, *said)
 
 
 @pytest.mark.parametrize(

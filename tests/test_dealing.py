@@ -78,7 +78,7 @@ def test_whatever_the_order_of_asking_each_batch_is_dealt_once(count, size, proc
 
 
 def test_fewer_batches_than_processes_are_refused():
-    with pytest.raises(UserError, match="too few batches, 2, for 3 processes"):
+    with pytest.raises(UserError, match="2 batches, too few for 3 processes"):
         DealtBatchSampler(5, 4, 0, 3, (), itertools.count)
 
 

@@ -102,7 +102,7 @@ def test_a_second_process_with_workers_gives_the_same_bytes(alone, tmp_path):
 def test_fewer_batches_than_processes_is_refused(tmp_path):
     done = run(*words(tmp_path, "toy", "--data.images", "2", "--trainer.devices", "2"), folder=tmp_path)
     assert done.returncode != 0
-    assert "too few batches, 1, for 2 processes" in done.stderr
+    assert "1 batch, too few for 2 processes" in done.stderr
 
 
 def test_an_error_in_one_process_ends_the_run(tmp_path):
