@@ -221,11 +221,9 @@ def _per_image(run: _Run) -> Iterator[_Number]:
 
 
 def _scored_on(run: _Run) -> Iterator[_Number]:
-    """The digests of labels and regions, and the regions that the run kept; runs of before them have none."""
-    rows, findings, stored = run.rows, run.results.findings, run.results.scored_on
-    if stored is None and not rows.region_digests.any():
-        return
-    yield from _compare(f"{_RESULTS} / scored_on", stored, scored_on(rows, findings))
+    """The digests of labels and regions, and the regions that the run kept."""
+    rows, findings = run.rows, run.results.findings
+    yield from _compare(f"{_RESULTS} / scored_on", run.results.scored_on, scored_on(rows, findings))
     if run.digests is not None and run.digests.size:
         row, column = np.unravel_index((rows.region_digests != run.digests).argmax(), run.digests.shape)
         pair = f"{rows.image_ids[row]} / {findings[column]}"
