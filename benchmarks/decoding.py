@@ -27,17 +27,17 @@ from measuring import take_turns
 from PIL import Image
 
 # Encoders of DICOM that the tests have already.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from official.dicom import write_dicom
 
-from xbench.data.base import ChestXrayDataModule, Radiograph, Record
+from xbench.commands.prepare import prepare
+from xbench.data.annotations.shapes import Box
+from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
 from xbench.data.decoding import decode_image
-from xbench.data.prepared import PreparedStore, pack, store_for
 from xbench.data.samples import Samples
-from xbench.data.shapes import Box
+from xbench.data.store.store import PreparedStore, pack, store_for
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.phantom import draw_phantom
-from xbench.prepare import prepare
-from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing
 
 ROUNDS = 5
 RECORDS = 12_600

@@ -21,7 +21,7 @@ from scipy.integrate import quad
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
-from xbench.report.analysis import NUMBERS
+from xbench.report.schema import NUMBERS
 from xbench.report.statistics import paired
 from xbench.report.statistics.comparing import compare, macro_difference
 from xbench.report.statistics.measures import measure

@@ -17,13 +17,13 @@ from figures import Figure, Measured, at_most, table
 from measuring import alone, watched_memory
 from workload import evaluate, tiny, vit
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from official.base import hexadecimal, write_lines
 from official.dicom import write_dicom
 
 from xbench.data import VinDrCXR
-from xbench.findings import FINDINGS
 from xbench.phantom import draw_phantom
+from xbench.protocol.findings import FINDINGS
 
 HEIGHT, WIDTH, FILMS = 3_000, 2_500, 24
 FIGURES = (

@@ -33,12 +33,12 @@ from measuring import alone, peak, processor
 from torch import Tensor
 
 # Writers of checkpoints that the tests have already.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from deterministic_checkpoints import MODELS, write_checkpoint
 
-from xbench.findings import FINDINGS
+from xbench.commands.configs import shipped
 from xbench.models.base import VLM
-from xbench.shipped import shipped
+from xbench.protocol.findings import FINDINGS
 
 BATCH, ROUNDS, PATIENCE = 8, 3, 30
 LAYOUTS = ("float32", "bf16", "channels_last", "both")

@@ -32,12 +32,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 # The weights and inputs of the golden vectors, as the tests draw them.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from deterministic import images_of, weight
 from deterministic_checkpoints import MODELS, write_checkpoint
 
 from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP
-from xbench.models._carzero_text import WordPieces
+from xbench.models.components.carzero_text import WordPieces
 from xbench.types import ModelOutput
 
 WAYS: dict[str, dict[str, bool]] = {

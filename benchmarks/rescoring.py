@@ -15,7 +15,7 @@ import torch
 from figures import Figure, Measured, table
 from workload import Tiny, evaluate, prepared, tiny, write_radiographs
 
-from xbench.rescore import rescore
+from xbench.commands.rescore import rescore
 
 FINDINGS, SIDE, WHOLE = 10, 512, 12_600
 KEPT = ("maps.parquet", "regions.parquet", "pictures.parquet", "per_image.parquet", "curves.parquet")

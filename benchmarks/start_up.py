@@ -55,15 +55,15 @@ def measure(quick: bool = False) -> Measured:
     )
     phases = [alone(first_batch) for _ in range(1 if quick else 3)]
     of_test = {phase: float(np.median([one[phase] for one in phases])) for phase in phases[0]}
-    packages = imports("-c", "import xbench.run")
+    packages = imports("-c", "import xbench.commands.run")
     largest = sorted(packages.items(), key=lambda item: -item[1][1])[:10]
     found = (*(float(np.median(taken)) for taken in seconds.values()), float(heavy), sum(of_test.values()))
     text = (
         f"Wall time of new processes, medians of {rounds}; files are in the page cache. The first batch of "
         "`test --config demo --trainer.logger false` is that of eight phantoms, drawn in worker processes.\n\n"
         + table(("`test` until its first batch", "seconds"), list(of_test.items()))
-        + "\nWhat importing `xbench.run` costs, by package and without what each imports in turn (measured with "
-        "`-X importtime`, which itself takes time):\n\n"
+        + "\nWhat importing `xbench.commands.run` costs, by package and without what each imports in turn (measured "
+        "with `-X importtime`, which itself takes time):\n\n"
         + table(("package", "modules", "seconds"), [(package, n, taken) for package, (n, taken) in largest])
     )
     return Measured({figure.name: value for figure, value in zip(FIGURES, found, strict=True)}, text)

@@ -34,18 +34,18 @@ from PIL import Image
 from torch import Tensor, nn
 
 # The weights that the tests draw.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from deterministic_checkpoints import write_checkpoint
 
-from xbench.data.base import ChestXrayDataModule, Radiograph, Record
+from xbench.commands.configs import defaults
+from xbench.commands.prepare import prepare
+from xbench.commands.run import run
+from xbench.data.annotations.shapes import Box
+from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
 from xbench.data.decoding import decode_image
-from xbench.data.shapes import Box
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import VLM
 from xbench.phantom import draw_phantom
-from xbench.prepare import prepare
-from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing
-from xbench.run import run
-from xbench.shipped import defaults
 from xbench.types import ModelOutput
 
 DISTINCT = 16

@@ -7,7 +7,7 @@ import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from numpy.typing import NDArray
 
-from xbench.cases import KeptImage, jpeg
+from xbench.runs.maps import KeptImage, jpeg
 from xbench.types import Batch, ModelOutput
 
 _LONGEST_SIDE = 1024

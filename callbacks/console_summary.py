@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from xbench.results import Results
+from xbench.runs.results import Results
 
 from .evaluation import Evaluation
 from .results_writer import ResultsWriter

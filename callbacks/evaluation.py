@@ -7,22 +7,21 @@ from typing import Literal
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from xbench.data.base import ChestXrayDataModule
-from xbench.distributed import gather
+from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
-from xbench.journal import BatchRecord
+from xbench.evaluation.aggregate import summarise
+from xbench.evaluation.output_checks import check_output
+from xbench.evaluation.provenance import collect_provenance
+from xbench.evaluation.scoring import BatchScores, restore_metrics, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.models.base import SaliencyModel
-from xbench.provenance import collect_provenance
-from xbench.results import Results
-from xbench.rows import ImageRows
-from xbench.scoring import BatchScores, restore_metrics, score_batch
-from xbench.stopwatch import Stopwatch
-from xbench.summary import summarise
+from xbench.runs.folder import saved_config
+from xbench.runs.journal import BatchRecord
+from xbench.runs.results import Results
+from xbench.runs.scores import ImageRows
+from xbench.runtime.distributed import gather
+from xbench.runtime.stopwatch import Stopwatch
 from xbench.types import Batch, Failure, ModelOutput, Note
-
-from .output_checks import check_output
-from .run_folder import saved_config
 
 
 class Evaluation(Callback):

@@ -11,16 +11,16 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from xbench.data.base import ChestXrayDataModule
+from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
 from xbench.report.runs import collect
-from xbench.results import Results
+from xbench.report.wandb.panels import log_panels
+from xbench.runs.results import Results
 
 from .evaluation import Evaluation
 from .results_writer import ResultsWriter
 from .wandb_logger import WandbLogger, prompt_style
-from .wandb_panels import log_panels
 
 
 class ExperimentLogging(Callback):

@@ -12,14 +12,13 @@ import pyarrow.parquet as pq
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 
-from xbench.data.base import ChestXrayDataModule
-from xbench.distributed import gather
+from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
-from xbench.parquet import WRITING
-from xbench.results import atomic_writer
+from xbench.runs.folder import open_run_folder
+from xbench.runs.parquet import WRITING
+from xbench.runs.results import atomic_writer
+from xbench.runtime.distributed import gather
 from xbench.types import Batch, ModelOutput
-
-from .run_folder import open_run_folder
 
 
 class PredictionWriter(Callback):

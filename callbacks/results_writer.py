@@ -8,18 +8,18 @@ from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from xbench.cases import KeptImage, write_kept
-from xbench.data.base import ChestXrayDataModule
+from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
-from xbench.journal import BatchRecord, Journal, Records
-from xbench.provenance import numbers_depend_on, outputs_depend_on
-from xbench.results import Results, write_per_class, write_results
-from xbench.rows import CURVES, PER_IMAGE, pair_counts_writer, write_per_image
+from xbench.evaluation.provenance import numbers_depend_on, outputs_depend_on
+from xbench.runs.folder import open_journaled_folder, saved_config
+from xbench.runs.journal import BatchRecord, Journal, Records
+from xbench.runs.maps import KeptImage, write_kept
+from xbench.runs.results import Results, write_per_class, write_results
+from xbench.runs.scores import CURVES, PER_IMAGE, pair_counts_writer, write_per_image
 from xbench.types import Batch, ModelOutput
 
 from .case_keeper import CaseKeeper
 from .evaluation import Evaluation
-from .run_folder import open_journaled_folder, saved_config
 
 
 class ResultsWriter(Callback):

@@ -1,4 +1,4 @@
-"""Lightning's logger for Weights & Biases, begun by the rules of `xbench.wandb_session`."""
+"""Lightning's logger for Weights & Biases, begun by the rules of `xbench.report.wandb.session`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import wandb
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
 
-from xbench.data.base import ChestXrayDataModule
+from xbench.data.datamodule import ChestXrayDataModule
 from xbench.models.base import SaliencyModel
-from xbench.wandb_session import begin_run, offline_folder, server_answers
+from xbench.report.wandb.session import begin_run, offline_folder, server_answers
 
 
 class WandbLogger(loggers.WandbLogger):

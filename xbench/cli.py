@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import xbench
 from xbench.errors import UserError
-from xbench.faults import explain_fault, forgive_output, refused_output
+from xbench.runtime.faults import explain_fault, forgive_output, refused_output
 
 __all__ = ["main"]
 
@@ -65,36 +65,36 @@ def _run(command: str, options: Sequence[str]) -> int:
         elif command == "--version":
             print(f"xbench {xbench.__version__}")
         elif command == "list":
-            from xbench.listing import print_list
+            from xbench.commands.list import print_list
 
             print_list(options)
         elif command == "report":
-            from xbench.report.command import report
+            from xbench.commands.report import report
 
             report(options)
         elif command == "bench":
-            from xbench.bench.command import bench
+            from xbench.commands.bench.command import bench
 
             bench(options)
         elif command == "convert":
-            from xbench.convert import convert
+            from xbench.commands.convert import convert
 
             convert(options)
         elif command == "verify":
-            from xbench.verify import verify
+            from xbench.commands.verify import verify
 
             verify(options)
         elif command == "rescore":
-            from xbench.rescore import rescore
+            from xbench.commands.rescore import rescore
 
             rescore(options)
         elif command == "reproduce":
-            from xbench.reproduce import reproduce
+            from xbench.commands.reproduce import reproduce
 
             reproduce(options)
         elif command in ("test", "predict", "prepare", "check"):
             # Imported only here: torch and Lightning take seconds.
-            from xbench.run import run
+            from xbench.commands.run import run
 
             run(command, options)
         else:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.coverage import Coverage
+from xbench.geometry.coverage import Coverage
 
 __all__ = ["Batch", "Failure", "ModelOutput", "Note", "Sample", "View", "scored_pairs"]
 

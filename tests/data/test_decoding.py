@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from official.dicom import SYNTAXES, write_dicom
 from PIL import Image
+from places import SHARED
 from pydicom import Dataset, dcmread
 from pydicom.encaps import encapsulate, get_frame
 from pydicom.pixels.utils import pixel_array
@@ -22,7 +23,7 @@ from xbench.data import decoding
 from xbench.data.decoding import decode_image
 from xbench.errors import UserError
 
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "siim_acr"
+REAL = SHARED / "data" / "siim_acr"
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(20, 240, (48, 64), dtype=np.uint8)
 DEEP = RNG.integers(0, 4096, (48, 64), dtype=np.uint16)

@@ -17,13 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from official.dicom import write_dicom
 from PIL import Image
+from places import SHARED
 from pydicom import dcmread
 from pydicom.encaps import encapsulate, get_frame
 
 from xbench.data.decoding import MAX_PIXELS, decode_image
 from xbench.errors import UserError
 
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data"
+REAL = SHARED / "data"
 REAL_IMAGES = sorted(REAL.glob("siim_acr/*.dcm")) + sorted(REAL.glob("nih_chestxray14/images/*.png"))
 LIMIT = 2_500_000_000
 LARGEST = 11_584  # squared just below MAX_PIXELS

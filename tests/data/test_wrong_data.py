@@ -13,9 +13,9 @@ from downloads import ANNOTATION_FILES, CLASSES, notes_of, records_of, refusal
 from official import wrong
 from official.base import Official
 
-from xbench.data.download import Source
+from xbench.data.datasets.downloaded import Source
 from xbench.errors import UserError
-from xbench.preprocessing import Preprocessing, stretch
+from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.types import Failure
 
 EACH = pytest.mark.parametrize("name", CLASSES)

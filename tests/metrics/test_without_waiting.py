@@ -22,7 +22,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from xbench.geometry import FULL_VIEW, Upsampling, saliency_on_grid, upsample
+from xbench.geometry.grid import FULL_VIEW, Upsampling, saliency_on_grid, upsample
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.metrics.per_class import PerClassMetric
 

@@ -15,6 +15,7 @@ import transformers
 from deterministic import images_of, random_state, weight
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
+from places import SHARED
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -23,7 +24,7 @@ from xbench.models import biomedclip
 from xbench.models.biomedclip import BiomedCLIP
 from xbench.models.clip import CLIP
 
-SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "parity" / "openclip" / "golden.npz"
+SHARED = SHARED / "parity" / "openclip" / "golden.npz"
 HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
 BERT = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "chest", "x", "-", "ray", "showing", "without", "edema"]

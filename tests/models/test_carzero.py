@@ -18,20 +18,21 @@ import torch
 from deterministic import grey, images_of, random_state
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from places import SHARED
 from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
 from xbench.errors import UserError
-from xbench.findings import FINDINGS
-from xbench.geometry import saliency_on_grid
+from xbench.geometry.grid import saliency_on_grid
 from xbench.models import carzero
-from xbench.models._carzero_text import TOKENS, WordPieces, aggregate, clean
 from xbench.models.carzero import CARZero
-from xbench.prompts import prompts_in_style
+from xbench.models.components.carzero_text import TOKENS, WordPieces, aggregate, clean
+from xbench.protocol.findings import FINDINGS
+from xbench.protocol.prompts import prompts_in_style
 
-PARITY = Path(__file__).resolve().parents[2] / ".." / "shared" / "parity" / "carzero"
+PARITY = SHARED / "parity" / "carzero"
 
 # A vocabulary of forty tokens. Prompts below say what becomes of them.
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "there", "is", "pl", "##eur", "##al", "effusion", "a"]

@@ -22,9 +22,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from xbench.errors import UserError
-from xbench.models import _open_clip
 from xbench.models.clip import CLIP
-from xbench.models.dense import project
+from xbench.models.components import open_clip as _open_clip
+from xbench.models.components.clip_saliency import project
 
 HERE = Path(__file__).resolve().parent
 SHARED = HERE.parents[1] / ".." / "shared" / "parity" / "openclip" / "golden.npz"

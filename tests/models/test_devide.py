@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
 from xbench.errors import UserError
-from xbench.models._vit import ViTB16
+from xbench.models.components.vit import ViTB16
 from xbench.models.devide import DeViDe
 
 IDS = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0], [101, 30, 31, 102, 0], [101, 40, 41, 102, 0]])

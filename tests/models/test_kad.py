@@ -30,16 +30,16 @@ from safetensors.torch import save_file
 from small_networks import ShallowViT, shrink
 from torch import Tensor, nn
 
-from xbench.data.chestxray14 import ChestXray14
+from xbench.data.datasets.chestxray14 import ChestXray14
 from xbench.errors import UserError
-from xbench.findings import FINDINGS
-from xbench.models import _kebert
-from xbench.models._kebert import KEBERTModel, class_name
-from xbench.models._vit import side_of, with_timm_names
+from xbench.geometry.preprocessing import PillowResize, Preprocessing
+from xbench.models.components import kebert as _kebert
+from xbench.models.components.kebert import KEBERTModel, class_name
+from xbench.models.components.vit import side_of, with_timm_names
 from xbench.models.devide import DeViDe
 from xbench.models.kad import KAD
-from xbench.preprocessing import PillowResize, Preprocessing
-from xbench.prompts import prompts_in_style
+from xbench.protocol.findings import FINDINGS
+from xbench.protocol.prompts import prompts_in_style
 from xbench.types import ModelOutput
 
 GOLDEN = [

@@ -28,10 +28,10 @@ from deterministic import images_of
 from torch import Tensor
 
 from xbench.errors import UserError
-from xbench.findings import FINDINGS
-from xbench.models._book import OFFICIAL_ENTRIES
+from xbench.models.components.book import OFFICIAL_ENTRIES
 from xbench.models.mavl import MAVL
-from xbench.prompts import ASPECTS, prompts_in_style, wording, wordings
+from xbench.protocol.findings import FINDINGS
+from xbench.protocol.prompts import ASPECTS, prompts_in_style, wording, wordings
 from xbench.types import ModelOutput
 
 HERE = PARITY / "mavl"

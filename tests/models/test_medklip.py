@@ -31,10 +31,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from xbench.errors import UserError
-from xbench.findings import FINDINGS
-from xbench.models._book import OFFICIAL_ENTRIES, entry_of
+from xbench.models.components.book import OFFICIAL_ENTRIES, entry_of
 from xbench.models.medklip import MedKLIP
-from xbench.prompts import wording, wordings
+from xbench.protocol.findings import FINDINGS
+from xbench.protocol.prompts import wording, wordings
 
 HERE = PARITY / "medklip"
 needs_vectors = pytest.mark.skipif(not HERE.is_dir(), reason="needs the golden vectors beside the repository")

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from xbench.errors import UserError
+from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import VLM
-from xbench.preprocessing import Preprocessing, stretch
-from xbench.prompts import ASPECTS, wording
+from xbench.protocol.prompts import ASPECTS, wording
 from xbench.types import ModelOutput
 
 
@@ -118,7 +118,7 @@ def test_whatever_they_depend_on_makes_them_new(change):
 
 def test_other_code_makes_them_new(monkeypatch):
     started()
-    monkeypatch.setattr("xbench.models._kept_queries._source", lambda: "other")
+    monkeypatch.setattr("xbench.models.components.prompt_cache._source", lambda: "other")
     assert started().calls == 1
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xbench.report.analysis import Quadrants
 from xbench.report.case_choice import choose_cases
-from xbench.rows import ImageRows
+from xbench.report.schema import Quadrants
+from xbench.runs.scores import ImageRows
 
 FINDINGS = ("Atelectasis", "Nodule", "Effusion")
 

@@ -13,7 +13,7 @@ import pytest
 from synthetic import write_run
 from test_runs import change
 
-from xbench.coverage import region_digest
+from xbench.geometry.coverage import region_digest
 from xbench.report.case_choice import choose_cases
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from synthetic import write_run
 
 from xbench.cli import main
+from xbench.commands.report import write_report
+from xbench.commands.reproduce import drifts
+from xbench.commands.verify import disagreements
 from xbench.errors import UserError
-from xbench.report.command import write_report
 from xbench.report.runs import collect
-from xbench.reproduce import drifts
-from xbench.results import read_results
-from xbench.verify import disagreements
+from xbench.runs.results import read_results
 
 HOSTILE = "=cmd|'/C calc'!A0 <script>alert(1)</script> \\input{/etc/passwd} [/red] ../../x"
 
@@ -224,7 +224,7 @@ def test_reproduce_runs_no_class_that_is_no_model(run, tmp_path, capsys, monkeyp
     )
     # In this process, which has done its imports.
     here = lambda words: SimpleNamespace(returncode=main(words[3:]))  # noqa: E731
-    monkeypatch.setattr("xbench.reproduce.subprocess.run", here)
+    monkeypatch.setattr("xbench.commands.reproduce.subprocess.run", here)
     assert main(["reproduce", str(run)]) != 0
     assert "os.system" in capsys.readouterr().err
     assert not sign.exists()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from xbench.callbacks.evaluation import Evaluation
 from xbench.data import ChestXrayDataModule, Radiograph, Record
-from xbench.geometry import upsample
+from xbench.geometry.grid import upsample
 from xbench.models.base import VLM, SaliencyModel, first_layer_input
 from xbench.phantom import FINDINGS, Phantom, draw_phantom
 from xbench.types import Batch, ModelOutput, scored_pairs

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xbench.lazy import lazy_attributes
+from xbench.runtime.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from xbench.data.base import ChestXrayDataModule, Radiograph, Record
-    from xbench.data.chestxdet10 import ChestXDet10
-    from xbench.data.chestxray14 import ChestXray14
-    from xbench.data.chexlocalize import CheXlocalize
-    from xbench.data.covid import COVID19Rural
-    from xbench.data.phantom import PhantomCXR
-    from xbench.data.rsna import RSNAPneumonia
-    from xbench.data.siim import SIIMPneumothorax
-    from xbench.data.vindr import VinDrCXR
+    from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
+    from xbench.data.datasets.chestxdet10 import ChestXDet10
+    from xbench.data.datasets.chestxray14 import ChestXray14
+    from xbench.data.datasets.chexlocalize import CheXlocalize
+    from xbench.data.datasets.covid import COVID19Rural
+    from xbench.data.datasets.phantom import PhantomCXR
+    from xbench.data.datasets.rsna import RSNAPneumonia
+    from xbench.data.datasets.siim import SIIMPneumothorax
+    from xbench.data.datasets.vindr import VinDrCXR
 
 __all__ = [
     "COVID19Rural",
@@ -34,16 +34,16 @@ __all__ = [
 __getattr__ = lazy_attributes(
     __name__,
     {
-        "COVID19Rural": "covid",
-        "CheXlocalize": "chexlocalize",
-        "ChestXDet10": "chestxdet10",
-        "ChestXray14": "chestxray14",
-        "ChestXrayDataModule": "base",
-        "PhantomCXR": "phantom",
-        "RSNAPneumonia": "rsna",
-        "Radiograph": "base",
-        "Record": "base",
-        "SIIMPneumothorax": "siim",
-        "VinDrCXR": "vindr",
+        "COVID19Rural": "datasets.covid",
+        "CheXlocalize": "datasets.chexlocalize",
+        "ChestXDet10": "datasets.chestxdet10",
+        "ChestXray14": "datasets.chestxray14",
+        "ChestXrayDataModule": "datamodule",
+        "PhantomCXR": "datasets.phantom",
+        "RSNAPneumonia": "datasets.rsna",
+        "Radiograph": "datamodule",
+        "Record": "datamodule",
+        "SIIMPneumothorax": "datasets.siim",
+        "VinDrCXR": "datasets.vindr",
     },
 )

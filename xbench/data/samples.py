@@ -15,16 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from xbench.coverage import Coverage, area_and_centre, region_digest
-from xbench.data.isolation import TIMEOUT, isolated
-from xbench.data.stall import TimedOutError
+from xbench.data.workers.isolation import TIMEOUT, isolated
+from xbench.data.workers.stall import TimedOutError
 from xbench.errors import UserError
-from xbench.preprocessing import Preprocessing
+from xbench.geometry.coverage import Coverage, area_and_centre, region_digest
+from xbench.geometry.preprocessing import Preprocessing
 from xbench.types import Failure, Note, Sample, View
 
 if TYPE_CHECKING:
-    from xbench.data.base import Radiograph, Record
-    from xbench.data.prepared import PreparedStore
+    from xbench.data.datamodule import Radiograph, Record
+    from xbench.data.store.store import PreparedStore
 
 __all__ = ["Grid", "PreparedImage", "Samples", "covers_nothing", "prepare_image"]
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from xbench.geometry import upsample
+from xbench.geometry.grid import upsample
 from xbench.metrics.functional import TieRule, is_finite, maps_per_chunk
 
 __all__ = ["all_on_grid", "dense_hits", "in_any_order"]

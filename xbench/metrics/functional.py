@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from xbench.geometry import chunk_pixels, on_host, upsample
+from xbench.geometry.grid import chunk_pixels, on_host, upsample
 
 __all__ = [
     "TieRule",

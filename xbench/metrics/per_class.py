@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from xbench.geometry import on_host
+from xbench.geometry.grid import on_host
 from xbench.metrics.dense import in_any_order
 from xbench.metrics.functional import check_inputs, check_pair_inputs, to_fixed_point
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from xbench.geometry import on_host
+from xbench.geometry.grid import on_host
 from xbench.metrics.dense import all_on_grid, in_any_order
 from xbench.metrics.functional import check_pairs, chunk_pixels, normalise, pairs_on_grid, stretch
 

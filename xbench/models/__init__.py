@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xbench.lazy import lazy_attributes
+from xbench.runtime.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from xbench.models.base import VLM, SaliencyModel
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from xbench.models.clip import CLIP
     from xbench.models.demo import Demo
     from xbench.models.devide import DeViDe
-    from xbench.models.instruments import CentrePrior, Oracle, UniformRandom
     from xbench.models.kad import KAD
     from xbench.models.mavl import MAVL
     from xbench.models.medklip import MedKLIP
+    from xbench.models.references import CentrePrior, Oracle, UniformRandom
 
 __all__ = [
     "CLIP",
@@ -40,15 +40,15 @@ __getattr__ = lazy_attributes(
         "BiomedCLIP": "biomedclip",
         "CARZero": "carzero",
         "CLIP": "clip",
-        "CentrePrior": "instruments",
+        "CentrePrior": "references",
         "DeViDe": "devide",
         "Demo": "demo",
         "KAD": "kad",
         "MAVL": "mavl",
         "MedKLIP": "medklip",
-        "Oracle": "instruments",
+        "Oracle": "references",
         "SaliencyModel": "base",
-        "UniformRandom": "instruments",
+        "UniformRandom": "references",
         "VLM": "base",
     },
 )

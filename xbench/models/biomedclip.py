@@ -17,9 +17,9 @@ from open_clip.pretrained import download_pretrained_from_hf
 from open_clip.tokenizer import HFTokenizer
 
 from xbench.errors import UserError
-from xbench.models._open_clip import first_line, load_configured, read_config, weights_in
 from xbench.models.clip import OpenCLIP, ResizeMode
-from xbench.models.dense import Saliency
+from xbench.models.components.clip_saliency import Saliency
+from xbench.models.components.open_clip import first_line, load_configured, read_config, weights_in
 
 __all__ = ["BiomedCLIP"]
 

@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from xbench.errors import UserError
-from xbench.geometry import Upsampling
-from xbench.models._carzero_text import OFFICIAL_NAMES, TOKENS, TextEncoder, WordPieces, aggregate, clean
-from xbench.models._vit import ViTB16
+from xbench.geometry.grid import Upsampling
+from xbench.geometry.preprocessing import CentreCrop, Preprocessing
 from xbench.models.base import VLM, file_sha256
-from xbench.models.bert import bert_like, encode_in_chunks, tokenise, vocabulary
-from xbench.models.checkpoint import fill, locate, read_tensors
-from xbench.models.query_decoder import KeysValues, Layers, QueryDecoder, choose
-from xbench.preprocessing import CentreCrop, Preprocessing
+from xbench.models.components.bert import bert_like, encode_in_chunks, tokenise, vocabulary
+from xbench.models.components.carzero_text import OFFICIAL_NAMES, TOKENS, TextEncoder, WordPieces, aggregate, clean
+from xbench.models.components.checkpoint import fill, locate, read_tensors
+from xbench.models.components.query_decoder import KeysValues, Layers, QueryDecoder, choose
+from xbench.models.components.vit import ViTB16
 from xbench.types import ModelOutput
 
 __all__ = ["CARZero", "TextQueries"]

@@ -3,7 +3,7 @@
 A. Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021. The score is
 exp(logit_scale) times the cosine of the pooled image vector and the text vector. The map is by default the cosine of
 each patch token of the last block with the text vector, after the patch token went through what the class token goes
-through: final norm and projection. `xbench.models.dense` has stronger ones.
+through: final norm and projection. `xbench.models.components.clip_saliency` has stronger ones.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xbench.errors import UserError
-from xbench.models._open_clip import Loaded, activation, first_line, load
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import VLM, file_sha256
-from xbench.models.dense import Saliency, check_saliency, features_and_maps
-from xbench.preprocessing import CentreCrop, PillowResize, Preprocessing
-from xbench.prompts import fill_templates
+from xbench.models.components.clip_saliency import Saliency, check_saliency, features_and_maps
+from xbench.models.components.open_clip import Loaded, activation, first_line, load
+from xbench.protocol.prompts import fill_templates
 from xbench.types import ModelOutput
 
 __all__ = ["CLIP", "OpenCLIP", "ResizeMode"]
@@ -218,9 +218,9 @@ class CLIP(OpenCLIP):
             the longer side and pads with black, `squash` stretches. By default what the weights were trained with.
         image_size: Side of the square input in pixels, a multiple of the patch size. At another size than the weights
             were trained with, the position embeddings are interpolated. By default the size of the architecture.
-        saliency: Definition of the maps, see `xbench.models.dense`: `patch`, `maskclip`, `vv` and `gem` cost one pass
-            over the image tower or little more, `grad_attention` one more token of one block per class, `legrad` two
-            more blocks per class.
+        saliency: Definition of the maps, see `xbench.models.components.clip_saliency`: `patch`, `maskclip`, `vv` and
+            `gem` cost one pass over the image tower or little more, `grad_attention` one more token of one block per
+            class, `legrad` two more blocks per class.
         **options: Those of every vision-language model, see `xbench.models.VLM`. Other `prompts` replace the present
             one; of several the mean direction counts.
 

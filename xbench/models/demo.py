@@ -11,10 +11,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from xbench.errors import UserError
+from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import VLM, file_sha256
-from xbench.models.demo_network import load_demo_network
-from xbench.preprocessing import Preprocessing, stretch
-from xbench.prompts import fill_templates
+from xbench.models.components.demo_network import load_demo_network
+from xbench.protocol.prompts import fill_templates
 from xbench.types import ModelOutput
 
 __all__ = ["Demo"]

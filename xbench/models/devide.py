@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from xbench.errors import UserError
-from xbench.models._kebert import SECTIONS, WIDTH, KEBERTModel, Layers, QueryModel, projection
-from xbench.models._vit import ViTB16, implementation_of, side_of, with_timm_names
-from xbench.models.checkpoint import read_remarks, read_tensors
+from xbench.models.components.checkpoint import read_remarks, read_tensors
+from xbench.models.components.kebert import SECTIONS, WIDTH, KEBERTModel, Layers, QueryModel, projection
+from xbench.models.components.vit import ViTB16, implementation_of, side_of, with_timm_names
 
 __all__ = ["DeViDe"]
 

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 import torchvision  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from xbench.models._kebert import SECTIONS, WIDTH, Ask, KEBERTModel, Layers, QueryModel
-from xbench.models._vit import ViTB16, implementation_of, side_of, with_timm_names
-from xbench.models.checkpoint import locate, read_remarks, read_settings, read_tensors
+from xbench.models.components.checkpoint import locate, read_remarks, read_settings, read_tensors
+from xbench.models.components.kebert import SECTIONS, WIDTH, Ask, KEBERTModel, Layers, QueryModel
+from xbench.models.components.vit import ViTB16, implementation_of, side_of, with_timm_names
 
 __all__ = ["KAD"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xbench.models._book_model import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, Layers, Upsampling, trunk
-from xbench.models.bert import BIO_CLINICAL_BERT
-from xbench.models.checkpoint import fill, locate, read_tensors
+from xbench.models.components.bert import BIO_CLINICAL_BERT
+from xbench.models.components.book_model import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, Layers, Upsampling, trunk
+from xbench.models.components.checkpoint import fill, locate, read_tensors
 from xbench.types import ModelOutput
 
 __all__ = ["MedKLIP"]

@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from xbench.findings import FINDINGS as FINDINGS_BY_DATASET
 from xbench.phantom.anatomy import Anatomy, Lung, heart_layer
 from xbench.phantom.canvas import Layer, Mask, Points, band_noise, blur, smooth_step
 from xbench.phantom.fracture import draw_fracture
+from xbench.protocol.findings import FINDINGS as FINDINGS_BY_DATASET
 
 __all__ = ["FINDINGS", "Place", "draw_lesions"]
 

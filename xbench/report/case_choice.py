@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.report.analysis import NEAR, RunAnalysis
+from xbench.report.schema import NEAR, RunAnalysis
 
 __all__ = ["CaseScores", "ChosenCase", "choose_cases"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from xbench.report.analysis import Analysis, DatasetAnalysis
 from xbench.report.figures.write import Drawn
-from xbench.report.headlines import headlines
+from xbench.report.schema import Analysis, DatasetAnalysis
+from xbench.report.sentences import headlines
 from xbench.report.tables.cells import heading, labels_in_order
 from xbench.report.tables.table import Table, escaped, to_markdown
 from xbench.report.words import dataset_in_words

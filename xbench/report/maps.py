@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.cases import Case
 from xbench.report.runs import Run
+from xbench.runs.maps import Case
 
 __all__ = ["COLOURS", "map_on_grid"]
 
@@ -19,7 +19,7 @@ def map_on_grid(run: Run, case: Case) -> NDArray[np.float32]:
     # Torch is imported only where pictures are made, so that the other parts of a report start fast.
     import torch
 
-    from xbench.geometry import saliency_on_grid
+    from xbench.geometry.grid import saliency_on_grid
 
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")
     height, width = case.region.shape

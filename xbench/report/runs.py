@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from xbench.cases import MAPS, PICTURES, REGIONS, Cases, kept_digests, read_kept, readable
 from xbench.errors import UserError
 from xbench.report.names import model_title
-from xbench.results import Results, read_results
-from xbench.rows import CURVES, PER_IMAGE, ImageRows, PairCounts, read_pair_counts, read_per_image, scored_on
+from xbench.runs.maps import MAPS, PICTURES, REGIONS, Cases, kept_digests, read_kept, readable
+from xbench.runs.results import Results, read_results
+from xbench.runs.scores import CURVES, PER_IMAGE, ImageRows, PairCounts, read_pair_counts, read_per_image, scored_on
 
 __all__ = ["Collection", "Run", "SetAside", "collect", "ground", "widest"]
 
@@ -34,7 +34,7 @@ class Run:
         results: Its `results.json`.
         images: Its scores per image and finding.
         pairs: Its pixel counts per scored pair.
-        scored_on: What it was scored on, as `xbench.rows.scored_on` gives it: digests of labels and regions.
+        scored_on: What it was scored on, as `xbench.runs.scores.scored_on` gives it: digests of labels and regions.
         settings: What the numbers depend on besides model and dataset, as words: split, prompts, image_size ...
         data_settings: Names of those settings that options of the dataset are.
         pictured: Whether the run kept what pictures are drawn from, and all of it can be read.

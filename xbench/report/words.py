@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xbench.report.analysis import NUMBERS, DatasetAnalysis, Estimate
+from xbench.report.schema import NUMBERS, DatasetAnalysis, Estimate
 from xbench.report.tables.table import percentage
 
 __all__ = ["dataset_in_words", "tests_in_words"]

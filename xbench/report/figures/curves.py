@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from xbench.report.analysis import NUMBERS, Analysis, AreaBin, DatasetAnalysis, Estimate, RunAnalysis
 from xbench.report.figures.style import FLOOR, Style, label_left, legend, panels, style_keys
+from xbench.report.schema import NUMBERS, Analysis, AreaBin, DatasetAnalysis, Estimate, RunAnalysis
 from xbench.report.tables.cells import heading, labels_in_order
 
 __all__ = ["against_area", "dice_over_thresholds"]

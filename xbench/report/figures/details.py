@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from xbench.report.analysis import DatasetAnalysis, Estimate, PositionCell
 from xbench.report.figures.style import COLUMN, PAGE, grid, legend
+from xbench.report.schema import DatasetAnalysis, Estimate, PositionCell
 from xbench.report.tables.cells import labels_in_order
 
 __all__ = ["positions", "quadrants"]

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from xbench.report.analysis import Analysis, Correlation, DatasetAnalysis, Estimate
 from xbench.report.figures.style import FLOOR, Style, label_left, legend, panels, style_keys
+from xbench.report.schema import Analysis, Correlation, DatasetAnalysis, Estimate
 from xbench.report.tables.cells import correlations_with_headings, heading, labels_in_order
 
 __all__ = ["INTERVALS", "auroc_against_pointing_game", "dice_gap", "intervals"]

@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
-from xbench.cases import Case, Cases
-from xbench.report.analysis import DatasetAnalysis, RunAnalysis
 from xbench.report.case_choice import CaseScores, ChosenCase
 from xbench.report.maps import map_on_grid
+from xbench.report.schema import DatasetAnalysis, RunAnalysis
 from xbench.report.tables.cells import labels_in_order
+from xbench.runs.maps import Case, Cases
 
 __all__ = ["overlays", "tinted"]
 

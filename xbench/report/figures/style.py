@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from xbench.report.analysis import RunAnalysis
 from xbench.report.names import model_title
+from xbench.report.schema import RunAnalysis
 
 __all__ = [
     "COLUMN",

@@ -10,12 +10,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.cases import Case, Cases
-from xbench.report.analysis import Analysis, RunAnalysis
 from xbench.report.case_choice import ChosenCase, choose_cases
 from xbench.report.maps import map_on_grid
+from xbench.report.schema import Analysis, RunAnalysis
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.cells import heading
+from xbench.runs.maps import Case, Cases
 
 __all__ = ["case_data"]
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from xbench.report.analysis import NUMBERS, Analysis, Correlation, Estimate, Reference, RunAnalysis
 from xbench.report.names import model_order
+from xbench.report.schema import NUMBERS, Analysis, Correlation, Estimate, Reference, RunAnalysis
 from xbench.report.tables.cells import heading, labels_in_order
 
 __all__ = ["chart_data"]

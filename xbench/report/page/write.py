@@ -16,15 +16,15 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from xbench.report.analysis import NEAR, NUMBERS, Analysis, RunAnalysis
-from xbench.report.headlines import headlines
 from xbench.report.maps import COLOURS
 from xbench.report.page.cases import case_data
 from xbench.report.page.charts import chart_data
+from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis
+from xbench.report.sentences import headlines
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.cells import heading
 from xbench.report.tables.table import MISSING, TIED, Table
-from xbench.results import atomic_writer
+from xbench.runs.results import atomic_writer
 
 __all__ = ["CASES", "write_page"]
 

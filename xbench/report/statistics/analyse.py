@@ -8,9 +8,9 @@ from functools import lru_cache
 from math import comb
 
 from xbench.errors import UserError
-from xbench.report.analysis import Analysis, DatasetAnalysis, RunAnalysis, StudyRow
 from xbench.report.names import dataset_title
 from xbench.report.runs import Collection, Run, widest
+from xbench.report.schema import Analysis, DatasetAnalysis, RunAnalysis, StudyRow
 from xbench.report.statistics.comparing import common_measures, compare, tied_with_best
 from xbench.report.statistics.correlation import correlations
 from xbench.report.statistics.lesions import area_bins, area_groups, position_cells, position_groups, quadrants

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.cases import kept_regions
-from xbench.coverage import Coverage
+from xbench.geometry.coverage import Coverage
 from xbench.report.runs import Run
 from xbench.report.statistics.sample import Sample
+from xbench.runs.maps import kept_regions
 
 __all__ = ["Chance", "chance", "peak_density"]
 

@@ -9,7 +9,7 @@ from math import comb
 
 import numpy as np
 
-from xbench.report.analysis import Comparison, Estimate
+from xbench.report.schema import Comparison, Estimate
 from xbench.report.statistics import intervals
 from xbench.report.statistics.measures import Measures, estimate, macro_columns, measure
 from xbench.report.statistics.paired import TESTED, PairedTest, exchange_tests, holm, paired_test

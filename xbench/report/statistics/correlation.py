@@ -9,9 +9,9 @@ from typing import Literal
 
 from scipy.stats import linregress
 
-from xbench.report.analysis import Correlation, DatasetAnalysis, Estimate, RunAnalysis
 from xbench.report.names import dataset_title, model_title
 from xbench.report.runs import ground
+from xbench.report.schema import Correlation, DatasetAnalysis, Estimate, RunAnalysis
 
 __all__ = ["correlations", "own_settings"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.report.analysis import NEAR, AreaBin, PositionCell, Quadrants
 from xbench.report.runs import Run
+from xbench.report.schema import NEAR, AreaBin, PositionCell, Quadrants
 from xbench.report.statistics.measures import Group, Measures
 from xbench.report.statistics.sample import Sample
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.report.analysis import NUMBERS, Estimate
+from xbench.report.schema import NUMBERS, Estimate
 from xbench.report.statistics import intervals
 from xbench.report.statistics.cross_fitting import GROUNDING, Grounding, grounding, pair_folds
 from xbench.report.statistics.intervals import Limits, Spread

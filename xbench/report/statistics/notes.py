@@ -9,7 +9,7 @@ from math import isnan
 from xbench.report.runs import Run, ground, widest
 from xbench.report.statistics.measures import Measures, macro
 from xbench.report.statistics.sample import Sample, differences
-from xbench.results import INPUT_NOTE
+from xbench.runs.results import INPUT_NOTE
 
 __all__ = ["dataset_notes"]
 

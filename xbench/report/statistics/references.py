@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from xbench.report.analysis import Estimate, Reference, RunAnalysis
 from xbench.report.runs import Run
+from xbench.report.schema import Estimate, Reference, RunAnalysis
 from xbench.report.statistics.chance import chance
 from xbench.report.statistics.measures import measure
 from xbench.report.statistics.sample import Sample

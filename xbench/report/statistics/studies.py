@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import comb
 
-from xbench.report.analysis import Estimate, RunAnalysis, StudyRow
 from xbench.report.names import model_title
+from xbench.report.schema import Estimate, RunAnalysis, StudyRow
 from xbench.report.statistics.comparing import Pairing
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.statistics.measures import Measures

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from xbench.report.analysis import Analysis, Correlation, DatasetAnalysis, Estimate, Reference, RunAnalysis
 from xbench.report.names import dataset_title, model_order
+from xbench.report.schema import Analysis, Correlation, DatasetAnalysis, Estimate, Reference, RunAnalysis
 from xbench.report.tables.table import MISSING, TIED, Cell, Column, Row, Table, percentage
 
 __all__ = [

@@ -8,8 +8,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Literal
 
-from xbench.report.analysis import NUMBERS, Analysis, DatasetAnalysis, Estimate, StudyRow
 from xbench.report.names import dataset_title
+from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis, Estimate, StudyRow
 from xbench.report.tables.cells import (
     INTERVALS,
     correlations_with_headings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xbench.report.analysis import NUMBERS, Analysis, DatasetAnalysis
+from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis
 from xbench.report.tables import comparisons, details, published
 from xbench.report.tables.cells import (
     INTERVALS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xbench.report.analysis import NEAR, NUMBERS, Analysis, DatasetAnalysis, RunAnalysis, floor_of
+from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, RunAnalysis, floor_of
 from xbench.report.tables.cells import (
     INTERVALS,
     Scores,

@@ -8,9 +8,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from xbench.report.analysis import Analysis
 from xbench.report.runs import Run
-from xbench.results import atomic_writer
+from xbench.report.schema import Analysis
+from xbench.runs.results import atomic_writer
 
 __all__ = ["write_analysis"]
 

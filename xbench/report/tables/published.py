@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
-from xbench.published import (
+from xbench.protocol.published import (
     PublishedPointingGame,
     inconsistencies,
     published_dice_gaps,
@@ -17,8 +17,8 @@ from xbench.published import (
     published_split,
     remark,
 )
-from xbench.report.analysis import Analysis, DatasetAnalysis, Estimate, RunAnalysis
 from xbench.report.names import model_title
+from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis
 from xbench.report.tables.cells import INTERVALS, count, heading, labels_in_order, number, slug, words
 from xbench.report.tables.table import MISSING, Cell, Column, Row, Table
 

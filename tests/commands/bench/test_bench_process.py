@@ -1,0 +1,148 @@
+"""Processes that are started, read, and ended with everything that they started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from xbench.commands.bench.jobs import Job
+from xbench.commands.bench.process import Interrupted, interruptible, run_logged
+from xbench.commands.bench.screen import Estimate
+from xbench.runs.results import Results
+
+
+@pytest.fixture
+def keep(tmp_path):
+    descriptor = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    yield descriptor
+    os.close(descriptor)
+
+
+def run(code: str, log: Path, keep: int, ticks: list[None] | None = None) -> tuple[int, str]:
+    return run_logged([sys.executable, "-c", code], log, keep, lambda: None if ticks is None else ticks.append(None))
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "words"),
+    [
+        ("print('Results: x')", 0, "Results: x"),
+        (
+            "import sys; print('error: the disk is full', file=sys.stderr); print('bye'); sys.exit(1)",
+            1,
+            "the disk is full",
+        ),
+        ("print(); raise ValueError('broken')", 1, "ValueError: broken"),
+        ("", 0, "it said nothing"),
+        ("import os; os.kill(os.getpid(), 9)", -9, "killed by SIGKILL (as the system does when memory runs out)"),
+        ("import os; print('x'); os.kill(os.getpid(), 11)", -11, "killed by SIGSEGV"),
+        ("print('x' * 300_000); print('last')", 0, "last"),
+    ],
+)
+def test_what_was_said_last(tmp_path, keep, code, status, words):
+    assert run(code, tmp_path / "logs" / "a.log", keep) == (status, words)
+
+
+def test_the_log_is_kept_and_grows(tmp_path, keep):
+    log = tmp_path / "a.log"
+    run("print('error: first'); exit(1)", log, keep)
+    ticks: list[None] = []
+    # What an earlier attempt said is not taken for what this one says.
+    assert run("import time; time.sleep(0.6); exit(3)", log, keep, ticks) == (3, "it said nothing")
+    assert len(ticks) >= 2
+    text = log.read_text()
+    assert text.count(" $ ") == 2
+    assert "error: first" in text
+    assert sys.executable in text
+
+
+# A run with a helper, each of which writes down how it ended.
+_HELPER = """
+import signal, time
+signal.signal(signal.{signal}, lambda *_: (open('child', 'w').close(), exit()))
+print(1, flush=True)
+time.sleep(60)
+"""
+_FAMILY = f"""
+import os, signal, subprocess, sys, time
+helper = subprocess.Popen([sys.executable, '-c', {_HELPER!r}], stdout=subprocess.PIPE)
+helper.stdout.readline()
+def end(*_):
+    open('parent', 'w').close()
+    helper.wait()
+    sys.exit(1)
+signal.signal(signal.{{signal}}, end)
+open('ready', 'w').close()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("told", "passed_on"), [("SIGINT", "SIGINT"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGTERM")])
+def test_a_signal_reaches_the_run_and_its_helpers(tmp_path, monkeypatch, keep, told, passed_on):
+    monkeypatch.chdir(tmp_path)
+
+    def tell() -> None:
+        while not Path("ready").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), getattr(signal, told))
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=tell)
+    thread.start()
+    started = time.monotonic()
+    with pytest.raises(Interrupted, match=told), interruptible():
+        run(_FAMILY.replace("{signal}", passed_on), tmp_path / "a.log", keep)
+    thread.join()
+    assert Path("parent").exists() and Path("child").exists(), (tmp_path / "a.log").read_text()
+    assert time.monotonic() - started < 25
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_run_that_will_not_end_is_killed(tmp_path, monkeypatch, keep):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("xbench.commands.bench.process._TIME_TO_END", 0.3)
+    code = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "open('pid', 'w').write(str(os.getpid()))\nos.rename('pid', 'ready')\ntime.sleep(60)"
+    )
+
+    def tell() -> None:
+        while not Path("ready").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=tell).start()
+    with pytest.raises(Interrupted), interruptible():
+        run(code, tmp_path / "a.log", keep)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(Path("ready").read_text()), 0)
+
+
+def results(model: str, images: int, seconds: float) -> Results:
+    spent = {"provenance": {"seconds": {"setup": 99.0, "text": 99.0, "loading": seconds / 2, "forward": seconds / 2}}}
+    empty = {"counts": {}, "grounding": {}, "grounding_macro": {}, "classification": {}, "classification_macro": {}}
+    return Results(
+        **{"model": model, "dataset": "d", "split": "test", "findings": (), "images": images, "skipped": []},
+        **{"constant_maps": {"count": 0}, "notes": [], "thresholds": []},
+        **empty,
+        **spent,
+    )
+
+
+def test_how_long_it_will_take():
+    big, base, other = Job("clip", "d", "big", ()), Job("clip", "d", "", ()), Job("kad", "d", "", ())
+    estimate = Estimate()
+    assert estimate.seconds(base, 10) is None
+    estimate = Estimate([results("clip", 100, 20.0)])
+    assert estimate.seconds(base, 10) == pytest.approx(15 + 10 * 0.2)
+    # Of a model that has not run yet, as others do.
+    assert estimate.seconds(other, 10) == pytest.approx(15 + 10 * 0.2)
+    estimate.add(big, results("clip", 100, 80.0), seconds=85.0)
+    assert estimate.seconds(big, 10) == pytest.approx(5 + 10 * 0.8)
+    assert estimate.seconds(base, 10) == pytest.approx(5 + 10 * 0.5)

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from official import wrong
+from official.base import Official
+from official.chestxdet10 import write_chestxdet10
+from official.chexlocalize import write_chexlocalize
+from PIL import Image
+from places import SHARED
+from toys import Squares
+
+from xbench.commands import check
+from xbench.commands.contact_sheet import Cell, choose_cells, write_contact_sheet
+from xbench.data import ChestXDet10
+from xbench.protocol.published import published_positives
+
+OUTLINE = (255, 196, 0)
+SHARED = SHARED / "data"
+
+
+@pytest.fixture(scope="module")
+def det10(tmp_path_factory) -> Official:
+    return write_chestxdet10(tmp_path_factory.mktemp("det10") / "download")
+
+
+def row_of(output: str, finding: str) -> list[str]:
+    (line,) = [line for line in output.splitlines() if line.strip().startswith(f"{finding} ")]
+    return line.split()[len(finding.split()) :]
+
+
+def test_counts_stand_beside_the_published_ones(command, det10):
+    run = command("check", "--config", "oracle_chestxdet10", "--data.root", det10.root, "--data.num_workers", "0")
+    assert run.status == 0, run.errors
+    assert "Nothing is wrong." in run.output
+    names = det10.splits["test"]
+    for finding in ChestXDet10.findings:
+        positives = sum(det10.labels[name][finding] for name in names)
+        boxes = sum(box.finding == finding for name in names for box in det10.boxes.get(name, []))
+        regions = sum(finding in det10.masks[name] for name in names)
+        theirs = [str(counts.counts[finding]) for counts in published_positives("chestxdet10")]
+        own = [str(n) for n in (positives, boxes, regions, len(names) - positives, 0)]
+        assert row_of(run.output, finding) == own + theirs
+
+
+def test_the_contact_sheet_outlines_every_finding(command, det10, tmp_path):
+    command("check", "--config", "oracle_chestxdet10", "--data.root", det10.root, "--data.num_workers", "0")
+    sheet = np.array(Image.open(tmp_path / "runs" / "check" / "chestxdet10" / "contact_sheet.png").convert("RGB"))
+    pairs = sum(len(det10.masks[name]) for name in det10.splits["test"])
+    outline = (sheet == OUTLINE).all(axis=2)
+    tiles = [
+        outline[y : y + 360, x : x + 320].any()
+        for y in range(0, sheet.shape[0], 360)
+        for x in range(0, sheet.shape[1], 320)
+    ]
+    assert sum(tiles) == min(48, pairs)
+
+
+def test_an_outline_lies_around_its_region(det10, tmp_path):
+    data = ChestXDet10(str(det10.root))
+    record = next(record for record in data.read_records(True) if det10.masks[record.image_id].get("Mass") is not None)
+    write_contact_sheet(tmp_path / "sheet.png", data, [Cell(record, "Mass")])
+    sheet = np.array(Image.open(tmp_path / "sheet.png").convert("RGB"))
+    y, x = (sheet == OUTLINE).all(axis=2).nonzero()
+    rows, columns = det10.masks[record.image_id]["Mass"].nonzero()
+    scale = 316 / 1024
+    expected = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    # The picture has a margin of 2 pixels; the outline is drawn on the outermost covered pixels.
+    found = [x.min() - 2, y.min() - 2, x.max() - 1, y.max() - 1]
+    assert np.abs(np.array(found) - np.array(expected) * scale).max() <= 1
+
+
+def test_findings_take_turns_on_the_sheet(det10):
+    data = ChestXDet10(str(det10.root))
+    records = data.read_records(True)
+    cells = choose_cells(data, {"Mass": records * 30, "Nodule": records[:2]})
+    assert len(cells) <= 48
+    assert [cell.finding for cell in cells[:4]] == ["Mass", "Nodule", "Mass", "Nodule"]
+
+
+def test_every_problem_is_reported_at_once(command, det10, tmp_path):
+    broken = wrong.copy_of(det10, tmp_path / "broken")
+    gone, cut, *_ = sorted(broken.splits["test"])
+    wrong.remove_image(broken, gone)
+    wrong.truncate_image(broken, cut, 0.5)
+    run = command(
+        *("check", "--config", "clip_chestxdet10", "--data.root", broken.root, "--data.num_workers", "0"),
+        *("--model.checkpoint", tmp_path / "no.safetensors"),
+    )
+    assert run.status == 1
+    assert "Traceback" not in run.output + run.errors
+    assert "no.safetensors" in run.output
+    assert f"1 annotated image without a file ({gone})" in run.output
+    assert f"Image {cut} cannot be read" in run.output
+    assert "3 problems" in run.errors
+    listed = (tmp_path / "runs" / "check" / "chestxdet10" / "problems.txt").read_text().splitlines()
+    assert len(listed) == 3 + 1
+    assert listed[-1] == f"Image {gone} has no file."
+    # What is in the annotation files is counted whether or not there are images.
+    drawn = sum(int(row_of(run.output, finding)[1]) for finding in ChestXDet10.findings)
+    assert drawn == sum(len(det10.boxes.get(name, [])) for name in det10.splits["test"])
+
+
+def test_every_missing_image_is_named(command, det10, tmp_path):
+    broken = wrong.copy_of(det10, tmp_path / "broken")
+    names = sorted(broken.splits["test"])
+    for name in names[:5]:
+        wrong.remove_image(broken, name)
+    run = command("check", "--config", "oracle_chestxdet10", "--data.root", broken.root, "--data.num_workers", "0")
+    assert "5 annotated images without a file" in run.output
+    assert names[4] not in run.output
+    listed = (tmp_path / "runs" / "check" / "chestxdet10" / "problems.txt").read_text()
+    assert [name for name in names if f"Image {name} has no file.\n" in listed] == names[:5]
+
+
+def test_published_counts_stand_beside_their_own_split_alone(command, det10):
+    run = command(
+        *("check", "--config", "oracle_chestxdet10", "--data.root", det10.root, "--data.num_workers", "0"),
+        *("--data.split", "train"),
+    )
+    assert "publ." not in run.output
+    assert len(row_of(run.output, "Mass")) == 5
+    assert "Published counts are of the split test, and not shown beside another." in run.output
+
+
+def test_a_list_of_old_problems_goes_when_they_are_gone(command, det10, tmp_path):
+    listing = tmp_path / "runs" / "check" / "chestxdet10" / "problems.txt"
+    listing.parent.mkdir(parents=True)
+    listing.write_text("an old one\n")
+    assert command("check", "--config", "oracle_chestxdet10", "--data.root", det10.root).status == 0
+    assert not listing.exists()
+
+
+def test_a_wrong_folder(command, tmp_path):
+    run = command("check", "--config", "oracle_vindr", "--data.root", tmp_path / "nowhere")
+    assert run.status == 1
+    assert "nowhere is not a folder" in run.output
+
+
+def test_notes_are_shown(command, tmp_path):
+    official = write_chexlocalize(tmp_path / "download", outside=True)
+    run = command("check", "--config", "oracle_chexlocalize", "--data.root", official.root, "--data.num_workers", "0")
+    assert run.status == 0, run.output
+    # Fracture, Pleural Other and Pneumonia have labels and no masks.
+    for finding in ("Fracture", "Pleural Other", "Pneumonia"):
+        assert row_of(run.output, finding)[:3] == ["1", "0", "0"]
+
+
+class Sliced(Squares):
+    """Boxes that begin left of the image, drawn by slices: numpy counts negative places from the right."""
+
+    def load(self, record):
+        radiograph = super().load(record)
+        regions = {finding: np.zeros(radiograph.image.shape, bool) for finding in self.findings}
+        for finding, region in radiograph.regions.items():
+            begin = -5 if (record.source, finding) in ((3, "Square"), (3, "Hole"), (6, "Hole")) else 0
+            regions[finding][2:9, begin:20] = region.any()
+        return replace(radiograph, regions=regions)
+
+
+def test_a_positive_annotation_that_leaves_no_region_is_named(command, toy_config, tmp_path):
+    toy_config.write_text(toy_config.read_text().replace("toys.Squares", f"{__name__}.Sliced"))
+    sliced = ("--config", toy_config, "--data.images", "8")
+    run = command("check", *sliced)
+    assert run.status == 1
+    assert "3 problems" in run.errors
+    listed = (tmp_path / "runs" / "check" / "sliced" / "problems.txt").read_text().splitlines()
+    named = [("003", "Square"), ("003", "Hole"), ("006", "Hole")]
+    assert [re.findall(r"Image square-(\d+): the annotation of (\w+) covers no pixel", line) for line in listed] == [
+        [pair] for pair in named
+    ]
+    # A run goes on without these pairs, and its results say so; an empty mask of what is absent is nothing odd.
+    run = command("test", *sliced)
+    assert run.status == 0
+    notes = {note["note"].split()[3]: (note["count"], note["first"]) for note in run.results["counts"]["notes"]}
+    assert notes == {"Square": (1, ["square-003"]), "Hole": (2, ["square-003", "square-006"])}
+
+
+def test_a_package_that_is_too_old(monkeypatch):
+    monkeypatch.setattr(check.importlib.metadata, "version", lambda name: "0.0.1" if name == "lightning" else "99")
+    problems = check.check_versions()
+    assert any(problem.startswith("lightning 0.0.1 is installed") for problem in problems)
+    assert not any(problem.startswith("numpy") for problem in problems)
+
+
+def test_the_packages_at_hand_are_right():
+    assert check.check_versions() == []
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no real data here")
+def test_real_rows_without_images(command, tmp_path):
+    root = tmp_path / "nih"
+    root.mkdir()
+    for name in ("BBox_List_2017", "Data_Entry_2017_v2020"):
+        shutil.copy(SHARED / "nih_chestxray14" / f"{name}_excerpt.csv", root / f"{name}.csv")
+    run = command("check", "--config", "oracle_chestxray14", "--data.root", root)
+    assert run.status == 1
+    assert "34 annotated images without a file" in run.output
+    findings = ("Atelectasis", "Cardiomegaly", "Pleural Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia")
+    assert sum(int(row_of(run.output, finding)[1]) for finding in (*findings, "Pneumothorax")) == 48

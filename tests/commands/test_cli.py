@@ -1,0 +1,278 @@
+"""Names, options and everything that a user can get wrong: one paragraph and the right exit status."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
+
+import xbench.runtime.processes
+from xbench.cli import main
+from xbench.commands.configs import resolve_config, shipped, summary
+
+
+def assert_one_paragraph(run, status: int, *fragments: str) -> None:
+    assert run.status == status
+    paragraph = run.errors.strip().splitlines()[-1]
+    assert paragraph.startswith("error: ")
+    assert "Traceback" not in run.errors
+    for fragment in fragments:
+        assert fragment in paragraph
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "fragments"),
+    [
+        pytest.param(["--data.unreadable", "[3]"], 1, ["square-003", "broken", "--data.on_error skip"], id="image"),
+        pytest.param(
+            ["--data.images", "2", "--data.unreadable", "[0, 1]", "--data.on_error", "skip"],
+            1,
+            ["none of the 2 images", "square-000"],
+            id="all images unreadable",
+        ),
+        pytest.param(["--model.fault", "nan"], 1, ["NaN", "saliency", "square-003", "Square"], id="nan"),
+        pytest.param(["--model.fault", "large"], 1, ["beyond float32", "saliency", "square-001", "Ghost"], id="large"),
+        pytest.param(["--model.fault", "wide"], 1, ["beyond float32", "saliency", "square-001", "Ghost"], id="wide"),
+        pytest.param(["--model.fault", "shape"], 1, ["logits (4, 1)", "(4, 3)"], id="shape"),
+        pytest.param(["--data.images", "0"], 1, ["no image"], id="zero images"),
+        pytest.param(["--data.limit", "0"], 2, ["--data.limit 0"], id="limit 0"),
+        pytest.param(["--data.split", "val"], 2, ["--data.split val", "test"], id="split"),
+        pytest.param(["--data.gamma", "1.5"], 2, ["--data.gamma 1.5"], id="gamma"),
+        pytest.param(["--data.batch_size", "0"], 2, ["--data.batch_size 0"], id="batch size"),
+        pytest.param(["--data.limits", "3"], 2, ["limits", "toys.Squares"], id="unknown option"),
+        pytest.param(["--data.limit", "three"], 2, ["limit"], id="wrong type"),
+        pytest.param(["--trainer.limit_test_batches", "0"], 2, ["--data.limit"], id="limit_test_batches 0"),
+        pytest.param(["--trainer.limit_test_batches", "1"], 2, ["--data.limit"], id="limit_test_batches 1"),
+        pytest.param(["--trainer.fast_dev_run", "true"], 2, ["--data.limit"], id="fast_dev_run"),
+        pytest.param(["--trainer.use_distributed_sampler", "true"], 2, ["twice"], id="distributed sampler"),
+        pytest.param(["--trainer.default_root_dir", "/proc/nope"], 1, ["/proc/nope"], id="unwritable folder"),
+        pytest.param(["--trainer.devices", "0"], 2, ["options"], id="devices"),
+        pytest.param(["--model", "xbench.models.references.CentrePrior"], 2, ["toys.Brightness"], id="other model"),
+        pytest.param(["--model.class_path", "xbench.models.references.Oracle"], 2, ["inherit"], id="class_path"),
+        pytest.param(["--data", "xbench.data.PhantomCXR"], 2, ["toys.Squares"], id="other dataset"),
+        pytest.param(["--config", "oracle_phantom"], 2, ["toys.Brightness"], id="second pair"),
+        pytest.param(["--config", "nothing_here"], 2, ["nothing_here", "demo", "oracle", "phantom"], id="no config"),
+        pytest.param(["--model", "no.such.Model"], 2, ["no.such.Model"], id="no class"),
+    ],
+)
+def test_bad_input(command, toy_config, options, status, fragments):
+    assert_one_paragraph(command("test", "--config", toy_config, *options), status, *fragments)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--trainer.devices", "99"), ("99 processes", "2 cores", "--trainer.devices 2 ", "--oversubscribe true")),
+        (("--trainer.devices", "3"), ("3 processes", "2 cores")),
+        (("--trainer.devices", "3", "--trainer.strategy", "ddp_spawn"), ("3 processes", "2 cores")),
+        (("--trainer.devices", "99", "--oversubscribe", "true"), ("5 batches", "99 processes")),
+        (("--trainer.devices", "2", "--data.images", "3"), ("1 batch, too few", "2 processes")),
+        (("--trainer.devices", "5", "--oversubscribe", "true"), ()),
+        (("--trainer.devices", "2"), ()),
+    ],
+)
+@pytest.mark.parametrize("word", ["test", "predict"])
+def test_too_many_processes_are_refused_before_any_starts(command, toy_config, monkeypatch, word, options, said):
+    class Started(Exception):
+        pass
+
+    def launch(*_, **__):
+        raise Started
+
+    for launcher in (_SubprocessScriptLauncher, _MultiProcessingLauncher):
+        monkeypatch.setattr(launcher, "launch", launch)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    if not said:
+        with pytest.raises(Started):
+            command(word, "--config", toy_config, *options)
+        return
+    run = command(word, "--config", toy_config, *options)
+    assert_one_paragraph(run, 1 if "batch" in said[0] else 2, *said)
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [(None, 3), ("max 100000", 3), ("150000 100000", 2), ("50000 100000", 1), ("9900000 100000", 3)]
+)
+def test_cores_that_may_be_used(monkeypatch, tmp_path, quota, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 4})
+    monkeypatch.setattr(xbench.runtime.processes, "_QUOTA", tmp_path / "cpu.max")
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    assert xbench.runtime.processes.usable_cores() == cores
+
+
+def test_constant_maps_fail_the_run_but_keep_its_results(command, toy_config):
+    run = command("test", "--config", toy_config, "--model.fault", "constant")
+    assert_one_paragraph(run, 1, "17", "constant")
+    assert run.results["counts"]["constant_maps"]["count"] == 17
+    assert run.results["counts"]["constant_maps"]["first"][0] == {"image_id": "square-000", "finding": "Hole"}
+    # By the definitions: all zeros when normalised, and every pixel tied for the maximum.
+    scores = run.results["grounding"]["per_class"]["Square"]
+    areas = [row["region_area"] for row in run.rows if row["finding"] == "Square" and row["has_region"]]
+    assert scores["pointing_game"] == pytest.approx(sum(areas) / len(areas), abs=1e-12)
+    assert scores["dice_curve"][1:] == [0.0] * 100
+    assert run.results["classification"]["per_class"]["Square"]["auroc"] == 1
+
+
+def test_no_model_and_no_command(command):
+    assert_one_paragraph(command("test"), 2, "--config demo")
+    assert_one_paragraph(command("tset"), 2, "tset", "--help")
+    assert command().status == command("--help").status == 0
+
+
+def test_a_missing_configuration_names_what_exists(command):
+    run = command("test", "--config", "demo_fantom.yaml")
+    assert_one_paragraph(run, 2, "demo_phantom", "centre", "siim")
+
+
+def test_options_win_wherever_they_stand(command, toy_config):
+    run = command("test", "--data.limit", "5", "--config", toy_config)
+    assert run.results["counts"]["images"] == 5
+
+
+def test_a_second_configuration_of_the_same_class_edits_the_first(command, toy_config, tmp_path):
+    overlay = tmp_path / "overlay.yaml"
+    overlay.write_text("data: {init_args: {limit: 6}}\nmodel: {class_path: toys.Brightness}\n")
+    run = command("test", "--config", toy_config, "--config", overlay)
+    assert run.status == 0, run.errors
+    assert run.results["counts"]["images"] == 6
+
+
+def test_every_pair_resolves_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for model in shipped("models"):
+        for dataset in shipped("data"):
+            pair = f"{model}_{dataset}"
+            if pair in shipped("runs"):
+                assert resolve_config(pair) == str(shipped("runs")[pair])
+                continue
+            for name in (pair, f"{pair}.yaml"):
+                assert f"models/{model}.yaml" in resolve_config(name)
+                assert f"data/{dataset}.yaml" in resolve_config(name)
+    assert resolve_config("demo") == resolve_config("demo.yaml") == str(shipped("runs")["demo"])
+
+
+def test_every_shipped_configuration_says_what_it_is():
+    for kind in ("models", "data", "runs"):
+        for path in shipped(kind).values():
+            assert len(summary(path)) > 20, path
+
+
+def test_list(command):
+    listed = command("list").output
+    for word in ("oracle", "phantom", "siim", "Pneumothorax", "demo", "MODEL_DATASET"):
+        assert word in listed
+    assert "oracle" not in command("list", "datasets").output
+    assert_one_paragraph(command("list", "modells"), 2, "models")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("oracle_phantom", "--data.grid", "typo"),
+            "--data.grid of .*PhantomCXR expects int, tuple.*'native', not 'typo'",
+        ),
+        (("oracle_phantom", "--data.batch_size", "many"), "--data.batch_size of .* expects int, not 'many'"),
+        (("clip_phantom", "--model.saliency", "nope"), "--model.saliency of .* expects one of 'patch', .*, not 'nope'"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_would_be_right(command, options, message):
+    run = command("test", "--config", *options)
+    assert run.status == 2
+    assert re.search(message, run.errors), run.errors
+
+
+def test_an_argument_that_a_class_needs(command):
+    assert_one_paragraph(command("test", "--config", "oracle_siim"), 2, "SIIMPneumothorax needs --data.root")
+
+
+def test_weights_that_slurm_had_saved_are_not_taken_for_the_models(command, toy_config, tmp_path, monkeypatch):
+    """Lightning would load them in place of the model's, without a word."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "hpc_ckpt_1.ckpt").write_bytes(b"weights of some training")
+    assert command("test", "--config", toy_config, "--data.limit", "2").status == 0
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    run = command("test", "--config", toy_config, "--data.limit", "2")
+    assert run.status == 2 and run.folder is None
+    assert "hpc_ckpt_1.ckpt was saved by Lightning" in run.errors
+
+
+@pytest.mark.parametrize("option", ["strategy", "precision", "accelerator"])
+def test_what_the_trainer_does_not_know_is_named(command, toy_config, option):
+    run = command("test", "--config", toy_config, f"--trainer.{option}", "nonsense")
+    assert run.status == 2 and "nonsense" in run.errors and "Traceback" not in run.errors
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("test", "--config", "brightness_squares.yaml", "--trainer.default_root_dir", "caf\udce9"),
+        ("test", "--config", "caf\udce9.yaml"),
+        ("bench", "--out", "caf\udce9"),
+        ("report", "caf\udce9"),
+        ("caf\udce9",),
+    ],
+)
+def test_bytes_that_are_no_text_are_refused_before_anything_is_done(command, toy_config, tmp_path, words):
+    (tmp_path / "caf\udce9").mkdir()
+    assert_one_paragraph(command(*words), 2, "caf\\xe9", "UTF-8", "rename")
+    assert not [*tmp_path.glob("*/*")]
+
+
+def test_a_working_directory_that_is_no_text(command, toy_config, tmp_path, monkeypatch):
+    (folder := tmp_path / "runs" / "caf\udce9").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "orig_argv", ["caf\udce9/bin/python", "-m", "xbench.cli", "test"])
+    assert command("test", "--config", "../../brightness_squares.yaml").status == 0
+    (run,) = folder.glob("runs/*/*")
+    provenance = json.loads((run / "results.json").read_text())["provenance"]
+    assert provenance["command"][0] == "caf\\udce9/bin/python"
+    (folder / "images.txt").write_text("square-001\nsquare-003\n")
+    for more in ((), ("--images", "images.txt")):
+        done = command("rescore", run.relative_to(folder), "--workers", "0", *more)
+        assert done.status == 0, done.errors
+
+
+def written_to(kind: str):
+    """What a shell makes standard output."""
+    if kind == "a full disk":
+        return open("/dev/full", "w")
+    if kind == "a closed pipe":
+        reader, writer = os.pipe()
+        os.close(reader)
+        return os.fdopen(writer, "w")
+    return io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+
+
+@pytest.mark.parametrize("kind", ["a full disk", "a closed pipe", "a terminal of ASCII"])
+def test_a_run_does_not_fail_over_what_it_prints(toy_config, tmp_path, monkeypatch, capsys, kind):
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", written_to(kind))
+        assert main(["test", "--config", str(toy_config), "--trainer.enable_progress_bar", "true"]) == 0
+        (results,) = tmp_path.glob("runs/*/*/results.json")
+        assert main(["verify", str(results.parent)]) == 0
+        assert main(["list"]) == (1 if kind == "a full disk" else 0)
+        if kind == "a terminal of ASCII":
+            sys.stdout.buffer.seek(0)
+            printed = sys.stdout.buffer.read().decode("ascii")
+            assert "Results: " in printed and "\\u2022" in printed
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors
+    assert ("standard output cannot be written (No space left on device)" in errors) == (kind == "a full disk")
+
+
+@pytest.mark.parametrize(("shell", "status"), [("list > /dev/full", 1), ("list | head -1", 0), ("list >&-", 0)])
+def test_printing_that_fails_leaves_no_traceback(tmp_path, shell, status):
+    """Nor does the interpreter have something to say when it ends."""
+    script = f"set -o pipefail; {sys.executable} -m xbench.cli {shell}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr

@@ -1,0 +1,150 @@
+"""`convert` with options: what a checkpoint needs to be loaded, it needs to be converted."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import open_clip
+import pytest
+import torch
+from kad_reference import Decoder, Text, sections, varied
+from safetensors.torch import load_file, save_file
+from small_networks import BLOCKS, shrink
+from transformers import ViTConfig, ViTModel
+
+from xbench.commands import convert
+from xbench.errors import UserError
+from xbench.models import CLIP, DeViDe
+
+TINY = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
+}
+IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Iterator[tuple[Path, Path]]:
+    """Folders of a tiny CLIP with QuickGELU and with GELU; the first has weights, which fit both."""
+    with TemporaryDirectory() as name:
+        folders = Path(name, "quick"), Path(name, "plain")
+        for folder, quick in zip(folders, (True, False), strict=True):
+            folder.mkdir()
+            config = {"model_cfg": TINY | {"quick_gelu": quick}, "preprocess_cfg": {}}
+            (folder / "open_clip_config.json").write_text(json.dumps(config))
+        torch.manual_seed(0)
+        model = open_clip.create_model(f"local-dir:{folders[0]}", load_weights=False)
+        save_file(model.state_dict(), folders[0] / "weights.safetensors")
+        yield folders
+
+
+def test_clip_of_another_architecture(tiny: tuple[Path, Path], command, tmp_path: Path) -> None:
+    quick, plain = tiny
+    given, clean = quick / "weights.safetensors", tmp_path / "clean" / "clip.safetensors"
+    run = command("convert", "clip", given, clean)
+    assert run.status == 1
+    assert "do not fit ViT-B-16-quickgelu" in run.errors
+    assert not clean.exists()
+    run = command("convert", "clip", given, clean, "--model.architecture", f"local-dir:{quick}")
+    assert run.status == 0, run.errors
+    assert str(clean) in run.output
+    tensors, before = load_file(clean), load_file(given)
+    assert tensors.keys() == before.keys()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tensors.items())
+    CLIP(f"local-dir:{quick}", checkpoint=str(clean))
+    CLIP(f"local-dir:{plain}", checkpoint=str(given))
+    # What nothing in the given file tells, the converted one does.
+    with pytest.raises(UserError, match="trained with the activation QuickGELU"):
+        CLIP(f"local-dir:{plain}", checkpoint=str(clean))
+    run = command("convert", "clip", given, clean, "--model.architecture", f"local-dir:{plain}")
+    assert run.status == 0, run.errors
+    CLIP(f"local-dir:{plain}", checkpoint=str(clean))
+    with pytest.raises(UserError, match=r"trained with the activation GELU, .* computes with QuickGELU.*quick_gelu in"):
+        CLIP(f"local-dir:{quick}", checkpoint=str(clean))
+
+
+def test_devide_of_somebodys_own_names(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch)
+    torch.manual_seed(3)
+    content = sections(
+        varied(ViTModel(ViTConfig(image_size=32, num_hidden_layers=BLOCKS))), varied(Text()), varied(Decoder())
+    )
+    given, clean = tmp_path / "mine.pt", tmp_path / "devide.safetensors"
+    torch.save({"eyes": content["image_encoder"], "words": content["text_encoder"], "model": content["model"]}, given)
+    key_map = {"eyes.": "image_encoder.", "words.": "text_encoder."}
+    run = command("convert", "devide", given, clean, "--model.key_map", json.dumps(key_map), "--model.decoder_heads=8")
+    assert run.status == 0, run.errors
+    models = [
+        DeViDe(str(given), key_map=key_map, decoder_heads=8),
+        DeViDe(str(clean), decoder_heads=8),
+    ]
+    # Those of timm, which the names in the converted file are, have another epsilon.
+    assert [model.design["image_encoder_eps"] for model in models] == [1e-12, 1e-12]
+    ids = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0]])
+    before, after = (model(IMAGES, model.encode_tokens(ids)) for model in models)
+    assert torch.equal(before.logits, after.logits)
+    assert torch.equal(before.saliency, after.saliency)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "convert takes MODEL CHECKPOINT OUT.safetensors"),
+        (["resnet", "a", "b.safetensors"], "convert resnet: there is no such model"),
+        (["demo", "a", "b.safetensors"], "convert demo: there is no such model, or it has no checkpoint"),
+        (["kad", "a"], "required: out"),
+        (["kad", "a", "b.safetensors", "c"], "unrecognized arguments: c"),
+        (["kad", "a", "b.pt"], "b.pt, must end in .safetensors"),
+        (["devide", "a", "b.safetensors", "--model.decoder_head", "8"], "has no --model.decoder_head; near it are"),
+        (["devide", "a", "b.safetensors", "--model.decoder_head", "8"], "--model.decoder_heads"),
+        (
+            ["clip", "--model.architectur=x", "a", "b.safetensors"],
+            "clip has no --model.architectur; near it are --model.architecture",
+        ),
+        (
+            ["clip", "a", "b.safetensors", "--architecture", "x"],
+            "clip has no --architecture; near it are --model.architecture",
+        ),
+        (
+            ["clip", "a", "b.safetensors", "--model.arch", "x"],
+            "clip has no --model.arch; near it are --model.architecture",
+        ),
+        (["kad", "a", "b.safetensors", "--model.checkpoint", "x"], "kad has no --model.checkpoint."),
+        (["medklip", "a", "b.safetensors", "--model.image_size", "big"], "--model.image_size expects int, not 'big'"),
+        (["kad", "a", "b.safetensors", "--model.image_size"], "--model.image_size: expected one argument"),
+        (["devide", "a", "b.safetensors", "--model.key_map", "[1]"], "--model.key_map expects dict[str, str | None]"),
+        (["mavl", "a", "b.safetensors", "--model.mode", "texts"], "expects one of 'feature', 'text', not 'texts'"),
+    ],
+)
+def test_wrong_arguments(words: list[str], says: str, command) -> None:
+    run = command("convert", *words)
+    assert run.status == 2
+    assert says in run.errors
+    assert run.errors.count("\n") == 1
+
+
+def test_help_is_short(command) -> None:
+    run = command("convert", "--help")
+    assert run.status == 0
+    assert "convert MODEL CHECKPOINT OUT.safetensors [--model.X value ...]" in run.output
+    assert "biomedclip, carzero, clip, devide, kad, mavl, medklip" in run.output
+    assert run.output.count("\n") < 15
+
+
+def test_help_of_a_model(command, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        command("convert", "devide", "--help")
+    shown = capsys.readouterr().out
+    assert "convert devide CHECKPOINT OUT.safetensors" in shown
+    assert "--model.key_map KEY_MAP" in shown
+    assert "--model.checkpoint" not in shown
+
+
+def test_every_model_that_is_offered_takes_a_checkpoint() -> None:
+    for name in convert._models():
+        assert "checkpoint" in inspect.signature(convert._model_class(name)).parameters, name

@@ -1,0 +1,231 @@
+"""The command `prepare`, and the runs that read what it made: the same bytes, whatever happened on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from forked import Python, environment, run
+from official.siim import write_siim
+from plugin.pictures import Pictures, write_pictures
+from toys import Brightness
+
+from xbench.data.store.store import PreparedStore
+
+QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
+
+
+def said(output: str) -> dict[str, int]:
+    """What `prepare` counted."""
+    return {kind: int(count) for kind, count in re.findall(r"(prepared|already there|unreadable): (\d+)", output)}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Files of a run, the provenance taken out."""
+    results = json.loads((folder / "results.json").read_text())
+    del results["provenance"]
+    return {"results.json": json.dumps(results).encode()} | {
+        name: (folder / name).read_bytes() for name in ("per_image.parquet", "per_class.csv")
+    }
+
+
+@pytest.fixture(scope="module")
+def siim(tmp_path_factory) -> Path:
+    return write_siim(tmp_path_factory.mktemp("siim"), positives=4, negatives=2).root
+
+
+@pytest.fixture
+def pictures_config(tmp_path: Path) -> Path:
+    root = write_pictures(tmp_path / "pictures", 12)
+    path = tmp_path / "pictures.yaml"
+    path.write_text(
+        "model: {class_path: toys.Brightness}\n"
+        "data:\n  class_path: plugin.pictures.Pictures\n"
+        f"  init_args: {{root: '{root}', num_workers: 0, batch_size: 5}}\n"
+    )
+    return path
+
+
+def test_runs_with_and_without_are_the_same(command, siim, tmp_path, monkeypatch):
+    monkeypatch.setenv("XBENCH_CACHE", str(tmp_path / "cache"))
+    options = ("--config", "oracle_siim", "--data.root", siim, "--data.batch_size", "2", *QUIET)
+    without = command("test", *options)
+    assert without.results["provenance"]["prepared"] is None
+    assert without.results["grounding"]["macro"]["dice_best"] == 1
+
+    prepared = command("prepare", *options, "--data.num_workers", "2")
+    assert prepared.status == 0, prepared.errors
+    assert said(prepared.output) == {"prepared": 6}
+    (store,) = (tmp_path / "cache").iterdir()
+    assert str(store) in prepared.output
+
+    after = command("test", *options, "--data.num_workers", "0")
+    assert after.results["provenance"]["prepared"] == {"store": store.name, "images": 6}
+    off = command("test", *options, "--data.cache", "false", "--data.num_workers", "0")
+    assert off.results["provenance"]["prepared"] is None
+    assert files(after.folder) == files(off.folder) == files(without.folder)
+
+    again = command("prepare", *options)
+    assert said(again.output) == {"already there": 6}
+    # Another grid is another store.
+    other = command("prepare", *options, "--data.grid", "64", "--data.limit", "2")
+    assert said(other.output) == {"prepared": 2}
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    part = command("test", *options, "--data.grid", "64", "--data.num_workers", "0")
+    assert part.results["provenance"]["prepared"]["images"] == 2
+
+
+def test_nothing_is_decoded_that_is_prepared(command, pictures_config, tmp_path, monkeypatch):
+    options = ("--config", pictures_config, "--data.cache", tmp_path / "cache", *QUIET)
+    expected = command("test", *options)
+    assert command("prepare", *options).status == 0
+    prediction = ("predict", "--config", pictures_config, "--data.cache", tmp_path / "cache", *QUIET)
+
+    def load(self, record):
+        raise AssertionError(f"{record.image_id} is decoded")
+
+    monkeypatch.setattr(Pictures, "load", load)
+    run = command("test", *options)
+    assert run.status == 0, run.errors
+    assert run.results["provenance"]["prepared"]["images"] == 12
+    assert files(run.folder) == files(expected.folder)
+    # Records without their annotations are the same here, for the regions are known from the place in the folder.
+    assert command(*prediction).status == 0
+
+
+def test_the_model_counts_only_by_its_geometry(command, pictures_config, tmp_path):
+    options = ("--config", pictures_config, "--data.cache", tmp_path / "cache", *QUIET)
+    assert said(command("prepare", *options).output) == {"prepared": 12}
+    assert said(command("prepare", *options, "--model.gain", "3").output) == {"already there": 12}
+    assert said(command("prepare", *options, "--model.crop", "true").output) == {"prepared": 12}
+
+
+def test_an_edited_image_is_not_served_stale(command, pictures_config, tmp_path):
+    options = ("--config", pictures_config, "--data.cache", tmp_path / "cache", *QUIET)
+    command("prepare", *options)
+    first = command("test", *options)
+    path = sorted((tmp_path / "pictures").iterdir())[4]
+    before = path.stat()
+    write_pictures(tmp_path / "others", 5, (80, 66))
+    new = (tmp_path / "others" / path.name).read_bytes()
+    # As large and as old as the first, to all appearances.
+    assert len(new) >= before.st_size
+    path.write_bytes(new)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    edited = command("test", *options)
+    assert edited.results["provenance"]["prepared"]["images"] == 11
+    expected = command("test", *options, "--data.cache", "false")
+    assert files(edited.folder) == files(expected.folder) != files(first.folder)
+
+
+def test_unreadable_images_are_named_and_the_rest_prepared(command, pictures_config, tmp_path):
+    options = ("--config", pictures_config, "--data.cache", tmp_path / "cache", *QUIET)
+    (tmp_path / "pictures" / "picture-003.png").write_bytes(b"no picture")
+    for expected in ({"prepared": 11, "unreadable": 1}, {"already there": 11, "unreadable": 1}):
+        run = command("prepare", *options)
+        assert run.status == 1
+        assert said(run.output) == expected
+        paragraph = run.errors.strip().splitlines()[-1]
+        assert paragraph.startswith("error: pictures: 1 of 12 images")
+        assert "picture-003" in paragraph
+        assert "--data.on_error skip" in paragraph
+    run = command("prepare", *options, "--data.on_error", "skip")
+    assert run.status == 0
+    assert "picture-003" in run.output
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        pytest.param(("--data.cache", "false"), 2, "--data.cache false", id="no cache"),
+        pytest.param(("--data.cache", "/dev/null/x"), 1, "--data.cache", id="no folder"),
+        pytest.param(("--data.split", "val"), 2, "--data.split", id="no split"),
+        pytest.param(("--data.root", "/nowhere"), 1, "no image", id="no image"),
+        pytest.param(("--data.caches", "x"), 2, "caches", id="no option"),
+    ],
+)
+def test_bad_input(command, pictures_config, options, status, message):
+    run = command("prepare", "--config", pictures_config, *options)
+    assert run.status == status
+    paragraph = run.errors.strip().splitlines()[-1]
+    assert paragraph.startswith("error: ")
+    assert message in paragraph
+
+
+def test_nothing_chosen_and_help(command, capsys):
+    run = command("prepare")
+    assert run.status == 2
+    assert "--config demo" in run.errors
+    assert "prepare" in command("--help").output
+
+
+def test_phantoms_need_no_preparing(command):
+    run = command("prepare", "--config", "demo")
+    assert run.status == 1
+    assert "nothing to prepare" in run.errors
+
+
+def test_a_killed_prepare_is_resumed(command, pictures_config, tmp_path):
+    """SIGKILL leaves no chance to tidy up."""
+    options = ["--config", str(pictures_config), "--data.cache", str(tmp_path / "cache")]
+    slow = [*options, "--data.seconds", "0.25", "--data.num_workers", "1"]
+    process = Python(
+        [sys.executable, "-m", "xbench.cli", "prepare", *slow],
+        env=environment(),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while sum(path.stat().st_size for path in tmp_path.glob("cache/*/index.bin")) < 3 * 56:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (folder,) = (tmp_path / "cache").iterdir()
+    survived = len(PreparedStore(folder))
+    assert 3 <= survived < 12
+    # As if the kill had come within a write.
+    for name in ("rows.bin", "index.bin"):
+        with open(folder / name, "ab") as file:
+            file.write(b"torn")
+
+    resumed = command("prepare", *slow, *QUIET)
+    assert resumed.status == 0, resumed.errors
+    assert said(resumed.output) == {"already there": survived, "prepared": 12 - survived}
+    whole = command("prepare", *slow, *QUIET, "--data.cache", tmp_path / "whole")
+    assert said(whole.output) == {"prepared": 12}
+    data = Pictures(str(tmp_path / "pictures"), seconds=0.25, cache=str(tmp_path / "whole"))
+    data.setup("test")
+    unbroken = data.samples(Brightness().preprocessing)
+    data.cache = str(tmp_path / "cache")
+    mended = data.samples(Brightness().preprocessing)
+    for record in data.records:
+        one, other = unbroken.store.read(record), mended.store.read(record)
+        for name in ("pixels", "display"):
+            assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
+        assert (one.view, one.findings, one.notes) == (other.view, other.findings, other.notes)
+        assert one.coverage == other.coverage
+
+
+def test_two_processes_read_it_too(command, pictures_config, tmp_path):
+    options = ["--config", str(pictures_config), *QUIET]
+    alone = command("test", *options)
+    command("prepare", *options, "--data.cache", tmp_path / "cache")
+    more = ("--data.cache", tmp_path / "cache", "--trainer.devices", "2", "--trainer.default_root_dir", "two")
+    more += ("--oversubscribe", "true")
+    done = run("-m", "xbench.cli", "test", *options, *more, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (results,) = tmp_path.glob("two/*/*/results.json")
+    assert json.loads(results.read_text())["provenance"]["prepared"]["images"] == 12
+    assert files(results.parent) == files(alone.folder)

@@ -1,0 +1,246 @@
+"""The `report` command: what it writes, what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from synthetic import write_run
+
+from xbench.cli import main
+from xbench.report.case_choice import choose_cases
+from xbench.report.figures.details import positions
+from xbench.report.figures.models import auroc_against_pointing_game
+from xbench.report.figures.overlays import overlays, tinted
+from xbench.report.figures.style import drawing, save, styles
+from xbench.report.runs import collect
+from xbench.report.sentences import headlines
+from xbench.report.statistics.analyse import analyse
+from xbench.report.tables.contents import all_tables
+from xbench.report.tables.latex import to_latex
+from xbench.report.tables.table import escaped, to_csv, to_markdown
+from xbench.report.words import dataset_in_words
+
+
+@pytest.fixture(scope="module")
+def runs(three_runs, tmp_path_factory) -> Path:
+    """The three runs, an older one of the same configuration, and one that did not finish."""
+    root = tmp_path_factory.mktemp("runs")
+    shutil.copytree(three_runs, root, dirs_exist_ok=True)
+    write_run(root, "kad", skill=0.1, stamp="2025-01-01_00-00-00")
+    (root / "carzero_vindr").mkdir()
+    (root / "carzero_vindr" / "config.yaml").write_text("# cut short\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def analysis(three_runs):
+    return analyse(collect([three_runs]))
+
+
+@pytest.fixture(scope="module")
+def written(runs, tmp_path_factory) -> tuple[Path, str]:
+    """Folder of a report over an earlier one, and what the screen showed."""
+    out = tmp_path_factory.mktemp("written")
+    (out / "tables").mkdir()
+    (out / "analysis.json").write_text("{}")
+    (out / "tables" / "pointing_game_of_old.csv").write_text("stale")
+    (out / "tables" / "mine.txt").write_text("kept")
+    words = ["report", str(runs), "--out", str(out), "--cases", "2"]
+    run = subprocess.run([sys.executable, "-m", "xbench.cli", *words], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return out, run.stdout
+
+
+def test_a_damaged_picture_of_one_run_does_not_stop_the_report(tmp_path, capsys):
+    write_run(tmp_path, "clip", images=16)
+    folder = write_run(tmp_path, "kad", images=16)
+    content = bytearray((folder / "maps.parquet").read_bytes())
+    content[len(content) // 3] ^= 1
+    (folder / "maps.parquet").write_bytes(content)
+    assert main(["report", str(tmp_path), "--cases", "1"]) == 0
+    assert f"Left out: {folder}: its pictures and maps only" in capsys.readouterr().out
+    for file in ("report.md", "index.html"):
+        text = (tmp_path / "report" / file).read_text()
+        assert f"{folder}: a file of the run cannot be read: maps.parquet: " in text.replace("\\", "")
+    (dataset,) = json.loads((tmp_path / "report" / "analysis.json").read_text())["datasets"]
+    assert len(dataset["runs"]) == 2
+    # The other run's maps are still there to look at.
+    cases = re.search(r'id="case-data">(.*?)</script>', text, re.S)
+    assert cases is not None
+    (case,) = json.loads(cases[1])["cases"]
+    assert [panel["model"] for panel in case["panels"]] == ["CLIP"]
+
+
+def test_everything_is_written_and_an_earlier_report_replaced(written, analysis):
+    out, _ = written
+    tables = all_tables(analysis)
+    endings = ("csv", "md", "tex")
+    assert {path.name for path in (out / "tables").iterdir()} == {
+        "mine.txt",
+        *(f"{table.name}.{ending}" for table in tables for ending in endings),
+    }
+    for table in tables:
+        for ending, write in zip(endings, (to_csv, to_markdown, to_latex), strict=True):
+            assert (out / "tables" / f"{table.name}.{ending}").read_text() == write(table)
+    stems = {path.stem for path in (out / "figures").iterdir()}
+    assert {f"{stem}{ending}" for stem in stems for ending in (".pdf", ".svg", ".png")} == {
+        path.name for path in (out / "figures").iterdir()
+    }
+    assert stems == {
+        "auroc_pointing_game_models",
+        "auroc_pointing_game_findings",
+        "intervals_pointing_game",
+        "intervals_dice_cross_fitted",
+        "intervals_auroc",
+        "dice_gap",
+        "dice_curve",
+        "area_pointing_game",
+        "area_dice_fixed",
+        "overlays_chestxray14",
+        "quadrants_chestxray14",
+        "positions_chestxray14",
+    }
+    assert (out / "index.html").stat().st_size > 1e6
+
+
+def test_the_screen_says_what_was_found_and_left_out(written):
+    out, said = written
+    assert "CARZero" in said and "ChestX-ray14" in said
+    assert "an older run of the same configuration" in said
+    assert "unfinished: it has no results.json" in said
+    assert said.rstrip().endswith(f"Report: {out / 'index.html'}")
+
+
+def test_every_number_is_in_analysis_json(written, analysis):
+    content = json.loads((written[0] / "analysis.json").read_text())
+    assert content["schema"] == 1
+    assert len(content["set_aside"]) == 2
+    (dataset,) = content["datasets"]
+    for kept, entry in zip(dataset["runs"], analysis.datasets[0].runs, strict=True):
+        assert kept["run"]["label"] == entry.run.label
+        for key, estimate in entry.macro.items():
+            assert kept["macro"][key] == {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+        assert kept["findings"]["Nodule"]["auroc"]["value"] == entry.findings["Nodule"]["auroc"].value
+        assert len(kept["dice_curve"]) == 101
+    assert set(dataset["tied_with_best"]["pointing_game"]) == analysis.datasets[0].tied_with_best["pointing_game"]
+
+
+def test_the_document_has_every_table_and_links_that_exist(written, analysis):
+    text = (written[0] / "report.md").read_text()
+    for table in all_tables(analysis):
+        assert to_markdown(table).strip() in text
+    links = re.findall(r"\]\(([\w./]+)\)", text)
+    assert len(links) > 40
+    assert not [link for link in links if not (written[0] / link).is_file()]
+    for sentence in (*headlines(analysis), *dataset_in_words(analysis.datasets[0])):
+        assert f"- {escaped(sentence)}" in text
+    sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert sections[:2] == ["In short", "Dataset by dataset"]
+    assert "More" not in sections
+    honest = text.split("## Honest thresholds")[1].split("\n## ")[0]
+    assert "tables/grounding_honest.csv" in honest and "figures/dice_gap.png" in honest
+    assert text.count("<details>") == text.count("</details>")
+
+
+def test_the_words_are_the_numbers(analysis):
+    (dataset,) = analysis.datasets
+    said = dataset_in_words(dataset)
+    macro = {entry.run.label: {key: e.value for key, e in entry.macro.items()} for entry in dataset.runs}
+    for sentence, key in zip(said[:3], ("pointing_game", "dice_cross_fitted", "auroc"), strict=True):
+        best = max(macro, key=lambda label: macro[label][key])
+        assert f": {best} with {100 * macro[best][key]:.2f} %" in sentence
+        tied = dataset.tied_with_best[key] - {best}
+        assert ("cannot tell" in sentence) == bool(tied)
+        assert all(label in sentence for label in tied)
+    worst = max(macro, key=lambda label: macro[label]["dice_gap"])
+    assert f"costs {worst} {100 * macro[worst]['dice_gap']:.2f} points" in said[3]
+    flattered = max(macro, key=lambda label: macro[label]["dice_optimism"])
+    mean = sum(numbers["dice_optimism"] for numbers in macro.values()) / 3
+    assert f"by {100 * mean:.2f} points" in said[4]
+    assert f"{flattered} ({100 * macro[flattered]['dice_optimism']:.2f})" in said[4]
+    shares = [
+        (shares.elsewhere, finding, entry.run.label)
+        for entry in dataset.runs
+        for finding, shares in entry.quadrants.items()
+        if shares.count >= 10
+    ]
+    share, finding, label = max(shares)
+    assert f"elsewhere: {finding} by {label} ({100 * share:.2f} %" in said[5]
+
+
+def test_figures_are_the_same_at_every_run(written, analysis, tmp_path):
+    (dataset,) = analysis.datasets
+    look = styles(dataset.runs, ["CLIP", "KAD", "CARZero"])
+    with drawing():
+        again = {
+            "auroc_pointing_game_models": auroc_against_pointing_game(analysis, "models", look),
+            "positions_chestxray14": positions(dataset),
+            "overlays_chestxray14": overlays(dataset, choose_cases(dataset.runs, 2)),
+        }
+        for name, figure in again.items():
+            assert figure is not None
+            save(figure, tmp_path / name)
+            for ending in ("pdf", "svg", "png"):
+                path = f"{name}.{ending}"
+                assert (tmp_path / path).read_bytes() == (written[0] / "figures" / path).read_bytes(), path
+
+
+def test_colours_belong_to_models_and_marks_to_runs(analysis):
+    runs = analysis.datasets[0].runs
+    every = styles(runs, ["CLIP", "KAD", "CARZero"])
+    fewer = styles([entry for entry in runs if entry.run.label != "CLIP"], ["KAD", "CARZero"])
+    assert all(every[label].colour == fewer[label].colour for label in ("KAD", "CARZero"))
+    assert len({style.colour for style in every.values()}) == len({style.marker for style in every.values()}) == 3
+
+
+def test_an_overlay_leaves_the_radiograph_alone_where_the_map_is_zero():
+    import numpy as np
+
+    display = np.array([[0, 100, 255]], np.uint8)
+    picture = tinted(display, np.array([[0, 0, 1]], np.float32))
+    assert picture[0, :2].tolist() == [[0, 0, 0], [100, 100, 100]]
+    # Inferno ends in a bright yellow.
+    assert picture[0, 2, 0] > 240 > picture[0, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "fragments"),
+    [
+        pytest.param([], 2, ["RUNS"], id="nothing"),
+        pytest.param(["{runs}", "--case", "x"], 2, ["--cases", "invalid int"], id="not a number"),
+        pytest.param(["{runs}", "--seed", "-1"], 2, ["--seed"], id="seed"),
+        pytest.param(["{runs}", "--bogus"], 2, ["--bogus", "--help"], id="unknown"),
+        pytest.param(["{empty}/nowhere"], 2, ["nowhere", "not a folder"], id="no folder"),
+        pytest.param(["{empty}"], 1, ["no finished run", "runs by default"], id="no run"),
+        pytest.param(["{runs}", "--out", "{other}"], 2, ["report.md", "--out"], id="somebody's folder"),
+        pytest.param(["{runs}", "--out", "/proc/nope"], 1, ["/proc/nope", "--out"], id="unwritable"),
+    ],
+)
+def test_what_a_user_can_get_wrong_is_one_paragraph(words, status, fragments, runs, tmp_path, capsys):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "report.md").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    places = {"runs": runs, "empty": tmp_path / "empty", "other": tmp_path / "other"}
+    assert main(["report", *(word.format(**places) for word in words)]) == status
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("error: ") and "\n" not in error
+    assert all(fragment in error for fragment in fragments), error
+    assert (tmp_path / "other" / "report.md").read_text() == "mine"
+
+
+def test_help_is_quick():
+    code = (
+        "import sys\nfrom xbench.cli import main\n"
+        "try: main(['report', '--help'])\nexcept SystemExit as done: assert done.code == 0\n"
+        "heavy = {'torch', 'matplotlib', 'pandas', 'scipy', 'rich', 'pyarrow'}\n"
+        "print(sorted(heavy & {*sys.modules}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--seed" in run.stdout
+    assert run.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,393 @@
+"""A run scored again from what it kept is the run that the new rules would have given, to the byte."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from xbench.cli import main
+from xbench.commands import rescore
+from xbench.commands.verify import disagreements
+from xbench.errors import UserError
+from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.runs.finished import StoredRun
+from xbench.runs.maps import Cases, read_kept
+from xbench.runs.parquet import open_table
+
+TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
+# Images of several sizes, one that cannot be read and one with something odd; a last batch of another size.
+TOYS = ("--data.widths", "[64, 90, 48]", "--data.unreadable", "[5]", "--data.on_error", "skip", "--data.odd", "[3, 4]")
+
+
+def but_provenance(folder: Path) -> dict:
+    results = json.loads((folder / "results.json").read_text())
+    del results["provenance"]
+    return results
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert but_provenance(one) == but_provenance(other)
+    for name in TABLES:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def evaluation(tmp_path: Path, thresholds: int, ties: str) -> tuple[str, str]:
+    """Options that make `test` score by other rules."""
+    path = tmp_path / "rules.yaml"
+    callbacks = "".join(
+        f"    - {{class_path: xbench.callbacks.{name}}}\n"
+        for name in ("case_keeper.CaseKeeper", "results_writer.ResultsWriter")
+    )
+    path.write_text(
+        "trainer:\n  callbacks:\n"
+        "    - class_path: xbench.callbacks.evaluation.Evaluation\n"
+        f"      init_args: {{thresholds: {thresholds}, ties: {ties}}}\n{callbacks}"
+    )
+    return "--config", str(path)
+
+
+@pytest.mark.parametrize("view", ["whole", "crop"])
+@pytest.mark.parametrize("grid", ["[56, 50]", "native"])
+@pytest.mark.parametrize("rules", [(101, "share", 0.5), (1001, "any", 0.05), (11, "first", 1.0)], ids=str)
+def test_other_rules_give_what_a_run_by_them_gives(command, toy_config, tmp_path, view, grid, rules):
+    thresholds, ties, gamma = rules
+    options = (*TOYS, "--data.grid", grid, "--model.crop", str(view == "crop").lower())
+    run = command("test", "--config", toy_config, *options)
+    again = command("rescore", run.folder, "--thresholds", thresholds, "--ties", ties, "--gamma", gamma)
+    assert again.status == 0, again.errors
+    expected = command(
+        *("test", "--config", toy_config, *evaluation(tmp_path, thresholds, ties)),
+        *(*options, "--data.gamma", str(gamma)),
+    )
+    assert_same(again.folder, expected.folder)
+    if gamma != 0.5 and grid != "native":
+        assert but_provenance(run.folder) != but_provenance(again.folder)
+    assert disagreements(again.folder) == []
+    provenance, fresh = again.results["provenance"], expected.results["provenance"]
+    for key in ("evaluation", "data", "model", "prompts", "checkpoint_sha256", "preprocessing"):
+        assert provenance[key] == fresh[key]
+    assert provenance["rescored"]["from"] == str(run.folder)
+
+
+def test_without_new_rules_nothing_changes(command, toy_config):
+    run = command("test", "--config", toy_config, *TOYS)
+    again = command("rescore", run.folder)
+    assert_same(run.folder, again.folder)
+    assert "+0.0000" in again.output and "as stored" in again.output.lower()
+
+
+def test_a_rescored_run_can_be_scored_again_and_reproduced(command, toy_config, tmp_path):
+    run = command("test", "--config", toy_config, *TOYS)
+    other = command("rescore", run.folder, "--ties", "any", "--thresholds", "51", "--gamma", "0.2")
+    back = command("rescore", other.folder, "--ties", "share", "--thresholds", "101", "--gamma", "0.5")
+    assert_same(run.folder, back.folder)
+    fresh = command("test", "--config", other.folder / "config.yaml")
+    assert_same(fresh.folder, other.folder)
+
+
+def test_chosen_images_give_what_a_run_on_them_gives(command, toy_config, tmp_path):
+    run = command("test", "--config", toy_config)
+    (tmp_path / "first.txt").write_text("\n".join(f"square-{index:03d}" for index in reversed(range(7))) + "\n\n")
+    again = command("rescore", run.folder, "--images", tmp_path / "first.txt", "--out", tmp_path / "runs" / "x" / "y")
+    assert again.status == 0, again.errors
+    expected = command("test", "--config", toy_config, "--data.limit", "7")
+    assert again.results["split"] == "first"
+    refused = command("reproduce", again.folder)
+    assert refused.status == 2 and f"reproduce the run that it comes from, {run.folder}" in refused.errors
+    assert but_provenance(again.folder) == but_provenance(expected.folder) | {"split": "first"}
+    for name in TABLES:
+        assert (again.folder / name).read_bytes() == (expected.folder / name).read_bytes(), name
+
+
+def test_a_metric_of_ones_own_gets_what_the_run_had(command, toy_config):
+    run = command("test", "--config", toy_config, *TOYS)
+    stored = StoredRun.open(run.folder)
+    pointing_game, sweep = PointingGame(3), ThresholdSweep(3)
+    logits = []
+    for output, batch in stored.batches():
+        logits.append(output.logits)
+        for row, regions in enumerate(batch.regions):
+            every = torch.zeros(1, 3, 224, 224, dtype=torch.bool)
+            every[0, batch.has_region[row]] = regions
+            valid = batch.has_region[row] & (batch.labels[row] == 1)
+            pointing_game.update(output.saliency[row : row + 1], every, valid[None])
+            sweep.update(output.saliency[row : row + 1], every, valid[None])
+    grounding = run.results["grounding"]["per_class"]
+    for column, finding in enumerate(("Square", "Hole")):
+        assert pointing_game.compute()["pointing_game"][column] == grounding[finding]["pointing_game"]
+        assert sweep.compute()["dice"][column].tolist() == grounding[finding]["dice_curve"]
+    assert torch.cat(logits).flatten().tolist() == [row["logit"] for row in run.rows]
+
+
+def test_what_the_maps_depend_on_is_kept_with_them(command, toy_config):
+    run = command("test", "--config", toy_config, "--data.limit", "4")
+    twice = command("test", "--config", toy_config, "--data.limit", "4", "--model.crop", "true")
+    one, other = ([image.image_sha256 for image in read_kept(folder)] for folder in (run.folder, twice.folder))
+    assert len({*one, *other}) == 8, "an image's digest is that of the model input"
+    assert [image.image_sha256 for image in read_kept(run.folder)] == one
+    stored = [json.loads(pq.read_schema(run.folder / "maps.parquet").metadata[b"depends_on"]) for run in (run, twice)]
+    provenance = run.results["provenance"]
+    assert stored[0] == {
+        key: provenance[key] for key in ("model", "checkpoint_sha256", "prompts", "preprocessing", "precision")
+    }
+    assert stored[0]["preprocessing"] != stored[1]["preprocessing"]
+
+
+def test_the_number_of_processes_changes_nothing(command, toy_config):
+    run = command("test", "--config", toy_config, *TOYS)
+    for workers in (0, 1, 3):
+        again = command("rescore", run.folder, "--workers", str(workers))
+        assert again.status == 0, again.errors
+        assert_same(run.folder, again.folder)
+
+
+def kill_oneself(kept):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed(run, command, monkeypatch):
+    monkeypatch.setattr(rescore, "_score_in_worker", kill_oneself)
+    again = command("rescore", run.folder, "--workers", "2")
+    assert again.status == 1 and "Run the command again with fewer --workers than 2" in " ".join(again.errors.split())
+    assert list(run.folder.parent.iterdir()) == [run.folder]
+
+
+def say_and_wait(kept):
+    Path("workers", str(os.getpid())).touch()
+    time.sleep(300)
+
+
+def test_nobody_goes_on_scoring_for_a_command_that_was_killed(run, command, monkeypatch, tmp_path):
+    monkeypatch.setattr(rescore, "_score_in_worker", say_and_wait)
+    (tmp_path / "workers").mkdir()
+    scoring = multiprocessing.get_context("fork").Process(
+        target=rescore.rescore, args=([str(run.folder), "--workers", "2"],)
+    )
+    scoring.start()
+    until(lambda: len(list((tmp_path / "workers").iterdir())) == 2)
+    scoring.kill()
+    scoring.join()
+    until(lambda: not any(Path("/proc", pid.name).exists() for pid in (tmp_path / "workers").iterdir()))
+
+
+def until(true):
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def run(command, toy_config):
+    return command("test", "--config", toy_config, "--data.limit", "6")
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (("--ties", "most"), 2, "invalid choice: 'most'"),
+        (("--thresholds", "100"), 2, "--thresholds 100 leaves out the fixed threshold 0.5"),
+        (("--thresholds", "1"), 2, "odd number from 3"),
+        (("--workers", "-1"), 2, "--workers -1: give a number of processes from 0 to 64"),
+        (("--gamma", "0"), 2, "--gamma 0.0 must lie in (0, 1]"),
+        (("--gamma", "nan"), 2, "--gamma nan must lie in (0, 1]"),
+        (("--grid", "448"), 2, "unrecognized arguments"),
+        (("--images", "nothing.txt"), 2, "nothing.txt cannot be read"),
+        (("--images", "empty.txt"), 2, "empty.txt is empty"),
+        (("--images", "others.txt"), 2, "names 1 images that the run did not score (first: square-099)"),
+        (("--out", "."), 2, "exists already"),
+    ],
+    ids=str,
+)
+def test_wrong_options(run, command, tmp_path, options, status, message):
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "others.txt").write_text("square-001\nsquare-099\n")
+    before = {*tmp_path.rglob("*")}
+    again = command("rescore", run.folder, *options)
+    assert again.status == status and message in " ".join(again.errors.split())
+    assert {*tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", ["maps.parquet", "regions.parquet", "pictures.parquet", "per_image.parquet"])
+def test_damaged_files(run, command, tmp_path, name):
+    """Whatever bit has turned is found, or is one that says nothing."""
+    content = bytearray((run.folder / name).read_bytes())
+    draw = np.random.default_rng(0)
+    for trial in range(12):
+        folder = tmp_path / "damaged" / str(trial) / "run"
+        shutil.copytree(run.folder, folder)
+        damaged = bytearray(content)
+        damaged[int(draw.integers(len(content)))] ^= 1 << int(draw.integers(8))
+        (folder / name).write_bytes(damaged[: int(draw.integers(len(content))) if trial % 3 == 0 else None])
+        again = command("rescore", folder, "--workers", "0")
+        if again.status == 0:
+            assert_same(run.folder, next(path for path in folder.parent.iterdir() if path != folder))
+        else:
+            assert again.errors.startswith(f"error: {folder}: a file of the run cannot be read"), trial
+            assert list(folder.parent.iterdir()) == [folder]
+    shutil.rmtree(folder)
+    shutil.copytree(run.folder, folder)
+    (folder / name).unlink()
+    assert f"it has no {name}" in command("rescore", folder).errors
+
+
+@pytest.mark.parametrize("name", ["maps.parquet", "regions.parquet", "pictures.parquet", "curves.parquet"])
+def test_no_turned_bit_of_a_page_becomes_another_number(run, name):
+    path = run.folder / name
+    content, draw = path.read_bytes(), np.random.default_rng(0)
+    rows = open_table(path).read().to_pylist()
+    # The description of the columns stands at the end, behind the pages.
+    pages = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    found = 0
+    for _ in range(60):
+        damaged = bytearray(content)
+        damaged[int(draw.integers(4, pages))] ^= 1 << int(draw.integers(8))
+        path.write_bytes(damaged)
+        try:
+            assert open_table(path).read().to_pylist() == rows
+        except (OSError, ValueError, pa.ArrowException):
+            found += 1
+    assert found > 30
+
+
+def change(path: Path, place: str, value: object) -> None:
+    content = json.loads(path.read_text())
+    *parts, last = place.split(".")
+    inner = content["provenance"]
+    for part in parts:
+        inner = inner[part]
+    if value is KeyError:
+        del inner[last]
+    else:
+        inner[last] = value
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *(("data.batch_size", value) for value in (0, -1, "x", 1.5, True, None, KeyError)),
+        *(("data.grid", value) for value in ("x", None, [224], [0, 5], ["a", "b"], [10**9, 10**9], KeyError)),
+        *(("data.gamma", value) for value in ("nan", 0, 1.5, None, KeyError)),
+        *(("model.saliency_upsample", value) for value in ("cubic", None, ["bilinear"], KeyError)),
+        *(("evaluation.thresholds", value) for value in (10**9 + 1, 1, "101", None, KeyError)),
+        *(("evaluation.ties", value) for value in ("most", ["any"], None, KeyError)),
+        *((place, KeyError) for place in ("model", "data", "evaluation", "preprocessing", "checkpoint_sha256")),
+        *((place, value) for place in ("model", "data", "evaluation") for value in (None, [], "x")),
+    ],
+    ids=str,
+)
+def test_a_strangers_results(strangers, command, place, value):
+    change(strangers / "results.json", place, value)
+    again = command("rescore", strangers, "--workers", "0")
+    assert again.status == 1, again.output
+    assert again.errors.startswith(f"error: {strangers}: a file of the run cannot be read: ")
+    assert list(strangers.parent.iterdir()) == [strangers]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run."""
+    root = tmp_path_factory.mktemp("finished")
+    (root / "toys.yaml").write_text(
+        "model: {class_path: toys.Brightness}\n"
+        "data: {class_path: toys.Squares, init_args: {num_workers: 0, limit: 4}}\n"
+        "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false}\n"
+    )
+    assert main(["test", "--config", str(root / "toys.yaml"), "--trainer.default_root_dir", str(root)]) == 0
+    (results,) = root.glob("*/*/results.json")
+    return results.parent
+
+
+@pytest.fixture
+def strangers(finished, tmp_path):
+    """A copy of it for a stranger to change."""
+    return Path(shutil.copytree(finished, tmp_path / "strangers" / "run"))
+
+
+def rewrite(folder: Path, name: str, column: str, row: int, value: object) -> None:
+    table = pq.read_table(folder / name)
+    rows = table.to_pylist()
+    rows[row][column] = value
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), folder / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value"),
+    [
+        *(("maps.parquet", "index", value) for value in (-1, 0, None)),
+        *(
+            ("maps.parquet", "view", value)
+            for value in ([1.0, 1.0, 0.0, 0.0], [0.0, 0.0, np.nan, 1.0], [0.0, 1.0], None)
+        ),
+        *(("maps.parquet", "saliency", value) for value in ([np.nan] * 3 * 49, [0.0], [], None)),
+        *(("maps.parquet", "shape", value) for value in ([10**9, 10**9], [-7, -7], [7], [])),
+        *(("regions.parquet", "scored", value) for value in (False, None)),
+        *(("regions.parquet", "finding", value) for value in ("Unheard-of", None)),
+        *(("regions.parquet", "shape", value) for value in ([10**9, 10**9], [112, 448], [])),
+        ("regions.parquet", "whole", b""),
+        ("regions.parquet", "partial", [2**31]),
+    ],
+    ids=str,
+)
+def test_a_strangers_maps(strangers, command, name, column, value):
+    rewrite(strangers, name, column, 1, value)
+    again = command("rescore", strangers, "--workers", "0")
+    assert again.status == 1, again.output
+    assert again.errors.startswith(f"error: {strangers}: a file of the run cannot be read: ")
+    # Reports draw from them, a case at a time.
+    try:
+        cases = Cases(strangers)
+        for pair in cases:
+            cases.read(*pair)
+    except UserError as error:
+        assert str(error).startswith(f"{strangers}: a file of the run cannot be read: ")
+
+
+@pytest.mark.parametrize(("one", "other"), permutations(("maps.parquet", "regions.parquet", "pictures.parquet"), 2))
+def test_files_in_each_others_place(strangers, command, one, other):
+    shutil.copy(strangers / other, strangers / one)
+    again = command("rescore", strangers, "--workers", "0")
+    assert again.status == 1 and f"{one} has not the columns that a run writes" in again.errors
+    with pytest.raises(UserError, match="has not the columns"):
+        Cases(strangers)
+
+
+LAUGHS = b"a0: &a0 {x: 1}\n" + b"".join(
+    b"a%d: &a%d {<<: [%s]}\n" % (k, k, b", ".join([b"*a%d" % (k - 1)] * 10)) for k in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe\x00", b"[" * 5000, b"data: 3", b"&a [*a]", LAUGHS],
+    ids=["bytes", "deep", "number", "itself", "laughs"],
+)
+def test_a_strangers_configuration(strangers, command, content):
+    (strangers / "config.yaml").write_bytes(content)
+    assert command("rescore", strangers, "--workers", "0").status == 0
+
+
+def test_a_file_of_images_whose_name_no_split_can_have(run, command, tmp_path):
+    (tmp_path / "=ids.txt").write_text("square-001\n")
+    again = command("rescore", run.folder, "--images", tmp_path / "=ids.txt")
+    assert again.status == 2 and "has no fit name" in again.errors
+
+
+def test_files_of_another_run(run, command, toy_config, tmp_path):
+    other = command("test", "--config", toy_config, "--data.limit", "5")
+    for name in ("maps.parquet", "regions.parquet", "pictures.parquet"):
+        (run.folder / name).write_bytes((other.folder / name).read_bytes())
+    assert "maps.parquet has fewer images than per_image.parquet" in command("rescore", run.folder).errors

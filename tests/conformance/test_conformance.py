@@ -1,0 +1,168 @@
+"""The tests that authors of a model run on it: sound models pass, and each wrong one fails the test that names why."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from places import SUPPORT
+
+README = (SUPPORT.parent / "README.md").read_text()
+
+SOUND = (
+    "toys.Brightness",
+    "wrong_models.Coarse",
+    "wrong_models.Lopsided",
+    "xbench.models.Demo",
+    "xbench.models.Oracle",
+)
+WRONG = {
+    "NormalisesOverTheBatch": {"test_a_batch_changes_nothing"},
+    "DropoutLeftOn": {"test_the_same_again", "test_a_batch_changes_nothing"},
+    "DrawsItsText": {"test_the_same_again"},
+    "FlatMap": {
+        "test_output_has_the_shapes_of_the_contract",
+        "test_maps_have_the_proportions_of_the_input",
+        "test_the_map_changes_where_the_image_does",
+        "test_it_runs_in_the_harness",
+    },
+    "MapInARow": {"test_maps_have_the_proportions_of_the_input", "test_the_map_changes_where_the_image_does"},
+    "Transposed": {"test_the_map_changes_where_the_image_does"},
+    "Mirrored": {"test_the_map_changes_where_the_image_does"},
+    "LopsidedMirrored": {"test_the_map_changes_where_the_image_does"},
+    "LyingView": {"test_the_view_says_where_the_input_lies"},
+    "MeanOf255": {"test_what_goes_into_the_network_is_normalised"},
+    "TimesThe255th": {"test_what_goes_into_the_network_is_normalised"},
+    "ForgetsToNormalise": {"test_what_goes_into_the_network_is_normalised"},
+    "NormalisesTwice": {"test_what_goes_into_the_network_is_normalised"},
+    "DividesTwice": {"test_what_goes_into_the_network_is_normalised"},
+    "GradientLeft": {"test_no_gradient_is_left"},
+    "SwitchesToTraining": {"test_no_part_is_in_training_mode"},
+    # What is not a number is never the same as anything.
+    "NaN": {
+        "test_output_is_finite_and_probabilities_are_probabilities",
+        "test_the_map_changes_where_the_image_does",
+        "test_a_batch_changes_nothing",
+        "test_the_same_again",
+        "test_it_runs_in_the_harness",
+    },
+    "NoProbabilities": {"test_output_is_finite_and_probabilities_are_probabilities", "test_it_runs_in_the_harness"},
+    "SoftmaxOverFindings": {"test_probabilities_rank_as_logits_do"},
+    "EmptyPrompt": {"test_prompts_are_texts"},
+    "Constant": {
+        "test_maps_are_not_constant",
+        "test_the_map_changes_where_the_image_does",
+        "test_it_runs_in_the_harness",
+    },
+}
+
+# What the failure of the first of these tests says to do.
+SAID = {
+    "NaN": "saliency of image 1 and Consolidation hold NaN or infinity.* division by a norm",
+    "NoProbabilities": "the probability of image 0 and .* logits.sigmoid\\(\\)",
+    "NormalisesOverTheBatch": "logits of image 0 differ by .* never over the first",
+    "MeanOf255": "values go from -2 to -1.9.*127.5 and 63.75 become 0.5 and 0.25",
+    "TimesThe255th": "values go from .* divide by nothing again",
+    "ForgetsToNormalise": "neither mean nor std.* zeros and ones",
+    "NormalisesTwice": "without mean and std its pixels go from -0.99.* the geometry normalises",
+    "DividesTwice": "values go from .* `forward` changes it",
+    "FlatMap": "saliency has the shape .* return \\(B, C, rows, columns\\)",
+    "MapInARow": "1 x 49 cells",
+    "Constant": "every map is the same everywhere",
+    "LyingView": "apply_to_keypoints",
+    "SwitchesToTraining": "call no train\\(\\)",
+}
+
+# One process for all of them: most of the time goes into imports.
+SCRIPT = """
+import sys
+import pytest
+for name in sys.argv[1:]:
+    pytest.main(["--pyargs", "xbench.conformance", "--model", name, f"--junitxml={name}.xml", "-p", "no:cacheprovider"])
+"""
+
+
+def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(SUPPORT), "OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": ""}
+    # Of the run that these tests are part of.
+    for name in [name for name in environment if name.startswith("PYTEST_XDIST")]:
+        del environment[name]
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=500
+    )
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, list[str]]:
+    """By model, the first lines of its failures, in the order of the tests."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory, said: dict[str, list[str]]) -> dict[str, dict[str, str]]:
+    """By model and test, `passed`, `failed`, `error` or `skipped`."""
+    folder = tmp_path_factory.mktemp("conformance")
+    names = [*SOUND, *(f"wrong_models.{name}" for name in WRONG)]
+    process = run(["-c", SCRIPT, *names], folder)
+    found = {}
+    for name in names:
+        assert (folder / f"{name}.xml").is_file(), process.stdout + process.stderr
+        of_model: dict[str, str] = {}
+        for case in ElementTree.parse(folder / f"{name}.xml").iter("testcase"):
+            kinds = {"failure": "failed", "error": "error", "skipped": "skipped"}
+            outcome = next((kinds[child.tag] for child in case if child.tag in kinds), "passed")
+            test = case.attrib["name"].partition("[")[0]
+            # Of the cases of one test the worst counts.
+            of_model[test] = of_model.get(test, "passed") if outcome == "passed" else outcome
+            said.setdefault(name, []).extend(child.attrib["message"] for child in case if child.tag == "failure")
+        found[name] = of_model
+    return found
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_models_pass(outcomes: dict[str, dict[str, str]], name: str) -> None:
+    assert len(outcomes[name]) == 15
+    expected = {"passed", "skipped"} if name == "xbench.models.Oracle" else {"passed"}
+    assert {*outcomes[name].values()} == expected, outcomes[name]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_models_fail_by_name(outcomes: dict[str, dict[str, str]], name: str) -> None:
+    of_model = outcomes[f"wrong_models.{name}"]
+    assert len(of_model) == 15
+    assert {test for test, outcome in of_model.items() if outcome != "passed"} == WRONG[name]
+    assert "error" not in of_model.values()
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_failures_say_what_to_do(outcomes: dict[str, dict[str, str]], said: dict[str, list[str]], name: str) -> None:
+    first = said[f"wrong_models.{name}"][0]
+    assert re.search(SAID[name], first, re.DOTALL), first
+
+
+def test_the_readmes_command(tmp_path: Path) -> None:
+    """On the model of the README, which the command finds in the working directory; with arguments."""
+    (code,) = re.findall(r"```python\n(# my_model\.py\n.*?)```", README, flags=re.DOTALL)
+    (tmp_path / "my_model.py").write_text(code)
+    (command,) = re.findall(r"^pytest (--pyargs xbench\.conformance --model \S+)", README, flags=re.MULTILINE)
+    process = run(
+        ["-m", "pytest", "-p", "no:cacheprovider", *command.split(), "--model-args", "{scale: 20.0}"], tmp_path
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+
+
+def test_other_peoples_options_are_left_alone(tmp_path: Path) -> None:
+    """A project of its own with a `--model` option: xbench being installed must not take the name."""
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--model', default='theirs')\n"
+    )
+    (tmp_path / "test_theirs.py").write_text(
+        "def test_it(request):\n    assert request.config.getoption('--model') == 'mine'\n"
+    )
+    process = run(["-m", "pytest", "-p", "no:cacheprovider", "--model", "mine"], tmp_path)
+    assert process.returncode == 0, process.stdout + process.stderr

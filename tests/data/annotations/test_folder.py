@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from xbench.data.annotations.folder import Folder, expand
+from xbench.errors import UserError
+
+
+def touch(root, *names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return root
+
+
+def folder_of(root, **options):
+    return Folder(root, lambda path: path.stem, **options)
+
+
+def names(folder):
+    return {image: [str(path.relative_to(folder.root)) for path in paths] for image, paths in folder.images.items()}
+
+
+def test_images_tables_and_archives(tmp_path):
+    touch(tmp_path, "a.dcm", "x/b.PNG", "x/y/c.Jpeg", "x/y/d.dicom", "e.jpg", "f.gif", "g", "table.CSV", "x/s.json")
+    touch(tmp_path, "x/list.txt", "i.zip", "x/j.tar.gz", "k.TGZ", "notes.md")
+    folder = folder_of(tmp_path)
+    assert names(folder) == {
+        "a": ["a.dcm"],
+        "b": ["x/b.PNG"],
+        "c": ["x/y/c.Jpeg"],
+        "d": ["x/y/d.dicom"],
+        "e": ["e.jpg"],
+    }
+    assert {path.name for path in folder.archives} == {"i.zip", "j.tar.gz", "k.TGZ"}
+    assert [path.name for path in folder.find("table.csv", "none.csv")] == ["table.CSV"]
+    assert [path.name for path in folder.ending(".json")] == ["s.json"]
+    assert folder.choose("toy", ["TABLE.csv"], "here").name == "table.CSV"
+
+
+def test_hidden_files_and_folders_are_left_aside(tmp_path):
+    touch(tmp_path, ".a.png", "._table.csv", ".cache/b.png", ".git/table.csv", "__MACOSX/._c.png", "d.png")
+    folder = folder_of(tmp_path)
+    assert list(folder.images) == ["d"]
+    assert folder.find("table.csv") == []
+
+
+def test_a_hidden_root_is_read(tmp_path):
+    assert list(folder_of(touch(tmp_path / ".data", "a.png")).images) == ["a"]
+
+
+def test_two_files_of_one_name(tmp_path):
+    touch(tmp_path, "x/a.png", "y/a.png", "a.jpg")
+    assert names(folder_of(tmp_path)) == {"a": ["a.jpg", "x/a.png", "y/a.png"]}
+
+
+def test_keys_and_endings(tmp_path):
+    touch(tmp_path, "x/a.png", "y/b.png", "y/c.jpg")
+    folder = Folder(tmp_path, lambda path: path.stem if path.parent.name == "y" else None, (".png",))
+    assert names(folder) == {"b": ["y/b.png"]}
+
+
+def test_links_are_followed(tmp_path):
+    touch(tmp_path / "disk", "a.png", "deep/b.png")
+    touch(tmp_path / "root", "c.png")
+    (tmp_path / "root" / "images").symlink_to(tmp_path / "disk")
+    (tmp_path / "root" / "d.png").symlink_to(tmp_path / "disk" / "a.png")
+    assert names(folder_of(tmp_path / "root")) == {
+        "a": ["images/a.png"],
+        "b": ["images/deep/b.png"],
+        "c": ["c.png"],
+        "d": ["d.png"],
+    }
+    (tmp_path / "link").symlink_to(tmp_path / "root")
+    assert {*folder_of(tmp_path / "link").images} == {"a", "b", "c", "d"}
+
+
+def test_loops_end(tmp_path):
+    touch(tmp_path, "x/a.png")
+    (tmp_path / "x" / "up").symlink_to(tmp_path)
+    (tmp_path / "x" / "self").symlink_to(tmp_path / "x" / "self")
+    (tmp_path / "x" / "one").symlink_to(tmp_path / "x" / "two")
+    (tmp_path / "x" / "two").symlink_to(tmp_path / "x" / "one")
+    assert names(folder_of(tmp_path)) == {"a": ["x/a.png"]}
+
+
+def test_a_folder_is_found_where_it_lies_and_not_by_a_link(tmp_path):
+    touch(tmp_path, "test/a.png", "b/c/e.png")
+    (tmp_path / "current").symlink_to(tmp_path / "test")
+    folder = folder_of(tmp_path)
+    assert names(folder)["a"] == ["test/a.png"]
+    assert list(folder.in_folder("test")) == ["a"]
+
+
+def test_in_folder(tmp_path):
+    touch(tmp_path, "test/a.png", "test/deep/b.png", "other/test/c.png", "other/d.png", "testing/e.png", "other/a.png")
+    folder = folder_of(tmp_path)
+    assert {*folder.in_folder("test")} == {"a", "b", "c"}
+    assert [str(path.relative_to(tmp_path)) for path in folder.in_folder("test")["a"]] == ["test/a.png"]
+    assert {*folder.in_folder("test", "testing")} == {"a", "b", "c", "e"}
+    assert folder.in_folder() == folder.in_folder("none") == {}
+    assert {*folder_of(tmp_path / "test").in_folder("test")} == {"a", "b"}
+    assert folder_of(tmp_path / "test" / "deep").in_folder("test") == {}
+
+
+def test_in_folder_of_a_relative_root(tmp_path, monkeypatch):
+    touch(tmp_path, "test/a.png")
+    monkeypatch.chdir(tmp_path / "test")
+    assert list(folder_of(expand(".")).in_folder("test")) == ["a"]
+
+
+def refusal(root, *tables, **options):
+    with pytest.raises(UserError) as caught:
+        folder_of(root).choose("toy", tables or ("t.csv",), "images and t.csv", **options)
+    message = str(caught.value)
+    assert message.startswith("toy: ")
+    assert "\n" not in message
+    return message
+
+
+def test_several_tables(tmp_path):
+    touch(tmp_path, "x/t.csv", "y/t.csv")
+    assert folder_of(tmp_path).choose("toy", ["t.csv"], "").parent.name == "x", "they are equal"
+    (tmp_path / "x" / "t.csv").write_text("id\na\n")
+    assert "choose one with --data.annotations" in refusal(tmp_path, option="annotations")
+    message = refusal(tmp_path)
+    assert "set --data.root to a folder that holds one" in message
+    assert str(tmp_path / "x" / "t.csv") in message
+
+
+def test_hints(tmp_path):
+    place = tmp_path / "one" / "two" / "three"
+    touch(place / "images", "a.png")
+    message = refusal(place / "images", "t.csv", "u.csv", option="annotations")
+    assert "no t.csv or u.csv lies under" in message
+    assert "There is" not in message
+    assert "Expected in --data.root: images and t.csv." in message
+    assert "A file elsewhere is named with --data.annotations." in message
+    touch(place, "t.csv")
+    assert f"There is {place / 't.csv'}: did you mean --data.root {place}?" in refusal(place / "images")
+    (place / "t.csv").unlink()
+    touch(place, "tables/t.csv")
+    assert f"There is {place / 'tables' / 't.csv'}: set --data.root to the folder" in refusal(place / "images")
+
+
+def test_archives_are_named(tmp_path):
+    root = tmp_path / "one" / "two" / "three" / "root"
+    touch(root, "images.zip")
+    assert f"archives that are not unpacked ({root / 'images.zip'}): unpack them." in refusal(root)
+    touch(root, "T.csv.gz")
+    assert f"There is {root / 'T.csv.gz'}: unpack it." in refusal(root)
+
+
+def test_many_files_are_quick(tmp_path):
+    for number in range(30):
+        (tmp_path / f"{number:02d}").mkdir()
+        for other in range(100):
+            (tmp_path / f"{number:02d}" / f"{number:02d}{other:02d}.png").touch()
+    start = time.perf_counter()
+    folder = folder_of(tmp_path)
+    assert len(folder.images) == len(folder.in_folder(*(f"{number:02d}" for number in range(30)))) == 3000
+    assert time.perf_counter() - start < 2
+
+
+def test_expand(monkeypatch):
+    monkeypatch.setenv("HOME", "/somewhere")
+    monkeypatch.setenv("PLACE", "/there")
+    assert [str(expand(text)) for text in ("~/x", "$PLACE/x", "${PLACE}", "x/../y", ".")] == [
+        "/somewhere/x",
+        "/there/x",
+        "/there",
+        "x/../y",
+        ".",
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_folders_that_may_not_be_read_are_left_aside(tmp_path):
+    touch(tmp_path, "x/a.png", "lost+found/b.png")
+    (tmp_path / "lost+found").chmod(0)
+    try:
+        assert list(folder_of(tmp_path).images) == ["a"]
+    finally:
+        (tmp_path / "lost+found").chmod(0o700)

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.data.annotations.tables import read_csv, read_image_list, read_json
+from xbench.errors import UserError
+
+COLUMNS = ("id", "x")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tmp_path_factory.mktemp("tables") / "table.csv"
+
+
+def rows(path, text, columns=COLUMNS, **options):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return [row.values for row in read_csv("toy", path, columns, **options)]
+
+
+def refusal(path, text, **options):
+    with pytest.raises(UserError) as caught:
+        rows(path, text, **options)
+    message = str(caught.value)
+    assert message.startswith("toy: ")
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,x\na,1\nb,2\n",
+        "id,x\na,1\nb,2",
+        "id,x\r\na,1\r\nb,2\r\n",
+        "id,x\ra,1\rb,2\r",
+        "\ufeffid,x\na,1\nb,2\n",
+        " id , x \n a , 1 \n\tb,2 \n",
+        '"id","x"\n"a","1"\nb,"2"\n',
+        "id,x,\na,1,\nb,2,,,\n",
+        "id,x\na,1,\nb,2\n",
+        "id,x\n\na,1\n,\n   \nb,2\n\n",
+    ],
+)
+def test_ways_to_write_a_table(path, text):
+    assert rows(path, text) == [{"id": "a", "x": "1"}, {"id": "b", "x": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "ended"),
+    [
+        ("id,x\na,1\nb,2\n", [True, True]),
+        ("id,x\r\na,1\r\nb,2\r\n", [True, True]),
+        ("id,x\ra,1\rb,2\r", [True, True]),
+        ("id,x\na,1\nb,2", [True, False]),
+        ("id,x\na,1\nb,2,,", [True, False]),
+        ('id,x\na,1\nb,"2"', [True, False]),
+        ("id,x\na,1\nb,2\n\n \n, ", [True, True]),
+    ],
+)
+def test_a_last_row_without_a_line_end_is_told(path, text, ended):
+    path.write_bytes(text.encode())
+    assert [row.ended for row in read_csv("toy", path, COLUMNS)] == ended
+
+
+def test_a_last_row_that_is_cut_off(path):
+    assert len(rows(path, "id,x,,,\na,1,,,\nb,2,\n")) == 2
+    assert "ends within its first line" in refusal(path, "id,x,mo")
+    assert "line 3: the file is cut off: 3 values, and 5 in the row before" in refusal(path, "id,x,,,\na,1,,,\nb,2,")
+
+
+@pytest.mark.parametrize("content", [gzip.compress(b"id,x\na,1\n", mtime=0), b"PK\x03\x04 and so on"])
+def test_packed_files(tmp_path, content):
+    path = tmp_path / "x.csv"
+    path.write_bytes(content)
+    for read in (read_json, read_image_list, lambda *given: list(read_csv(*given, COLUMNS))):
+        with pytest.raises(UserError, match=r"it is packed \(gzip or zip\): unpack it"):
+            read("toy", path)
+
+
+def test_columns_go_by_name_and_values_are_text(path):
+    assert rows(path, "x,more,id\n01e3,é,007\n") == [{"x": "01e3", "more": "é", "id": "007"}]
+
+
+def test_quoted_values(path):
+    assert rows(path, 'id,x\n"a,b","say ""x"""\n"two\nlines",1\n') == [
+        {"id": "a,b", "x": 'say "x"'},
+        {"id": "two\nlines", "x": "1"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "lacks id, x. Expected columns: id, x; found: none"),
+        ("\n", "lacks id, x"),
+        ("id\na\n", "lacks x. Expected columns: id, x; found: 'id'"),
+        ("ID,X\na,1\n", "lacks id, x"),
+        ("id;x\na;1\n", "lacks id, x. Expected columns: id, x; found: 'id;x'"),
+        ("id,x\na\n", "line 2: 1 values for the 2 columns id, x"),
+        ("id,x,more\na,1\n", "line 2: 2 values for the 3 columns"),
+        ("id,x\na,1\nb,1,2\n", "line 3: 3 values for the 2 columns"),
+        ('id,x\na,"1\nb,2\nc,3\n', "cannot be read"),
+        ('id,x\na,"1"2\n', "cannot be read"),
+        (b"id,x\na,\xff\n", "cannot be read"),
+        ("id,x\na,1\n".encode("utf-16"), "cannot be read"),
+        (f"id,x\na,{'1' * 200_000}\n", "cannot be read"),
+    ],
+)
+def test_malformed_tables(path, text, said):
+    assert said in refusal(path, text)
+
+
+def test_a_missing_file(tmp_path):
+    for place in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(UserError, match="cannot be read"):
+            list(read_csv("toy", place, COLUMNS))
+        with pytest.raises(UserError, match="cannot be read"):
+            read_json("toy", place)
+        with pytest.raises(UserError, match="cannot be read"):
+            read_image_list("toy", place)
+
+
+def test_columns_by_position(path):
+    header = ("id", "two words", "x", "y")
+    text = "id,two words,frame [x,y],,\na,b,1,2\nc,d,3,4,5,6\n"
+    assert rows(path, text, header, header=header) == [
+        {"id": "a", "two words": "b", "x": "1", "y": "2"},
+        {"id": "c", "two words": "d", "x": "3", "y": "4"},
+    ]
+    assert "lacks two words, x, y" in refusal(path, "id,other,frame [x,y],,\na,b,1,2\n", columns=header, header=header)
+    assert "line 2: 3 values for the 4" in refusal(path, "id,two words,f\na,b,1\n", columns=header, header=header)
+
+
+def row_of(path, x):
+    path.write_text(f'id,x\na,"{x}"\n')
+    (row,) = read_csv("toy", path, COLUMNS)
+    return row
+
+
+def accepts(call):
+    try:
+        return call()
+    except UserError as error:
+        assert "line 2" in str(error)
+        assert "\n" not in str(error)
+        return "refused"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1", 1),
+        ("+1.50", 1.5),
+        ("-0", 0),
+        ("1e3", 1000),
+        (".5", 0.5),
+        (" 7 ", 7),
+        *[(text, "refused") for text in ("", "x", "nan", "inf", "-Infinity", "1_0", "0x10", "1,5", "1 2", "1e999")],
+    ],
+)
+def test_numbers(path, text, number):
+    row = row_of(path, text)
+    assert accepts(lambda: row.number("x")) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "flag"),
+    [
+        ("1", 1),
+        ("1.0", 1),
+        ("0", 0),
+        ("0.0", 0),
+        ("", None),
+        ("-1", None),
+        ("-1.0", None),
+        *[(text, "refused") for text in ("2", "0.5", "true", "nan", "u")],
+    ],
+)
+def test_flags(path, text, flag):
+    row = row_of(path, text)
+    assert accepts(lambda: row.flag("x")) == flag
+
+
+def test_access(path):
+    row = row_of(path, "")
+    assert (row["id"], row["x"], row.get("x"), row.get("none"), row.name("id")) == ("a", "", "", "", "a")
+    assert accepts(lambda: row.name("x")) == "refused"
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_table_or_refused(path, content):
+    text = b"id,x\n" + content
+    path.write_bytes(text)
+    try:
+        for row in read_csv("toy", path, COLUMNS):
+            assert row.values.keys() == {*COLUMNS}
+            accepts(lambda row=row: row.number("x")) if row.line == 2 else None
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"[1,", b"\xff", b"{'a': 1}", b"[" * 100_000, b"1" * 5000, '{"a": 1}'.encode("utf-16"), b"\x00" * 9],
+)
+def test_malformed_json(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_bytes(text)
+    with pytest.raises(UserError, match="cannot be read") as caught:
+        read_json("toy", path)
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_json(tmp_path):
+    path = tmp_path / "x.json"
+    for start in (b"", b"\xef\xbb\xbf"):
+        path.write_bytes(start + json.dumps({"é": [1, None]}).encode())
+        assert read_json("toy", path) == {"é": [1, None]}
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        ("a\nb\n", ["a", "b"]),
+        ("a.png\r\nb.png\r\n", ["a.png", "b.png"]),
+        ("\ufeffa\nb", ["a", "b"]),
+        ("Image Index,Finding Labels\na.png,Mass\nb.png,\n", ["a.png", "b.png"]),
+        ("ImageId,EncodedPixels\n a, -1\n a, 1 2\n", ["a", "a"]),
+        ('"filepath"\n"a"\n', ["a"]),
+        ("\n\n  a  \n\n'b'\n", ["a", "b"]),
+        ("id\nid\n", ["id"]),
+        ("/data/x/a.png,1\nC:\\x\\b.png,0\n", ["/data/x/a.png", "C:\\x\\b.png"]),
+    ],
+)
+def test_image_lists(path, text, entries):
+    path.write_bytes(text.encode())
+    assert read_image_list("toy", path) == entries
+
+
+@pytest.mark.parametrize("text", [b"", b"\n\n", b"ImageId\n", b" , \n"])
+def test_lists_of_nothing(path, text):
+    path.write_bytes(text)
+    with pytest.raises(UserError, match="names none"):
+        read_image_list("toy", path)

@@ -1,0 +1,301 @@
+"""What the datasets share that are downloads, on a toy that reads one table of boxes."""
+
+from __future__ import annotations
+
+import pickle
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from downloads import CUT_OFF, notes_of, records_of, write_small
+from PIL import Image
+
+from xbench.data.annotations.shapes import Annotation, Box
+from xbench.data.annotations.tables import read_csv
+from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.data.samples import covers_nothing
+from xbench.errors import UserError
+from xbench.geometry.preprocessing import Preprocessing, stretch
+
+TABLE = "toy.csv"
+STRAY = "an image that the annotation files do not name, left out"
+
+
+class Toy(DownloadedDataset):
+    """Rows image, finding, left, top, right, bottom; without a finding the image is negative."""
+
+    findings = ("One", "Two")
+    splits = ("test", "train")
+    layout = f"pictures/<image>.png and {TABLE}"
+    folders = {"test": ("pictures",), "train": ("training",)}  # noqa: RUF012
+    twice = False
+
+    def read_cases(self, folder):
+        drawn = defaultdict(list)
+        for row in read_csv(self.name, self.table(folder, TABLE), ("image", "finding", "l", "t", "r", "b")):
+            own = drawn[row.name("image")]
+            if row["finding"]:
+                self.note("a row", row["image"])
+                own.append(Annotation(row["finding"], Box(*(int(row.number(side)) for side in "ltrb")), row["finding"]))
+        cases = [
+            Case(name, {f: int(f in {a.finding for a in own}) for f in self.findings}, tuple(own), (16, 16))
+            for name, own in drawn.items()
+        ]
+        return cases * 2 if self.twice else cases
+
+
+def write(root, *rows, names=("a", "b"), folder="pictures"):
+    write_small(root / folder, names)
+    (root / TABLE).write_text("\n".join(["image,finding,l,t,r,b", *rows]) + "\n")
+    return root
+
+
+def toy(root, **options) -> Toy:
+    return Toy(str(root), num_workers=0, **options)
+
+
+def refusal(root, stage="test", **options) -> str:
+    with pytest.raises(UserError) as caught:
+        toy(root, **options).setup(stage)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_records_and_regions(tmp_path):
+    rows = ("b,One,1,1,4,4", "a,,,,,", "b,Two,2,2,6,6", "b,One,3,3,6,5", "b,Two,14,14,20,20", "b,Two,-3,0,1,1")
+    data = toy(write(tmp_path, *rows))
+    records = records_of(data)
+    assert list(records) == ["a", "b"], "by name"
+    assert dict(records["a"].labels) == {"One": 0, "Two": 0}
+    assert dict(records["b"].labels) == {"One": 1, "Two": 1}
+    radiograph = data.load(records["b"])
+    one = np.zeros((16, 16), bool)
+    one[1:4, 1:4] = one[3:5, 3:6] = True
+    np.testing.assert_array_equal(radiograph.regions["One"], one)
+    assert radiograph.regions["Two"].sum() == 16 + 4 + 1
+    assert radiograph.notes == (CUT_OFF,), "once, however many are"
+    assert notes_of(data) == {"a row": ["b"]}, "once, however many there are"
+    assert data.annotation_files() == [tmp_path / TABLE]
+    assert records["b"].files == (tmp_path / "pictures" / "b.png",)
+
+
+def test_setting_up_twice_counts_once(tmp_path):
+    data = toy(write(tmp_path, "a,One,1,1,4,4"))
+    for _ in range(2):
+        data.setup("test")
+        assert notes_of(data) == {"a row": ["a"], STRAY: ["b"]}
+        assert len(data.annotation_files()) == 1
+
+
+def test_records_travel_to_workers(tmp_path):
+    data = toy(write(tmp_path, "a,One,1,1,4,4", "b,,,,,"))
+    data.setup("test")
+    samples = pickle.loads(pickle.dumps(data.samples(Preprocessing(stretch((16, 16))))))
+    assert samples[0].has_region.tolist() == [True, False]
+
+
+def test_an_annotation_outside_of_the_image(tmp_path):
+    data = toy(write(tmp_path, "a,One,20,20,30,30", "b,,,,,"))
+    data.setup("test")
+    sample = data.samples(Preprocessing(stretch((16, 16))))[0]
+    assert sample.has_region.tolist() == [False, False]
+    assert [note.text for note in sample.notes] == [CUT_OFF, covers_nothing("One")]
+
+
+@pytest.mark.parametrize(
+    ("size", "fits"),
+    [((16, 16), True), ((8, 8), True), ((33, 32), True), ((32, 33), True), ((35, 32), False), ((16, 32), False)],
+)
+def test_copies_of_other_proportions_are_refused(tmp_path, size, fits):
+    root = write(tmp_path, "a,One,1,1,4,4", "b,,,,,")
+    write_small(root / "pictures", ["a"], size=size)
+    data = toy(root)
+    record = records_of(data)["a"]
+    if fits:
+        radiograph = data.load(record)
+        assert radiograph.image.shape == size
+        assert radiograph.regions["One"].shape == (16, 16), "the frame of the annotations"
+        return
+    with pytest.raises(UserError, match=f"{size[1]} x {size[0]} pixels.*drawn for 16 x 16"):
+        data.load(record)
+    write_small(root / "pictures", ["b"], size=size)
+    assert data.load(records_of(data)["b"]).image.shape == size, "where nothing is drawn nothing can be misplaced"
+
+
+def test_missing_images(tmp_path):
+    root = write(tmp_path, "a,,,,,", "gone,,,,,", "lost,One,1,1,2,2", names=("a",))
+    message = refusal(root)
+    for part in ("toy: 2 of 3 annotated images have no file (first: gone, lost)", Toy.layout, "--data.on_error skip"):
+        assert part in message
+    data = toy(root, on_error="skip")
+    records = records_of(data)
+    assert [record.missing for record in records.values()] == [False, True, True]
+    assert records["gone"].files is None
+    with pytest.raises(UserError, match=f"No file of the image lost lies under {root}"):
+        data.load(records["lost"])
+    assert toy(root, limit=1).setup("test") is None, "only of what would be scored"
+
+
+def test_links_that_lead_nowhere_are_missing_images(tmp_path):
+    root = write(tmp_path, "a,,,,,", names=())
+    (root / "pictures" / "a.png").symlink_to(tmp_path / "elsewhere.png")
+    assert "1 of 1 annotated images have no file (first: a)" in refusal(root)
+
+
+def test_the_folder_of_the_split_alone_counts_where_there_is_one(tmp_path):
+    root = write(tmp_path, "a,,,,,", "b,,,,,")
+    write_small(root / "training", ["a", "b", "c"])
+    write_small(root / "masks", ["a", "b"])
+    data = toy(root)
+    assert [record.source.path.parent.name for record in records_of(data).values()] == ["pictures"] * 2
+    assert STRAY not in notes_of(data), "an image of another split is no stray"
+    (root / "pictures" / "b.png").unlink()
+    assert "first: b" in refusal(root), "the mask of that name is not the image"
+
+
+def test_without_the_folder_of_the_split_images_lie_anywhere(tmp_path):
+    root = write(tmp_path, "a,,,,,", "b,,,,,", folder="some/where/else")
+    assert not any(record.missing for record in records_of(toy(root)).values())
+
+
+def test_images_with_several_files(tmp_path):
+    root = write(tmp_path, "a,,,,,", "b,,,,,")
+    write_small(root / "pictures" / "deeper", ["a"])
+    message = refusal(root)
+    for part in ("image a has several files", str(root / "pictures" / "a.png"), "set --data.root"):
+        assert part in message
+    (root / TABLE).write_text("image,finding,l,t,r,b\nb,,,,,\n")
+    assert list(records_of(toy(root))) == ["b"], "of an image that nothing asks for nobody minds"
+
+
+def test_an_image_annotated_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr(Toy, "twice", True)
+    assert f"toy: a is annotated twice in {tmp_path / TABLE}" in refusal(write(tmp_path, "a,,,,,"))
+
+
+def test_prediction_needs_no_annotations(tmp_path):
+    root = write(tmp_path, "a,One,1,1,4,4")
+    write_small(root / "training", ["c"])
+    (root / TABLE).unlink()
+    data = toy(root)
+    data.setup("predict")
+    assert [(record.image_id, dict(record.labels)) for record in data.records] == [("a", {}), ("b", {})]
+    assert data.load(data.records[0]).regions == {}
+    assert (data.notes, data.annotation_files()) == ([], [])
+    assert "holds no image" in refusal(write(tmp_path / "empty", names=()), "predict")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}",
+        "{}.png",
+        "{}.PNG",
+        "{}.dcm",
+        "x/y/{}.png",
+        "/data/x/{}",
+        "C:\\x\\{}.png",
+        "..\\{}",
+        "../../{}.jpg",
+        " {} ,1",
+    ],
+)
+def test_image_lists(tmp_path, line):
+    root = write(tmp_path, *(f"{name},,,,," for name in "abcd"), names=tuple("abcd"))
+    (tmp_path / "list.csv").write_text("image,label\n" + "".join(f"{line.format(name)}\n" for name in "dbb"))
+    for stage in ("test", "predict"):
+        data = toy(root, image_list=str(tmp_path / "list.csv"))
+        data.setup(stage)
+        assert [record.image_id for record in data.records] == ["b", "d"], "each once, by name"
+        assert tmp_path / "list.csv" in data.annotation_files()
+
+
+def test_image_lists_that_do_not_fit(tmp_path):
+    root = write(tmp_path, "a,,,,,", "b,,,,,")
+    path = tmp_path / "list.txt"
+    path.write_text("a\nx\ny\n")
+    message = refusal(root, image_list=str(path))
+    for part in (str(path), "2 of 3 images", "the split 'test' (first: 'x')", "--data.image_list"):
+        assert part in message
+    path.write_text("image\n")
+    assert "names none" in refusal(root, image_list=str(path))
+    assert "none.txt" in refusal(root, image_list=str(tmp_path / "none.txt"))
+
+
+def test_names_with_dots(tmp_path):
+    root = write(tmp_path, "1.2.3,,,,,", "1.2.4,One,1,1,2,2", names=("1.2.3", "1.2.4"))
+    (tmp_path / "list.txt").write_text("1.2.4\n")
+    assert list(records_of(toy(root, image_list=str(tmp_path / "list.txt")))) == ["1.2.4"]
+
+
+@pytest.mark.parametrize("name", ["../secret", "../../secret", "/secret", "..\\secret", "pictures/../../secret"])
+def test_names_never_lead_out_of_the_root(tmp_path, name):
+    write_small(tmp_path, ["secret"])
+    root = write(tmp_path / "one" / "root", f"{name},One,1,1,4,4", "a,,,,,")
+    Image.fromarray(np.zeros((16, 16), np.uint8)).save(tmp_path / "one" / "secret.png")
+    records = records_of(toy(root, on_error="skip"))
+    assert records[name].missing
+    (tmp_path / "list.txt").write_text(f"{name}.png\n")
+    assert "'secret'" in refusal(root, image_list=str(tmp_path / "list.txt"))
+
+
+def test_the_wrong_root(tmp_path):
+    root = write(tmp_path / "above" / "root", "a,,,,,", "b,,,,,")
+    assert "nowhere is not a folder" in refusal(tmp_path / "nowhere")
+    assert "is a file; unpack it and give the folder" in refusal(root / TABLE)
+    assert "is not a folder" in refusal("x" * 5000)
+    assert list(records_of(toy(tmp_path / "above"))) == ["a", "b"]
+    assert f"did you mean --data.root {root}?" in refusal(root / "pictures")
+    (root / "tables").mkdir()
+    (root / TABLE).rename(root / "tables" / TABLE)
+    assert f"There is {root / 'pictures'}: did you mean --data.root {root}?" in refusal(root / "tables")
+
+
+def test_archives_are_mentioned(tmp_path):
+    root = write(tmp_path, "a,,,,,", names=())
+    (root / "pictures.zip").touch()
+    assert f"Archives that are not unpacked lie there ({root / 'pictures.zip'}): unpack them." in refusal(root)
+
+
+def test_annotations_elsewhere(tmp_path):
+    root = write(tmp_path / "root", "a,,,,,")
+    table = (root / TABLE).rename(tmp_path / "mine.csv")
+    assert "A file elsewhere is named with --data.annotations" in refusal(root)
+    data = toy(root, annotations=str(table))
+    assert list(records_of(data)) == ["a"]
+    assert data.annotation_files() == [table]
+    assert "nowhere.csv" in refusal(root, annotations="nowhere.csv")
+
+
+def test_malformed_annotations_fail_with_their_image(tmp_path):
+    class Malformed(Toy):
+        def read_cases(self, folder):
+            cases = super().read_cases(folder)
+            return [Case(c.image_id, c.labels, c.annotations and (Annotation("One", _Broken(), "one"),)) for c in cases]
+
+    data = Malformed(str(write(tmp_path, "a,One,1,1,4,4", "b,,,,,")))
+    records = records_of(data)
+    data.load(records["b"])
+    with pytest.raises(UserError) as caught:
+        data.load(records["a"])
+    assert str(caught.value) == f"{tmp_path / TABLE}, image a, One: broken."
+
+
+class _Broken:
+    def draw(self, height, width):
+        raise UserError("broken.")
+
+    def leaves(self, height, width):
+        return False
+
+
+def test_paths_are_expanded(tmp_path, monkeypatch):
+    write(tmp_path / "here", "a,,,,,")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    for root in ("~/here", "$PLACE/here"):
+        assert list(records_of(toy(root))) == ["a"]
+    monkeypatch.chdir(tmp_path / "here" / "pictures")
+    assert f"did you mean --data.root {tmp_path / 'here'}?" in refusal(Path("."))

@@ -1,0 +1,82 @@
+"""Whose images they are, and how well several readers agree."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from downloads import CLASSES
+
+from xbench.data import VinDrCXR
+from xbench.data.store.store import pack, unpack
+from xbench.geometry.preprocessing import Preprocessing, stretch
+
+PATIENTS = {
+    "chestxray14": lambda name: name[:8],
+    "chexlocalize": lambda name: name[: len("patient00000")],
+    "covid": lambda name: name[: len("COVID-19-AR-00000000")],
+}
+
+
+@pytest.mark.parametrize("dataset", sorted(CLASSES))
+def test_patients_are_known_where_names_tell(downloads, dataset):
+    data = CLASSES[dataset](str(downloads(dataset).root))
+    data.setup("test")
+    told = {record.image_id: record.patient_id for record in data.records}
+    expected = {name: PATIENTS[dataset](name) if dataset in PATIENTS else None for name in told}
+    assert told == expected and len(told) > 3
+    sample = data.samples(Preprocessing(stretch((32, 32))))[0]
+    assert sample.patient_id == expected[sample.image_id]
+
+
+@pytest.mark.parametrize("layout", ["physionet", "kaggle"])
+def test_agreement_of_readers_is_the_mean_over_pairs_of_them(downloads, layout):
+    official = downloads("vindr", layout=layout, outside=False)
+    data = VinDrCXR(str(official.root), split="train")
+    data.setup("test")
+    compared = 0
+    for record in data.records:
+        height, width = official.images[record.image_id].shape
+        agreement = data.load(record).reader_agreement
+        for finding in data.findings:
+            masks = {}
+            for box in official.boxes.get(record.image_id, []):
+                if box.finding == finding:
+                    mask = masks.setdefault(box.reader, np.zeros((height, width), bool))
+                    mask[box.y1 : box.y2, box.x1 : box.x2] = True
+            if len(masks) < 2:
+                assert finding not in agreement
+                continue
+            pairs = list(combinations(masks.values(), 2))
+            iou = np.mean([(a & b).sum() / (a | b).sum() for a, b in pairs])
+            dice = np.mean([2 * (a & b).sum() / (a.sum() + b.sum()) for a, b in pairs])
+            assert agreement[finding] == (pytest.approx(dice), pytest.approx(iou))
+            compared += 1
+    assert compared >= 2
+
+
+def test_a_consensus_has_no_agreement(downloads):
+    data = VinDrCXR(str(downloads("vindr").root))
+    data.setup("test")
+    assert not any(data.load(record).reader_agreement for record in data.records)
+
+
+def test_agreement_reaches_the_sample_also_when_prepared(downloads):
+    data = VinDrCXR(str(downloads("vindr").root), split="train")
+    data.setup("test")
+    samples = data.samples(Preprocessing(stretch((32, 32))))
+    seen = 0
+    for index, record in enumerate(data.records):
+        sample, agreement = samples[index], data.load(record).reader_agreement
+        assert sample.reader_agreement.shape == (21, 2) and sample.reader_agreement.dtype == np.float64
+        for column, finding in enumerate(data.findings):
+            if finding in agreement:
+                assert tuple(sample.reader_agreement[column].tolist()) == agreement[finding]
+                seen += 1
+            else:
+                assert np.isnan(sample.reader_agreement[column]).all()
+        prepared = samples.prepare(record)
+        again = unpack(bytearray(pack(prepared)))
+        assert again.reader_agreement == prepared.reader_agreement == agreement
+    assert seen >= 2

@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from downloads import CHANGES, Downloads, notes_of, records_of, rewrite
+from official.base import Official
+from official.dicom import write_dicom
+from official.siim import encode_relative_rle, rows_of, write_mavl_list
+from PIL import Image
+from places import SHARED
+
+from xbench.data.datasets.siim import SIIMPneumothorax
+from xbench.errors import UserError
+from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.types import Failure, Sample
+
+REAL = SHARED / "data" / "siim_acr"
+TABLE = "train-rle.csv"
+GREY = np.full((64, 64), 90, np.uint8)
+
+
+@pytest.fixture
+def official(downloads: Downloads) -> Official:
+    return downloads("siim")
+
+
+def small(root: Path, *rows: str, files: tuple[str, ...] = ("a", "b"), header: str = "ImageId, EncodedPixels") -> Path:
+    """A stage-2 download of small images; one of another size than the masks' frame is allowed."""
+    (root / "stage_2_images").mkdir(parents=True)
+    for name in files:
+        write_dicom(root / "stage_2_images" / f"{name}.dcm", GREY)
+    (root / "stage_2_train.csv").write_text("\n".join([header, *rows]) + "\n")
+    return root
+
+
+def refusal(root: Path, annotated: bool = True, **options) -> str:
+    with pytest.raises(UserError) as caught:
+        SIIMPneumothorax(str(root), **options).read_records(annotated)
+    message = str(caught.value)
+    assert message.startswith("siim: ")
+    assert "\n" not in message
+    return message
+
+
+# The official layout
+
+
+def test_images_labels_and_masks_come_back(official):
+    data = SIIMPneumothorax(str(official.root))
+    records = data.read_records(annotated=True)
+    assert [record.image_id for record in records] == sorted(official.images)
+    for record in records:
+        radiograph = data.load(record)
+        difference = np.abs(radiograph.image.astype(int) - official.images[record.image_id])
+        # The first kind of file is lossy JPEG.
+        assert difference.max() <= official.tolerance
+        assert difference.mean() < 0.01
+        masks = official.masks[record.image_id]
+        assert record.labels == official.labels[record.image_id] == {"Pneumothorax": len(masks)}
+        assert radiograph.regions.keys() == masks.keys()
+        for finding, region in radiograph.regions.items():
+            np.testing.assert_array_equal(region, masks[finding])
+    assert data.annotation_files() == [official.root / TABLE]
+    assert data.notes == []
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_ways_to_write_the_table(downloads, official, tmp_path, change):
+    expected = records_of(SIIMPneumothorax(str(official.root)))
+    copy = downloads.copy("siim", tmp_path / "copy")
+    rewrite(copy.root / TABLE, change)
+    records = records_of(SIIMPneumothorax(str(copy.root)))
+    for name, record in expected.items():
+        assert records[name].labels == record.labels
+        assert sorted(map(repr, records[name].source.annotations)) == sorted(map(repr, record.source.annotations))
+
+
+def test_the_published_test_list_repeats_images(official, tmp_path):
+    chosen = write_mavl_list(official, tmp_path / "test.csv")
+    data = SIIMPneumothorax(str(official.root), image_list=str(tmp_path / "test.csv"))
+    records = records_of(data)
+    assert list(records) == sorted(chosen)
+    everything = records_of(SIIMPneumothorax(str(official.root)))
+    for name, record in records.items():
+        assert record.source == everything[name].source, "with all of its masks, wherever they stand"
+
+
+def test_samples(official):
+    data = SIIMPneumothorax(str(official.root), limit=4)
+    data.setup("test")
+    samples = data.samples(Preprocessing(stretch((32, 32))))
+    for index, record in enumerate(data.records):
+        sample = samples[index]
+        assert isinstance(sample, Sample)
+        assert sample.labels.tolist() == [record.labels["Pneumothorax"]]
+        assert sample.has_region.tolist() == [len(official.masks[record.image_id]) == 1]
+
+
+@pytest.mark.parametrize(("header", "before"), [("ImageId, EncodedPixels", ""), ("ImageId,EncodedPixels", " ")])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_spellings(tmp_path, header, before, mark):
+    root = small(tmp_path, f"b ,{before}5 2", f"a,{before}-1 ", f"b,{before}0 1", header=mark + header)
+    records = SIIMPneumothorax(str(root)).read_records(annotated=True)
+    assert [(record.image_id, record.labels["Pneumothorax"]) for record in records] == [("a", 0), ("b", 1)]
+    region = SIIMPneumothorax(str(root)).load(records[1]).regions["Pneumothorax"]
+    assert region.shape == (1024, 1024)
+    assert np.argwhere(region).tolist() == [[0, 0], [5, 0], [6, 0]]
+
+
+def test_prediction_needs_no_annotations(official, tmp_path):
+    small(tmp_path)
+    (tmp_path / "stage_2_train.csv").unlink()
+    data = SIIMPneumothorax(str(tmp_path))
+    assert [(record.image_id, record.labels) for record in data.read_records(annotated=False)] == [("a", {}), ("b", {})]
+    assert data.annotation_files() == []
+    assert not data.load(data.read_records(annotated=False)[0]).regions
+    everything = SIIMPneumothorax(str(official.root)).read_records(annotated=False)
+    assert [record.image_id for record in everything] == sorted(official.images)
+
+
+def test_images_that_the_annotations_do_not_name_are_left_out(tmp_path):
+    root = small(tmp_path, "a,-1", files=("a", "b", "c"))
+    assert [record.image_id for record in SIIMPneumothorax(str(root)).read_records(annotated=True)] == ["a"]
+
+
+def test_splits_go_by_folder(official):
+    by_split = {
+        split: [record.image_id for record in SIIMPneumothorax(str(official.root), split=split).read_records(True)]
+        for split in SIIMPneumothorax.splits
+    }
+    test_files = {path.stem for path in (official.root / "dicom-images-test").rglob("*.dcm")}
+    assert set(by_split["stage1_test"]) == test_files
+    assert sorted(by_split["stage1_train"] + by_split["stage1_test"]) == by_split["all"]
+
+
+def test_an_empty_split_is_explained(tmp_path):
+    root = small(tmp_path, "a,-1")
+    assert "dicom-images-test" in refusal(root, split="stage1_test")
+
+
+def test_image_list(official, tmp_path):
+    chosen = sorted(official.images)[1:4]
+    (tmp_path / "list.csv").write_text("ImageId,EncodedPixels\n" + "".join(f" {name}, 1 2\n" for name in chosen * 2))
+    (tmp_path / "list.txt").write_text("".join(f"images/{name}.dcm\n\n" for name in reversed(chosen)))
+    for file in ("list.csv", "list.txt"):
+        data = SIIMPneumothorax(str(official.root), image_list=str(tmp_path / file))
+        for annotated in (True, False):
+            assert [record.image_id for record in data.read_records(annotated)] == chosen
+            assert tmp_path / file in data.annotation_files()
+    (tmp_path / "list.txt").write_text("nobody\n")
+    assert "nobody" in refusal(official.root, image_list=str(tmp_path / "list.txt"))
+    assert "none.txt" in refusal(official.root, image_list=str(tmp_path / "none.txt"))
+    with pytest.raises(UserError, match="leave one out"):
+        SIIMPneumothorax(str(official.root), image_list="list.txt", split="stage1_test")
+
+
+# Where things lie
+
+
+def test_annotations_elsewhere(tmp_path):
+    root = small(tmp_path / "root", "a,-1")
+    table = (root / "stage_2_train.csv").rename(tmp_path / "mine.csv")
+    assert "--data.annotations" in refusal(root)
+    assert len(SIIMPneumothorax(str(root), annotations=str(table)).read_records(annotated=True)) == 1
+    assert "nowhere.csv" in refusal(root, annotations="nowhere.csv")
+
+
+def test_root_above_or_below(official):
+    above = SIIMPneumothorax(str(official.root.parent)).read_records(annotated=True)
+    assert len(above) == len(official.images)
+    assert f"did you mean --data.root {official.root}?" in refusal(official.root / "dicom-images-train")
+
+
+def test_missing_root(tmp_path):
+    assert str(tmp_path / "nowhere") in refusal(tmp_path / "nowhere")
+    assert TABLE in refusal(tmp_path)
+
+
+def test_paths_are_expanded(tmp_path, monkeypatch):
+    small(tmp_path / "here", "a,-1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    for root in ("~/here", "$PLACE/here", "${PLACE}/here"):
+        assert len(SIIMPneumothorax(root).read_records(annotated=True)) == 1
+
+
+def test_links_are_followed_once(tmp_path):
+    root = small(tmp_path / "root", "a,-1")
+    (root / "stage_2_images").rename(tmp_path / "disk")
+    (root / "stage_2_images").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "up").symlink_to(root)
+    assert len(SIIMPneumothorax(str(root)).read_records(annotated=True)) == 1
+
+
+def test_two_annotation_files(tmp_path):
+    root = small(tmp_path, "a,-1")
+    (root / TABLE).write_text("ImageId,EncodedPixels\na,-1\n")
+    assert "--data.annotations" in refusal(root)
+
+
+def test_two_files_of_one_image(tmp_path):
+    root = small(tmp_path, "a,-1")
+    Image.fromarray(GREY).save(root / "a.png")
+    message = refusal(root)
+    assert str(root / "a.png") in message
+    assert str(root / "stage_2_images" / "a.dcm") in message
+
+
+# Malformed annotations
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "columns"),
+        ("id,mask\na,-1\n", "columns"),
+        ("ImageId,EncodedPixels\na\n", "line 2"),
+        ("ImageId,EncodedPixels\na,-1\na,\n", "line 3"),
+        ("ImageId,EncodedPixels\na,-1,x\n", "line 2"),
+        ("ImageId,EncodedPixels\na,-1\nb,-1\na,3 4\n", "first: 'a'"),
+        (b"ImageId,EncodedPixels\na,\xff\xfe\n", "cannot be read"),
+    ],
+)
+def test_malformed_tables(tmp_path, text, said):
+    root = small(tmp_path)
+    table = root / "stage_2_train.csv"
+    table.write_bytes(text if isinstance(text, bytes) else text.encode())
+    message = refusal(root)
+    assert str(table) in message
+    assert said in message
+
+
+def test_a_table_that_is_cut_off_anywhere(tmp_path):
+    """It is refused or noted, unless whole rows are missing."""
+    root = small(tmp_path, "a,-1", "b,10 3 7 21", "c,-1", "b,99 5 3 100", files=("a", "b", "c"))
+    table = root / "stage_2_train.csv"
+    content = table.read_bytes()
+    said = {"refused": 0, "noted": 0}
+    for end in range(content.index(b"\n") + 2, len(content)):
+        table.write_bytes(content[:end])
+        data = SIIMPneumothorax(str(root))
+        try:
+            records_of(data)
+        except UserError as error:
+            assert f"{table}, line {content[:end].count(10) + 1}: " in str(error)
+            said["refused"] += 1
+        else:
+            noted = any("may have been cut off" in note.text for note in data.notes)
+            assert noted != content[:end].endswith(b"\n")
+            said["noted"] += noted
+    assert min(said.values()) > 10
+    table.write_bytes(content[:-4])
+    assert "line 5: the file is cut off within this mask, whose numbers are not pairs" in refusal(root)
+
+
+@pytest.mark.parametrize("mask", ["1", "-1 2", "x y", "0 1048577"])
+def test_malformed_masks_fail_with_their_image(tmp_path, mask):
+    root = small(tmp_path, "a,-1", f"b,{mask}")
+    data = SIIMPneumothorax(str(root))
+    data.setup("test")
+    samples = data.samples(Preprocessing(stretch((32, 32))))
+    assert isinstance(samples[0], Sample)
+    failure = samples[1]
+    assert isinstance(failure, Failure)
+    assert f"{root / 'stage_2_train.csv'}, image b, Pneumothorax: The run-length encoding" in failure.reason
+
+
+# Missing and unfit images
+
+
+def test_a_missing_file_fails_with_its_image(tmp_path):
+    root = small(tmp_path, "a,-1", "gone,0 5")
+    data = SIIMPneumothorax(str(root), on_error="skip")
+    records = records_of(data)
+    assert {name: record.missing for name, record in records.items()} == {"a": False, "gone": True}
+    with pytest.raises(UserError, match=f"No file of the image gone lies under {root}"):
+        data.load(records["gone"])
+
+
+def test_missing_files_are_noted_where_the_folder_decides(official, tmp_path):
+    table = tmp_path / "more.csv"
+    table.write_text("\n".join(["ImageId,EncodedPixels", *rows_of(official.root / TABLE), "gone,-1\n"]))
+    data = SIIMPneumothorax(str(official.root), annotations=str(table), split="stage1_test")
+    assert list(records_of(data)) == sorted(official.splits["stage1_test"])
+    said = "an annotated image without a file; it is in neither split, which go by the folder"
+    assert notes_of(data) == {said: ["gone"]}
+
+
+def test_no_file_at_all(tmp_path):
+    root = small(tmp_path, "gone,-1", "lost,1 2", files=())
+    with pytest.raises(UserError) as caught:
+        SIIMPneumothorax(str(root)).setup("test")
+    for part in ("2 of 2 annotated images have no file (first: gone, lost)", "dicom-images-train", "--data.on_error"):
+        assert part in str(caught.value)
+
+
+def test_other_shapes(tmp_path):
+    root = small(tmp_path, "a,0 1", "b,-1")
+    write_dicom(root / "stage_2_images" / "a.dcm", GREY[:, :32])
+    data = SIIMPneumothorax(str(root))
+    record = data.read_records(annotated=True)[0]
+    with pytest.raises(UserError, match="32 x 64"):
+        data.load(record)
+    assert data.load(data.read_records(annotated=False)[0]).image.shape == (64, 32)
+
+
+def test_parsing_is_quick(tmp_path):
+    mask = np.zeros((1024, 1024), bool)
+    mask[100:300, 200:700] = True
+    row = encode_relative_rle(mask)
+    root = small(tmp_path, *(f"{number},{row if number % 4 == 0 else -1}" for number in range(12_954)), files=("0",))
+    start = time.perf_counter()
+    assert len(SIIMPneumothorax(str(root)).read_records(annotated=True)) == 12_954
+    assert time.perf_counter() - start < 3
+
+
+# Real rows
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")
+def test_real_rows(tmp_path):
+    spellings = []
+    for table in sorted(REAL.glob("*.csv")):
+        names = {line.partition(",")[0].strip() for line in rows_of(table)}
+        root = small(tmp_path / table.stem, files=tuple(names))
+        data = SIIMPneumothorax(str(root), annotations=str(table))
+        records = data.read_records(annotated=True)
+        spellings.append({record.image_id: (record.labels, data.load(record).regions) for record in records})
+    plain, spaced = spellings
+    assert (len(plain), len(spaced)) == (15, 14)
+    assert sum(labels["Pneumothorax"] == 0 for labels, _ in plain.values()) == 5
+    for name, (labels, regions) in spaced.items():
+        assert labels == plain[name][0]
+        assert len(regions) == len(plain[name][1]) == labels["Pneumothorax"]
+        for finding, region in regions.items():
+            np.testing.assert_array_equal(region, plain[name][1][finding])
+            # Lesions of the lung are not in the outermost columns, where a decoder of absolute starts would put them.
+            columns = np.flatnonzero(region.any(axis=0))
+            assert columns.min() > 100
+            assert columns.max() < 924
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")
+def test_real_image_is_negative():
+    data = SIIMPneumothorax(str(REAL), annotations=str(REAL / "train-rle_excerpt.csv"))
+    (dicom,) = REAL.glob("*.dcm")
+    (record,) = [record for record in data.read_records(annotated=True) if record.image_id == dicom.stem]
+    assert record.labels == {"Pneumothorax": 0}
+    radiograph = data.load(record)
+    assert radiograph.image.shape == (1024, 1024)
+    assert not radiograph.regions

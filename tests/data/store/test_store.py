@@ -1,0 +1,634 @@
+"""Prepared images: equal to the decoded ones, never stale, and absent rather than wrong when the files are damaged."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import multiprocessing
+import os
+import pickle
+import struct
+import sys
+import textwrap
+import zlib
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from pathlib import Path
+
+import albumentations as A
+import cv2
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from plugin.pictures import Pictures, write_pictures
+from torch import Tensor
+from torch.utils.data import DataLoader
+from toys import Squares
+
+import xbench.data
+from xbench.commands.prepare import prepare
+from xbench.data.datamodule import ChestXrayDataModule, Record
+from xbench.data.samples import PreparedImage
+from xbench.data.store import key as fingerprint
+from xbench.data.store.key import describe, digest, record_key
+from xbench.data.store.store import PreparedStore, find_store, pack, store_for, unpack
+from xbench.errors import UserError
+from xbench.geometry.coverage import Coverage
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+from xbench.types import Sample
+
+GEOMETRY = Preprocessing(stretch((32, 32)))
+
+
+def same(one: PreparedImage | None, other: PreparedImage | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    arrays = [(getattr(one, name), getattr(other, name)) for name in ("pixels", "display")]
+    told = [(image.view, image.findings, image.notes, image.coverage) for image in (one, other)]
+    return told[0] == told[1] and all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in arrays
+    )
+
+
+def pictures(tmp_path: Path, count: int = 6, **options) -> Pictures:
+    root = tmp_path / "pictures"
+    if not root.exists():
+        write_pictures(root, count)
+    return Pictures(str(root), cache=str(tmp_path / "cache"), **{"num_workers": 0, **options})
+
+
+def decoded(data: ChestXrayDataModule, preprocessing: Preprocessing = GEOMETRY) -> list[PreparedImage]:
+    samples = replace(data.samples(preprocessing), store=None)
+    return [samples.prepare(record) for record in data.records]
+
+
+def stored(data: ChestXrayDataModule, preprocessing: Preprocessing = GEOMETRY) -> list[PreparedImage | None]:
+    data.setup("test")
+    store = store_for(data, preprocessing)
+    return [store.read(record) for record in data.records]
+
+
+@st.composite
+def prepared_images(draw) -> PreparedImage:
+    findings = tuple(draw(st.lists(st.text(max_size=8), max_size=4, unique=True)))
+    sides = st.tuples(st.integers(1, 9), st.integers(1, 9))
+    size = draw(sides)
+    pixels = hnp.array_shapes(min_dims=2, max_dims=2, max_side=9).flatmap(
+        lambda shape: st.sampled_from([np.uint8, np.float32]).flatmap(lambda dtype: hnp.arrays(dtype, shape))
+    )
+    return PreparedImage(
+        draw(pixels),
+        draw(st.tuples(*[st.floats(-3, 3)] * 4)),
+        draw(hnp.arrays(np.uint8, size)),
+        findings,
+        tuple(Coverage.of(draw(hnp.arrays(np.bool_, draw(sides))), size) for _ in findings),
+        tuple(draw(st.lists(st.text(max_size=8), max_size=2))),
+        draw(st.dictionaries(st.sampled_from(findings), st.tuples(*[st.floats(0, 1)] * 2))) if findings else {},
+    )
+
+
+@given(prepared_images())
+def test_a_row_gives_the_image_back(image):
+    assert same(unpack(bytearray(pack(image))), image)
+
+
+@given(prepared_images(), st.data())
+def test_no_bytes_crash_the_reader(image, data):
+    """Whatever a checksum may vouch for, a row is an image of consistent shapes or none."""
+    row = bytearray(pack(image))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(row) - 1))
+        row[place] = data.draw(st.integers(0, 255))
+    read = unpack(row[: data.draw(st.integers(0, len(row)))] if data.draw(st.booleans()) else row)
+    if read is not None:
+        assert read.pixels.ndim == 2 and len(read.coverage) == len(read.findings)
+        assert all(coverage.at(0.3).shape == read.display.shape for coverage in read.coverage)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "[" * 100_000,
+        "{}",
+        "[]",
+        "null",
+        '{"pixels": ["|u1", 1, 1], "display": [1, 1], "view": [0, 0, 1], "findings": [], "notes": []}',
+        '{"pixels": ["|O", 1, 1], "display": [1, 1], "view": [0, 0, 1, 1], "findings": [], "notes": []}',
+        '{"pixels": ["|u1", -1, -2], "display": [1, 1], "view": [0, 0, 1, 1], "findings": [], "notes": []}',
+        '{"pixels": ["|u1", 1e99, 1], "display": [1, 1], "view": [0, 0, 1, 1], "findings": [], "notes": []}',
+        '{"pixels": ["|u1", 1, 1], "display": [9223372036854775808, 1], "view": [0, 0, 1, 1], "findings": 5}',
+        '{"pixels": ["|u1", 1, 1], "display": [1, 1], "view": [0, 0, 1, 1e999999], "findings": 5, "notes": []}',
+        '{"pixels": ["|u1", 1, 1], "display": [1, "1"], "view": "abcd", "findings": [], "notes": []}',
+        '{"pixels": ["|u1", 1, ' + "9" * 6000 + '], "display": [1, 1], "view": [0, 0, 1, 1], "findings": []}',
+    ],
+)
+def test_hostile_headers(header):
+    assert unpack(bytearray(struct.pack("<I", len(header)) + header.encode() + bytes(2))) is None
+
+
+def test_no_row_of_other_pixels_than_the_geometry_may_give():
+    with pytest.raises(UserError, match="float64"):
+        pack(PreparedImage(np.zeros((2, 2)), (0, 0, 1, 1), np.zeros((2, 2), np.uint8), (), ()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("grid", [24, (20, 30), "native"], ids=str)
+@pytest.mark.parametrize(
+    "geometry",
+    [stretch((32, 32)), [PillowResize(28), CentreCrop(28)], [A.Resize(9, 7), A.ToFloat(255)]],
+    ids=["stretch", "crop", "float"],
+)
+def test_samples_are_the_same_with_and_without(tmp_path, grid, geometry):
+    preprocessing = Preprocessing(geometry, (0.4,) * 3, (0.2,) * 3)
+    data = pictures(tmp_path, grid=grid)
+    data.setup("test")
+    without = data.samples(preprocessing)
+    assert without.store is None
+    prepare(data, preprocessing, progress=False)
+    having = data.samples(preprocessing)
+    assert having.store is not None
+    # Nothing is decoded any more.
+    blind = replace(having, load=None)
+    for index in range(len(data.records)):
+        for field in fields(Sample):
+            one, other = getattr(without[index], field.name), getattr(blind[index], field.name)
+            if isinstance(one, Tensor | np.ndarray):
+                assert one.dtype == other.dtype
+                np.testing.assert_array_equal(np.asarray(one), np.asarray(other), field.name)
+            elif field.name != "seconds":
+                assert one == other
+    assert all(map(having.store.holds, data.records))
+
+
+def test_prepared_images_are_read_by_spawned_processes_too(tmp_path):
+    data = pictures(tmp_path)
+    prepare(data, GEOMETRY, progress=False)
+    expected = decoded(data)
+    samples = replace(data.samples(GEOMETRY), load=None)
+    assert len(samples.store) == 6  # so that there is something open that must not travel
+    loader = DataLoader(
+        _Prepared(samples), batch_size=None, num_workers=1, multiprocessing_context="spawn", collate_fn=_same
+    )
+    assert all(map(same, loader, expected))
+
+
+@dataclass
+class _Prepared:
+    samples: object
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return self.samples.prepare(self.samples.records[index])
+
+
+def _same(value):
+    return value
+
+
+# ---- keys
+
+
+class _Colour(Enum):
+    RED = 1
+
+
+@dataclass(frozen=True)
+class _Part:
+    x: object
+    y: object = None
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "image.png"
+    path.write_bytes(b"0123456789")
+    return path
+
+
+SOURCES = [
+    None, True, 1, 1.0, "1", b"1", 0.0, -0.0, float("nan"), (), [], {}, set(), (1, 2), [1, 2], (1, (2,)), ((1,), 2),
+    ("a", "b"), ("a,b",), ("a', 'b",), {"a": 1, "b": 2}, {"b": 2, "a": 1}, {1, 2}, frozenset({1, 2}), Path("a"),
+    Path("b"), "a", _Part(1), _Part("1"), _Part(1, 2), _Part((1, 2)), _Part(_Part(1)), (1, None),
+    np.zeros(2), np.zeros((1, 2)), np.zeros(2, np.uint8), np.float64(0), np.ones(2), {"a": {"b": [_Part(np.ones(3))]}},
+]  # fmt: skip
+
+
+def test_sources_that_differ_have_keys_that_differ(file):
+    keys = [record_key(Record("image", {}, source, files=(file,))) for source in SOURCES]
+    assert None not in keys
+    assert len(set(keys)) == len(SOURCES)
+    again = [record_key(Record("image", {"Any": 1}, pickle.loads(pickle.dumps(s)), files=(file,))) for s in SOURCES]
+    assert again == keys
+
+
+@pytest.mark.parametrize("source", [lambda: 0, object(), _Colour.RED, np.array([object()]), [{"a": iter("b")}]])
+def test_a_source_of_other_things_cannot_be_prepared(source, file):
+    assert record_key(Record("image", {}, source, files=(file,))) is None
+
+
+def test_a_source_that_holds_itself_cannot_be_prepared(file):
+    source: list[object] = []
+    source.append(source)
+    assert record_key(Record("image", {}, source, files=(file,))) is None
+
+
+def test_unknown_and_missing_files_cannot_be_prepared(file):
+    assert record_key(Record("image", {}, 1)) is None
+    assert record_key(Record("image", {}, 1, files=(file, file.with_name("gone")))) is None
+
+
+def test_the_key_notices_every_change_of_a_file(file):
+    record = Record("image", {}, 1, files=(file,))
+    keys = {record_key(record), record_key(replace(record, image_id="other")), record_key(replace(record, files=()))}
+    before = file.stat()
+    file.write_bytes(b"012345678X")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    keys.add(record_key(record))
+    os.utime(file, ns=(1, 1))
+    keys.add(record_key(record))
+    file.write_bytes(b"0123456789-")
+    keys.add(record_key(record))
+    link = file.with_name("link")
+    link.symlink_to(file)
+    keys.add(record_key(replace(record, files=(link,))))
+    file.with_name("moved").hardlink_to(file)
+    keys.add(record_key(replace(record, files=(file.with_name("moved"),))))
+    assert len(keys) == 8
+    assert None not in keys
+
+
+# ---- digests
+
+
+def digest_of(data: ChestXrayDataModule, preprocessing: Preprocessing = GEOMETRY) -> str:
+    return digest(describe(data, preprocessing))
+
+
+def test_options_that_change_no_pixel_leave_the_digest_alone(tmp_path):
+    data = pictures(tmp_path)
+    expected = digest_of(data)
+    others = pictures(tmp_path, limit=3, batch_size=5, num_workers=2, on_error="skip", gamma=0.4)
+    others.cache = str(tmp_path / "elsewhere")
+    others.setup("test")
+    others.samples(GEOMETRY)
+    assert digest_of(others) == expected
+    assert digest_of(data, Preprocessing(stretch((32, 32)), (0.5,) * 3, (0.1,) * 3)) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"grid": 100}, {"grid": (224, 225)}, {"grid": "native"}, {"inverted": True}],
+    ids=str,
+)
+def test_options_that_change_pixels_change_the_digest(tmp_path, options):
+    assert digest_of(pictures(tmp_path, **options)) != digest_of(pictures(tmp_path))
+
+
+class _Shifted(PillowResize):
+    def apply(self, img, **params):
+        return super().apply(img, **params) ^ 1
+
+
+class _Softened(Preprocessing):
+    def __init__(self, strength: float) -> None:
+        super().__init__(stretch((32, 32)))
+        self.strength = strength
+
+
+def test_every_geometry_has_a_digest_of_its_own(tmp_path):
+    data = pictures(tmp_path)
+    geometries = [
+        stretch((32, 32)),
+        stretch((32, 33)),
+        [A.Resize(32, 32, interpolation=cv2.INTER_LINEAR)],
+        [PillowResize(32, "both")],
+        [PillowResize(32, "both", "bilinear")],
+        [_Shifted(32, "both")],
+        [PillowResize(32), CentreCrop(32)],
+        [A.CLAHE(p=1), *stretch((32, 32))],
+        [A.Sequential([A.CLAHE(p=1), *stretch((32, 32))], p=1)],
+    ]
+    digests = {digest_of(data, Preprocessing(geometry)) for geometry in geometries}
+    digests |= {digest_of(data, _Softened(strength)) for strength in (0.5, 0.6)}
+    assert len(digests) == len(geometries) + 2
+
+
+def test_what_a_geometry_does_counts_and_not_only_what_it_says(tmp_path, monkeypatch):
+    data = pictures(tmp_path)
+    before = digest_of(data)
+    apply = A.Resize.apply
+    monkeypatch.setattr(A.Resize, "apply", lambda self, img, **params: apply(self, img, **params) ^ 1)
+    assert digest_of(data, Preprocessing(stretch((32, 32)))) != before
+
+
+@pytest.mark.parametrize("library", ["opencv-python-headless", "pillow", "pydicom", "albumentations", "pycocotools"])
+def test_another_version_of_a_library_changes_the_digest(tmp_path, monkeypatch, library):
+    data = pictures(tmp_path)
+    before, version = digest_of(data), fingerprint.version
+    monkeypatch.setattr(fingerprint, "version", lambda name: "0.0" if name == library else version(name))
+    assert digest_of(data) != before
+
+
+def test_another_line_of_code_changes_the_digest(tmp_path, monkeypatch):
+    package = tmp_path / "xbench"
+    (package / "data").mkdir(parents=True)
+    code = package / "data" / "decoding.py"
+    monkeypatch.setattr(fingerprint, "_PACKAGE", package)
+    data = pictures(tmp_path)
+    digests = set()
+    for text in ("a", "b"):
+        code.write_text(text)
+        fingerprint._own_sources.cache_clear()
+        digests.add(digest_of(data))
+    fingerprint._own_sources.cache_clear()
+    assert len(digests) == 2
+
+
+def test_the_code_beside_a_data_module_of_ones_own_counts(tmp_path, monkeypatch):
+    (tmp_path / "my_data.py").write_text("from plugin.pictures import Pictures\nclass Mine(Pictures): pass\n")
+    (tmp_path / "my_decoder.py").write_text("a")
+    # What editors leave lying about.
+    (tmp_path / ".#my_data.py").symlink_to(tmp_path / "nowhere")
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_data
+
+    root = str(write_pictures(tmp_path / "pictures", 2))
+    digests = set()
+    for code in ("a", "b"):
+        (tmp_path / "my_decoder.py").write_text(code)
+        fingerprint._source_of.cache_clear()
+        digests.add(digest_of(my_data.Mine(root)))
+    assert len(digests) == 2
+    del sys.modules["my_data"]
+
+
+@pytest.mark.parametrize("value", [object(), lambda: 0, {"a": [object()]}], ids=["object", "function", "nested"])
+def test_a_data_module_that_cannot_be_described_is_decoded_as_usual(tmp_path, value):
+    data = pictures(tmp_path)
+    prepare(data, GEOMETRY, progress=False)
+    data.table = value
+    with pytest.raises(UserError, match="'table'"):
+        prepare(data, GEOMETRY, progress=False)
+    assert data.samples(GEOMETRY).store is None
+
+
+def test_a_class_without_a_file_cannot_be_described(tmp_path):
+    kind = type("Typed", (Pictures,), {"__module__": "nowhere"})
+    with pytest.raises(UserError, match="nowhere"):
+        describe(kind(str(tmp_path)), GEOMETRY)
+
+
+def test_a_geometry_without_a_name_cannot_be_described(tmp_path):
+    with pytest.raises(UserError, match="cannot be written down"):
+        describe(pictures(tmp_path), Preprocessing([A.Lambda(image=lambda image, **_: image)]))
+
+
+def test_the_datasets_of_the_package_load_an_image_from_its_record_alone():
+    """Their options are no part of the digest; messages may name the root and the files read."""
+    for name in xbench.data.__all__:
+        cls = getattr(xbench.data, name)
+        if not (inspect.isclass(cls) and issubclass(cls, ChestXrayDataModule)) or inspect.isabstract(cls):
+            continue
+        for method in {cls.load, *(getattr(cls, attribute) for attribute in _called_by_load(cls))}:
+            used = _attributes_of_self(method)
+            assert used <= {"root", "_files_read", "name", *_called_by_load(cls)}, (name, used)
+
+
+def _called_by_load(cls: type) -> set[str]:
+    return {name for name in _attributes_of_self(cls.load) if inspect.isfunction(getattr(cls, name, None))}
+
+
+def _attributes_of_self(function) -> set[str]:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+
+
+# ---- damage
+
+
+def test_an_edited_image_is_decoded_again(tmp_path):
+    data = pictures(tmp_path)
+    prepare(data, GEOMETRY, progress=False)
+    path = data.records[2].source[0]
+    before = path.stat()
+    old = decoded(data)[2]
+    # Another image in as many bytes, with the time stamp of the first.
+    path.write_bytes(data.records[5].source[0].read_bytes().ljust(before.st_size, b"\0")[: before.st_size])
+    write_pictures(tmp_path / "more", 6, (81, 64))
+    replacement = (tmp_path / "more" / path.name).read_bytes()
+    path.write_bytes(replacement)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    samples = data.samples(GEOMETRY)
+    assert samples.store.read(data.records[2]) is None
+    assert not samples.store.holds(data.records[2])
+    assert samples.store.read(data.records[3]) is not None
+    assert not same(samples.prepare(data.records[2]), old)
+    assert same(samples.prepare(data.records[2]), decoded(data)[2])
+    prepare(data, GEOMETRY, progress=False)
+    assert all(map(same, stored(data), decoded(data)))
+
+
+def test_an_image_that_changes_while_it_is_read_is_not_kept(tmp_path, monkeypatch, capsys):
+    data = pictures(tmp_path)
+    load = Pictures.load
+
+    def meddle(self, record):
+        radiograph = load(self, record)
+        if record.image_id == "picture-001":
+            os.utime(record.files[0])
+        return radiograph
+
+    monkeypatch.setattr(Pictures, "load", meddle)
+    prepare(data, GEOMETRY, progress=False)
+    assert [image is None for image in stored(data)] == [False, True, False, False, False, False]
+    assert "changed" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[list[Record], bytes, bytes, list[PreparedImage]]:
+    folder = tmp_path_factory.mktemp("whole")
+    data = pictures(folder, count=4, grid=12)
+    prepare(data, GEOMETRY, progress=False)
+    place = store_for(data, GEOMETRY).folder
+    return list(data.records), (place / "rows.bin").read_bytes(), (place / "index.bin").read_bytes(), decoded(data)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@given(st.data())
+def test_damaged_files_lose_images_but_never_change_one(tmp_path, whole, data):
+    records, *files, expected = whole
+    for number, name in enumerate(("rows.bin", "index.bin")):
+        content = bytearray(files[number])
+        for _ in range(data.draw(st.integers(0, 3))):
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        cut = data.draw(st.none() | st.integers(0, len(content)))
+        more = data.draw(st.binary(max_size=200))
+        (tmp_path / name).write_bytes(bytes(content[:cut]) + more)
+    read = [PreparedStore(tmp_path).read(record) for record in records]
+    assert all(image is None or same(image, right) for image, right in zip(read, expected, strict=True))
+
+
+def test_an_index_that_points_anywhere(tmp_path, whole):
+    records, rows, *_ = whole
+    (tmp_path / "rows.bin").write_bytes(rows)
+    for offset, length in ((2**64 - 1, 2**64 - 1), (0, 2**63), (2**63, 0), (0, 0), (len(rows), 1), (0, len(rows))):
+        entry = struct.pack("<32sQQI", record_key(records[0]), offset, length, zlib.crc32(rows))
+        (tmp_path / "index.bin").write_bytes(entry + struct.pack("<I", zlib.crc32(entry)))
+        assert PreparedStore(tmp_path).read(records[0]) is None
+
+
+@pytest.mark.parametrize("names", [(), ("rows.bin",), ("index.bin",)], ids=str)
+def test_half_a_store_is_none(tmp_path, names, whole):
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    store = PreparedStore(tmp_path)
+    assert len(store) == 0
+    assert store.read(whole[0][0]) is None
+
+
+def test_a_file_that_shrinks_while_it_is_open(tmp_path, whole):
+    records, rows, index, expected = whole
+    (tmp_path / "rows.bin").write_bytes(rows)
+    (tmp_path / "index.bin").write_bytes(index)
+    store = PreparedStore(tmp_path)
+    assert same(store.read(records[3]), expected[3])
+    os.truncate(tmp_path / "rows.bin", 10)
+    assert store.read(records[3]) is None
+
+
+@pytest.mark.parametrize(
+    "damage", ["rows cut", "index cut", "rows flipped", "index flipped", "rows gone", "index gone"]
+)
+def test_prepare_mends_what_is_damaged(tmp_path, damage, capsys):
+    data = pictures(tmp_path)
+    prepare(data, GEOMETRY, progress=False)
+    folder = store_for(data, GEOMETRY).folder
+    name, what = damage.split()
+    path = folder / f"{name}.bin"
+    content = bytearray(path.read_bytes())
+    if what == "gone":
+        path.unlink()
+    elif what == "cut":
+        path.write_bytes(content[:-7])
+    else:
+        content[-7] ^= 4
+        path.write_bytes(content)
+    lost = sum(image is None for image in stored(data))
+    assert lost == (6 if what == "gone" else 1)
+    capsys.readouterr()
+    prepare(data, GEOMETRY, progress=False)
+    assert f"prepared: {lost}" in capsys.readouterr().out
+    assert all(map(same, stored(data), decoded(data)))
+    # And a third time there is nothing left to do.
+    size = (folder / "rows.bin").stat().st_size
+    prepare(data, GEOMETRY, progress=False)
+    assert "already there: 6" in capsys.readouterr().out
+    assert (folder / "rows.bin").stat().st_size == size
+
+
+def test_a_full_disk_keeps_what_fits(tmp_path, capsys):
+    resource = pytest.importorskip("resource")
+    data = pictures(tmp_path)
+    room = 130_000  # two images of about 51 kB and half a third
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"(?s)cannot be written.*File too large.*--data.cache"):
+            prepare(data, GEOMETRY, progress=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert store_for(data, GEOMETRY).folder.joinpath("rows.bin").stat().st_size == room
+    assert [image is None for image in stored(data)] == [False, False, True, True, True, True]
+    prepare(data, GEOMETRY, progress=False)
+    assert "already there: 2, prepared: 4" in capsys.readouterr().out
+    assert all(map(same, stored(data), decoded(data)))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("name", ["rows.bin", "index.bin"])
+def test_a_device_without_any_room(tmp_path, name):
+    data = pictures(tmp_path)
+    folder = store_for(data, GEOMETRY).folder
+    folder.mkdir(parents=True)
+    (folder / name).symlink_to("/dev/full")
+    with pytest.raises(UserError, match="cannot be written"):
+        prepare(data, GEOMETRY, progress=False)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    data = pictures(tmp_path)
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(UserError, match=r"--data\.cache"):
+        prepare(data, GEOMETRY, progress=False)
+    assert find_store(data, GEOMETRY) is None
+
+
+def test_a_second_writer_is_turned_away(tmp_path):
+    data = pictures(tmp_path)
+    data.setup("test")
+    context = multiprocessing.get_context("fork")
+    locked, done = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(store_for(data, GEOMETRY), locked, done))
+    process.start()
+    try:
+        assert locked.wait(30)
+        with pytest.raises(UserError, match="Another process"):
+            prepare(data, GEOMETRY, progress=False)
+    finally:
+        done.set()
+        process.join(30)
+    prepare(data, GEOMETRY, progress=False)
+    assert None not in stored(data)
+
+
+def _hold(store, locked, done):
+    with store.writer():
+        locked.set()
+        done.wait(30)
+
+
+# ---- where
+
+
+def test_the_folder(tmp_path, monkeypatch):
+    data = pictures(tmp_path)
+    data.cache = True
+    for name in ("XBENCH_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    name = f"pictures-{digest_of(data)}"
+    assert store_for(data, GEOMETRY).folder == tmp_path / "home" / ".cache" / "xbench" / name
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert store_for(data, GEOMETRY).folder == tmp_path / "xdg" / "xbench" / name
+    monkeypatch.setenv("XBENCH_CACHE", "$HOME/mine")
+    assert store_for(data, GEOMETRY).folder == tmp_path / "home" / "mine" / name
+    data.cache = "~/given"
+    assert store_for(data, GEOMETRY).folder == tmp_path / "home" / "given" / name
+    data.cache = False
+    with pytest.raises(UserError, match=r"--data\.cache false"):
+        store_for(data, GEOMETRY)
+    assert find_store(data, GEOMETRY) is None
+
+
+def test_the_folder_says_what_its_images_depend_on(tmp_path):
+    data = pictures(tmp_path)
+    prepare(data, GEOMETRY, progress=False)
+    folder = store_for(data, GEOMETRY).folder
+    about = json.loads((folder / "about.json").read_text())
+    assert folder.name == f"pictures-{digest(about)}"
+
+
+def test_images_that_come_from_no_files(tmp_path):
+    data = Squares(num_workers=0, cache=str(tmp_path / "cache"))
+    with pytest.raises(UserError, match="nothing to prepare"):
+        prepare(data, GEOMETRY, progress=False)
+    assert not (tmp_path / "cache").exists()

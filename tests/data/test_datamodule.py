@@ -1,0 +1,200 @@
+"""How records become samples and batches."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+import torch
+from lightning.fabric.utilities import move_data_to_device
+from toys import Brightness, Squares
+
+from xbench.data.datamodule import Record
+from xbench.errors import UserError
+from xbench.types import Batch, Failure, Note
+
+
+def sample_of(**options):
+    data = Squares(num_workers=0, **options)
+    data.setup("test")
+    return data.samples(Brightness().preprocessing)
+
+
+def test_sample():
+    sample = sample_of(grid=(40, 32), limit=4)[3]
+    assert sample.image_id == "square-003"
+    assert sample.labels.tolist() == [1, 1, -1]
+    assert sample.has_region.tolist() == [True, True, False]
+    assert sample.regions.shape == (2, 40, 32), "the regions that there are"
+    assert sample.display.shape == (40, 32)
+    assert sample.image.shape == (3, 56, 56)
+    assert sample.regions.dtype == torch.bool
+    assert sample.display.dtype == torch.uint8
+    # The bright square, seen on the display: half the native size.
+    bright = sample.display.numpy() > 200
+    region = sample.regions[0].numpy()
+    assert np.logical_and(bright, region).sum() / np.logical_or(bright, region).sum() > 0.6
+
+
+def test_native_sample():
+    samples = sample_of(grid="native", widths=[64, 50], odd=[3])
+    data = Squares()
+    data.widths = [64, 50]
+    for index in (2, 3):
+        sample, radiograph = samples[index], data.load(data.read_records(annotated=True)[index])
+        assert sample.display.numpy().shape == (80, [64, 50][index % 2])
+        assert np.array_equal(sample.display, radiograph.image)
+        assert np.array_equal(
+            sample.regions, np.array([*radiograph.regions.values()]).reshape(-1, *sample.display.shape)
+        )
+        assert sample.has_region.tolist() == [finding in radiograph.regions for finding in data.findings]
+        assert sample.notes == (Note("an annotation is odd", sample.image_id),) * (2 * (index == 3))
+
+
+def tensors_of(batch: Batch) -> list[torch.Tensor]:
+    return [batch.index, batch.images, batch.labels, batch.has_region, *batch.display, *batch.regions]
+
+
+@pytest.mark.parametrize("widths", [(64,), (64, 50, 41)])
+def test_batches_hold_each_image_on_its_grid(widths):
+    samples = sample_of(grid="native", widths=widths, odd=[3, 4])
+    chosen = [samples[index] for index in (3, 4, 2, 9)]
+    batch = Batch.collate(chosen)
+    assert len(batch) == 4
+    for sample, display, regions in zip(chosen, batch.display, batch.regions, strict=True):
+        assert torch.equal(display, sample.display) and display.dtype == torch.uint8
+        assert torch.equal(regions, sample.regions) and regions.dtype == torch.bool
+    assert [len(regions) for regions in batch.regions] == batch.has_region.sum(1).tolist() == [2, 0, 0, 2]
+    assert batch.notes == [Note("an annotation is odd", "square-003")] * 2
+
+
+@pytest.mark.parametrize("indices", [(1,), (1, 3, 4)], ids=["nothing readable", "some"])
+def test_batches_travel_to_a_device(indices, monkeypatch):
+    samples = sample_of(grid="native", widths=[64, 50], unreadable=[1], odd=[3])
+    batch = Batch.collate([samples[index] for index in indices])
+    moved = move_data_to_device(batch, torch.device("meta"))
+    assert {tensor.device.type for tensor in tensors_of(moved)} == {"meta"}
+    assert [tensor.shape for tensor in tensors_of(moved)] == [tensor.shape for tensor in tensors_of(batch)]
+    for name in ("image_ids", "views", "notes", "failures"):
+        assert getattr(moved, name) == getattr(batch, name)
+    assert {tensor.device.type for tensor in tensors_of(batch)} == {"cpu"}
+
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor.clone())
+    before = [*map(id, tensors_of(batch))]
+    assert batch.pin_memory() is batch
+    assert [*map(id, pinned)] != [*map(id, tensors_of(batch))]
+    assert {*map(id, pinned)} == {*before}
+
+
+@pytest.mark.parametrize("grid", ["native", 32])
+def test_batches_of_workers(grid):
+    """In few storages: each takes a file descriptor, of which a process has a thousand."""
+    options = dict(grid=grid, batch_size=7, widths=[64, 50], unreadable=[*range(7, 14)], on_error="skip", limit=14)
+    alone, shared = Squares(num_workers=0, **options), Squares(num_workers=1, **options)
+    for data in (alone, shared):
+        data.setup("test")
+    batches = list(shared.test_dataloader())
+    for one, other in zip(alone.test_dataloader(), batches, strict=True):
+        assert one.image_ids == other.image_ids and one.failures == other.failures
+        assert len(tensors_of(one)) == len(tensors_of(other))
+        assert all(map(torch.equal, tensors_of(one), tensors_of(other)))
+    assert len(batches[1]) == 0 and batches[1].regions == [] and len(batches[1].failures) == 7
+    for tensors in (batches[0].display, batches[0].regions):
+        storages = {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
+        assert len(storages) == 1 if grid == 32 else len(storages) > 1
+
+
+def test_limit_takes_the_first_images():
+    samples = sample_of(limit=4)
+    assert len(samples) == 4
+    assert [samples[i].image_id for i in range(4)] == [f"square-00{i}" for i in range(4)]
+
+
+def test_unreadable_images_come_as_failures():
+    samples = sample_of(unreadable=[1])
+    assert isinstance(samples[1], Failure)
+    batch = Batch.collate([samples[0], samples[1], samples[2]])
+    assert batch.index.tolist() == [0, 2]
+    assert batch.image_ids == ["square-000", "square-002"]
+    assert [failure.index for failure in batch.failures] == [1]
+    empty = Batch.collate([samples[1]])
+    assert len(empty) == 0
+    assert empty.regions == empty.display == empty.notes == []
+    assert [failure.image_id for failure in empty.failures] == ["square-001"]
+
+
+def test_prediction_knows_no_labels():
+    data = Squares(num_workers=0)
+    data.setup("predict")
+    assert data.samples(Brightness().preprocessing)[3].labels.tolist() == [-1, -1, -1]
+
+
+def test_batches_without_a_trainer():
+    data = Squares(num_workers=0, batch_size=8)
+    data.setup("test")
+    batches = list(data.test_dataloader())
+    assert [len(batch) for batch in batches] == [8, 8, 4]
+    assert batches[0].images.shape == (8, 3, 224, 224)
+    assert 0 <= batches[0].images.min() <= batches[0].images.max() <= 1
+    assert batches[0].views == [(0, 0, 1, 1)] * 8
+    data = Squares(num_workers=0, batch_size=8, grid="native", widths=[64, 50])
+    data.setup("test")
+    assert next(iter(data.test_dataloader())).images.shape == (8, 3, 224, 224)
+
+
+def squares_with(**changes):
+    """A data module outside the package that is wrong in one way."""
+    records = changes.pop("records", None)
+    if records is not None:
+        changes["read_records"] = lambda self, annotated: records
+    return type("Odd", (Squares,), {"name": "odd", **changes})(num_workers=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"findings": ("Square", "Hole", "Square")}, "'Square' is there twice"),
+        ({"findings": ("Square", "macro")}, "'macro' is what tables call the mean"),
+        ({"findings": ("Square", "Ho\nle")}, r"'Ho\\nle' is no name"),
+        ({"findings": ("Square", 2)}, "2 is no name"),
+        ({"findings": ("Square", "=1+1")}, "'=1\\+1' is no name"),
+        ({"findings": ()}, "there is none"),
+        ({"findings": "Nodule"}, "'Nodule' is a text"),
+        ({"name": "../outside"}, "'../outside'"),
+        ({"name": "/tmp/outside"}, "'/tmp/outside'"),
+        ({"name": "a\\b"}, "a dataset is called"),
+        ({"name": ".."}, "'..'"),
+        ({"splits": ("te\nst",)}, r"'te\\nst'"),
+        ({"records": [Record("a", {}), Record("b", {}), Record("a", {})]}, "two records have the image_id 'a'"),
+        ({"records": [Record(7, {})]}, "an image is called 7"),
+        ({"records": [Record("a\nb", {})]}, r"'a\\nb'"),
+        ({"records": [Record("\udcff.png", {})]}, "no name of an image"),
+        ({"records": [Record("a", {}, patient_id=7)]}, "the patient_id of a, 7"),
+        *(
+            ({"records": [Record("a", {"Hole": 0}), Record("b", {"Hole": label})]}, "image b has the label .* for Hole")
+            for label in (2, -2, 0.5, float("nan"), "1", None, np.array([0, 1]))
+        ),
+        ({"records": [Record("a", MappingProxyType({"Hole": 2}))]}, "image a has the label 2 for Hole"),
+        ({"findings": ("Square", "Hole ")}, "'Hole ' is no name"),
+    ],
+)
+def test_what_no_result_can_be_of_is_refused(changes, said):
+    with pytest.raises(UserError, match=f"(?i){said}") as refused:
+        squares_with(**changes).setup("test")
+    assert "\n" not in str(refused.value)
+
+
+def test_labels_of_any_number_type_are_taken():
+    records = [Record("a", {"Square": np.int64(1), "Hole": True}), Record("b", {"Square": -1, "Hole": 0.0})]
+    data = squares_with(records=records)
+    data.setup("test")
+    assert data.records == records
+
+
+def test_what_the_limit_leaves_out_may_be_wrong():
+    data = squares_with(records=[Record("a", {}), Record("a", {"Hole": 5})])
+    data.limit = 1
+    data.setup("test")
+    assert len(data.records) == 1

@@ -1,0 +1,241 @@
+"""What a decoder can do to the process that it runs in, and how little comes of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import signal
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from xbench.data.datamodule import Record
+from xbench.data.workers.isolation import isolated
+from xbench.errors import UserError
+
+Work = Callable[[Record], Any]
+
+
+class Answers(Dataset):
+    """What becomes of records in a worker: a result, or the exception."""
+
+    def __init__(self, work: Work, records: list[Record], timeout: float) -> None:
+        self.work, self.records, self.timeout = work, records, timeout
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return isolated(self.work, self.records[index], self.timeout)
+        except Exception as error:
+            return error, str(error.__cause__ or "")
+
+
+def same(item: Any) -> Any:
+    return item
+
+
+def ask(work: Work, *sources: Any, timeout: float = 30.0, files: tuple[Path, ...] | None = None) -> list[Any]:
+    records = [Record(str(source), {}, source, files=files) for source in sources]
+    return list(DataLoader(Answers(work, records, timeout), batch_size=None, num_workers=1, collate_fn=same))
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, at the latest in a second."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_results_come_back_as_they_are():
+    draw = np.random.default_rng(0)
+    arrays = {
+        "picture": draw.integers(0, 255, (3000, 1100), dtype=np.uint8),
+        "turned": draw.random((30, 20), np.float32).T,
+        "strided": draw.integers(0, 9, (8, 8))[::2, ::3],
+        "empty": np.zeros((0, 5), bool),
+    }
+
+    def work(record: Record) -> Any:
+        return arrays, record.source, os.getpid(), os.getppid()
+
+    answers = ask(work, "a", ("b", 2), timeout=5)
+    for (back, source, pid, parent), sent in zip(answers, ["a", ("b", 2)], strict=True):
+        assert source == sent
+        assert os.getpid() not in (pid, parent)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(back[name], array)
+            assert back[name].dtype == array.dtype and back[name].flags.writeable
+    assert answers[0][2] == answers[1][2], "one process for all images"
+    assert gone(answers[0][2]), "it ends with its worker"
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (lambda: ctypes.string_at(0), "The decoder crashed (SIGSEGV) on image bad."),
+        (os.abort, "The decoder crashed (SIGABRT) on image bad."),
+        (lambda: os._exit(3), "The decoder ended its process (exit status 3) on image bad."),
+        (lambda: exit(4), "The decoder ended its process (exit status 4) on image bad."),
+        (
+            lambda: os.kill(os.getpid(), signal.SIGKILL),
+            "The decoder was killed twice (SIGKILL), as the system does when memory runs out, on image bad.",
+        ),
+    ],
+    ids=["segmentation fault", "abort", "exit", "sys.exit", "killed"],
+)
+def test_a_crash_takes_one_image(fault, said):
+    def work(record: Record) -> Any:
+        if record.source == "bad":
+            fault()
+        return os.getpid()
+
+    before, (error, _), after, last = ask(work, 0, "bad", 1, 2)
+    assert isinstance(error, UserError) and str(error) == said
+    assert before != after == last
+
+
+def test_a_process_that_was_killed_gets_a_second_try(tmp_path):
+    def work(record: Record) -> Any:
+        if record.source == 1 and not (tmp_path / "tried").exists():
+            (tmp_path / "tried").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return record.source
+
+    assert ask(work, 0, 1, 2) == [0, 1, 2]
+
+
+def test_what_ends_runs_is_none_of_its_business():
+    def work(record: Record) -> Any:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+        return record.source
+
+    assert ask(work, 0, 1) == [0, 1]
+
+
+def test_a_file_that_hangs_is_given_up(tmp_path):
+    os.mkfifo(tmp_path / "hung.png")
+    files = (tmp_path / "hung.png", tmp_path / "masks.json")
+
+    def work(record: Record) -> Any:
+        if record.source == "bad":
+            (tmp_path / "child").write_text(str(os.getpid()))
+            files[0].read_bytes()
+        return record.source
+
+    began = time.monotonic()
+    first, (error, _), last = ask(work, 0, "bad", 1, timeout=0.7, files=files)
+    assert time.monotonic() - began < 5
+    assert (first, last) == (0, 1)
+    assert isinstance(error, UserError)
+    assert str(error) == (
+        f"Reading {files[0]}, {files[1]} took more than 0.7 seconds (a hung network file system?), the limit that "
+        "--data.timeout sets."
+    )
+    assert gone(int((tmp_path / "child").read_text()))
+
+
+def test_time_in_which_a_job_is_stopped_does_not_count():
+    def work(record: Record) -> Any:
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(2.5)
+        os.kill(os.getppid(), signal.SIGCONT)
+        time.sleep(0.3)
+        return record.source
+
+    assert ask(work, 7, timeout=2) == [7]
+
+
+class Odd(Exception):
+    """Cannot be unpickled."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def test_exceptions_keep_their_kind_their_words_and_their_traceback():
+    def work(record: Record) -> Any:
+        raise {"user": UserError("mend it", exit_status=2), "bug": KeyError("a bug"), "odd": Odd(1, 2)}[record.source]
+
+    (user, _), (bug, where), (odd, _) = ask(work, "user", "bug", "odd")
+    assert isinstance(user, UserError) and (str(user), user.exit_status) == ("mend it", 2)
+    assert isinstance(bug, KeyError) and bug.args == ("a bug",)
+    assert "in work" in where and __file__ in where and "KeyError: 'a bug'" in where
+    assert isinstance(odd, RuntimeError) and str(odd) == "Odd: 1 and 2"
+
+
+def test_results_that_cannot_be_sent_are_a_bug_and_no_unreadable_image():
+    ((error, _),) = ask(lambda record: lambda: None, 0)
+    assert not isinstance(error, UserError) and "pickle" in str(error)
+
+
+def test_records_that_cannot_be_sent_stay_in_the_worker():
+    generator = (number for number in range(3))
+
+    def work(record: Record) -> Any:
+        return next(record.source), os.getppid()
+
+    assert ask(work, generator) == [(0, os.getpid())]
+
+
+def test_nothing_is_isolated_outside_workers():
+    assert isolated(lambda record: os.getpid(), Record("image", {}), 1.0) == os.getpid()
+
+
+def test_no_pipe_or_socket_of_anyone_else_stays_open():
+    reading, writing = os.pipe()
+
+    def work(record: Record) -> Any:
+        modes = [os.fstat(int(name)).st_mode for name in os.listdir("/proc/self/fd") if int(name) > 2 and exists(name)]
+        return sum(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes)
+
+    def exists(name: str) -> bool:
+        return Path(f"/proc/self/fd/{name}").is_symlink()
+
+    try:
+        assert ask(work, 0) == [2], "its own two pipes"
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_it_does_not_outlive_a_worker_that_is_killed(tmp_path):
+    def work(record: Record) -> Any:
+        (tmp_path / "child").write_text(str(os.getpid()))
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        ask(work, 0)
+    assert gone(int((tmp_path / "child").read_text()))
+
+
+def test_random_numbers_are_those_of_the_worker():
+    def work(record: Record) -> Any:
+        return random.random(), np.random.random()
+
+    class Direct(Answers):
+        def __getitem__(self, index: int) -> Any:
+            return self.work(self.records[index])
+
+    def first(kind: type[Answers]) -> Any:
+        data = kind(work, [Record("image", {})], 5.0)
+        generator = torch.Generator().manual_seed(3)
+        return next(iter(DataLoader(data, batch_size=None, num_workers=1, collate_fn=same, generator=generator)))
+
+    assert first(Answers) == first(Direct)

@@ -1,0 +1,62 @@
+"""A file system that answers no more ends commands that would otherwise wait for every image of it."""
+
+from __future__ import annotations
+
+import pytest
+from hostile import Hostile
+
+from xbench.data.workers.stall import StallGuard
+from xbench.errors import UserError
+
+
+def test_five_in_a_row():
+    guard = StallGuard("films")
+    for timed_out in (True, True, True, True, False, True, True, True, True):
+        guard.see("a film", timed_out)
+    with pytest.raises(UserError, match=r"films: 5 images in a row \(last: the fifth\) took longer"):
+        guard.see("the fifth", True)
+
+
+@pytest.fixture
+def configuration(tmp_path):
+    (tmp_path / "files").mkdir()
+    for record in Hostile(root="", images=19).read_records(annotated=True):
+        (tmp_path / "files" / f"{record.image_id}.png").touch()
+    path = tmp_path / "hostile.yaml"
+    path.write_text(
+        "model: {class_path: hostile.Filling}\n"
+        f"data: {{class_path: hostile.Hostile, init_args: {{root: {tmp_path / 'files'}, images: 19, batch_size: 2,"
+        f" num_workers: 2, cache: {tmp_path / 'cache'}, on_error: skip}}}}\n"
+        "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, devices: 1}\n"
+    )
+    return path
+
+
+def test_the_run_ends_and_goes_on_once_the_files_are_back(command, configuration, monkeypatch):
+    monkeypatch.setenv("FAULTS", " ".join(f"hang:{index}" for index in range(7, 12)))
+    stopped = command("test", "--config", configuration, "--data.timeout", "0.3")
+    assert stopped.status == 1
+    assert "5 images in a row (last: square-011) took longer than --data.timeout" in " ".join(stopped.errors.split())
+    monkeypatch.delenv("FAULTS")
+    again = command("test", "--config", configuration, "--resume", "true")
+    assert again.status == 0, again.errors
+    (results,) = configuration.parent.glob("runs/*/*/results.json")
+    assert '"batches_of_earlier_attempts": 5' in results.read_text()
+    # What was skipped before the run was ended stays so, and is named.
+    assert again.output.count("Skipped 3 images") == 1
+
+
+def test_fewer_in_a_row_are_left_out(command, configuration, monkeypatch):
+    monkeypatch.setenv("FAULTS", " ".join(f"hang:{index}" for index in (2, 3, 4, 5, 7, 8, 9, 10)))
+    run = command("test", "--config", configuration, "--data.timeout", "0.3")
+    assert run.status == 0 and len(run.results["counts"]["skipped"]) == 8, run.errors
+
+
+def test_prepare_ends_too(command, configuration, monkeypatch):
+    monkeypatch.setenv("FAULTS", " ".join(f"hang:{index}" for index in range(7, 19)))
+    stopped = command("prepare", "--config", configuration, "--data.timeout", "0.3")
+    assert stopped.status == 1
+    assert "5 images in a row (last: square-011) took longer than --data.timeout" in " ".join(stopped.errors.split())
+    monkeypatch.delenv("FAULTS")
+    again = command("prepare", "--config", configuration)
+    assert again.status == 0 and "already there: 7, prepared: 12" in again.output

@@ -1,0 +1,379 @@
+"""A whole run against an evaluation written out naively: image by image, threshold by threshold, pixel by pixel."""
+
+from __future__ import annotations
+
+import csv
+import math
+
+import cv2
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from toys import Brightness, Squares
+
+from xbench.geometry.grid import region_on_grid, saliency_on_grid
+
+
+@pytest.fixture(scope="module")
+def known():
+    return {}
+
+
+@pytest.fixture
+def run_of(command, toy_config, known):
+    """Runs the configuration with options, once for all tests that only look at what came out."""
+
+    def run(*options):
+        if options not in known:
+            known[options] = command("test", "--config", toy_config, *options)
+        return known[options]
+
+    return run
+
+
+def enlarged(maps):
+    """The first axis of a map (h, w) brought to 224 pixels bilinearly, as docs/numbers.md says."""
+    cells = len(maps)
+    place = (((2 * np.arange(224) + 1) * cells / 448 - 0.5).clip(0, cells - 1) * 2**24).round() / 2**24
+    cell = place.astype(int)
+    step = maps[np.minimum(cell + 1, cells - 1)] - maps[cell]
+    return maps[cell] + (place - cell).astype(np.float32)[:, None] * step
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """Scores of every pair, by plain loops."""
+    data, model = Squares(num_workers=0), Brightness()
+    findings = data.findings
+    queries = model.encode_prompts([list(model.default_prompts(finding)) for finding in findings])
+    pairs = {}
+    for record in data.read_records(annotated=True):
+        radiograph = data.load(record)
+        pixels = cv2.resize(radiograph.image, (56, 56), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
+        output = model(torch.from_numpy(pixels).expand(1, 3, -1, -1), queries)
+        maps = [enlarged(enlarged(one.numpy().T).T) for one in output.saliency[0]]
+        for c, finding in enumerate(findings):
+            scores = {"logit": output.logits[0, c].item(), "probability": output.probabilities[0, c].item()}
+            if record.labels.get(finding) == 1:
+                region = region_on_grid(radiograph.regions[finding], (224, 224))
+                raw = maps[c]
+                ties = raw == raw.max()
+                scores["pointing_hit"] = (ties & region).sum() / ties.sum()
+                normalised = (raw - raw.min()) / (raw.max() - raw.min())
+                for k in range(101):
+                    mask = normalised >= np.float32(k / 100)
+                    both, either = (mask & region).sum(), (mask | region).sum()
+                    scores[f"dice {k}"] = 2 * both / (mask.sum() + region.sum())
+                    scores[f"iou {k}"] = both / either
+                scores["area"] = region.sum() / 224**2
+            pairs[record.image_id, finding] = (record.labels.get(finding, -1), scores)
+    return pairs
+
+
+def test_results_equal_plain_loops(run_of, expected):
+    run = run_of()
+    assert run.status == 0
+    results = run.results
+
+    assert results["counts"]["images"] == 20
+    assert len(run.rows) == len(expected) == 60
+    for row in run.rows:
+        label, scores = expected[row["image_id"], row["finding"]]
+        assert row["label"] == label
+        assert row["has_region"] == (label == 1)
+        assert row["logit"] == scores["logit"]
+        # PyTorch's sigmoid rounds the end of a tensor differently from its middle.
+        assert row["probability"] == pytest.approx(scores["probability"], rel=1e-6)
+        if label == 1:
+            # Fractions of whole numbers in float64: not a bit of difference.
+            assert row["pointing_hit"] == scores["pointing_hit"]
+            assert row["dice"] == scores["dice 50"]
+            assert row["iou"] == scores["iou 50"]
+            assert row["region_area"] == scores["area"]
+        else:
+            assert row["pointing_hit"] is row["dice"] is row["iou"] is row["region_area"] is None
+
+    for finding in ("Square", "Hole"):
+        valid = [scores for (_, name), (label, scores) in expected.items() if name == finding and label == 1]
+        grounding = results["grounding"]["per_class"][finding]
+        assert grounding["count"] == len(valid)
+
+        def mean(key, scores=valid):
+            return sum(pair[key] for pair in scores) / len(scores)
+
+        # Sums are kept in multiples of 2**-40, so means may differ by 5e-13.
+        close = dict(rel=0, abs=1e-12)
+        dice, iou = [mean(f"dice {k}") for k in range(101)], [mean(f"iou {k}") for k in range(101)]
+        assert grounding["dice_curve"] == pytest.approx(dice, **close)
+        assert grounding["iou_curve"] == pytest.approx(iou, **close)
+        assert grounding["pointing_game"] == pytest.approx(mean("pointing_hit"), **close)
+        assert grounding["dice_fixed"] == pytest.approx(dice[50], **close)
+        assert grounding["iou_fixed"] == pytest.approx(iou[50], **close)
+        assert grounding["dice_best"] == pytest.approx(max(dice), **close)
+        assert grounding["iou_best"] == pytest.approx(max(iou), **close)
+        assert dice[round(100 * grounding["dice_best_threshold"])] == pytest.approx(max(dice), **close)
+        assert iou[round(100 * grounding["iou_best_threshold"])] == pytest.approx(max(iou), **close)
+
+        labelled = [(label, s["probability"]) for (_, name), (label, s) in expected.items() if name == finding]
+        positives = [p for label, p in labelled if label == 1]
+        negatives = [p for label, p in labelled if label == 0]
+        recognition = results["classification"]["per_class"][finding]
+        wins = sum((p > n) + (p == n) / 2 for p in positives for n in negatives)
+        assert recognition["auroc"] == pytest.approx(wins / len(positives) / len(negatives), **close)
+        right = sum((p >= 0.5) == bool(label) for label, p in labelled)
+        assert recognition["accuracy"] == pytest.approx(right / len(labelled), **close)
+        assert (recognition["positives"], recognition["negatives"]) == (len(positives), len(negatives))
+
+    ghost = results["grounding"]["per_class"]["Ghost"]
+    assert ghost["count"] == 0
+    assert {value for key, value in ghost.items() if key != "count"} == {None}
+    macro = results["grounding"]["macro"]
+    for name in ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best"):
+        per_class = results["grounding"]["per_class"]
+        assert macro[name] == pytest.approx((per_class["Square"][name] + per_class["Hole"][name]) / 2, abs=1e-15)
+
+
+def test_a_model_that_crops_is_scored_on_the_whole_image(command, toy_config):
+    """Images of several shapes in one batch, so that each has a view of its own; against each image by itself."""
+    widths = [64, 80, 120, 48]
+    options = ("--data.widths", str(widths), "--data.batch_size", "20", "--model.crop", "true")
+    run = command("test", "--config", toy_config, *options)
+    assert run.status == 0, run.errors
+    data, model = Squares(num_workers=0, widths=widths), Brightness(crop=True)
+    data.setup("test")
+    queries = model.encode_prompts([list(model.default_prompts(finding)) for finding in data.findings])
+    rows = {(row["image_id"], row["finding"]): row for row in run.rows}
+    views = set()
+    for record in data.records:
+        radiograph = data.load(record)
+        pixels, view = model.preprocessing(radiograph.image)
+        views.add(view)
+        saliency = model(pixels[None], queries).saliency[0]
+        for c, finding in enumerate(data.findings):
+            if record.labels.get(finding) != 1:
+                continue
+            left, top, right, bottom = view
+            raw = saliency_on_grid(saliency[c : c + 1], [view], (224, 224))[0].numpy()
+            region = region_on_grid(radiograph.regions[finding], (224, 224))
+            row = rows[record.image_id, finding]
+            assert row["region_area"] == region.sum() / 224**2, "what the model never saw still counts"
+            ties = raw == raw.max()
+            assert row["pointing_hit"] == (ties & region).sum() / ties.sum()
+            mask = (raw - raw.min()) / (raw.max() - raw.min()) >= 0.5
+            expected = 2 * (mask & region).sum() / (mask.sum() + region.sum())
+            assert row["dice"] == expected
+            # A cross-check without our own geometry: where the model did not look, there is no mask.
+            columns, lines = (np.arange(224) + 0.5) / 224, (np.arange(224) + 0.5) / 224
+            assert not mask[:, (columns < left) | (columns > right)].any()
+            assert not mask[(lines < top) | (lines > bottom)].any()
+    assert len(views) == len(widths)
+
+
+def test_text_is_encoded_once(command, toy_config, monkeypatch):
+    models = []
+    original = Brightness.__init__
+    monkeypatch.setattr(Brightness, "__init__", lambda self, *a, **k: (models.append(self), original(self, *a, **k))[1])
+    assert command("test", "--config", toy_config).status == 0
+    assert [model.times_encoded for model in models] == [1]
+
+
+def test_results_do_not_depend_on_batch_size(run_of):
+    # True for this model alone, whose arithmetic treats each image by itself.
+    first, second = (run_of("--data.batch_size", size) for size in ("3", "20"))
+    assert first.results["grounding"] == second.results["grounding"]
+    for one, two in zip(first.rows, second.rows, strict=True):
+        assert one.pop("probability") == pytest.approx(two.pop("probability"), rel=1e-6)
+        assert one == two
+
+
+def test_two_runs_give_the_same_bytes(command, toy_config, run_of):
+    first, second = run_of(), command("test", "--config", toy_config)
+    assert first.folder != second.folder
+    for name in ("per_class.csv", "per_image.parquet", "config.yaml"):
+        assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes()
+    one, two = first.results, second.results
+    assert one.pop("provenance").keys() == two.pop("provenance").keys()
+    assert one == two
+
+
+def test_per_class_csv_holds_the_numbers_of_results_json(run_of):
+    run = run_of()
+    rows = {row["finding"]: row for row in csv.DictReader((run.folder / "per_class.csv").open())}
+    assert list(rows) == ["Square", "Hole", "Ghost", "macro"]
+    results = run.results
+    for part in ("grounding", "classification"):
+        for finding, scores in {**results[part]["per_class"], "macro": results[part]["macro"]}.items():
+            for name, value in scores.items():
+                if not name.endswith("_curve"):
+                    assert rows[finding][name] == ("" if value is None else str(value))
+
+
+def test_saved_configuration_repeats_the_run(command, toy_config):
+    first = command("test", "--config", toy_config, "--data.limit", "7", "--model.gain", "3.5")
+    assert first.results["counts"]["images"] == 7
+    again = command("test", "--config", first.folder / "config.yaml")
+    assert again.status == 0
+    assert again.rows == first.rows
+
+
+def test_skipped_images_are_counted_and_named(command, toy_config):
+    # Positions 4 to 7 are a whole batch.
+    options = ("--data.unreadable", "[1, 4, 5, 6, 7]", "--data.on_error", "skip")
+    run = command("test", "--config", toy_config, *options)
+    assert run.status == 0
+    assert run.results["counts"]["images"] == 15
+    skipped = run.results["counts"]["skipped"]
+    assert [entry["image_id"] for entry in skipped] == [f"square-00{i}" for i in (1, 4, 5, 6, 7)]
+    assert "broken" in skipped[0]["reason"]
+    assert "5 images" in run.output
+    assert len(run.rows) == 45
+
+
+@pytest.mark.parametrize("grid", ["224", "native"])
+def test_nothing_to_ground(grid, command, toy_config):
+    options = ("--data.grid", grid, "--data.unreadable", "[0, 1]", "--data.limit", "3", "--data.on_error", "skip")
+    run = command("test", "--config", toy_config, *options)
+    assert run.status == 0, run.errors
+    assert set(run.results["grounding"]["macro"].values()) == {None}
+    assert [row["region_area"] for row in run.rows] == [None] * 3
+
+
+def test_provenance(run_of):
+    provenance = run_of().results["provenance"]
+    assert provenance["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+    assert provenance["seed"] == 0
+    assert provenance["prompts"]["Hole"] == ["a dark Hole"]
+    assert provenance["data"]["grid"] == [224, 224]
+    assert all(math.isfinite(seconds) for seconds in provenance["seconds"].values())
+
+
+def test_other_grid_and_thresholds(command, toy_config, tmp_path):
+    overlay = tmp_path / "eleven.yaml"
+    overlay.write_text(
+        "trainer:\n  callbacks:\n"
+        "    - {class_path: xbench.callbacks.evaluation.Evaluation, init_args: {thresholds: 11, ties: any}}\n"
+        "    - {class_path: xbench.callbacks.results_writer.ResultsWriter}\n"
+    )
+    run = command("test", "--config", toy_config, "--config", overlay, "--data.grid", "[80, 64]")
+    assert run.status == 0, run.errors
+    results = run.results
+    assert results["grounding"]["thresholds"] == [k / 10 for k in range(11)]
+    # At native resolution the region is exactly the 12 x 10 square that was drawn.
+    areas = {row["region_area"] for row in run.rows if row["has_region"]}
+    assert areas == {120 / (80 * 64)}
+
+
+@pytest.mark.parametrize("crop", [False, True], ids=["whole", "crop"])
+def test_native_grid_scores_each_image_on_its_own_pixels(crop, command, toy_config, monkeypatch):
+    """Images of several sizes in a batch, against each image by itself, in plain loops."""
+    widths = [64, 90, 48]
+    options = ("--data.widths", str(widths), "--data.batch_size", "7", "--data.grid", "native")
+    options += ("--model.crop", str(crop).lower())
+    run = command("test", "--config", toy_config, *options)
+    assert run.status == 0, run.errors
+    assert run.results["provenance"]["data"]["grid"] == "native"
+    data, model = Squares(num_workers=0, widths=widths), Brightness(crop=crop)
+    data.setup("test")
+    queries = model.encode_prompts([list(model.default_prompts(finding)) for finding in data.findings])
+    rows = {(row["image_id"], row["finding"]): row for row in run.rows}
+    scored = 0
+    for index, record in enumerate(data.records):
+        radiograph = data.load(record)
+        size = radiograph.image.shape
+        assert size == (80, widths[index % 3])
+        pixels, view = model.preprocessing(radiograph.image)
+        saliency = model(pixels[None], queries).saliency[0]
+        for c, finding in enumerate(data.findings):
+            row = rows[record.image_id, finding]
+            if record.labels.get(finding) != 1:
+                assert row["dice"] is row["region_area"] is None
+                continue
+            scored += 1
+            raw = saliency_on_grid(saliency[c : c + 1], [view], size)[0].numpy()
+            region = radiograph.regions[finding]
+            assert row["region_area"] == 120 / (80 * widths[index % 3])
+            ties = raw == raw.max()
+            mask = (raw - raw.min()) / (raw.max() - raw.min()) >= 0.5
+            both, either = (mask & region).sum(), (mask | region).sum()
+            assert row["pointing_hit"] == (ties & region).sum() / ties.sum()
+            assert row["dice"] == 2 * both / (mask.sum() + region.sum())
+            assert row["iou"] == both / either
+    assert scored == 17
+
+    # Neither the neighbours in the batch nor the portions in which pairs are scored matter.
+    for batch_size, at_a_time in (("1", 2**24), ("20", 1)):
+        monkeypatch.setattr("xbench.evaluation.scoring._PIXELS_AT_A_TIME", at_a_time)
+        other = command("test", "--config", toy_config, *options, "--data.batch_size", batch_size)
+        for one, two in zip(run.rows, other.rows, strict=True):
+            assert one.pop("probability") == pytest.approx(two.pop("probability"), rel=1e-6)
+            assert one == two
+
+
+def test_portions_of_a_batch_change_nothing(command, toy_config, run_of, monkeypatch):
+    whole = run_of("--data.batch_size", "20")
+    monkeypatch.setattr("xbench.evaluation.scoring._PIXELS_AT_A_TIME", 3 * 224**2)
+    portions = command("test", "--config", toy_config, "--data.batch_size", "20")
+    assert whole.rows == portions.rows
+    assert whole.results["grounding"] == portions.results["grounding"]
+
+
+@pytest.mark.parametrize("grid", ["natural", "0", "[224, 0]", "[224]"])
+def test_other_grids_are_refused(grid, command, toy_config):
+    run = command("test", "--config", toy_config, "--data.grid", grid)
+    assert run.status == 2
+    assert "grid" in run.errors
+    assert "Traceback" not in run.errors
+
+
+def test_notes_count_images_whatever_the_batches(command, toy_config, run_of):
+    options = ("--data.odd", "[3, 9, 15, 1, 5, 4]", "--data.unreadable", "[5]", "--data.on_error", "skip")
+    expected = [
+        {"note": "a row without an image", "count": 2, "first": ["square-998", "square-999"]},
+        # Images 3, 9 and 15 have two annotations each, 4 has none, and 5 cannot be read.
+        {"note": "an annotation is odd", "count": 4, "first": ["square-001", "square-003", "square-009", "square-015"]},
+    ]
+    for batch_size in ("1", "7"):
+        run = command("test", "--config", toy_config, *options, "--data.batch_size", batch_size)
+        assert run.status == 0, run.errors
+        assert run.results["counts"]["notes"] == expected
+        lines = " ".join(run.output.split())
+        assert "2 images: a row without an image (first: square-998)." in lines
+        assert "4 images: an annotation is odd (first: square-001)." in lines
+    few = command("test", "--config", toy_config, *options, "--data.limit", "2")
+    assert [note["count"] for note in few.results["counts"]["notes"]] == [2, 1]
+    assert "1 image: an annotation is odd" in " ".join(few.output.split())
+    many = command("test", "--config", toy_config, "--data.odd", str(list(range(20))))
+    (note,) = [note for note in many.results["counts"]["notes"] if note["note"] == "an annotation is odd"]
+    assert note["count"] == 14 and len(note["first"]) == 10
+    assert note["first"] == sorted(note["first"])
+    assert run_of().results["counts"]["notes"] == []
+
+
+def test_predict_needs_no_annotations(command, toy_config, expected):
+    run = command("predict", "--config", toy_config, "--data.unreadable", "[3]", "--data.on_error", "skip")
+    assert run.status == 0, run.errors
+    assert "square-003" in run.output
+    rows = pq.read_table(run.folder / "predictions.parquet").to_pylist()
+    assert len(rows) == 57
+    for row in rows:
+        assert row["logit"] == expected[row["image_id"], row["finding"]][1]["logit"]
+    with np.load(run.folder / rows[0]["file"]) as maps:
+        assert maps["saliency"].shape == (3, 56, 56)
+        assert maps["view"].tolist() == [0, 0, 1, 1]
+        assert maps["findings"].tolist() == ["Square", "Hole", "Ghost"]
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "16-true", "64-true"])
+def test_the_precision_of_the_model_does_not_touch_the_metrics(precision, command, toy_config, run_of, tmp_path):
+    oracle = tmp_path / "oracle_toy.yaml"
+    oracle.write_text(toy_config.read_text().replace("toys.Brightness", "xbench.models.Oracle"))
+    run = command("test", "--config", oracle, "--trainer.precision", precision)
+    assert run.status == 0, run.errors
+    macro = run.results["grounding"]["macro"]
+    assert set(macro.values()) == {1.0}
+    assert run.results["provenance"]["precision"] == precision
+    # A real forward pass in that precision moves the scores only a little.
+    exact, rounded = (run_of("--trainer.precision", p).results for p in ("32-true", precision))
+    for name, value in exact["grounding"]["macro"].items():
+        assert rounded["grounding"]["macro"][name] == pytest.approx(value, abs=0.02)

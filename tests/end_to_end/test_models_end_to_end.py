@@ -1,0 +1,157 @@
+"""Each of the seven models, from a file in the layout of its authors to results on a dataset as it is downloaded."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from deterministic_checkpoints import MODELS, write_checkpoint
+from downloads import Downloads
+from small_networks import shrink
+
+from xbench.data import ChestXray14
+from xbench.evaluation.provenance import options_that_count
+from xbench.models import KAD
+from xbench.protocol.findings import FINDINGS
+from xbench.protocol.prompts import ASPECTS, prompts_in_style
+
+QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
+CROSS_ATTENTION = {"kind": "cross-attention", "layers": [0, 1, 2, 3], "heads": [0, 1, 2, 3]}
+SALIENCY = {
+    "carzero": CROSS_ATTENTION,
+    "clip": "patch",
+    "biomedclip": "patch",
+    "medklip": CROSS_ATTENTION,
+    "kad": CROSS_ATTENTION | {"layers": [3]},
+    "mavl": CROSS_ATTENTION | {"aspects": [0, 6, 7, 8], "merge": "avg"},
+    "devide": CROSS_ATTENTION,
+}
+# Official prompts of Pleural Effusion. The authors' books of MedKLIP and MAVL are not part of the package.
+PROMPTS = {
+    "carzero": ["There is Pleural Effusion"],
+    "clip": ["a chest x-ray showing pleural effusion", "a chest x-ray without pleural effusion"],
+    "biomedclip": [f"this is a photo of a chest x-ray {word} pleural effusion" for word in ("showing", "without")],
+    "medklip": prompts_in_style("description", "Pleural Effusion"),
+    "kad": ["pleural effusion"],
+    "mavl": prompts_in_style("description", "Pleural Effusion") + prompts_in_style("aspects", "Pleural Effusion"),
+    "devide": ["pleural effusion"],
+}
+ASKED = json.dumps([*FINDINGS["chestxray14"], "edema"])
+CONVERTED = ("carzero", "biomedclip", "medklip", "kad", "devide")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose hundreds of megabytes go with the test."""
+    with TemporaryDirectory() as name:
+        yield Path(name)
+    gc.collect()
+
+
+def options_of(arguments: dict[str, str]) -> list[str]:
+    return [word for name, value in arguments.items() for word in (f"--model.{name}", value)]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_from_the_official_file_to_results(command, downloads: Downloads, folder: Path, monkeypatch, model: str):
+    shrink(monkeypatch)
+    arguments = write_checkpoint(model, folder)
+    data = ("--data.root", downloads("vindr").root, "--data.limit", "3", "--data.num_workers", "0")
+    run = command("test", "--config", f"{model}_vindr", *data, *options_of(arguments), *QUIET)
+    assert run.status == 0, run.errors
+    results = run.results
+    assert (results["model"], results["dataset"], results["counts"]["images"]) == (model, "vindr", 3)
+    assert results["counts"]["constant_maps"]["count"] == 0
+    assert len(run.rows) == 3 * 21
+    numbers = np.array([[row["logit"], row["probability"]] for row in run.rows])
+    assert np.isfinite(numbers).all()
+    assert (numbers[:, 1] >= 0).all() and (numbers[:, 1] <= 1).all()
+    # An image looks different from another, and a finding from another.
+    assert len(np.unique(numbers[:, 0])) > 60
+    assert any(row["dice"] is not None for row in run.rows)
+    assert results["grounding"]["macro"]["pointing_game"] is not None
+
+    provenance = results["provenance"]
+    given = Path(arguments["checkpoint"])
+    checkpoint = given / "open_clip_pytorch_model.bin" if given.is_dir() else given
+    with checkpoint.open("rb") as file:
+        assert provenance["checkpoint_sha256"] == hashlib.file_digest(file, "sha256").hexdigest()
+    assert provenance["model"]["saliency"] == SALIENCY[model]
+    assert provenance["model"]["image_size"] == 224
+    assert list(provenance["prompts"]) == list(FINDINGS["vindr"])
+    assert provenance["prompts"]["Pleural Effusion"] == PROMPTS[model]
+
+    if model in CONVERTED:
+        # In a folder, that is the name by which open_clip finds it.
+        clean = folder / "open_clip_model.safetensors"
+        assert command("convert", model, given, clean).status == 0
+        checkpoint.unlink()
+        if not given.is_dir():
+            arguments["checkpoint"] = str(clean)
+        again = command("test", "--config", f"{model}_vindr", *data, *options_of(arguments), *QUIET)
+        assert again.status == 0, again.errors
+        assert again.folder != run.folder
+        tables = [pq.read_table(one.folder / "per_image.parquet") for one in (run, again)]
+        assert tables[0].equals(tables[1])
+        assert again.results["provenance"]["checkpoint_sha256"] != provenance["checkpoint_sha256"]
+
+
+def test_kad_is_asked_what_its_authors_ask(command, downloads: Downloads, folder: Path, monkeypatch):
+    shrink(monkeypatch)
+    arguments = options_of(write_checkpoint("kad", folder))
+    data = ("--data.root", downloads("chestxray14").root, "--data.limit", "2", "--data.num_workers", "0")
+    runs = [
+        command("test", "--config", "kad_chestxray14", *data, *arguments, *more, *QUIET)
+        for more in ((), ("--model.ask", "official"), ("--model.ask", "dataset"), ("--model.ask", ASKED))
+    ]
+    assert [run.status for run in runs] == [0, 0, 0, 0], runs[-1].errors
+    scored = list(FINDINGS["chestxray14"])
+    models = [run.results["provenance"]["model"] for run in runs]
+    assert [model["ask"] for model in models] == ["official", "official", "dataset", [*scored, "Edema"]]
+    assert [len(model["asked"]) for model in models] == [14, 14, 8, 9]
+    assert list(models[0]["asked"])[-3:] == ["Pulmonary Fibrosis", "Pleural Thickening", "Hernia"]
+    assert models[0]["asked"]["Pleural Thickening"] == ["pleural thicken"]
+    assert all(run.results["findings"] == list(run.results["provenance"]["prompts"]) == scored for run in runs)
+    tables = [pq.read_table(run.folder / "per_image.parquet") for run in runs]
+    assert tables[0].equals(tables[1])
+    assert not any(tables[0]["logit"].equals(table["logit"]) for table in tables[2:])
+    # The benchmark tells them apart, and so does a run that goes on with another.
+    configs = [yaml.safe_load((run.folder / "config.yaml").read_text()) for run in runs]
+    assert len({json.dumps(options_that_count(config, KAD, ChestXray14), sort_keys=True) for config in configs}) == 3
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return write_checkpoint("clip", tmp_path_factory.mktemp("clip"))
+
+
+@pytest.mark.parametrize("prompts", ["name", "phrase", "description", "aspects", "a file"])
+def test_clip_in_other_words(command, downloads: Downloads, clip: dict[str, str], tmp_path: Path, prompts: str):
+    absent = "a chest x-ray without pleural effusion"
+    if prompts == "a file":
+        texts: dict[str, str | list[str]] = {finding: f"a picture of {finding}" for finding in FINDINGS["vindr"]}
+        texts["Pleural Effusion"] = ["fluid around the lung", "a blunt angle"]
+        file = tmp_path / "prompts.json"
+        file.write_text(json.dumps(texts))
+        prompts, expected = str(file), ["fluid around the lung", "a blunt angle"]
+    elif prompts in ("name", "phrase"):
+        (text,) = prompts_in_style(prompts, "Pleural Effusion")
+        expected = [f"a chest x-ray showing {text}"]
+    else:
+        expected = list(prompts_in_style(prompts, "Pleural Effusion"))
+        assert len(expected) == (len(ASPECTS) if prompts == "aspects" else 1)
+    options = [*options_of(clip), "--model.prompts", prompts]
+    data = ("--data.root", downloads("vindr").root, "--data.limit", "1", "--data.num_workers", "0")
+    run = command("test", "--config", "clip_vindr", *data, *options, *QUIET)
+    assert run.status == 0, run.errors
+    provenance = run.results["provenance"]
+    assert provenance["prompts"]["Pleural Effusion"] == [*expected, absent]
+    assert provenance["model"]["prompt_source"] == prompts

@@ -1,0 +1,175 @@
+"""Two nodes, as far as one machine can be two: two launchers of torchrun, and the tasks that srun would start."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from forked import Python, environment, run
+from places import ROOT
+
+SCRIPT = ROOT / "configs" / "slurm" / "test.sbatch"
+IMAGES = 19
+CONFIG = (
+    "model: {class_path: mortal.Mortal}\n"
+    f"data: {{class_path: toys.Squares, init_args: {{num_workers: 0, images: {IMAGES}, batch_size: 2, "
+    "unreadable: [4, 5, 8], on_error: skip, odd: [1, 3, 4, 6]}}\n"
+    "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, default_root_dir: runs}\n"
+)
+TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
+
+# Hands its words and its environment over to the test, which does what srun does, and waits for the exit status.
+SRUN = """#!{python} -IS
+import json, os, sys
+with open("asked.part", "w") as file:
+    json.dump([sys.argv[1:], dict(os.environ)], file)
+os.rename("asked.part", "asked")
+with open("status") as status:
+    sys.exit(int(status.read()))
+"""
+
+
+def free_port(low: int = 0, high: int = 65_536) -> int:
+    for port in [0] if not low else range(low, high):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return probe.getsockname()[1]
+    raise OSError("no port is free")
+
+
+def read(folder: Path) -> dict[str, bytes | str]:
+    """Files of the one finished run in a folder, the provenance taken out."""
+    (run,) = folder.glob("runs/*/*/results.json")
+    results = json.loads(run.read_text())
+    assert results.pop("provenance")["devices"]["processes"] in (1, 2)
+    return {"results.json": json.dumps(results)} | {name: (run.parent / name).read_bytes() for name in TABLES}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]:
+    """What one process writes."""
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "mortal.yaml").write_text(CONFIG)
+    done = run("-m", "xbench.cli", "test", "--config", "mortal.yaml", "--trainer.devices", "1", folder=folder)
+    assert done.returncode == 0, done.stderr
+    return read(folder)
+
+
+def test_torchrun_on_two_nodes(tmp_path, alone):
+    rendezvous = ("--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{free_port()}")
+    launcher = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "1", *rendezvous, "-m")
+    options = ("--config", "mortal.yaml", "--trainer.num_nodes", "2", "--trainer.devices", "1")
+    command = [sys.executable, *launcher, "xbench.cli", "test", *options]
+    (tmp_path / "mortal.yaml").write_text(CONFIG)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    nodes = [Python(command, cwd=tmp_path, env=environment(), **pipes) for _ in range(2)]
+    try:
+        said = [node.communicate(timeout=300)[0].decode() for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert read(tmp_path) == alone
+    assert sum("Results:" in text for text in said) == 1, "only the first process writes"
+
+
+def srun(words: Sequence[str], variables: dict[str, str], folder: Path, preempt_at: int | None) -> int:
+    """What srun does for a step of one task on each of two nodes.
+
+    It sets variables, and with --kill-on-bad-exit it ends all tasks when one fails. Pre-emption, once so many images
+    are scored, sends SIGTERM to every task.
+    """
+    options = words[: words.index("python")]
+    command = [sys.executable, *words[len(options) + 1 :]]
+    nodes = variables["SLURM_JOB_NODELIST"].split(",")
+    with (folder / "said").open("a") as said:
+        tasks = []
+        for task, node in enumerate(nodes):
+            about = {"SLURM_PROCID": task, "SLURM_NODEID": task, "SLURM_LOCALID": 0, "SLURMD_NODENAME": node}
+            about |= {"SLURM_STEP_ID": 0, "SLURM_STEP_NUM_TASKS": len(nodes)}
+            own = variables | {name: str(value) for name, value in about.items()}
+            tasks.append(Python(command, env=own, cwd=folder, stdout=said, stderr=said))
+    log, preempted, deadline = folder / "log", False, time.monotonic() + 240
+    while any(task.poll() is None for task in tasks):
+        scored = len(log.read_text().splitlines()) if log.exists() else 0
+        if preempt_at is not None and not preempted and scored >= preempt_at:
+            preempted = True
+            for task in tasks:
+                task.terminate()
+        failed = "--kill-on-bad-exit=1" in options and not preempted and any(task.poll() for task in tasks)
+        if failed or time.monotonic() > deadline:
+            for task in tasks:
+                task.kill()
+        time.sleep(0.01)
+    return max(abs(task.returncode) for task in tasks)
+
+
+def submit(folder: Path, preempt_at: int | None = None, **more: str) -> tuple[int, str]:
+    """Run the body of the shipped script as SLURM would, with a stand-in for srun; return status and output."""
+    (folder / "mortal.yaml").write_text(CONFIG)
+    for name in ("asked", "status", "said"):
+        (folder / name).unlink(missing_ok=True)
+    (folder / "srun").write_text(SRUN.format(python=sys.executable))
+    (folder / "srun").chmod(0o755)
+    os.mkfifo(folder / "status")
+    # Lightning takes the port from the last four digits of the job's number, and the first node for the address.
+    job = free_port(15_000 + os.getpid() % 4_000, 25_000) - 15_000
+    slurm = {
+        "SLURM_JOB_ID": f"77{job:04d}",
+        "SLURM_JOB_NAME": "xbench",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_NNODES": "2",
+        "SLURM_NTASKS": "2",
+        "SLURM_NPROCS": "2",
+        "SLURM_NTASKS_PER_NODE": "1",
+        "SLURM_JOB_NODELIST": "localhost,node2",
+        "SLURM_NODELIST": "localhost,node2",
+        "MORTAL_LOG": str(folder / "log"),
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+    }
+    command = ["bash", str(SCRIPT), "--config", "mortal.yaml"]
+    with subprocess.Popen(command, cwd=folder, env=environment(**slurm, **more)) as script:
+        try:
+            while not (folder / "asked").exists():
+                assert script.poll() is None
+                time.sleep(0.01)
+            status = srun(*json.loads((folder / "asked").read_text()), folder, preempt_at)
+            (folder / "status").write_text(str(status))
+            return script.wait(60), (folder / "said").read_text()
+        finally:
+            script.kill()
+
+
+def test_the_shipped_script_is_preempted_and_goes_on(tmp_path, alone):
+    status, said = submit(tmp_path, preempt_at=5, MORTAL_WAITS="0.3")
+    assert status != 0
+    assert "SIGTERM" in said and "--resume true" in said, said
+    assert not [*tmp_path.glob("runs/*/*/results.json")]
+    before = (tmp_path / "log").read_text().split()
+    assert 5 <= len(before) < IMAGES - 3
+
+    status, said = submit(tmp_path)
+    assert status == 0, said
+    assert read(tmp_path) == alone
+    both = (tmp_path / "log").read_text().split()
+    assert sorted(both) == [f"square-{k:03d}" for k in range(IMAGES) if k not in (4, 5, 8)], "nothing is done twice"
+    # Of Lightning's own way of resuming there is no trace.
+    assert not [*tmp_path.rglob("*.ckpt")]
+
+
+def test_the_script_asks_for_what_its_words_say():
+    text = SCRIPT.read_text()
+    options = dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(\S+))?$", text, re.M))
+    assert "requeue" in options and options["open-mode"] == "append"
+    assert "signal" not in options

@@ -1,0 +1,341 @@
+"""A run that dies at any moment goes on where it stopped, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forked import Ended, Python, environment, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.cli import main
+from xbench.errors import UserError
+from xbench.evaluation.scoring import BatchScores
+from xbench.geometry.coverage import Coverage
+from xbench.runs.journal import BatchRecord, Journal, Records, difference
+from xbench.runs.maps import KeptImage
+from xbench.runs.results import INPUT_NOTE
+from xbench.runs.scores import ImageRows, PairCounts
+from xbench.types import Failure, Note
+
+IMAGES, BATCH = 19, 2
+TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
+CONFIG = (
+    "model: {class_path: mortal.Mortal, init_args: {fault: unnormalised}}\n"
+    f"data: {{class_path: toys.Squares, init_args: {{num_workers: 0, images: {IMAGES}, batch_size: {BATCH}, "
+    "unreadable: [4, 5, 8], on_error: skip, odd: [1, 3, 4, 6]}}\n"
+    "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, devices: 1}\n"
+)
+
+
+def words(folder: Path, *options: str) -> list[str]:
+    (folder / "mortal.yaml").write_text(CONFIG)
+    runs = ("--trainer.default_root_dir", str(folder / "runs"))
+    return ["test", "--config", str(folder / "mortal.yaml"), *runs, *options]
+
+
+def begin(folder: Path, dies: str, *options: str) -> Ended:
+    """Run in a process of its own until it dies."""
+    log = str(folder / "first.log")
+    return run("-m", "xbench.cli", *words(folder, *options), folder=folder, MORTAL_DIES=dies, MORTAL_LOG=log)
+
+
+def go_on(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+    monkeypatch.delenv("MORTAL_DIES", raising=False)
+    monkeypatch.setenv("MORTAL_LOG", str(folder / "second.log"))
+    return main(words(folder, "--resume", "true", *options))
+
+
+def read(folder: Path) -> dict[str, bytes | str]:
+    """Files of the one finished run in a folder, the provenance taken out."""
+    (path,) = folder.glob("runs/*/*/results.json")
+    results = json.loads(path.read_text())
+    del results["provenance"]
+    assert not (path.parent / "journal").exists()
+    return {"results.json": json.dumps(results)} | {name: (path.parent / name).read_bytes() for name in TABLES}
+
+
+def logged(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]:
+    folder = tmp_path_factory.mktemp("unbroken")
+    assert main(words(folder)) == 0
+    files = read(folder)
+    # About the first batch, which an attempt that goes on takes from the journal.
+    assert INPUT_NOTE in str(files["results.json"])
+    return files
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed at its fourth scored batch."""
+    folder = tmp_path_factory.mktemp("killed")
+    died = begin(folder, "SIGKILL 3 0")
+    assert died.returncode == -9, died.stderr
+    assert not [*folder.glob("runs/*/*/results.json")]
+    return folder
+
+
+@pytest.fixture
+def broken(killed: Path, tmp_path: Path) -> Path:
+    """A copy of it, to go on with."""
+    # Paths are part of what must not change, so the copy goes on in the place of the original.
+    aside = tmp_path / "aside"
+    shutil.copytree(killed, aside)
+    yield killed
+    shutil.rmtree(killed)
+    shutil.copytree(aside, killed)
+
+
+def test_a_killed_run_goes_on(broken, unbroken, monkeypatch, capsys):
+    assert go_on(broken, monkeypatch) == 0
+    assert read(broken) == unbroken
+    before, after = logged(broken / "first.log"), logged(broken / "second.log")
+    assert len(before) == 6, "three batches of two, and one of which nothing could be read"
+    assert sorted(before + after) == [f"square-{k:03d}" for k in range(IMAGES) if k not in (4, 5, 8)]
+    (results,) = broken.glob("runs/*/*/results.json")
+    assert json.loads(results.read_text())["provenance"]["batches_of_earlier_attempts"] == 4
+
+
+@pytest.mark.parametrize("cut", [1, 100, "half", "all but one byte"])
+def test_a_torn_last_record_is_done_again(broken, unbroken, monkeypatch, cut):
+    (path,) = broken.glob("runs/*/*/journal/*.records")
+    content = path.read_bytes()
+    last = content.rindex(b"xbj1")
+    remove = {"half": (len(content) - last) // 2, "all but one byte": len(content) - last - 1}.get(cut, cut)
+    path.write_bytes(content[:-remove])
+    assert go_on(broken, monkeypatch) == 0
+    assert read(broken) == unbroken
+    both = logged(broken / "first.log") + logged(broken / "second.log")
+    assert len(both) - len({*both}) == 2, "the images of the torn batch"
+
+
+def test_a_damaged_record_and_all_behind_it_are_done_again(broken, unbroken, monkeypatch):
+    (path,) = broken.glob("runs/*/*/journal/*.records")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"xbj1", 10) + 40] ^= 1
+    path.write_bytes(content)
+    assert go_on(broken, monkeypatch) == 0
+    assert read(broken) == unbroken
+
+
+@pytest.mark.parametrize("command", ["test", "predict"])
+def test_ctrl_c_says_how_to_go_on(tmp_path, unbroken, monkeypatch, command):
+    monkeypatch.setenv("MORTAL_DIES", "SIGINT 5 0")
+    ended = run("-m", "xbench.cli", command, *words(tmp_path)[1:], folder=tmp_path)
+    assert ended.returncode == 130 and "Traceback" not in ended.stderr, ended.stderr
+    said = ended.stderr.splitlines()[-1]
+    (folder,) = tmp_path.glob("runs/*/*")
+    if command == "predict":
+        assert said == "error: Stopped by Ctrl-C."
+        return
+    assert said.startswith("error: Stopped by Ctrl-C.") and f"{folder}: " in said and "--resume true" in said
+    assert go_on(tmp_path, monkeypatch) == 0
+    assert read(tmp_path) == unbroken
+
+
+@pytest.mark.parametrize("wait", ["0.05 0.05", "0 0.3"])
+def test_ctrl_c_over_several_processes(tmp_path, unbroken, monkeypatch, wait):
+    """A terminal sends it to all of them."""
+    monkeypatch.setenv("MORTAL_WAITS", wait)
+    two = ("--trainer.devices", "2", "--oversubscribe", "true")
+    command = [sys.executable, "-m", "xbench.cli", *words(tmp_path, *two)]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with Python(command, cwd=tmp_path, env=environment(), text=True, start_new_session=True, **pipes) as process:
+        while not [*tmp_path.glob("runs/*/*/journal/*.records")]:
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in said, said
+    assert said.count("error: ") == 1 and "--resume true" in said, said
+    assert go_on(tmp_path, monkeypatch) == 0
+    assert read(tmp_path) == unbroken
+
+
+def test_sigterm_keeps_what_is_finished(tmp_path, unbroken, monkeypatch):
+    """As SLURM sends it before pre-emption."""
+    ended = begin(tmp_path, "SIGTERM 5 0")
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
+    assert "SIGTERM" in ended.stderr and "--resume true" in ended.stderr
+    assert go_on(tmp_path, monkeypatch) == 0
+    assert read(tmp_path) == unbroken
+    both = logged(tmp_path / "first.log") + logged(tmp_path / "second.log")
+    assert len(both) == len({*both}) == IMAGES - 3
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_one_process_of_two_dies_and_one_or_three_go_on(tmp_path, unbroken, monkeypatch, processes):
+    # The next batch goes to whoever is free: only beside a slow process is the other one sure to come to its third.
+    monkeypatch.setenv("MORTAL_WAITS", "0.3 0")
+    died = begin(tmp_path, "SIGKILL 2 1", "--trainer.devices", "2", "--oversubscribe", "true")
+    assert died.returncode != 0
+    assert not [*tmp_path.glob("runs/*/*/results.json")]
+    finished = len({batch for file in tmp_path.glob("runs/*/*/journal") for batch in Records(file).batches})
+    assert 2 <= finished < 10
+    monkeypatch.delenv("MORTAL_WAITS")
+    more = ("--trainer.devices", str(processes), "--oversubscribe", "true")
+    again = begin(tmp_path, "", "--resume", "true", *more)
+    assert again.returncode == 0, again.stderr
+    assert read(tmp_path) == unbroken
+
+
+def test_a_run_that_could_not_write_its_results_goes_on(tmp_path, unbroken, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("xbench.callbacks.results_writer.write_per_image", full)
+        assert main(words(tmp_path)) == 1
+    assert "--resume true, which goes on from what is scored" in " ".join(capsys.readouterr().err.split())
+    assert go_on(tmp_path, monkeypatch) == 0
+    assert read(tmp_path) == unbroken
+    assert len(logged(tmp_path / "second.log")) <= BATCH, "the last batch, for a loop needs one"
+
+
+def test_without_anything_unfinished_a_run_begins(tmp_path, unbroken, monkeypatch):
+    assert go_on(tmp_path, monkeypatch) == 0
+    assert read(tmp_path) == unbroken
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--model.gain", "4"), "settings.model.gain is 4.0 and was 8.0"),
+        (("--data.gamma", "0.7"), "settings.data.gamma is 0.7 and was 0.5"),
+        (("--data.images", "18"), "settings.data.images is 18 and was 19"),
+        (("--trainer.precision", "bf16-true"), "settings.trainer.precision"),
+        (("--seed_everything", "3"), "settings.seed_everything is 3 and was 0"),
+    ],
+)
+def test_another_configuration_is_refused(broken, monkeypatch, capsys, options, named):
+    assert go_on(broken, monkeypatch, *options) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert named in message and "leave out --resume true" in message
+    assert not [*broken.glob("runs/*/*/results.json")]
+
+
+def test_what_moves_no_number_may_change(broken, unbroken, monkeypatch):
+    assert go_on(broken, monkeypatch, "--data.num_workers", "1", "--data.cache", "false") == 0
+    assert read(broken) == unbroken
+
+
+def test_a_run_that_is_still_going_on_is_left_alone(broken, monkeypatch, capsys):
+    (folder,) = broken.glob("runs/*/*/journal")
+    code = (
+        "import fcntl, sys, time; file = open(sys.argv[1], 'a'); fcntl.lockf(file, fcntl.LOCK_EX); "
+        "print('locked', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code, str(folder / "lock")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline() == "locked\n"
+        assert go_on(broken, monkeypatch) == 2
+    finally:
+        other.kill()
+        other.wait()
+    assert "still going on in another process" in " ".join(capsys.readouterr().err.split())
+
+
+def record(batch: int, draw: np.random.Generator, images: int = 2) -> BatchRecord:
+    shape, pairs = (images, 3), int(draw.integers(0, 4))
+    index = np.arange(batch * 2, batch * 2 + images)
+    ids = [f"image {i} ä" for i in index]
+    rows = ImageRows(
+        *(index, ids, [None] * images, np.ones(shape, np.int8), np.ones(shape, bool)),
+        *(draw.random(shape) for _ in range(14)),
+        draw.integers(10**15, 10**16, shape).astype("S16"),
+    )
+    counts = PairCounts(
+        *(index[:1].repeat(pairs), np.arange(pairs), ids[:1] * pairs, np.full(pairs, 49), np.full(pairs, 5)),
+        *(draw.integers(0, 49, (pairs, 5), dtype=np.int32) for _ in range(2)),
+    )
+    kept = KeptImage(
+        *(int(index[0]), ids[0], "0" * 64, (0.0, 0.0, 1.0, 1.0), draw.random((3, 2, 3), np.float32)),
+        *({1: Coverage.of(np.eye(9) > 0, (7, 7))}, (1,), b"a picture"),
+    )
+    scores = BatchScores(rows, counts, ((int(index[0]), ids[0], 2),)) if batch % 3 else None
+    failures = (Failure(batch * 2 + 1, "bad", "it is broken"),)
+    return BatchRecord(batch, scores, failures, (Note("odd", ids[0]),), (kept,))
+
+
+def same(one: BatchRecord, other: BatchRecord) -> bool:
+    for name in ("batch", "failures", "notes"):
+        if getattr(one, name) != getattr(other, name):
+            return False
+    for mine, theirs in zip(one.kept, other.kept, strict=True):
+        np.testing.assert_array_equal(mine.saliency, theirs.saliency)
+        if replace(mine, saliency=None) != replace(theirs, saliency=None):
+            return False
+    if one.scores is None or other.scores is None:
+        return one.scores is other.scores
+    for table in ("images", "pairs"):
+        mine, theirs = getattr(one.scores, table), getattr(other.scores, table)
+        for field in fields(mine):
+            np.testing.assert_array_equal(getattr(mine, field.name), getattr(theirs, field.name))
+    return one.scores.constant == other.scores.constant
+
+
+@given(st.integers(0, 2**32), st.integers(0, 2000), st.integers(1, 255))
+def test_no_damage_to_a_journal_gives_a_wrong_record(tmp_path_factory, seed, place, flip):
+    """Cut it off or change a byte anywhere: what is read is what was written, or not there."""
+    folder = tmp_path_factory.mktemp("journal")
+    draw = np.random.default_rng(seed)
+    written = {batch: record(batch, draw) for batch in range(4)}
+    journal = Journal(folder, rank=0)
+    for one in written.values():
+        journal.append(one)
+    journal.close()
+    assert all(same(written[one.batch], one) for one in Records(folder))
+    assert Records(folder).batches == (0, 1, 2, 3)
+    (path,) = folder.glob("*.records")
+    content = bytearray(path.read_bytes())
+    spoiled = content[: place * len(content) // 2000]
+    path.write_bytes(spoiled)
+    assert all(same(written[one.batch], one) for one in Records(folder))
+    content[place * (len(content) - 1) // 2000] ^= flip
+    path.write_bytes(content)
+    read = Records(folder)
+    assert all(same(written[one.batch], one) for one in read) and len(read.batches) < 4
+
+
+def test_later_attempts_write_files_of_their_own(tmp_path):
+    draw = np.random.default_rng(0)
+    for attempt in range(3):
+        journal = Journal(tmp_path, rank=attempt % 2)
+        journal.append(record(attempt, draw))
+        journal.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0001-0.records", "0001-1.records", "0002-0.records"]
+    assert Records(tmp_path).batches == (0, 1, 2)
+
+
+def test_a_full_disk_keeps_what_is_finished(tmp_path, monkeypatch):
+    journal = Journal(tmp_path, rank=0)
+    draw = np.random.default_rng(0)
+    journal.append(record(0, draw))
+
+    class Full:
+        def write(self, _):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal, "_file", Full())
+    with pytest.raises(UserError, match=r"No space left on device.*--resume true"):
+        journal.append(record(1, draw))
+    assert Records(tmp_path).batches == (0,)
+
+
+def test_the_first_difference_is_named():
+    assert difference({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [1]}}) is None
+    assert difference({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [2]}}) == "b.c is [2] and was [1]"
+    assert difference({"a": 1}, {"a": 1, "d": "x"}) == 'd is "x" and was null'

@@ -1,0 +1,117 @@
+"""Scores of a batch: the same by the way for accelerators, and the highest places of maps against plain numpy."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy.spatial.distance import cdist
+
+from xbench.evaluation.scoring import _distances, _highest, _minimum_hits, _peaks, _places
+from xbench.geometry.grid import FULL_VIEW
+from xbench.metrics import pointing_hits
+from xbench.metrics.peaks import peak_distance
+from xbench.types import scored_pairs
+
+TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
+MODULES = ("geometry", "scoring", "metrics.per_class", "metrics.functional", "metrics.sweep")
+
+
+def forced(patch: pytest.MonkeyPatch) -> None:
+    """Take the way for accelerators, which never looks at a value."""
+    for module in MODULES:
+        patch.setattr(f"xbench.{module}.on_host", lambda tensor: False)
+
+
+@pytest.mark.parametrize("view", ["whole", "crop"])
+@pytest.mark.parametrize("grid", ["[56, 50]", "native"])
+def test_a_run_by_the_way_for_accelerators_has_the_same_bytes(command, toy_config, monkeypatch, view, grid):
+    options = ("--data.grid", grid, "--data.widths", "[64, 90]", "--model.crop", str(view == "crop").lower())
+    run = command("test", "--config", toy_config, *options)
+    with monkeypatch.context() as patch:
+        forced(patch)
+        other = command("test", "--config", toy_config, *options)
+    assert run.status == other.status == 0
+    for name in TABLES:
+        assert (run.folder / name).read_bytes() == (other.folder / name).read_bytes(), name
+
+
+MAPS = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 7)).flatmap(
+    lambda shape: arrays.arrays(np.float32, shape, elements=st.sampled_from([-1.0, 0.0, 0.5, 2.0]))
+)
+
+
+@given(MAPS)
+def test_the_highest_places(maps):
+    expected = []
+    for one in maps:
+        rows, columns = np.nonzero(one == one.max())
+        expected.append(((columns + 0.5).mean() / one.shape[1], (rows + 0.5).mean() / one.shape[0]))
+    tied = _places(_highest(torch.from_numpy(maps)))
+    np.testing.assert_allclose(_peaks(tied, len(maps), maps.shape[1:]).T, expected, rtol=0, atol=1e-15)
+    with pytest.MonkeyPatch.context() as patch:
+        forced(patch)
+        np.testing.assert_array_equal(_places(_highest(torch.from_numpy(maps))), tied)
+
+
+@given(MAPS, st.data())
+def test_how_far_the_highest_place_lies_from_the_region(maps, data):
+    """Every pair of a tied maximum and a pixel of the region, in fractions: nothing is rounded but the root."""
+    _, height, width = maps.shape
+    cells = arrays.arrays(bool, maps.shape, elements=st.sampled_from([False, False, True]))
+    regions = data.draw(cells.filter(lambda regions: regions.any((1, 2)).all()))
+    hits = pointing_hits(torch.from_numpy(maps), torch.from_numpy(regions))
+    found = _distances(_places(_highest(torch.from_numpy(maps))), torch.from_numpy(regions), hits.numpy())
+    for one, region, distance, hit in zip(maps, regions, found, hits.tolist(), strict=True):
+        least = min(
+            Fraction(int(x - i), width) ** 2 + Fraction(int(y - j), height) ** 2
+            for y, x in np.argwhere(one == one.max())
+            for j, i in np.argwhere(region)
+        )
+        assert distance == math.sqrt(least * (height * width) ** 2) / (height * width)
+        assert (distance == 0) == (hit > 0)
+
+
+@pytest.mark.parametrize("size", [(224, 224), (40, 301)])
+def test_plateaus_and_regions_of_many_pixels_have_the_distance_of_their_nearest(size):
+    draw = np.random.default_rng(0)
+    down, across = np.mgrid[: size[0], : size[1]]
+    for _ in range(5):
+        y, x = draw.random(2) * size
+        tied = (down - y) ** 2 + (across - x) ** 2 < 15**2
+        region = (np.abs(down - draw.integers(size[0])) < 9) & (np.abs(across - draw.integers(size[1])) < 40)
+        one, other = (np.argwhere(pixels) / size for pixels in (tied, region))
+        assert peak_distance(np.argwhere(tied), region) == pytest.approx(cdist(one, other).min(), abs=1e-12)
+
+
+@given(MAPS, st.data())
+def test_minima_in_the_region(maps, data):
+    regions = data.draw(arrays.arrays(bool, maps.shape))
+    box = st.tuples(*[st.integers(0, 3).map(lambda k: k / 8)] * 2, *[st.integers(5, 8).map(lambda k: k / 8)] * 2)
+    views = torch.tensor([data.draw(st.just(FULL_VIEW) | box) for _ in maps])
+    expected = []
+    for one, region, (left, top, right, bottom) in zip(maps, regions, views.double().tolist(), strict=True):
+        rows, columns = ((np.arange(side) + 0.5) / side for side in one.shape)
+        seen = ((rows >= top) & (rows <= bottom))[:, None] & ((columns >= left) & (columns <= right))
+        assume(seen.any())
+        lowest = seen & (one == one[seen].min())
+        expected.append((lowest & region).sum() / lowest.sum())
+    given_ = torch.from_numpy(maps), torch.from_numpy(regions), views
+    np.testing.assert_array_equal(_minimum_hits(*given_), expected)
+    with pytest.MonkeyPatch.context() as patch:
+        forced(patch)
+        np.testing.assert_array_equal(_minimum_hits(*given_), expected)
+
+
+def test_a_region_of_a_finding_that_is_not_present_keeps_its_place():
+    labels = np.array([[0, 1, 1, -1, 1], [1, 0, 0, 0, 0], [1, 1, 0, 1, 1]], np.int8)
+    has_region = np.array([[1, 0, 1, 1, 1], [0, 1, 0, 0, 0], [0, 1, 1, 0, 1]], bool)
+    # Image, finding, and which of the image's regions, the others' counted.
+    assert scored_pairs(labels, has_region).tolist() == [[0, 2, 1], [0, 4, 3], [2, 1, 0], [2, 4, 2]]
+    assert scored_pairs(labels[:0], has_region[:0]).shape == (0, 3)

@@ -1,0 +1,157 @@
+"""Regions kept as exact shares are, at every gamma, the regions themselves."""
+
+from __future__ import annotations
+
+import pickle
+from fractions import Fraction
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from lightning.fabric.utilities import move_data_to_device
+
+from xbench.geometry.coverage import Coverage
+
+SIDES = st.tuples(st.integers(1, 9), st.integers(1, 9))
+
+
+def shares(region: np.ndarray, size: tuple[int, int]) -> list[list[Fraction]]:
+    """Share of each grid pixel that a region covers, by fractions of overlapping rectangles."""
+
+    def overlap(pixel: int, pixels: int, cell: int, cells: int) -> Fraction:
+        low = max(Fraction(pixel, pixels), Fraction(cell, cells))
+        high = min(Fraction(pixel + 1, pixels), Fraction(cell + 1, cells))
+        return max(Fraction(0), high - low) * cells
+
+    (h, w), (height, width) = region.shape, size
+    return [
+        [
+            sum(
+                (overlap(y, h, row, height) * overlap(x, w, column, width) for y, x in np.argwhere(region).tolist()),
+                Fraction(0),
+            )
+            for column in range(width)
+        ]
+        for row in range(height)
+    ]
+
+
+def parts(region: np.ndarray) -> list[np.ndarray]:
+    """The connected parts of a region, corners included, each spread from one of its pixels."""
+    left, found = {tuple(place) for place in np.argwhere(region).tolist()}, []
+    while left:
+        part, waiting = np.zeros_like(region), [left.pop()]
+        while waiting:
+            y, x = waiting.pop()
+            part[y, x] = True
+            near = {(y + down, x + across) for down in (-1, 0, 1) for across in (-1, 0, 1)} & left
+            left -= near
+            waiting += near
+        found.append(part)
+    return found
+
+
+@settings(max_examples=50)
+@given(SIDES.flatmap(lambda shape: arrays.arrays(np.bool_, shape)), SIDES, st.integers(1, 100))
+def test_any_gamma_by_fractions(region, size, percent):
+    covered = shares(region, size)
+    expected = np.array([[share >= Fraction(percent, 100) for share in row] for row in covered])
+    for part in parts(region):
+        own = np.array(shares(part, size))
+        expected |= own == own.max()
+    expected = expected.tolist()
+    coverage = Coverage.of(region, size)
+    assert coverage.at(percent / 100).tolist() == expected
+    assert coverage.shape == size and len(coverage.partial) == sum(0 < share < 1 for row in covered for share in row)
+    again = Coverage.checked(coverage.shape, coverage.whole, coverage.partial, coverage.share, coverage.kept)
+    assert again == coverage == pickle.loads(pickle.dumps(coverage))
+    # As part of a batch that goes to a device.
+    (moved,) = move_data_to_device([coverage], "cpu")
+    assert moved == coverage
+
+
+@given(SIDES.flatmap(lambda shape: arrays.arrays(np.bool_, shape)), st.floats(0.001, 1))
+def test_a_region_on_its_own_grid_stays_as_it_is(region, gamma):
+    assert np.array_equal(Coverage.of(region, region.shape).at(gamma), region)
+
+
+def test_a_small_lesion_beside_a_large_one_stays():
+    """A box of 6 x 6 pixels beside one of 700 x 700 covers a seventh of a grid pixel at most."""
+    region = np.zeros((3000, 2500), np.bool_)
+    region[200:900, 300:1000] = True
+    region[2000:2006, 1800:1806] = region[2500:2506, 105:111] = True
+    alone = np.zeros_like(region)
+    alone[2000:2006, 1800:1806] = True
+    for gamma in (0.05, 0.5, 1.0):
+        on_grid = Coverage.of(region, (224, 224)).at(gamma)
+        small = Coverage.of(alone, (224, 224)).at(gamma)
+        assert small.any() and not (small & ~on_grid).any()
+        assert on_grid[180:].any()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(*[st.integers(0, 380)] * 2, *[st.integers(1, 200)] * 2), min_size=1, max_size=6),
+    st.sampled_from([(224, 224), (64, 48), (300, 311)]),
+    st.floats(0.01, 1),
+)
+def test_every_part_keeps_a_pixel_at_any_gamma(boxes, size, gamma):
+    region = np.zeros((400, 390), np.bool_)
+    for top, left, height, width in boxes:
+        region[top : top + height, left : left + width] = True
+    on_grid = Coverage.of(region, size).at(gamma)
+    count, labels = cv2.connectedComponents(region.view(np.uint8), connectivity=8)
+    for label in range(1, count):
+        alone = Coverage.of(labels == label, size)
+        assert (alone.at(1.0) & on_grid).any()
+        # What the part has by itself it has beside the others.
+        assert not (alone.at(gamma) & ~on_grid).any()
+
+
+def test_a_region_of_an_earlier_version_is_one_part():
+    region = np.zeros((100, 100), np.bool_)
+    region[39:41, 10:13] = region[90, 90] = True
+    coverage = Coverage.of(region, (10, 10))
+    parts = coverage.shape, coverage.whole, coverage.partial, coverage.share
+    assert np.argwhere(coverage.at(0.5)).tolist() == [[3, 1], [4, 1], [9, 9]]
+    assert np.argwhere(Coverage.checked(*parts).at(0.5)).tolist() == [[3, 1], [4, 1]]
+    for kept in ([9], []):
+        with pytest.raises(ValueError, match="region keeps"):
+            Coverage.checked(*parts, np.array(kept, np.uint32))
+
+
+NONE = np.zeros(0, np.uint32), np.zeros(0)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ((0, 8), np.zeros(0, np.uint8), *NONE),
+        ((8, 8), np.zeros(7, np.uint8), *NONE),
+        ((8, 8), np.zeros(9, np.uint8), *NONE),
+        ((8, 8), np.zeros(8, np.uint8), np.array([64], np.uint32), np.array([0.5])),
+        ((8, 8), np.zeros(8, np.uint8), np.array([3], np.uint32), np.array([1.5])),
+        ((8, 8), np.zeros(8, np.uint8), np.array([3], np.uint32), np.array([0.0])),
+        ((8, 8), np.zeros(8, np.uint8), np.array([3], np.uint32), np.array([np.nan])),
+        ((8, 8), np.zeros(8, np.uint8), np.array([3, 4], np.uint32), np.array([0.5])),
+    ],
+    ids=["no pixel", "bits missing", "bits too many", "off the grid", "above 1", "0", "nan", "lengths differ"],
+)
+def test_what_no_region_gives_is_refused(parts):
+    with pytest.raises(ValueError, match="region"):
+        Coverage.checked(*parts)
+
+
+def test_coverages_differ_in_every_part():
+    region = np.eye(5, dtype=bool)
+    coverage = Coverage.of(region, (4, 4))
+    assert coverage != Coverage.of(region, (4, 3)) and coverage != Coverage.of(~region, (4, 4))
+    parts = coverage.whole, coverage.partial, coverage.share, coverage.kept
+    assert coverage == Coverage(coverage.shape, *parts) and len(coverage.partial) and len(coverage.kept)
+    for place in range(4):
+        changed = [part + (part.dtype.type(1) if place == at else 0) for at, part in enumerate(parts)]
+        assert coverage != Coverage(coverage.shape, *changed)
+    assert coverage != "coverage"

@@ -1,0 +1,278 @@
+"""The ways to enlarge a map, each to the bit against plain loops, and what the harness makes of a model's choice."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning.pytorch import Callback, Trainer
+from toys import Brightness, Squares
+
+from xbench.callbacks.evaluation import Evaluation
+from xbench.errors import UserError
+from xbench.geometry.grid import FULL_VIEW, Upsampling, saliency_on_grid, upsample
+from xbench.metrics.functional import normalise
+
+MODES: tuple[Upsampling, ...] = get_args(Upsampling)
+WHOLE = tuple(Fraction(edge) for edge in (0, 0, 1, 1))
+# In 97ths no edge goes through the centre of a pixel, which rounding would decide to be inside or not.
+VIEWS = st.tuples(st.integers(-30, 24), st.integers(-30, 24), st.integers(73, 127), st.integers(73, 127)).map(
+    lambda edges: tuple(Fraction(edge, 97) for edge in edges)
+)
+SHAPES = st.tuples(st.integers(1, 7), st.integers(1, 7))
+# From 2, so that more than one pixel lies in every view: where a map is less than a pixel wide it has no corners.
+GRIDS = st.tuples(st.integers(2, 16), st.integers(2, 16))
+
+
+def places_by_hand(
+    low: float, high: float, pixels: int, cells: int, mode: Upsampling
+) -> list[tuple[int, np.float32] | None]:
+    """Of each of `pixels` the cell at or before it and the share of the way to the next; None outside [low, high]."""
+    first, last = max(0, math.ceil(pixels * low - 0.5)), min(pixels - 1, math.floor(pixels * high - 0.5))
+    if first > last:
+        first = last = min(max(0, math.floor(pixels * (low + high) / 2)), pixels - 1)
+    places: list[tuple[int, np.float32] | None] = []
+    for pixel in range(pixels):
+        inside, length = (2 * pixel + 1) - 2 * pixels * low, 2 * pixels * (high - low)
+        if mode == "nearest":
+            place = float(math.floor(inside * cells / length))
+        elif mode == "corners":
+            place = (inside - 1) * (cells - 1) / (length - 2) if length > 2 else 0.0
+        else:
+            place = inside * cells / length - 0.5
+        units = round(min(max(place, 0.0), cells - 1.0) * 2**24)
+        seen = first <= pixel <= last
+        places.append((units // 2**24, np.float32(units % 2**24 / 2**24)) if seen else None)
+    return places
+
+
+def between(a: np.float32, b: np.float32, w: np.float32) -> np.float32:
+    return np.float32(a + np.float32(w * np.float32(b - a)))
+
+
+def on_grid_by_hand(
+    maps: np.ndarray, view: tuple[float, ...], size: tuple[int, int], mode: Upsampling
+) -> tuple[np.ndarray, dict[tuple[int, int], np.ndarray]]:
+    """One map on the grid, pixel by pixel as docs/numbers.md says, and the four cells around each pixel of the view."""
+    (h, w), (left, top, right, bottom) = maps.shape, view
+    rows, columns = places_by_hand(top, bottom, size[0], h, mode), places_by_hand(left, right, size[1], w, mode)
+    values, around = {}, {}
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            if row is not None and column is not None:
+                (y, down), (x, across) = row, column
+                # Beyond the last cell there is none; its share is 0.
+                cells = maps[np.ix_([y, min(y + 1, h - 1)], [x, min(x + 1, w - 1)])]
+                upper, lower = (between(*line, across) for line in cells)
+                values[i, j], around[i, j] = between(upper, lower, down), cells
+    found = np.full(size, min(values.values()), np.float32)
+    for place, value in values.items():
+        found[place] = value
+    return found, around
+
+
+EDGES = st.tuples(st.floats(-0.6, 0.95), st.floats(0.01, 1.6)).map(lambda edge: (edge[0], min(sum(edge), 1.7)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), mode=st.sampled_from(MODES), levels=st.sampled_from(["any", "few"]))
+def test_to_the_bit_and_never_beyond_the_cells(data: st.DataObject, mode: Upsampling, levels: str) -> None:
+    shape, size = data.draw(SHAPES), data.draw(st.tuples(st.integers(1, 16), st.integers(1, 16)))
+    edges = st.just((0.0, 1.0)) | EDGES.filter(lambda edge: edge[1] > 0 and edge[0] < 1)
+    (left, right), (top, bottom) = data.draw(edges), data.draw(edges)
+    value = st.floats(-(2.0**126), 2.0**126, width=32) if levels == "any" else st.sampled_from([-0.7, 0.1, 0.7, 3e-45])
+    count = shape[0] * shape[1]
+    maps = np.array(data.draw(st.lists(value, min_size=count, max_size=count)), np.float32).reshape(shape)
+    view = (left, top, right, bottom)
+    found = saliency_on_grid(torch.from_numpy(maps)[None], [view], size, mode)[0].numpy()
+    expected, around = on_grid_by_hand(maps, view, size, mode)
+    # By value, for a plateau of -0.0 may come out as 0.0.
+    assert np.array_equal(found, expected)
+    for place, cells in around.items():
+        assert cells.min() <= found[place] <= cells.max()
+    if view == FULL_VIEW:
+        assert np.array_equal(upsample(torch.from_numpy(maps)[None], size, mode)[0].numpy(), expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("shape", [(14, 14), (7, 7), (16, 16), (24, 24), (12, 12), (1, 14), (9, 1)], ids=str)
+def test_a_plateau_ties_under_every_crop(shape: tuple[int, int], mode: Upsampling) -> None:
+    """Cells of one value, the highest of the map: every pixel that lies between four of them has it, and no other."""
+    generator, ties, plateau = np.random.default_rng(sum(shape)), 0, np.float32(0.7)
+    for _ in range(8):
+        maps = generator.uniform(0, 0.6, shape).astype(np.float32)
+        top, left = (generator.integers(0, max(1, side - 2)) for side in shape)
+        maps[top : top + 3, left : left + 3] = plateau
+        low = generator.uniform(-0.2, 0.1, 2)
+        view = (*low.tolist(), *(low + generator.uniform(0.8, 1.2, 2)).tolist())
+        found = saliency_on_grid(torch.from_numpy(maps)[None], [view], (56, 48), mode)
+        tied = np.ones((56, 48), bool)
+        for axis in (0, 1):
+            on_plateau = np.flatnonzero((maps == plateau).any(1 - axis))
+            places = places_by_hand(view[1 - axis], view[3 - axis], tied.shape[axis], shape[axis], mode)
+            for pixel, place in enumerate(places):
+                if place is None or not set(range(place[0], place[0] + 1 + (place[1] > 0))) <= {*on_plateau}:
+                    tied[(slice(None), pixel) if axis else pixel] = False
+        assert np.array_equal(found[0].numpy() == plateau, tied)
+        ties += int(tied.sum())
+    assert ties > 100
+
+
+def cells_by_hand(low: Fraction, high: Fraction, count: int, cells: int, mode: Upsampling) -> list[Fraction | None]:
+    """Where each of `count` pixels lies among the centres of `cells` cells over [low, high]; None outside."""
+    places: list[Fraction | None] = []
+    for pixel in range(count):
+        share = (Fraction(2 * pixel + 1, 2 * count) - low) / (high - low)
+        place = share * cells - Fraction(1, 2)
+        if mode == "corners":
+            pixels = (high - low) * count
+            place = (share * pixels - Fraction(1, 2)) / (pixels - 1) * (cells - 1)
+        places.append(min(max(place, Fraction(0)), Fraction(cells - 1)) if 0 <= share <= 1 else None)
+    return places
+
+
+def values_at(maps: np.ndarray, y: Fraction, x: Fraction, mode: Upsampling) -> list[float]:
+    """The value at a place; all that may be had where a place is as near to several cells."""
+    if mode == "nearest":
+        near = [
+            [cell for cell in range(cells) if abs(cell - place) <= Fraction(1, 2) + Fraction(1, 10**4)]
+            for cells, place in zip(maps.shape, (y, x), strict=True)
+        ]
+        return [float(maps[row, column]) for row in near[0] for column in near[1]]
+    total = 0.0
+    for row in range(maps.shape[0]):
+        for column in range(maps.shape[1]):
+            weight = max(0, 1 - abs(row - y)) * max(0, 1 - abs(column - x))
+            total += float(weight) * float(maps[row, column])
+    return [total]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    shape=SHAPES, size=GRIDS, view=st.one_of(st.just(WHOLE), VIEWS), mode=st.sampled_from(MODES), seed=st.integers(0, 9)
+)
+def test_every_way_against_plain_loops(
+    shape: tuple[int, int], size: tuple[int, int], view: tuple[Fraction, ...], mode: Upsampling, seed: int
+) -> None:
+    maps = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    found = saliency_on_grid(torch.from_numpy(maps)[None], [[float(edge) for edge in view]], size, mode)[0].numpy()
+    assert found.shape == size and found.dtype == np.float32
+    if shape == size and view == WHOLE:
+        assert np.array_equal(found, maps)
+        return
+    rows = cells_by_hand(view[1], view[3], size[0], shape[0], mode)
+    columns = cells_by_hand(view[0], view[2], size[1], shape[1], mode)
+    for i, y in enumerate(rows):
+        for j, x in enumerate(columns):
+            if y is not None and x is not None:
+                expected = values_at(maps, y, x, mode)
+                assert min(abs(found[i, j] - value) for value in expected) < 2e-6, (i, j, y, x)
+    seen = np.array([y is not None for y in rows])[:, None] & np.array([x is not None for x in columns])
+    assert (found[~seen] == found[seen].min()).all()
+
+
+def test_the_authors_own_words() -> None:
+    """What the scripts of MedKLIP and CARZero (repetition) and of MAVL (between corners) do with 14 x 14 maps."""
+    maps = torch.randn(3, 14, 14, generator=torch.Generator().manual_seed(0))
+    whole = [FULL_VIEW] * 3
+    nearest = saliency_on_grid(maps, whole, (224, 224), "nearest")
+    assert np.array_equal(nearest.numpy(), maps.numpy().repeat(16, axis=1).repeat(16, axis=2))
+    corners = saliency_on_grid(maps, whole, (224, 224), "corners")
+    # PyTorch computes places in float32, which errs by up to 14 * 2**-24 cells.
+    official = F.interpolate(maps[:, None], (224, 224), mode="bilinear", align_corners=True)[:, 0]
+    torch.testing.assert_close(corners, official, rtol=0, atol=1e-5)
+    assert torch.equal(corners[:, [0, 0, -1, -1], [0, -1, 0, -1]], maps[:, [0, 0, -1, -1], [0, -1, 0, -1]])
+
+
+def test_a_crop_is_enlarged_like_a_grid_of_its_own() -> None:
+    """CARZero's view of a square film: 196 of 224 pixels, 14 left out on every side."""
+    maps = torch.randn(2, 14, 14, generator=torch.Generator().manual_seed(1))
+    views = [(1 / 16, 1 / 16, 15 / 16, 15 / 16)] * 2
+    for mode in MODES:
+        found = saliency_on_grid(maps, views, (224, 224), mode)
+        assert torch.equal(found[:, 14:210, 14:210], upsample(maps, (196, 196), mode))
+        found[:, 14:210, 14:210] = found.amin((1, 2), keepdim=True)
+        assert (found == found.amin((1, 2), keepdim=True)).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_batches_constants_and_nothing(mode: Upsampling) -> None:
+    generator = torch.Generator().manual_seed(2)
+    maps, views = torch.randn(4, 5, 6, generator=generator), [FULL_VIEW, (0.1, 0.0, 0.9, 1.0)] * 2
+    together = saliency_on_grid(maps, views, (20, 21), mode)
+    for index in range(4):
+        alone = saliency_on_grid(maps[index : index + 1], views[index : index + 1], (20, 21), mode)
+        assert torch.equal(together[index], alone[0])
+    constant = torch.full((4, 5, 6), 0.3)
+    assert (saliency_on_grid(constant, views, (20, 21), mode) == constant[0, 0, 0]).all()
+    assert saliency_on_grid(torch.empty(0, 7, 7), [], (5, 6), mode).shape == (0, 5, 6)
+
+
+class Coarse(Brightness):
+    """Brightness in a 7 x 7 map, so that it matters how this is enlarged."""
+
+    def __init__(self, saliency_upsample: Upsampling = "bilinear", crop: bool = False) -> None:
+        super().__init__(crop=crop)
+        self.saliency_upsample = saliency_upsample
+
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        output.saliency = F.avg_pool2d(output.saliency, 8)
+        return output
+
+
+class Kept(Callback):
+    def __init__(self) -> None:
+        self.steps = []
+
+    def on_test_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0) -> None:
+        self.steps.append((batch, outputs))
+
+
+@pytest.mark.parametrize("crop", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_results_are_those_of_the_models_way(mode: Upsampling, crop: bool) -> None:
+    evaluation, kept = Evaluation(), Kept()
+    trainer = Trainer(
+        logger=False,
+        callbacks=[evaluation, kept],
+        accelerator="cpu",
+        devices=1,
+        use_distributed_sampler=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    trainer.test(Coarse(mode, crop), datamodule=Squares(images=12, num_workers=0, batch_size=5), verbose=False)
+    assert evaluation.results is not None and evaluation.rows is not None
+    assert evaluation.results.provenance["model"]["saliency_upsample"] == mode
+    row = 0
+    for batch, output in kept.steps:
+        for image in range(len(batch)):
+            regions = iter(batch.regions[image])
+            for finding in range(3):
+                if not batch.has_region[image, finding]:
+                    continue
+                raw = output.saliency[image, finding][None]
+                grid = saliency_on_grid(raw, [batch.views[image]], (224, 224), mode)
+                region, mask = next(regions), normalise(grid)[0] >= 0.5
+                dice = 2 * int((region & mask).sum()) / int(region.sum() + mask.sum())
+                assert evaluation.rows.dice[row, finding] == pytest.approx(dice, abs=1e-12)
+                tied = grid[0] == grid.max()
+                share = int((tied & region).sum()) / int(tied.sum())
+                assert evaluation.rows.pointing_hit[row, finding] == pytest.approx(share, abs=1e-12)
+            row += 1
+    assert row == 12
+
+
+def test_a_way_that_there_is_not() -> None:
+    trainer = Trainer(logger=False, accelerator="cpu", enable_progress_bar=False, enable_model_summary=False)
+    with pytest.raises(UserError, match="saliency_upsample is 'bicubic'; give one of bilinear, nearest, corners"):
+        trainer.test(Coarse("bicubic"), datamodule=Squares(num_workers=0), verbose=False)  # type: ignore[arg-type]

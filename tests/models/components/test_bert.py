@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+import unicodedata
+from pathlib import Path
+
+import pytest
+import torch
+from book_reference import VOCABULARY, write_small_bert
+from huggingface_hub.utils import LocalEntryNotFoundError
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import BertConfig, BertModel
+
+from xbench.errors import UserError
+from xbench.models.components import bert as module
+from xbench.models.components.bert import (
+    bert_like,
+    encode_in_chunks,
+    load_bert,
+    tokenise,
+    tokenise_without_separator,
+    weights_file,
+)
+from xbench.models.components.checkpoint import fill
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_small_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def tokens() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.tensor([3, 12, 1, 7, 7, 2, 9, 12])
+    mask = (torch.arange(12) < lengths[:, None]).long()
+    return torch.randint(5, len(VOCABULARY), mask.shape, generator=generator) * mask, mask
+
+
+def plain(folder: str, tokens: tuple[Tensor, Tensor]) -> Tensor:
+    """Hugging Face's own loading and forward pass."""
+    bert = BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():
+        return bert(*tokens).last_hidden_state
+
+
+# The network
+
+
+def test_load(folder: str, tokens: tuple[Tensor, Tensor]) -> None:
+    bert = load_bert(folder)
+    assert not any(part.training for part in bert.modules())
+    assert not any(parameter.requires_grad for parameter in bert.parameters())
+    assert bert.pooler is None
+    ours, theirs = bert(*tokens).last_hidden_state, plain(folder, tokens)
+    real = tokens[1].bool()
+    torch.testing.assert_close(ours[real], theirs[real], rtol=0, atol=1e-5)
+
+
+def test_load_a_file_of_pretraining(folder: str, tokens: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+    """As Bio_ClinicalBERT lies on the hub: pickled, with the heads of its training and names of older versions."""
+    old = {
+        f"bert.{name}".replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in load_file(weights_file(folder)).items()
+    }
+    old |= {"cls.predictions.bias": torch.zeros(3), "bert.embeddings.position_ids": torch.arange(512)[None]}
+    torch.save(old, tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_bytes((Path(folder) / "config.json").read_bytes())
+    assert torch.equal(
+        load_bert(str(tmp_path))(*tokens).last_hidden_state, load_bert(folder)(*tokens).last_hidden_state
+    )
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+def test_bert_like(tokens: tuple[Tensor, Tensor], pooler: bool) -> None:
+    config = BertConfig(
+        vocab_size=50,
+        hidden_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=72,
+        max_position_embeddings=40,
+        type_vocab_size=3,
+    )
+    torch.manual_seed(1)
+    theirs = BertModel(config, add_pooling_layer=pooler).eval()
+    tensors = {f"text.bert.{name}": tensor for name, tensor in theirs.state_dict().items()}
+    ours = bert_like(tensors | {"other": torch.zeros(1)}, "text.bert.")
+    fill(ours, theirs.state_dict(), Path("x"), "x")
+    assert torch.equal(ours(*tokens).last_hidden_state, theirs(*tokens).last_hidden_state)
+    assert (ours.pooler is not None) == pooler
+    assert not any(parameter.requires_grad for parameter in ours.parameters())
+
+
+def test_bert_like_nothing_is_a_bert_base() -> None:
+    bert = bert_like({}, "bert.")
+    assert sum(parameter.numel() for parameter in bert.parameters()) == 108_891_648
+    assert len(bert.encoder.layer) == 12
+
+
+@pytest.mark.parametrize("size", [1, 3, 64])
+def test_chunks(folder: str, tokens: tuple[Tensor, Tensor], size: int) -> None:
+    bert = load_bert(folder)
+    seen: list[tuple[int, ...]] = []
+
+    def encode(ids: Tensor, mask: Tensor) -> Tensor:
+        seen.append(tuple(ids.shape))
+        return bert(ids, mask).last_hidden_state[:, 0]
+
+    encoded = encode_in_chunks(encode, *tokens, size)
+    torch.testing.assert_close(encoded, plain(folder, tokens)[:, 0], rtol=0, atol=1e-5)
+    if size == 3:
+        assert seen == [(3, 3), (3, 9), (2, 12)]
+
+
+def test_files_of_an_encoder_that_are_no_good(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"absent does not exist.*--model\.text_encoder"):
+        load_bert(str(tmp_path / "absent"))
+    with pytest.raises(UserError, match=r"No config\.json of .* can be had.*give --model\.text_encoder FOLDER"):
+        load_bert(str(tmp_path))
+    (tmp_path / "config.json").write_text("nonsense")
+    with pytest.raises(UserError, match=r"config\.json is no configuration"):
+        load_bert(str(tmp_path))
+    (tmp_path / "config.json").write_bytes((Path(folder) / "config.json").read_bytes())
+    with pytest.raises(UserError, match=r"No model\.safetensors or pytorch_model\.bin"):
+        load_bert(str(tmp_path))
+    weights = load_file(weights_file(folder))
+    del weights["encoder.layer.0.output.dense.bias"]
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"1 missing \(encoder\.layer\.0\.output\.dense\.bias\).*--model\.text_encoder"):
+        load_bert(str(tmp_path))
+
+    def refuse(*arguments: str, **options: bool) -> str:
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(module, "hf_hub_download", refuse)
+    with pytest.raises(UserError, match=r"some/bert can be had \(no network in tests\).*HF_HUB_OFFLINE=1"):
+        load_bert("some/bert")
+    with pytest.raises(UserError, match=r"vocab\.txt or tokenizer\.json of other/bert"):
+        tokenise_without_separator("other/bert", ["a"])
+
+
+def test_hub(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(repository: str, name: str, local_files_only: bool) -> str:
+        assert (repository, local_files_only) == ("some/bert", False)
+        if name == "model.safetensors":
+            raise OSError("404")
+        return str(Path(folder, name))
+
+    monkeypatch.setattr(module, "hf_hub_download", fetch)
+    assert weights_file("some/bert") == Path(folder, "pytorch_model.bin")
+
+
+def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried once: the next file can come from what was downloaded before alone."""
+    asked = []
+
+    def fetch(repository: str, name: str, local_files_only: bool) -> str:
+        asked.append((name, local_files_only))
+        raise LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr(module, "hf_hub_download", fetch)
+    with pytest.raises(UserError, match=r"of some/bert can be had \(no connection\)\. Without a network"):
+        weights_file("some/bert")
+    assert asked == [("model.safetensors", False), ("pytorch_model.bin", True)]
+
+
+# Text
+
+
+def pieces(text: str, vocabulary: list[str]) -> list[str]:
+    """BERT's uncased tokenisation as its authors describe it, letter by letter."""
+    words: list[str] = []
+    current = ""
+    for letter in unicodedata.normalize("NFD", text.lower()):
+        category = unicodedata.category(letter)
+        if letter.isspace():
+            words, current = [*words, current], ""
+        elif category == "Mn" or category.startswith("C"):
+            continue
+        elif category.startswith("P") or letter in "$+<=>^`|~":
+            words, current = [*words, current, letter], ""
+        else:
+            current += letter
+    found = []
+    for word in filter(None, [*words, current]):
+        start, parts = 0, []
+        while start < len(word):
+            for end in range(len(word), start, -1):
+                part = ("##" if start else "") + word[start:end]
+                if part in vocabulary:
+                    parts.append(part)
+                    start = end
+                    break
+            else:
+                parts = ["[UNK]"]
+                break
+        found += parts
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("aehrtlungwi LARG.,:_-é\n", max_size=90))
+@example("a larger heart, white: lung")
+@example("")
+@example("Large_heart")
+@example("lárge")
+@example("a " * 70)
+def test_medklips_tokens(folder: str, text: str) -> None:
+    ids, mask = tokenise_without_separator(folder, [text])
+    expected = [2, *(VOCABULARY.index(piece) for piece in pieces(text, VOCABULARY))][:64]
+    assert ids.shape == mask.shape == (1, 64) and ids.dtype == mask.dtype == torch.int64
+    assert ids[0, : len(expected)].tolist() == expected
+    assert not ids[0, len(expected) :].any()
+    assert mask[0].tolist() == [1] * len(expected) + [0] * (64 - len(expected))
+
+
+def test_vocabulary_of_a_newer_folder(folder: str, tmp_path: Path) -> None:
+    vocabulary = {word: number for number, word in enumerate(VOCABULARY)}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"type": "WordPiece", "vocab": vocabulary}}))
+    for newer, older in zip(
+        tokenise_without_separator(str(tmp_path), ["A larger heart", "lung"], 5),
+        tokenise_without_separator(folder, ["A larger heart", "lung"], 5),
+        strict=True,
+    ):
+        assert torch.equal(newer, older)
+
+
+@pytest.mark.parametrize("content", ["a\nb", "{}"])
+def test_vocabulary_that_is_none(tmp_path: Path, content: str) -> None:
+    name = "tokenizer.json" if content == "{}" else "vocab.txt"
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=f"{name} is no vocabulary"):
+        tokenise_without_separator(str(tmp_path), ["a"])
+
+
+def test_plain_tokens(folder: str, tmp_path: Path) -> None:
+    ids, mask = tokenise(folder, ["a larger heart", "lung " * 9], 8)
+    assert ids.tolist() == [[2, 5, 9, 10, 6, 3, 0, 0], [2, 7, 7, 7, 7, 7, 7, 3]]
+    assert mask.tolist() == [[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8]
+    with pytest.raises(UserError, match="tokeniser of"):
+        tokenise(str(tmp_path), ["a"], 8)

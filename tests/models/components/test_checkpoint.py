@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path, PosixPath
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from places import SHARED
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from xbench.errors import UserError
+from xbench.models.components.checkpoint import fill, locate, read_settings, read_tensors
+
+PARITY = SHARED / "parity"
+A, B, C = torch.tensor([1.0, 2.0]), torch.tensor([[3.0]]), torch.tensor(4.0)
+
+
+def saved(path: Path, content: Any, **how: Any) -> Path:
+    torch.save(content, path, **how)
+    return path
+
+
+def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+# Layouts
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"a": A, "b.c": B},
+        {"state_dict": {"a": A, "b.c": B}, "epoch": 3},
+        {"model": {"module.a": A, "module.b.c": B}, "optimizer": {"state": {0: {"step": C}}}},
+        {"state_dict": {"model": {"module._orig_mod.a": A, "_orig_mod.b.c": B}}},
+        collections.OrderedDict(a=nn.Parameter(A), **{"b.c": B}),
+    ],
+    ids=["bare", "state_dict", "model", "nested", "ordered"],
+)
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_wrappers_and_prefixes(tmp_path: Path, content: dict[str, Any], legacy: bool) -> None:
+    file = saved(tmp_path / "weights.pth", content, _use_new_zipfile_serialization=not legacy)
+    assert equal(read_tensors(file), {"a": A, "b.c": B})
+    assert equal(read_tensors(file, ("image_encoder", "model")), {"a": A, "b.c": B})
+
+
+SECTIONS = ("image_encoder", "text_encoder", "model")
+JOINED = {"image_encoder.a": A, "text_encoder.b": B, "model.a": C}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"image_encoder": {"a": A}, "text_encoder": {"module.b": B}, "model": {"a": C}, "optimizer": {}, "epoch": 3},
+        JOINED,
+        {"model": JOINED},
+        {"state_dict": {f"module.{name}": tensor for name, tensor in JOINED.items()}},
+    ],
+    ids=["sections", "flat", "wrapped", "prefixed"],
+)
+def test_sections_become_prefixes(tmp_path: Path, content: dict[str, Any]) -> None:
+    assert equal(read_tensors(saved(tmp_path / "weights.pt", content), SECTIONS), JOINED)
+
+
+def test_missing_section_stays_missing(tmp_path: Path) -> None:
+    file = saved(tmp_path / "weights.pt", {"image_encoder": {"a": A}, "model": {"a": C}})
+    assert equal(read_tensors(file, SECTIONS), {"image_encoder.a": A, "model.a": C})
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    save_file({"a": A, "module.b": B}, tmp_path / "weights.safetensors")
+    assert equal(read_tensors(tmp_path / "weights.safetensors"), {"a": A, "b": B})
+
+
+# Safety
+
+
+@pytest.fixture
+def omegaconf() -> Iterator[types.ModuleType]:
+    """Classes called as those of OmegaConf, present while a file is written and not while it is read."""
+    names = ("omegaconf", "omegaconf.dictconfig", "omegaconf.base", "omegaconf.nodes")
+    modules = {name: types.ModuleType(name) for name in names}
+    for place, name in (("dictconfig", "DictConfig"), ("base", "ContainerMetadata"), ("nodes", "AnyNode")):
+        module = modules[f"omegaconf.{place}"]
+        setattr(module, name, type(name, (), {"__module__": module.__name__}))
+    saved_modules = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    sys.modules.update(modules)
+    yield modules["omegaconf.dictconfig"]
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(saved_modules)
+
+
+def test_settings_beside_the_weights_are_left_aside(tmp_path: Path, omegaconf: types.ModuleType) -> None:
+    settings = omegaconf.DictConfig()
+    node = sys.modules["omegaconf.nodes"].AnyNode()
+    node.value = 4
+    metadata = sys.modules["omegaconf.base"].ContainerMetadata()
+    metadata.__dict__ |= {"ref_type": Any, "object_type": dict, "cache": collections.defaultdict(dict, {"a": {}})}
+    settings.__dict__ |= {"_content": {"heads": node}, "_metadata": metadata, "_parent": None}
+    file = saved(
+        tmp_path / "CARZero.ckpt",
+        {
+            "state_dict": {"a": A},
+            "hyper_parameters": settings,
+            "hparams_type": omegaconf.DictConfig,
+            "arguments": argparse.Namespace(checkpoint=PosixPath("/tmp"), size=224),
+            "best": np.float64(0.5),
+            "history": np.arange(3.0),
+            "scheduler": {"base_lrs": [1e-4], "last": np.int64(3)},
+        },
+    )
+    for name in ("omegaconf", "omegaconf.dictconfig", "omegaconf.base", "omegaconf.nodes"):
+        del sys.modules[name]
+    before = {*torch.serialization.get_safe_globals()}
+    assert equal(read_tensors(file), {"a": A})
+    assert {*torch.serialization.get_safe_globals()} == before, "what a file may hold is nobody else's business"
+    assert "omegaconf" not in sys.modules
+
+
+class Trap:
+    """Unpickled without care, it calls something."""
+
+    def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:
+        self.call, self.arguments = call, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.call, self.arguments
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [(Path.touch, "touch"), (os.mkdir, "mkdir"), (eval, "eval"), (exec, "exec"), (getattr, "getattr")],
+)
+def test_nothing_in_a_file_runs(tmp_path: Path, call: Callable[..., Any], named: str) -> None:
+    trace = tmp_path / "trace"
+    arguments = {"touch": (trace,), "mkdir": (str(trace),), "getattr": (trace, "parent")}
+    trap = Trap(call, *arguments.get(named, (f"__import__('pathlib').Path({str(trace)!r}).touch()",)))
+    file = saved(tmp_path / "trap.pt", {"state_dict": {"a": A}, "hyper_parameters": {"x": [trap]}})
+    with pytest.raises(UserError, match=r"run code hidden in it") as caught:
+        read_tensors(file)
+    # Pickle writes a method as getattr of its class.
+    assert {"touch": "getattr"}.get(named, named) in str(caught.value)
+    assert not trace.exists()
+
+
+def test_classes_that_are_let_pass_are_not_called_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = saved(tmp_path / "settings.pt", {"state_dict": {"a": A}, "settings": Trap(argparse.Namespace)})
+    called = []
+    monkeypatch.setattr(argparse.Namespace, "__init__", lambda self: called.append(self))
+    assert equal(read_tensors(file), {"a": A})
+    assert not called
+    torch.load(file, weights_only=False)
+    assert called, "the trap is a trap"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([A], "holds no state dict"),
+        ({"a": A, "epoch": 3}, "holds no state dict"),
+        ({0: A}, "holds no state dict"),
+        ({"state_dict": {"a": PosixPath("/tmp")}}, "holds no state dict"),
+    ],
+)
+def test_files_that_hold_no_weights(tmp_path: Path, content: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_tensors(saved(tmp_path / "weights.pt", content))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        read_tensors(tmp_path / "absent.pt")
+    whole = saved(tmp_path / "whole.pt", {"a": torch.zeros(1000)}).read_bytes()
+    save_file({"a": A}, tmp_path / "whole.safetensors")
+    cut = (tmp_path / "whole.safetensors").read_bytes()[:-3]
+    files = {"cut.pt": whole[: len(whole) // 2], "cut.safetensors": cut, "text.pth": b"not weights", "empty.bin": b""}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=name):
+            read_tensors(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"<!DOCTYPE html><html><head><title>Google Drive - Virus scan warning</title>", r"title 'Google .* warning'"),
+        (b"\xef\xbb\xbf\n <HTML lang=en><body>Sign in" + 5000 * b" ", "is no file of weights but a web page: file"),
+        (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "download the file again"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "pointer of Git LFS.*`git lfs pull`"),
+    ],
+    ids=["warning", "sign-in", "xml", "pointer"],
+)
+def test_what_stands_in_the_place_of_a_download_is_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=says) as caught:
+        read_tensors(tmp_path / name)
+    assert "hidden" not in str(caught.value)
+
+
+class Settings:
+    """A class of somebody's own, of which a checkpoint holds one."""
+
+
+@pytest.mark.parametrize(
+    ("weights", "sections"),
+    [
+        ({"model": {"module.a": A}}, ()),
+        ({"state_dict": {"a": A}}, ()),
+        ({name: {"a": A} for name in SECTIONS}, SECTIONS),
+        ({"state_dict": JOINED}, SECTIONS),
+    ],
+    ids=["MedKLIP and MAVL", "CARZero", "KAD", "joined"],
+)
+def test_the_advice_on_hidden_code_works_for_every_layout(
+    tmp_path: Path, weights: dict[str, Any], sections: tuple[str, ...]
+) -> None:
+    expected = read_tensors(saved(tmp_path / "plain.pth", weights), sections)
+    file = saved(tmp_path / "full.pth", {**weights, "config": Settings(), "epoch": 3})
+    with pytest.raises(UserError, match="run code hidden in it") as caught:
+        read_tensors(file, sections)
+    advice = str(caught.value).partition("keep its weights alone: ")[2].removesuffix(".")
+    exec(advice, {"torch": torch, "FILE": file, "NEW_FILE": tmp_path / "new.pth"})
+    assert equal(read_tensors(tmp_path / "new.pth", sections), expected)
+
+
+def test_a_folder_is_named_as_one_with_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "KAD_512").mkdir()
+    for name in ("KAD_512/best_valid.pt", "KAD_512/log.txt"):
+        (tmp_path / name).touch()
+    for read in (lambda path: locate(str(path), "KAD", "Ask around."), read_tensors):
+        with pytest.raises(
+            UserError, match=r"is a folder.*--model\.checkpoint one .*KAD_512/best_valid\.pt\.$"
+        ) as caught:
+            read(tmp_path)
+        assert "log.txt" not in str(caught.value)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"is a folder.*No such file is in it\. Ask around\."):
+        locate(str(tmp_path / "empty"), "KAD", "Ask around.")
+
+
+def test_settings_beside_the_weights_are_read(tmp_path: Path) -> None:
+    plain = saved(tmp_path / "kad.pt", {"model": {"a": A}, "config": {"img_res": 512}})
+    assert read_settings(plain) == {"img_res": 512}
+    save_file({"a": A}, tmp_path / "a.safetensors")
+    for other in (saved(tmp_path / "b.pt", {"a": A}), saved(tmp_path / "c.pt", {"model": {}, "config": "x"})):
+        assert read_settings(other) == read_settings(tmp_path / "a.safetensors") == {}
+
+
+def test_locate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UserError, match=r"x\.pth does not exist\. Check --model\.checkpoint\. Ask around\."):
+        locate("~/x.pth", "KAD", "Ask around.")
+    (tmp_path / "x.pth").touch()
+    assert locate("~/x.pth", "KAD", "") == tmp_path / "x.pth"
+    for absent in (None, ""):
+        with pytest.raises(UserError, match=r"KAD needs .* --model\.checkpoint FILE\. Ask around\.") as caught:
+            locate(absent, "KAD", "Ask around.")
+        assert caught.value.exit_status == 2
+
+
+# Filling
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.norm = nn.BatchNorm2d(2)
+        self.scale = nn.Parameter(torch.zeros(()))
+
+
+def tensors_of(network: nn.Module, **changes: Tensor | None) -> dict[str, Tensor]:
+    state = {name: torch.full_like(tensor, 7) for name, tensor in network.state_dict().items()}
+    changed = {**state, **{name.replace("__", "."): tensor for name, tensor in changes.items()}}
+    return {name: tensor for name, tensor in changed.items() if tensor is not None}
+
+
+def filled(tensors: dict[str, Tensor], **options: Any) -> Network:
+    network = Network()
+    fill(network, tensors, Path("weights.pt"), "KAD", **options)
+    return network
+
+
+def test_every_tensor_is_filled() -> None:
+    network = filled(tensors_of(Network()))
+    assert all(bool((tensor == 7).all()) for tensor in network.state_dict().values())
+
+
+def test_half_precision_and_lone_numbers() -> None:
+    tensors = {name: tensor.half() for name, tensor in tensors_of(Network(), scale=torch.full((1, 1), 7)).items()}
+    network = filled(tensors)
+    assert network.scale.shape == () and network.scale.item() == 7
+    assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
+
+
+def test_counters_may_be_missing_or_too_many() -> None:
+    network = Network()
+    assert network.norm.num_batches_tracked is not None
+    network.norm.num_batches_tracked += 5
+    tensors = tensors_of(network, norm__num_batches_tracked=None, other__num_batches_tracked=torch.tensor(3))
+    fill(network, tensors, Path("weights.pt"), "KAD")
+    assert network.norm.num_batches_tracked.item() == 0
+
+
+def test_ignored_names() -> None:
+    surplus = tensors_of(Network(), extra=torch.zeros(1), head__weight=torch.zeros(1))
+    filled(surplus, ignored=("extra", "head.*"))
+    with pytest.raises(UserError, match=r"1 unexpected \(head\.weight\)"):
+        filled(surplus, ignored=("extra",))
+    # What the network has is wanted, whatever the patterns say.
+    assert bool((filled(tensors_of(Network()), ignored=("linear.*",)).linear.bias == 7).all())
+
+
+def test_second_names() -> None:
+    aliases = {"again.": "linear.", "same_scale": "scale"}
+    both = tensors_of(Network(), again__bias=torch.zeros(2), same_scale=torch.tensor(1.0))
+    network = filled(both, aliases=aliases)
+    assert bool((network.linear.bias == 7).all()) and network.scale.item() == 7
+    second = tensors_of(Network(), linear__bias=None, again__bias=torch.zeros(2))
+    assert bool((filled(second, aliases=aliases).linear.bias == 0).all())
+    with pytest.raises(UserError, match=r"1 unexpected \(linear\.gain\)"):
+        filled(tensors_of(Network(), again__gain=torch.zeros(1)), aliases=aliases)
+
+
+def test_misfits_are_named() -> None:
+    tensors = tensors_of(Network(), linear__weight=torch.zeros(2, 4), norm__bias=None, norm__weight=None)
+    tensors |= {f"surplus.{number}": torch.zeros(1) for number in range(5)}
+    with pytest.raises(UserError) as caught:
+        filled(tensors, advice="Look again.")
+    assert str(caught.value) == (
+        "The weights in weights.pt do not fit KAD: 2 missing (norm.weight, norm.bias); 5 unexpected (surplus.0, "
+        "surplus.1, surplus.2 ...); 1 of another shape (linear.weight (2, 4) instead of (2, 3)), of 8 tensors. Look "
+        "again."
+    )
+    with pytest.raises(UserError, match=r"the file that the authors of KAD released\.$"):
+        filled({})
+
+
+@pytest.mark.skipif(not PARITY.is_dir(), reason="needs the manifests beside the repository")
+@pytest.mark.parametrize(
+    ("manifest", "prefix", "model"),
+    [
+        ("carzero/manifest", "CARZero.", "CARZero"),
+        ("medklip/manifest", "", "MedKLIP"),
+        ("mavl/manifest", "", "MAVL"),
+        ("kad/manifest", "", "KAD"),
+        ("kad/manifest_224", "", "KAD"),
+        ("kad/manifest_vit", "", "KAD"),
+    ],
+)
+def test_files_of_other_models_are_recognised(manifest: str, prefix: str, model: str) -> None:
+    names = json.loads((PARITY / f"{manifest}.json").read_text())["parameters"]
+    network = nn.Linear(3, 2)
+    tensors = {prefix + name: torch.zeros(1) for name in names}
+    with pytest.raises(UserError, match=rf"They look like those of {model}\."):
+        fill(network, tensors, Path("weights.pt"), "CLIP")
+    with pytest.raises(UserError) as caught:
+        fill(network, tensors, Path("weights.pt"), model)
+    assert "look like" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "model"),
+    [
+        (["decoder_norm.weight", "mlp_head.0.weight", "decoder.layers.0.norm1.weight"], "KAD or DeViDe"),
+        (["image_encoder.blocks.0.attn.qkv.weight", "model.mlp_head.0.weight"], "DeViDe"),
+        (["visual.conv1.weight", "ln_final.weight"], "a CLIP model of open_clip"),
+        (["bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.query.weight"], "a BERT"),
+        (["unheard.of"], None),
+    ],
+)
+def test_other_files_are_recognised(names: list[str], model: str | None) -> None:
+    with pytest.raises(UserError) as caught:
+        fill(nn.Linear(3, 2), dict.fromkeys(names, A), Path("weights.pt"), "MedKLIP")
+    assert (f"They look like those of {model}." in str(caught.value)) == (model is not None)
+    assert ("look like" in str(caught.value)) == (model is not None)

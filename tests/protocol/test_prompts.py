@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from xbench.errors import UserError
+from xbench.protocol.findings import FINDINGS, TABLE
+from xbench.protocol.prompts import (
+    ASPECTS,
+    STYLES,
+    Wording,
+    fill_templates,
+    phrase,
+    prompts_in_style,
+    read_prompts,
+    wording,
+    wordings,
+)
+
+NAMES = [finding.name for finding in TABLE]
+REFERENCES = ["Normal", "Clear Lungs"]
+
+
+def texts_of(words: Wording) -> list[str]:
+    return [words.phrase, words.description, *words.aspects.values()]
+
+
+# The wording of the package
+
+
+def test_every_finding_is_worded_in_the_order_of_the_table() -> None:
+    assert list(wordings("findings")) == NAMES
+    assert list(wordings("references")) == REFERENCES
+
+
+@pytest.mark.parametrize("name", NAMES + REFERENCES)
+def test_form_of_a_wording(name: str) -> None:
+    words = wording(name)
+    assert tuple(words.aspects) == ASPECTS
+    assert 1 <= len(words.phrase.split()) <= 4
+    assert not words.phrase.endswith(".")
+    assert 15 <= len(words.description.split()) <= 35
+    assert re.fullmatch(r"[A-Z][^.]*\.", words.description)
+    for aspect, statement in words.aspects.items():
+        assert 6 <= len(statement.split()) <= 20
+        assert not statement.lower().startswith(aspect)
+        # It goes after "aspect: ", and a second colon would look like another aspect.
+        assert re.fullmatch(r"[a-z][^.:;]*[^.:;,]", statement)
+    for text in texts_of(words):
+        assert re.fullmatch(r"[A-Za-z0-9 ,.'-]+", text)
+        assert text == " ".join(text.split())
+        assert not re.search(r"\b(\w+) \1\b", text), "a word twice in a row"
+        # The densest of these texts make 0.34 pieces a character with the vocabulary of BERT: 60 at most.
+        assert len(text) <= 175
+
+
+def test_no_text_stands_twice() -> None:
+    texts = [text for name in NAMES + REFERENCES for text in texts_of(wording(name))]
+    assert len({text.lower() for text in texts}) == len(texts)
+
+
+def test_phrases_are_lower_case_but_for_acronyms() -> None:
+    capital = {word for name in NAMES + REFERENCES for word in phrase(name).split() if word != word.lower()}
+    assert capital == {"COVID-19"}
+
+
+def test_no_measurements() -> None:
+    texts = " ".join(text for name in NAMES + REFERENCES for text in texts_of(wording(name)))
+    assert re.findall(r"\S*\d\S*", texts) == ["COVID-19"]
+    assert not re.search(r"\b(mm|cm|millimeters?|centimeters?|percent)\b", texts)
+
+
+def test_spelling_is_american_as_in_the_reports_models_were_trained_on() -> None:
+    texts = " ".join(text for name in NAMES + REFERENCES for text in texts_of(wording(name)))
+    assert not re.search(r"oedema|oesoph|centre|tumour|grey|neighbour|localised|calibre|haemo", texts)
+
+
+def test_unworded_finding_is_an_error() -> None:
+    for name in ("Hernia", "atelectasis", ""):
+        with pytest.raises(UserError, match="prompts of your own") as caught:
+            wording(name)
+        assert caught.value.exit_status == 2
+
+
+# Phrases, styles and templates
+
+
+@pytest.mark.parametrize("finding", FINDINGS["phantom"])
+def test_the_demo_model_gets_the_words_it_was_trained_on(finding: str) -> None:
+    assert phrase(finding) == finding.lower()
+
+
+@pytest.mark.parametrize(
+    ("finding", "expected"),
+    [
+        ("Enlarged PA", "enlarged pulmonary artery"),
+        ("ILD", "interstitial lung disease"),
+        ("Nodule/Mass", "nodule or mass"),
+        ("Normal", "normal heart and lungs"),
+        ("Hiatal  Hernia", "hiatal hernia"),
+        ("Widened PA", "widened PA"),
+        ("MERS-2", "MERS-2"),
+    ],
+)
+def test_phrase(finding: str, expected: str) -> None:
+    assert phrase(finding) == expected
+    assert prompts_in_style("phrase", finding) == [expected]
+    assert fill_templates(["There is {finding}.", "{finding}"], finding) == [f"There is {expected}.", expected]
+
+
+@pytest.mark.parametrize("name", [*NAMES, *REFERENCES])
+def test_styles(name: str) -> None:
+    words = wording(name)
+    assert prompts_in_style("name", name) == [name]
+    assert prompts_in_style("phrase", name) == [words.phrase]
+    assert prompts_in_style("description", name) == [words.description]
+    aspects = prompts_in_style("aspects", name)
+    assert [prompt.partition(": ")[0] for prompt in aspects] == list(ASPECTS)
+    assert [prompt.partition(": ")[2] for prompt in aspects] == list(words.aspects.values())
+
+
+def test_styles_of_an_unworded_finding() -> None:
+    assert STYLES == ("name", "phrase", "description", "aspects")
+    assert prompts_in_style("name", "Hiatal Hernia") == ["Hiatal Hernia"]
+    for style in ("description", "aspects"):
+        with pytest.raises(UserError, match="Hiatal Hernia"):
+            prompts_in_style(style, "Hiatal Hernia")
+    with pytest.raises(UserError, match="name, phrase, description, aspects"):
+        prompts_in_style("haiku", "Mass")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("templates", [["{finding} {}"], ["{other}"], ["{finding"], ["no field"], ["{finding}"] * 2])
+def test_wrong_templates(templates: list[str]) -> None:
+    with pytest.raises(UserError, match="template"):
+        fill_templates(templates, "Mass")
+
+
+def test_importing_is_light() -> None:
+    heavy = "{'torch', 'lightning', 'numpy', 'transformers'}"
+    code = f"import sys, xbench.protocol.prompts; print(sorted({heavy} & {{*sys.modules}}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+# Files of the user's
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    file = folder / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("classes.json", '{"0": ["There is Edema"], "1": ["a", "b"]}', {"0": ["There is Edema"], "1": ["a", "b"]}),
+        ("bare.yaml", "0: [There is Edema]\n1:\n- a\n- b\n", {"0": ["There is Edema"], "1": ["a", "b"]}),
+        ("book.json", '{"normal": "z.", "clear": "a.\\n"}', {"normal": ["z."], "clear": ["a.\n"]}),
+        ("book.yml", "normal: z.\n# comment\nclear: 'a: b'\n", {"normal": ["z."], "clear": ["a: b"]}),
+        ("BOOK.JSON", '{"a\\tb": " kept "}', {"a\tb": [" kept "]}),
+        ("json in yaml", '{"b": ["x"], "a": "y"}', {"b": ["x"], "a": ["y"]}),
+        ("mark.json", b'\xef\xbb\xbf{"a": "\xc3\xb6"}', {"a": ["ö"]}),
+        ("mark.yaml", b"\xef\xbb\xbfa: \xc3\xb6", {"a": ["ö"]}),
+        ("alias.yaml", "a: &x one\nb: [*x, two]\n", {"a": ["one"], "b": ["one", "two"]}),
+        ("folded.yaml", "a: >-\n  one\n  two\n", {"a": ["one two"]}),
+    ],
+)
+def test_reads(tmp_path: Path, name: str, content: str | bytes, expected: dict[str, list[str]]) -> None:
+    found = read_prompts(written(tmp_path, name, content))
+    assert found == expected
+    assert list(found) == list(expected)
+    assert read_prompts(str(tmp_path / name)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", '{"b": "x", "a": "y", "b": "z"}', "has the name 'b' twice"),
+        ("a.yaml", "b: x\na: y\nb: z\n", "has the name 'b' twice"),
+        ("a.json", "[]", "not a mapping"),
+        ("a.json", '[["a", "x"]]', "not a mapping"),
+        ("a.json", '"text"', "not a mapping"),
+        ("a.json", "{}", "not a mapping"),
+        ("a.yaml", "", "not a mapping"),
+        ("a.yaml", "- a: x", "not a mapping"),
+        ("a.yaml", "!!omap [a: x]", "not a mapping"),
+        ("a.json", "{'a': 'x'}", "is not valid JSON.*line 1 column 2"),
+        ("a.json", "", "is not valid JSON"),
+        ("a.yaml", "a: [x", "is not valid YAML.*line 1"),
+        ("a.yaml", "a: x\n---\nb: y\n", "is not valid YAML.*line 2"),
+        ("a.yaml", "a: \t@", "is not valid YAML"),
+        ("a.json", b'{"a": "\xff"}', "is not valid JSON"),
+        ("a.yaml", b"a: \xff", "is not valid YAML"),
+        ("a.yaml", b"a: \x00", "is not valid YAML"),
+        ("a.yaml", 'a: "\\UFFFFFFFF"', "is not valid YAML"),
+        ("a.json", "[" * 100_000, "is not valid JSON"),
+        ("a.yaml", "[" * 2_000, "is not valid YAML"),
+        ("a.json", '{"a": %s}' % ("9" * 5_000), "is not valid JSON"),
+        ("a.json", '{"a": ""}', "gives 'a' something other"),
+        ("a.json", '{"a": " \\n"}', "gives 'a' something other"),
+        ("a.json", '{"a": []}', "gives 'a' something other"),
+        ("a.json", '{"a": ["x", ""]}', "gives 'a' something other"),
+        ("a.json", '{"a": ["x", 1]}', "gives 'a' something other"),
+        ("a.json", '{"a": [["x"]]}', "gives 'a' something other"),
+        ("a.json", '{"a": {"b": "x"}}', "gives 'a' something other"),
+        ("a.json", '{"a": null}', "gives 'a' something other"),
+        ("a.json", '{"a": NaN}', "gives 'a' something other"),
+        ("a.json", '{"a": "\\ud800"}', "gives 'a' something other"),
+        ("a.json", '{"": "x"}', "has an entry named ''"),
+        ("a.json", '{"\\udfff": "x"}', "has an entry named"),
+        ("a.yaml", "a: 1", "gives 'a' something other"),
+        ("a.yaml", "a: no", "gives 'a' something other"),
+        ("a.yaml", "a:", "gives 'a' something other"),
+        ("a.yaml", "a:\n- border: sharp\n", "colon"),
+        ("a.yaml", "a: &a [*a]", "gives 'a' something other"),
+        ("a.yaml", "a: !!set {x}", "gives 'a' something other"),
+        ("a.yaml", "? [a]\n: x", "has an entry named None"),
+        ("a.yaml", "null: x", "has an entry named None"),
+        ("a.yaml", "a: &a {x: y}\n<<: *a", "gives 'a' something other"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        read_prompts(written(tmp_path, name, content))
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+    assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("name", ["missing.json", "missing.yaml", "", "~nobody-of-this-name/a.yaml"])
+def test_files_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        read_prompts(name if name.startswith("~") else tmp_path / name)
+
+
+def test_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    written(tmp_path, "a.yaml", "a: x")
+    assert read_prompts("~/a.yaml") == {"a": ["x"]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "!!python/object/apply:pathlib.Path.touch [{}]",
+        "a: !!python/object/apply:pathlib.Path.touch [{}]",
+        "a: [x, !!python/object/apply:pathlib.Path.touch [{}]]",
+        "a: !!python/object/apply:os.system ['touch {}']",
+        "a: !!python/name:os.system x",
+        "? !!python/object/apply:os.system ['touch {}']\n: x",
+        "!!python/name:os.system a: x",
+        "!!python/dict {{a: x}}",
+    ],
+)
+def test_nothing_in_a_file_is_executed(tmp_path: Path, content: str) -> None:
+    touched = tmp_path / "touched"
+    with pytest.raises(UserError):
+        read_prompts(written(tmp_path, "a.yaml", content.format(touched)))
+    assert not touched.exists()
+
+
+def test_entities_that_expand_without_end_stay_small(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 40))]
+    with pytest.raises(UserError, match="gives 'a1' something other"):
+        read_prompts(written(tmp_path, "a.yaml", "\n".join(lines)))
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(str.strip)
+PROMPTS = st.dictionaries(TEXTS, st.lists(TEXTS, min_size=1, max_size=3), min_size=1, max_size=5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("prompts")
+
+
+@settings(deadline=None)
+@given(prompts=PROMPTS, bare=st.booleans(), wide=st.booleans())
+def test_what_was_written_is_read(folder: Path, prompts: dict[str, list[str]], bare: bool, wide: bool) -> None:
+    content = {name: texts[0] if bare and len(texts) == 1 else texts for name, texts in prompts.items()}
+    as_json = json.dumps(content, ensure_ascii=not wide)
+    as_yaml = yaml.safe_dump(content, sort_keys=False)
+    for name, text in (("written.json", as_json), ("written.yaml", as_yaml)):
+        found = read_prompts(written(folder, name, text))
+        assert list(found.items()) == list(prompts.items())
+
+
+YAML_PIECES = st.sampled_from(
+    [
+        *"a0\n\t\x85\u2028\ufeff{}[]!%#~@`'\"",
+        *("b: ", "- ", "  ", ", ", ": ", "? ", "&x ", "*x", "<<: ", "!!", "!<", ">-"),
+        *(
+            "|2",
+            "\\x",
+            "\\U00110000",
+            "---\n",
+            "...\n",
+            "%YAML 1.",
+            "%TAG ! ",
+            "!!int ",
+            "!!python/name:os",
+            "2001-99-99",
+        ),
+    ]
+)
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+CONTENTS = (
+    st.binary(max_size=60)
+    | st.text(max_size=60).map(str.encode)
+    | st.lists(YAML_PIECES, max_size=25).map(lambda pieces: "".join(pieces).encode())
+    | JSON_VALUES.map(lambda value: json.dumps(value).encode())
+)
+
+
+@settings(deadline=None, max_examples=500)
+@given(content=CONTENTS)
+@example(content=b"%YAML 1." + b"9" * 5_000 + b"\n--- a")
+@example(content=b"!%ff%fe a: b")
+@example(content=b"\xff\xfea\x00:\x00 \x00b\x00")
+def test_whatever_the_file_holds_only_user_errors_come_out(folder: Path, content: bytes) -> None:
+    for name in ("any.json", "any.yaml"):
+        try:
+            prompts = read_prompts(written(folder, name, content))
+        except UserError as error:
+            message = str(error)
+            assert "\n" not in message
+            message.encode()
+            continue
+        assert prompts
+        for key, texts in prompts.items():
+            assert key.strip()
+            assert texts
+            assert all(text.strip() for text in texts)
+            "".join([key, *texts]).encode()

@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib.resources import files
+
+import cv2
+import html5lib
+import numpy as np
+import pytest
+import torch
+from synthetic import write_run
+
+from xbench.geometry.grid import saliency_on_grid
+from xbench.metrics import normalise
+from xbench.report.maps import map_on_grid
+from xbench.report.page.cases import _outline
+from xbench.report.page.write import write_page
+from xbench.report.runs import collect
+from xbench.report.statistics.analyse import analyse
+from xbench.report.tables.contents import all_tables
+from xbench.report.tables.table import percentage
+from xbench.runs.maps import Case
+
+NUMBERS = {
+    "grounding": ("pointing_game", "dice_best", "iou_best"),
+    "classification": ("auroc", "average_precision", "f1", "accuracy"),
+}
+
+
+class Page(HTMLParser):
+    """What a page holds: tables by their id as rows of (text, data-value), scripts, links and ids."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.links, self.ids, self.scripts, self.words = {}, [], [], [], []
+        self._table, self._cell, self._value, self._skip, self._script = None, None, None, 0, None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.links += [(name, value) for name, value in found.items() if name in LOADING]
+        if "id" in found:
+            self.ids.append(found["id"])
+        if tag == "div" and "table-block" in found.get("class", ""):
+            self._table = self.tables.setdefault(found["id"], [])
+        elif tag == "tr" and self._table is not None:
+            self._table.append([])
+        elif tag in ("td", "th"):
+            self._cell, self._value = "", found.get("data-value")
+        elif tag == "span":
+            self._skip += 1
+        elif tag == "script":
+            self._script = (found, "")
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th") and self._table:
+            self._table[-1].append((self._cell.strip(), self._value))
+        elif tag == "span":
+            self._skip -= 1
+        elif tag == "script":
+            self.scripts.append(self._script)
+            self._script = None
+        if tag in ("td", "th"):
+            self._cell = None
+
+    def handle_data(self, text):
+        if self._script is not None:
+            self._script = (self._script[0], self._script[1] + text)
+        elif self._cell is not None and not self._skip:
+            self._cell += text
+        else:
+            self.words.append(text)
+
+    def data(self, name):
+        return json.loads(next(text for found, text in self.scripts if found.get("id") == name))
+
+
+LOADING = {"src", "href", "srcset", "poster", "action", "formaction", "data", "background", "ping", "xlink:href"}
+
+
+def built(root, path, **options):
+    collection = collect([root])
+    analysis = analyse(collection)
+    write_page(analysis, all_tables(analysis), path, **options)
+    return collection, path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def made(three_runs, tmp_path_factory):
+    return built(three_runs, tmp_path_factory.mktemp("page") / "index.html")
+
+
+@pytest.fixture(scope="module")
+def page(made):
+    return Page(made[1])
+
+
+@pytest.mark.parametrize("table", NUMBERS)
+def test_tables_show_what_results_json_says(made, page, table):
+    rows = {row[0][0]: row[1:] for row in page.tables[f"table-{table}"]}
+    for run in made[0].runs:
+        results = json.loads((run.folder / "results.json").read_text())
+        macro = results[table]["macro"]
+        for (text, value), number in zip(rows[run.label], NUMBERS[table], strict=True):
+            assert float(value) == pytest.approx(macro[number], abs=1e-12)
+            assert text == percentage(macro[number])
+
+
+def test_findings_show_what_results_json_says(made, page):
+    head, *rows = page.tables["table-pointing_game_chestxray14"]
+    for run in made[0].runs:
+        results = json.loads((run.folder / "results.json").read_text())["grounding"]["per_class"]
+        row = next(row for row in rows if row[0][0] == run.label)
+        for (finding, _), (_, value) in zip(head[2:], row[2:], strict=True):
+            assert float(value) == pytest.approx(results[finding]["pointing_game"], abs=1e-12)
+
+
+def test_charts_draw_what_results_json_says(made, page):
+    drawn = {run["label"]: run for run in page.data("chart-data")["datasets"][0]["runs"]}
+    for run in made[0].runs:
+        results = json.loads((run.folder / "results.json").read_text())["grounding"]
+        curves = [scores["dice_curve"] for scores in results["per_class"].values()]
+        curve = [point[0] for point in drawn[run.label]["curve"]]
+        np.testing.assert_allclose(curve, np.mean(curves, axis=0), atol=1e-6)
+        assert drawn[run.label]["thresholds"] == pytest.approx(results["thresholds"])
+        assert drawn[run.label]["macro"]["pointing_game"][0] == pytest.approx(
+            results["macro"]["pointing_game"], abs=1e-6
+        )
+
+
+def test_nothing_is_loaded_from_anywhere(made, page):
+    assert page.links
+    for name, value in page.links:
+        assert value.startswith(("#", "data:")), f'{name}="{value}"'
+    assert "content=\"default-src 'none'; script-src 'unsafe-inline'; style-src" in made[1].replace("&#39;", "'")
+    own = [text for text in assets(".css", ".js", ".html")]
+    for text in own:
+        assert not re.search(r"@import|\bfetch\(|XMLHttpRequest|sendBeacon|WebSocket|\bimport\s*[({\"']", text)
+        assert not re.search(r"url\(\s*['\"]?(?!data:)", text)
+    assert not [url for text in own for url in re.findall(r"https?://[^\s\"']+", text) if "w3.org" not in url]
+
+
+def assets(*endings):
+    folder = files("xbench.report.page").joinpath("templates")
+    return [file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name.endswith(endings)]
+
+
+def test_it_is_valid_html(made):
+    text = re.sub(r"(?s)<script>.*?</script>", "<script></script>", made[1])
+    parser = html5lib.HTMLParser(namespaceHTMLElements=False)
+    tree = parser.parse(text)
+    assert parser.errors == []
+    ids = [element.get("id") for element in tree.iter() if element.get("id")]
+    assert len(ids) == len(set(ids))
+    for attribute in ("for", "aria-labelledby", "aria-describedby", "form"):
+        for element in tree.iter():
+            assert element.get(attribute) is None or element.get(attribute) in ids
+
+
+def test_links_within_the_page_lead_somewhere(page):
+    for name, value in page.links:
+        if name == "href" and value.startswith("#"):
+            assert value[1:] in page.ids
+
+
+def test_scripts_are_inline_and_nothing_ends_them_early(page):
+    assert [found.get("id") for found, _ in page.scripts if "type" in found] == [
+        "chart-data",
+        "case-data",
+        "colour-data",
+    ]
+    plain = [text for found, text in page.scripts if not found]
+    assert len(plain) == 6 and "plotly.js v" in plain[1][:200]
+
+
+def test_own_scripts_and_styles_are_short():
+    assert all(text.count("\n") < 600 for text in assets(".css", ".js", ".html"))
+
+
+def test_every_table_is_shown_once(made, three_runs):
+    tables = all_tables(analyse(collect([three_runs])))
+    for table in tables:
+        assert made[1].count(f'id="table-{table.name}"') == 1
+    page = Page(made[1])
+    assert {*page.tables} == {f"table-{table.name}" for table in tables}
+    for table in tables:
+        rows = [row for row in page.tables[f"table-{table.name}"] if len(row) == len(table.columns)]
+        texts = [[cell[0] for cell in row] for row in rows[-len(table.rows) :]]
+        assert texts == [[cell.text for cell in row.cells] for row in table.rows]
+
+
+def test_names_of_others_are_text(tmp_path):
+    name = "<script>alert(1)<b>"
+    write_run(tmp_path, name, images=30)
+    write_run(tmp_path, "kad", "<i>own", images=30, findings=("<b>&amp;", "Nodule", "</script>"))
+    _, text = built(tmp_path, tmp_path / "index.html", cases=2)
+    assert "<script>alert" not in text and "<b>&amp;" not in text and "<i>own" not in text
+    page = Page(text)
+    assert len(page.scripts) == 9
+    assert name in page.data("chart-data")["models"]
+    assert name in [row[0][0] for row in page.tables["table-grounding"]]
+
+
+def test_radiographs_maps_and_regions_are_those_of_the_runs(made, page):
+    data = page.data("case-data")
+    runs = {run.label: run for run in made[0].runs}
+    assert len(data["cases"]) == 24
+    assert {*data["pictures"]} == {case["picture"] for case in data["cases"]}
+    for case in data["cases"]:
+        assert {panel["model"] for panel in case["panels"]} == {*runs}
+        for panel in case["panels"]:
+            run = runs[panel["model"]]
+            kept = run.cases().read(case["image"], case["finding"])
+            shown = decoded(panel["map"]) / 255
+            np.testing.assert_allclose(shown, map_on_grid(run, kept), atol=0.5 / 85 + 1e-6)
+            place = run.images.image_ids.index(case["image"]), run.results.findings.index(case["finding"])
+            assert panel["dice"] == pytest.approx(run.images.dice[place], abs=1e-4)
+            assert panel["hit"] == pytest.approx(run.images.pointing_hit[place], abs=1e-4)
+            assert panel["probability"] == pytest.approx(run.images.probabilities[place], rel=1e-3)
+        radiograph = decoded(data["pictures"][case["picture"]])
+        assert np.abs(radiograph.astype(int) - kept.display).mean() < 4
+        assert overlap(filled(case["region"], case["size"]), kept.region) > 0.97
+
+
+def decoded(text):
+    return cv2.imdecode(np.frombuffer(base64.b64decode(text), np.uint8), cv2.IMREAD_GRAYSCALE)
+
+
+def filled(path, size):
+    """Fill an SVG path, at sixteen times the size, and bring it back."""
+    parts = [np.array([pair.split(" ") for pair in part.split("L")], float) for part in path[1:-1].split("ZM")]
+    large = np.zeros((16 * size[1], 16 * size[0]), np.uint8)
+    cv2.fillPoly(large, [np.round(part * 16).astype(np.int32) for part in parts], 1)
+    return large
+
+
+def overlap(drawn, region):
+    true = region.repeat(16, axis=0).repeat(16, axis=1)
+    return 2 * (true & (drawn > 0)).sum() / (true.sum() + (drawn > 0).sum())
+
+
+def test_outlines_of_odd_regions():
+    region = np.zeros((40, 60), bool)
+    region[5:30, 8:40] = True
+    region[12:20, 15:25] = False
+    region[35:38, 50:58] = True
+    assert _outline(region).count("M") == 3
+    assert overlap(filled(_outline(region), (60, 40)), region) > 0.95
+    assert _outline(np.zeros((4, 4), bool)) == ""
+
+
+@pytest.mark.parametrize("view", [(0.0, 0.0, 1.0, 1.0), (0.1, 0.0, 0.8, 0.9)])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "corners"])
+def test_maps_are_normalised_as_the_metrics_do(three_runs, view, mode):
+    run = collect([three_runs]).runs[0]
+    provenance = {**run.results.provenance, "model": {"saliency_upsample": mode}}
+    run = replace(run, results=replace(run.results, provenance=provenance))
+    draw = np.random.default_rng(0)
+    for raw in (draw.normal(size=(7, 5)), np.full((7, 5), 3.0), draw.normal(size=(64, 48)) * 1e-30):
+        raw = raw.astype(np.float32)
+        case = Case(0, "a", "b", raw, view, np.zeros((64, 48), bool), np.zeros((64, 48), np.uint8))
+        expected = normalise(saliency_on_grid(torch.tensor(raw)[None], [view], (64, 48), mode))
+        np.testing.assert_array_equal(map_on_grid(run, case), expected[0].numpy())
+
+
+def test_it_does_with_one_run_and_without_maps(tmp_path):
+    write_run(tmp_path, "kad", images=30, with_cases=False)
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "config.yaml").write_text("")
+    _, text = built(tmp_path, tmp_path / "index.html")
+    page = Page(text)
+    assert page.data("case-data") == {"pictures": {}, "cases": []}
+    assert "no two models" in " ".join(page.words) and "unfinished" in text
+
+
+def test_a_page_is_the_same_every_time(made, three_runs, tmp_path):
+    assert built(three_runs, tmp_path / "index.html")[1] == made[1]
+
+
+def test_progress_is_told(three_runs, tmp_path):
+    told = []
+    built(three_runs, tmp_path / "index.html", cases=3, progress=lambda done, total, what: told.append((done, total)))
+    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+def colours():
+    """Yield the two themes' colours by name."""
+    found = re.findall(
+        r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)",
+        files("xbench.report.page").joinpath("templates", "page.css").read_text(),
+    )
+    return [{name: pair[theme] for name, *pair in found} for theme in (0, 1)]
+
+
+def luminance(colour):
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_contrast_is_enough_by_wcag_aa(theme):
+    palette = colours()[theme]
+    assert contrast("#ffffff", "#000000") == pytest.approx(21)
+    grounds = [palette[name] for name in ("ground", "surface", "raised", "mark")]
+    for ground in grounds:
+        for name in ("ink", "quiet", "accent", "hit", "miss"):
+            assert contrast(palette[name], ground) >= 4.5, (name, ground)
+    for name in ("edge", "caution", *(f"m{number}" for number in range(10))):
+        assert contrast(palette[name], palette["surface"]) >= 3, name
+    assert contrast(palette["on-accent"], palette["accent"]) >= 4.5
+    assert min(contrast(palette["ink"], palette[name]) for name in ("heat", "raised")) >= 4.5
+    for name in ("both", "near", "recognised", "grounded", "neither"):
+        assert contrast("#ffffff", palette[name]) >= 4.5, name

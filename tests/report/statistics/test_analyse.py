@@ -1,0 +1,457 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from synthetic import FINDINGS, write_run
+
+from xbench.errors import UserError
+from xbench.report.runs import Collection, collect
+from xbench.report.schema import NUMBERS, Estimate
+from xbench.report.statistics.analyse import analyse
+from xbench.report.statistics.lesions import area_groups, quadrants
+from xbench.report.statistics.paired import TESTED
+from xbench.report.statistics.sample import Sample
+from xbench.report.tables.comparisons import comparisons
+from xbench.report.tables.export import write_analysis
+from xbench.runs.results import INPUT_NOTE
+
+
+@pytest.fixture(scope="module")
+def collection(three_runs, tmp_path_factory):
+    """The three models, an instrument of each kind, and two datasets of one of the models."""
+    root = tmp_path_factory.mktemp("more")
+    write_run(root, "centre", skill=0.1, recognition=0.0, with_cases=False)
+    write_run(root, "oracle", skill=1.0, recognition=6.0, with_cases=False)
+    write_run(root, "kad", dataset="vindr", patients=False, with_cases=False)
+    return collect([three_runs, root])
+
+
+@pytest.fixture(scope="module")
+def analysis(collection):
+    return analyse(collection)
+
+
+def run_of(analysis, label, dataset="chestxray14"):
+    (found,) = [d for d in analysis.datasets if d.dataset == dataset]
+    return next(run for run in found.runs if run.run.label == label)
+
+
+def test_values_are_those_of_results_json(analysis):
+    compared = 0
+    for dataset in analysis.datasets:
+        for run in dataset.runs:
+            results = run.run.results
+            stored = {"macro": {**results.grounding_macro, **results.classification_macro}}
+            for finding in FINDINGS:
+                stored[finding] = {**vars(results.grounding[finding]), **vars(results.classification[finding])}
+            for finding, numbers in stored.items():
+                ours = run.macro if finding == "macro" else run.findings[finding]
+                assert [*ours] == [*NUMBERS]
+                for key, estimate in ours.items():
+                    if key in numbers:
+                        assert estimate.value == pytest.approx(numbers[key], abs=1e-12), (finding, key)
+                        compared += 1
+            curve = np.mean([results.grounding[finding].dice_curve for finding in FINDINGS], axis=0)
+            assert [estimate.value for estimate in run.dice_curve] == pytest.approx(curve, abs=1e-12)
+    assert compared == 4 * 4 * 9
+
+
+def test_intervals_are_about_the_values_and_none_is_nan(analysis):
+    for dataset in analysis.datasets:
+        assert not dataset.notes
+        for run in dataset.runs:
+            for numbers in (run.macro, *run.findings.values()):
+                for key, estimate in numbers.items():
+                    if key == "dice_optimism":
+                        assert estimate.low is estimate.high is None
+                    else:
+                        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1, key
+                        assert estimate.low < estimate.high, key
+            for comparison in dataset.comparisons:
+                assert comparison.difference.low <= comparison.difference.value <= comparison.difference.high
+
+
+def test_patients_are_clusters_where_all_are_known(analysis, collection):
+    assert (run_of(analysis, "KAD").clustered_by, run_of(analysis, "KAD").clusters) == ("patients", 30)
+    vindr = run_of(analysis, "KAD", "vindr")
+    assert (vindr.clustered_by, vindr.clusters) == ("images", 60)
+    run = collection.runs[0]
+    partly = replace(run.images, patient_ids=[None, *run.images.patient_ids[1:]])
+    assert Sample.of(replace(run, images=partly)).clustered_by == "images"
+
+
+def test_runs_are_ranked_and_instruments_are_references(analysis):
+    dataset = analysis.datasets[0]
+    assert [run.run.label for run in dataset.runs] == ["CARZero", "KAD", "CLIP"]
+    assert [(r.title, r.kind) for r in dataset.references] == [
+        ("Whole image", "floor"),
+        ("Random", "floor"),
+        ("Centre prior", "floor"),
+        ("Oracle", "ceiling"),
+    ]
+    assert {(c.first, c.second) for c in dataset.comparisons} == {
+        ("CARZero", "KAD"),
+        ("CARZero", "CLIP"),
+        ("KAD", "CLIP"),
+    }
+    assert len(dataset.comparisons) == 3 * len(TESTED)
+    assert all(tied == {"CARZero"} for tied in dataset.tied_with_best.values())
+
+
+def written(folder, analysis):
+    write_analysis(folder / "analysis.json", analysis)
+    return (folder / "analysis.json").read_bytes()
+
+
+def test_the_order_of_rows_and_runs_changes_nothing(collection, analysis, tmp_path):
+    run = collection.runs[0]
+    order = np.random.default_rng(0).permutation(len(run.images.image_ids))
+    place = np.argsort(order)
+    arrays = {name: value[order] for name, value in vars(run.images).items() if isinstance(value, np.ndarray)}
+    images = replace(
+        run.images,
+        **arrays | {"index": np.arange(len(order))},
+        image_ids=[run.images.image_ids[i] for i in order],
+        patient_ids=[run.images.patient_ids[i] for i in order],
+    )
+    mixed = replace(run, images=images, pairs=replace(run.pairs, index=place[run.pairs.index]))
+    shuffled = Collection((*collection.runs[:0:-1], mixed), ())
+    again = analyse(shuffled)
+    assert written(tmp_path, again) == written(tmp_path, analysis)
+
+
+def test_seed_moves_exchanges_and_nothing_else(collection, analysis):
+    other = analyse(Collection(collection.runs, ()), seed=1)
+    for ours, theirs in zip(analysis.datasets, other.datasets, strict=True):
+        assert [run.macro for run in ours.runs] == [run.macro for run in theirs.runs]
+        assert [entry.difference for entry in ours.comparisons] == [entry.difference for entry in theirs.comparisons]
+    p_values = [[entry.p for entry in found.datasets[0].comparisons] for found in (analysis, other)]
+    assert p_values[0] != p_values[1]
+
+
+def test_json_holds_every_number_and_no_nan(analysis, tmp_path):
+    content = json.loads(written(tmp_path, analysis))
+    run = content["datasets"][0]["runs"][0]
+    assert run["run"]["label"] == "CARZero"
+    assert run["macro"]["pointing_game"]["value"] == analysis.datasets[0].runs[0].macro["pointing_game"].value
+    assert run["findings"]["Nodule"]["auroc"]["low"] == run_of(analysis, "CARZero").findings["Nodule"]["auroc"].low
+    assert content["datasets"][0]["tied_with_best"]["auroc"] == ["CARZero"]
+    assert content["folds"] == 5
+    broken = replace(analysis, notes=(), correlations=(replace(analysis.correlations[0], slope=float("nan")),))
+    with pytest.raises(ValueError, match="nan"):
+        written(tmp_path, broken)
+
+
+def test_progress_counts_to_its_total(collection):
+    steps = []
+    analyse(Collection(collection.runs, ()), progress=lambda *step: steps.append(step))
+    assert [done for done, *_ in steps] == list(range(len(steps)))
+    assert {total for _, total, _ in steps} == {len(steps) - 1}
+    assert steps[0][2] == "ChestX-ray14: CARZero" and "ChestX-ray14: KAD against CLIP" in [what for *_, what in steps]
+
+
+def test_a_single_fold_is_refused(collection):
+    with pytest.raises(UserError) as caught:
+        analyse(collection, folds=1)
+    assert caught.value.exit_status == 2
+
+
+def test_whole_image_by_plain_loops(analysis):
+    dataset = analysis.datasets[0]
+    whole, run = dataset.references[0], dataset.runs[0].run
+    dice = {finding: [] for finding in FINDINGS}
+    for column, region, grid in zip(run.pairs.column, run.pairs.region, run.pairs.grid, strict=True):
+        dice[FINDINGS[column]].append(2 * region / (region + grid))
+    for finding, values in dice.items():
+        found = whole.findings[finding]
+        for key in ("dice_best", "dice_cross_fitted", "dice_fixed"):
+            assert found[key].value == pytest.approx(np.mean(values), abs=1e-12)
+            spread = np.std(values) / np.sqrt(len(values))
+            assert 2 * spread < found[key].high - found[key].low < 6 * spread
+        labels = run.images.labels[:, FINDINGS.index(finding)]
+        assert found["average_precision"].value == pytest.approx((labels == 1).sum() / (labels >= 0).sum())
+        assert found["auroc"].value == 0.5
+        # Marking everything is one of the thresholds of every map.
+        for other in dataset.runs:
+            assert other.findings[finding]["dice_best"].value >= found["dice_best"].value - 1e-12
+    assert whole.macro["dice_best"].value == pytest.approx(np.mean([np.mean(values) for values in dice.values()]))
+    assert whole.macro["dice_optimism"].value == pytest.approx(0)
+
+
+def test_reader_agreement_is_a_ceiling_for_overlap_only(collection):
+    run = next(run for run in collection.runs if run.label == "KAD")
+    draw = np.random.default_rng(0)
+    several = run.images.scored & (draw.random(run.images.scored.shape) < 0.7)
+    several[:, 0] = False
+    dice = np.where(several, draw.uniform(0.5, 0.9, several.shape), np.nan)
+    images = replace(run.images, reader_dice=dice, reader_iou=dice / (2 - dice))
+    found = analyse(Collection((replace(run, images=images),), ())).datasets[0].references[-1]
+    assert (found.title, found.kind) == ("Reader agreement", "ceiling")
+    assert {*found.macro} == {f"{name}_{how}" for name in ("dice", "iou") for how in ("best", "cross_fitted", "fixed")}
+    assert found.findings[FINDINGS[0]]["dice_best"].value is None
+    means = [np.nanmean(dice[:, column]) for column in (1, 2)]
+    assert found.findings["Nodule"]["dice_fixed"].value == pytest.approx(means[0])
+    assert found.macro["dice_cross_fitted"].value == pytest.approx(np.mean(means))
+
+
+def test_area_bins_hold_all_pairs_in_order_and_ties_together(analysis):
+    run = run_of(analysis, "KAD")
+    pairs = run.run.pairs
+    area = pairs.region / pairs.grid
+    assert sum(part.count for part in run.areas) == len(area)
+    assert len(run.areas) == len(area) // 10
+    for small, large in zip(run.areas, run.areas[1:], strict=False):
+        assert small.high < large.low
+    hits = run.run.images.pointing_hit[pairs.index, pairs.column]
+    for part in run.areas:
+        mine = (area >= part.low) & (area <= part.high)
+        assert part.count == mine.sum()
+        assert part.scores["pointing_game"].value == pytest.approx(hits[mine].mean())
+        assert part.scores["dice_fixed"].value == pytest.approx(pairs.dice()[mine, 50].mean())
+        assert part.whole_image == pytest.approx((2 * area / (1 + area))[mine].mean())
+        assert {*part.scores} == {"pointing_game", "dice_fixed", "dice_cross_fitted"}
+    sample = Sample.of(run.run)
+    tied = replace(sample, area=np.where(np.arange(len(area)) % 3 == 0, 0.2, 0.1))
+    assert sorted(len(group.pairs) for group in area_groups(tied)) == sorted(
+        [(len(area) + 2) // 3, len(area) - (len(area) + 2) // 3]
+    )
+    assert [len(group.pairs) for group in area_groups(replace(tied, area=np.full(len(area), 0.1)))] == [len(area)]
+
+
+def test_many_pairs_make_ten_even_bins(tmp_path):
+    write_run(tmp_path, "clip", images=220, with_cases=False)
+    sample = Sample.of(collect([tmp_path]).runs[0])
+    sample = replace(sample, area=np.random.default_rng(0).permutation(len(sample.area)) / len(sample.area))
+    sizes = [len(group.pairs) for group in area_groups(sample)]
+    assert len(sizes) == 10 and max(sizes) - min(sizes) <= 1
+
+
+def test_positions_are_nine_cells_row_by_row(analysis):
+    run = run_of(analysis, "KAD")
+    images = run.run.images
+    assert [(cell.row, cell.column) for cell in run.positions] == [(r, c) for r in range(3) for c in range(3)]
+    assert sum(cell.peaks for cell in run.positions) == pytest.approx(1)
+    for cell in run.positions:
+        inside = [
+            place
+            for place in np.argwhere(images.scored)
+            if int(images.region_y[tuple(place)] * 3) == cell.row
+            and int(images.region_x[tuple(place)] * 3) == cell.column
+        ]
+        assert cell.count == len(inside)
+        if inside:
+            hits = [images.pointing_hit[tuple(place)] for place in inside]
+            assert cell.scores["pointing_game"].value == pytest.approx(np.mean(hits))
+        else:
+            assert cell.scores["pointing_game"] == Estimate(None)
+        peaks = [
+            int(images.peak_y[tuple(p)] * 3) == cell.row and int(images.peak_x[tuple(p)] * 3) == cell.column
+            for p in np.argwhere(images.scored)
+        ]
+        assert cell.peaks == pytest.approx(np.mean(peaks))
+
+
+def test_quadrants_by_plain_loops(analysis):
+    run = run_of(analysis, "KAD")
+    images = run.run.images
+    for column, finding in enumerate(FINDINGS):
+        label, score = images.labels[:, column], images.probabilities[:, column]
+        best = max(
+            sorted(score[label >= 0]),
+            key=lambda t: round((score[label == 1] >= t).mean() + (score[label == 0] < t).mean(), 12),
+        )
+        found = run.quadrants[finding]
+        assert found.threshold == best
+        counts = Counter()
+        for image in np.flatnonzero(images.scored[:, column]):
+            grounded = images.pointing_hit[image, column] >= 0.5
+            look = "hit" if grounded else "near" if images.peak_distance[image, column] <= 0.05 else "elsewhere"
+            counts[bool(score[image] >= best), look] += 1
+        assert found.both == counts[True, "hit"] / found.count
+        assert found.near_miss == counts[True, "near"] / found.count
+        assert found.elsewhere == counts[True, "elsewhere"] / found.count
+        assert found.grounded_only == counts[False, "hit"] / found.count
+        assert found.neither == (counts[False, "near"] + counts[False, "elsewhere"]) / found.count
+    assert sum(found.near_miss for found in run.quadrants.values()) > 0
+    assert sum(found.elsewhere for found in run.quadrants.values()) > 0
+    sample = Sample.of(run.run)
+    no_negative = replace(sample, labels=np.where(sample.labels == 0, -1, sample.labels))
+    assert quadrants(no_negative, run.run) == {}
+
+
+def test_correlation_is_a_line_of_least_squares(analysis):
+    by = {(line.scope, line.dataset): line for line in analysis.correlations}
+    line = by["models", "chestxray14"]
+    labels, x, y = zip(*line.points, strict=True)
+    assert labels == ("CARZero", "CLIP", "KAD")
+    kad = run_of(analysis, "KAD").macro
+    assert line.points[2][1:] == (kad["auroc"].value, kad["pointing_game"].value)
+    slope, intercept = np.polyfit(x, y, 1)
+    assert (line.slope, line.intercept) == pytest.approx((slope, intercept))
+    assert line.r_squared == pytest.approx(np.corrcoef(x, y)[0, 1] ** 2)
+    assert len(by["findings", "chestxray14"].points) == 9 and len(by["findings", None].points) == 12
+    vindr = by["models", "vindr"]
+    assert len(vindr.points) == 1 and vindr.slope is None and vindr.p is None
+    # Of the three only KAD was run on both datasets.
+    pooled = by["models", None]
+    macros = [run_of(analysis, "KAD", name).macro for name in ("chestxray14", "vindr")]
+    assert [label for label, *_ in pooled.points] == ["KAD"]
+    assert pooled.points[0][1] == pytest.approx(np.mean([macro["auroc"].value for macro in macros]))
+    assert any("CARZero, CLIP" in note for note in analysis.notes)
+
+
+@pytest.fixture(scope="module")
+def study_runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("study")
+    for source, skill, day in ((None, 0.5, 1), ("name.yaml", 0.5, 2), ("long.yaml", 0.95, 3)):
+        settings = {"prompt_source": source} if source else {}
+        write_run(root, "kad", skill=skill, images=120, stamp=f"2026-01-0{day}_00-00-00", with_cases=False, **settings)
+    write_run(root, "kad", skill=0.5, images=120, image_size=448, stamp="2026-01-04_00-00-00", with_cases=False)
+    write_run(root, "clip", skill=0.5, images=120, with_cases=False)
+    return collect([root])
+
+
+@pytest.fixture(scope="module")
+def study(study_runs):
+    return analyse(study_runs)
+
+
+def test_studies_take_runs_that_differ_in_one_setting(study):
+    rows = {(row.study, row.number, row.finding): row for row in study.studies}
+    assert len(rows) == len(study.studies) == 2 * 2 * 4
+    assert {row.model for row in study.studies} == {"KAD"}
+    dataset = study.datasets[0]
+    runs = {
+        (run.run.settings["prompts"], run.run.settings["image_size"]): run
+        for run in dataset.runs
+        if run.run.model == "kad"
+    }
+    row = rows["prompts", "pointing_game", "macro"]
+    assert [*row.values] == ["official", "long", "name"]
+    for value, estimate in row.values.items():
+        assert estimate == runs[value, "224"].macro["pointing_game"]
+    values = [estimate.value for estimate in row.values.values()]
+    assert row.spread == pytest.approx(max(values) - min(values))
+    assert row.relative == pytest.approx(row.spread / values[0])
+    assert [*rows["image_size", "dice_cross_fitted", "Nodule"].values] == ["224", "448"]
+    estimate = rows["image_size", "dice_cross_fitted", "Nodule"].values["448"]
+    assert estimate == runs["official", "448"].findings["Nodule"]["dice_cross_fitted"]
+
+
+def test_studies_test_the_extremes(study):
+    rows = {(row.study, row.number, row.finding): row for row in study.studies}
+    assert rows["prompts", "pointing_game", "macro"].p_adjusted < 0.05
+    # Same skill, other draws.
+    assert rows["image_size", "pointing_game", "macro"].p_adjusted > 0.05
+    # A normal approximation to the exchange of two runs, times three ways to choose two of three wordings.
+    for finding in FINDINGS:
+        values = rows["prompts", "pointing_game", finding].values
+        runs = {
+            run.run.settings["prompts"]: run
+            for run in study.datasets[0].runs
+            if run.run.model == "kad" and run.run.settings["image_size"] == "224"
+        }
+        high, low = (choose(values, key=lambda value: values[value].value) for choose in (max, min))
+        column = FINDINGS.index(finding)
+        rows_of = runs[high].run.images
+        difference = np.nan_to_num(rows_of.pointing_hit[:, column] - runs[low].run.images.pointing_hit[:, column])
+        per_patient = difference.reshape(-1, 2).sum(axis=1)
+        p = 3 * 2 * norm.sf(per_patient.sum() / np.sqrt((per_patient**2).sum()))
+        found = rows["prompts", "pointing_game", finding].p_adjusted
+        assert min(1, 0.3 * p) <= found <= max(4 * 3 * p, 0.02)
+
+
+def test_studies_correct_for_the_choice_of_extremes_and_for_their_rows(study_runs, monkeypatch):
+    kad = [run for run in study_runs.runs if run.model == "kad"]
+    found = [0.001, 0.3, 0.01, 0.02]
+    monkeypatch.setattr("xbench.report.statistics.studies.exchange_tests", lambda tests, *_: found[: len(tests)])
+    rows = analyse(Collection(tuple(kad), ())).studies
+    p_values = {
+        study: [row.p_adjusted for row in rows if (row.study, row.number) == (study, "pointing_game")]
+        for study in ("prompts", "image_size")
+    }
+    # Three ways to choose two of three wordings, then Holm over the mean and three findings.
+    assert p_values["prompts"] == pytest.approx([0.012, 0.9, 0.09, 0.12])
+    assert p_values["image_size"] == pytest.approx([0.004, 0.3, 0.03, 0.04])
+
+
+def test_correlations_take_one_run_per_model(study):
+    line = next(line for line in study.correlations if line.scope == "models" and line.dataset)
+    assert [label for label, *_ in line.points] == ["CLIP", "KAD"]
+    run = next(
+        r
+        for r in study.datasets[0].runs
+        if r.run.settings["prompts"] == "official" and r.run.model == "kad" and r.run.settings["image_size"] == "224"
+    )
+    assert line.points[1][1] == run.macro["auroc"].value
+
+
+def fewer(run, images):
+    """The run without the images from `images` on."""
+    arrays = {name: value[:images] for name, value in vars(run.images).items()}
+    kept = run.pairs.index < images
+    arrays_of_pairs = {name: value[kept] for name, value in vars(run.pairs).items() if isinstance(value, np.ndarray)}
+    ids = [run.pairs.image_ids[place] for place in np.flatnonzero(kept)]
+    return replace(
+        run, images=replace(run.images, **arrays), pairs=replace(run.pairs, **arrays_of_pairs, image_ids=ids)
+    )
+
+
+def test_notes_say_what_makes_runs_hard_to_compare(collection):
+    kad, clip = (next(run for run in collection.runs if run.label == label) for label in ("KAD", "CLIP"))
+    results = replace(
+        kad.results,
+        skipped=[{"image_id": "image-9999", "reason": "The file is torn."}],
+        constant_maps={"count": 2, "first": []},
+        notes=[
+            {"note": f"{INPUT_NOTE}: it is 255 times too large", "count": 8, "first": ["image-0000"]},
+            {"note": "a box is odd", "count": 1, "first": ["image-0000"]},
+        ],
+    )
+    odd = replace(fewer(kad, 50), results=results, settings={**kad.settings, "annotation": "abc", "limit": "50"})
+    found = analyse(Collection((clip, odd), ())).datasets[0]
+    notes = "\n".join(found.notes)
+    for words in (
+        "different images: CLIP 60, KAD 50; 50 are common to all",
+        "different annotation files",
+        "image-9999: The file is torn.",
+        "2 constant saliency maps",
+        "KAD: what goes into the network looks wrong: it is 255 times too large.",
+        "limited to the first 50 images",
+        "disagrees with the tables beside it",
+    ):
+        assert words in notes, notes
+    assert {comparison.images for comparison in found.comparisons} == {50}
+
+
+def test_runs_of_one_image_are_reported(collection):
+    runs = [fewer(run, 1) for run in collection.runs if run.dataset == "chestxray14" and run.label in ("KAD", "CLIP")]
+    found = analyse(Collection(tuple(runs), ()))
+    assert found.datasets[0].comparisons
+    assert all(
+        entry.p is None and "one of the patients only" in entry.untested for entry in found.datasets[0].comparisons
+    )
+    table = comparisons(found, found.datasets[0])
+    assert any("were not tested by Pointing game: they share one of the patients only" in note for note in table.notes)
+
+
+def test_a_run_without_any_region_still_has_recognition(collection, tmp_path):
+    run = next(run for run in collection.runs if run.label == "KAD")
+    nowhere = np.full(run.images.labels.shape, np.nan)
+    images = replace(run.images, has_region=np.zeros_like(run.images.has_region), pointing_hit=nowhere)
+    none = run.pairs.index < 0
+    arrays = {name: value[none] for name, value in vars(run.pairs).items() if isinstance(value, np.ndarray)}
+    bare = replace(run, images=images, pairs=replace(run.pairs, **arrays, image_ids=[]))
+    found = analyse(Collection((bare, replace(bare, label="again")), ()))
+    macro = found.datasets[0].runs[0].macro
+    assert macro["pointing_game"] == Estimate(None) and macro["dice_optimism"] == Estimate(None)
+    assert macro["auroc"].low < macro["auroc"].value
+    assert found.datasets[0].runs[0].areas == () == found.datasets[0].runs[0].positions
+    assert {comparison.number for comparison in found.datasets[0].comparisons} == {"auroc"}
+    assert found.datasets[0].comparisons[0].p == 1.0
+    assert b"NaN" not in written(tmp_path, found)

@@ -1,0 +1,318 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from samples import plain_cross_fitted, random_sample
+from scipy.stats import norm, permutation_test, rankdata, ttest_1samp, wilcoxon
+from synthetic import recognised
+
+from xbench.report.schema import Comparison, Estimate
+from xbench.report.statistics.comparing import common_measures, compare, tied_with_best
+from xbench.report.statistics.cross_fitting import pair_folds
+from xbench.report.statistics.measures import macro, measure
+from xbench.report.statistics.paired import TESTED, PairedTest, contributions, exchange_tests, holm, paired_test
+from xbench.report.statistics.sample import common_samples
+
+
+def scored_by_another(sample, seed):
+    other = random_sample(seed, images=len(sample.image_ids), per_patient=2)
+    random = np.random.default_rng(seed)
+    dice = random.integers(0, 9, sample.dice.shape) / 8
+    return replace(
+        sample,
+        probabilities=other.probabilities,
+        hit=random.choice([0.0, 1.0], size=len(sample.hit)),
+        dice=dice,
+        iou=dice / (2 - dice),
+    )
+
+
+def measured(sample, folds=5):
+    return measure(sample, folds)
+
+
+def two(seed=0, images=40):
+    sample = random_sample(seed, images=images)
+    return measured(sample), measured(scored_by_another(sample, seed + 100))
+
+
+def of_parts(*parts):
+    """Tests of sums of contributions."""
+    return [PairedTest(part != 0, lambda signs, part=part: signs @ part) for part in parts]
+
+
+@pytest.mark.parametrize("number", ["pointing_game", "dice_fixed", "auroc"])
+def test_contributions_sum_to_the_difference(number):
+    first, second = two()
+    found = contributions(first, second, number)
+    assert found.shape == (20, 3)
+    assert found.sum(axis=0) == pytest.approx(first.point[number] - second.point[number], abs=1e-12)
+    assert contributions(second, first, number) == pytest.approx(-found)
+
+
+@pytest.mark.parametrize("number", TESTED)
+def test_without_an_exchange_the_difference_is_the_one_found_and_after_all_it_is_turned(number):
+    first, second = two()
+    signs = np.ones((2, 20))
+    signs[1] = -1
+    expected = macro(first.point, number) - macro(second.point, number)
+    assert paired_test(first, second, number).difference(signs) == pytest.approx([expected, -expected], abs=1e-12)
+    for column, finding in enumerate(first.sample.findings):
+        expected = (first.point[number] - second.point[number])[column]
+        found = paired_test(first, second, number, finding).difference(signs)
+        assert found == pytest.approx([expected, -expected], abs=1e-12)
+    assert paired_test(first, second, number, "another") is None
+
+
+@pytest.mark.parametrize("name", ["dice", "iou"])
+def test_thresholds_are_chosen_anew_after_every_exchange(name):
+    """Exchange the curves of whole patients in random ways and cross-fit both runs by plain loops."""
+    first, second = two(seed=5, images=30)
+    sample, folds = first.sample, pair_folds(first.sample, 5)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (12, len(sample.clusters)))
+    found = paired_test(first, second, f"{name}_cross_fitted").difference(signs)
+    a, b = (getattr(measures.sample, name) for measures in (first, second))
+    moved = 0
+    for place, row in enumerate(signs):
+        stays = (row[sample.pair_cluster] > 0)[:, None]
+        curves = np.where(stays, a, b), np.where(stays, b, a)
+        pairs = [np.flatnonzero(sample.pair_column == column) for column in range(3)]
+        means = [[plain_cross_fitted(curve, folds, mine) for mine in pairs] for curve in curves]
+        assert found[place] == pytest.approx(np.mean(means[0]) - np.mean(means[1]), abs=1e-11)
+        fixed = getattr(first.fitted, f"{name}_of_pairs") - getattr(second.fitted, f"{name}_of_pairs")
+        kept = np.mean([(row[sample.pair_cluster[mine]] * fixed[mine]).mean() for mine in pairs])
+        moved += abs(found[place] - kept) > 1e-9
+    assert moved  # the thresholds of the runs as they are would not do
+
+
+def test_auroc_after_every_exchange_is_the_sum_with_signs():
+    """Exchange the midranks of whole patients in all 2^6 ways and compute both AUROCs anew."""
+    first, second = two(seed=3, images=12)
+    found = contributions(first, second, "auroc")
+    sample = first.sample
+    checked = 0
+    for column in range(3):
+        label = sample.labels[:, column]
+        present, known = label == 1, label >= 0
+        if not present.any() or not (label == 0).any():
+            assert np.isnan(found[:, column]).all()
+            continue
+        x, y = (rankdata(m.sample.probabilities[known, column]) for m in (first, second))
+        for signs in product([1, -1], repeat=len(sample.clusters)):
+            stays = np.array(signs)[sample.image_cluster[known]] == 1
+            one, other = np.where(stays, x, y), np.where(stays, y, x)
+            expected = recognised(present[known], one).auroc - recognised(present[known], other).auroc
+            assert np.dot(signs, found[:, column]) == pytest.approx(expected, abs=1e-12)
+            checked += 1
+    assert checked
+
+
+def test_few_clusters_are_enumerated():
+    values = np.random.default_rng(1).normal(0.4, 1, 9)
+    sums = [np.dot(signs, values) for signs in product([1, -1], repeat=9)]
+    share = np.mean([total >= values.sum() - 1e-12 for total in sums])
+    assert exchange_tests(of_parts(values), 1, 0, "x") == pytest.approx([min(1, 2 * share)])
+    scipy = permutation_test((values,), np.sum, permutation_type="samples", vectorized=True, n_resamples=np.inf)
+    assert exchange_tests(of_parts(values), 1, 0, "x") == pytest.approx([scipy.pvalue])
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3, 0.5])
+def test_p_values_are_those_of_known_tests(shift):
+    values = np.random.default_rng(7).normal(shift, 1, 70)
+    found = exchange_tests(of_parts(values / 70), 1, 0, "x")[0]
+    # For normal differences the t test is right; three standard errors of a p-value from 9,999 exchanges.
+    expected = ttest_1samp(values, 0).pvalue
+    assert found == pytest.approx(expected, abs=3 * 2 * np.sqrt(expected / 2 / 9_999) + 1e-4)
+    assert 1 / 3 < found / max(wilcoxon(values).pvalue, 2e-4) < 3
+
+
+def test_tests_side_by_side_are_the_tests_alone(monkeypatch):
+    random = np.random.default_rng(2)
+    parts = [random.normal(0.2, 1, length) for length in (30, 40, 30, 30)]
+    tests = of_parts(*parts)
+    together = exchange_tests(tests, 1, 0, "x")
+    assert together == [exchange_tests([test], 1, 0, "x")[0] for test in tests]
+    assert together != exchange_tests(tests, 1, 1, "x")
+    monkeypatch.setattr("xbench.report.statistics.paired._SIGNS_AT_A_TIME", 4_000)
+    assert together == exchange_tests(tests, 1, 0, "x")
+
+
+def test_no_difference_and_one_in_a_single_cluster_have_p_one():
+    one = np.zeros(60)
+    one[7] = 0.3
+    assert exchange_tests(of_parts(np.zeros(8), np.zeros(5), one), 1, 0, "x") == [1.0, 1.0, 1.0]
+    assert exchange_tests([], 1, 0, "x") == []
+
+
+def test_runs_that_differ_in_one_patient_are_compared():
+    sample = random_sample(0)
+    mine = sample.pair_cluster == sample.pair_cluster[0]
+    hit, dice = np.where(mine, 1 - sample.hit, sample.hit), np.where(mine[:, None], 1 - sample.dice, sample.dice)
+    measures = {"A": measured(sample), "B": measured(replace(sample, hit=hit, dice=dice, iou=dice / (2 - dice)))}
+    found = compare("AB", lambda one, other: (measures[one], measures[other]), 0, "x", lambda _: None)
+    assert {entry.number: entry.p for entry in found}.keys() == {*TESTED}
+    assert all(entry.p == 1 and not entry.untested for entry in found if not entry.number.endswith("_cross_fitted"))
+
+
+def test_runs_that_share_one_patient_have_no_p_and_a_word_why():
+    sample = random_sample(1, images=2, per_patient=2, findings=6)
+    measures = {"A": measured(sample), "B": measured(replace(sample, hit=1 - sample.hit, dice=1 - sample.dice))}
+    found = compare("AB", lambda one, other: (measures[one], measures[other]), 0, "x", lambda _: None)
+    assert {"pointing_game", "dice_fixed"} <= {entry.number for entry in found}
+    for entry in found:
+        assert entry.p is entry.p_adjusted is None and "one of the patients only" in entry.untested
+    macros = {label: {number: Estimate(0.5) for number in TESTED} for label in "AB"}
+    best = tied_with_best(macros, found)["pointing_game"]
+    assert len(best) == 1 and best < {"A", "B"}, "who was not tested is no tie"
+
+
+def test_thousands_of_patients_are_tested():
+    values = np.random.default_rng(0).normal(0.01, 1, 3_000)
+    found = exchange_tests(of_parts(values, np.full(3_000, 1e-4)), 1, 0, "x")
+    assert found[0] == pytest.approx(ttest_1samp(values, 0).pvalue, abs=0.02)
+    assert found[1] == 1 / 10_000
+
+
+def test_many_comparisons_get_enough_exchanges_to_matter():
+    part = np.full(40, 0.01)
+    p = exchange_tests(of_parts(part), 400, 0, "x")[0]
+    assert 400 * p <= 0.021
+
+
+def delong(present, first, second):
+    """Two-sided p-value of DeLong, DeLong and Clarke-Pearson (1988) for two correlated AUROCs."""
+    placements = []
+    for score in (first, second):
+        above = (score[present][:, None] > score[~present]) + 0.5 * (score[present][:, None] == score[~present])
+        placements.append((above.mean(1), above.mean(0)))
+    differences = [one - other for one, other in zip(*placements, strict=True)]
+    variance = sum(difference.var(ddof=1) / len(difference) for difference in differences)
+    return 2 * norm.sf(abs(differences[0].mean()) / np.sqrt(variance))
+
+
+def recognition_sample(present, scores):
+    base = random_sample(0, images=len(present), findings=1, per_patient=1)
+    return replace(base, labels=present[:, None].astype(np.int8), probabilities=scores[:, None])
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.5, 1.0])
+def test_auroc_test_agrees_with_delong(gain):
+    random = np.random.default_rng(4)
+    present = random.random(200) < 0.3
+    common = random.normal(size=200)
+    scores = [1 / (1 + np.exp(-(common + random.normal(size=200) + g * present))) for g in (1 + gain, 1.0)]
+    first, second = (measured(recognition_sample(present, score)) for score in scores)
+    p = exchange_tests([paired_test(first, second, "auroc")], 1, 0, "x")[0]
+    assert p == pytest.approx(delong(present, *scores), rel=0.5, abs=2e-3)
+
+
+def test_auroc_test_rejects_equal_models_one_time_in_twenty(monkeypatch):
+    monkeypatch.setattr("xbench.report.statistics.paired._EXCHANGES", 199)
+    monkeypatch.setattr("xbench.report.statistics.paired._SMALLEST_P", 1.0)
+    random = np.random.default_rng(9)
+    rejected = 0
+    for trial in range(150):
+        present = random.random(60) < 0.3
+        common = random.normal(size=60) + present
+        # One scale is a power of the other: ranks alone must count.
+        scores = [1 / (1 + np.exp(-(common + random.normal(size=60)))) ** power for power in (1, 5)]
+        first, second = (replace_probabilities(present, score) for score in scores)
+        rejected += exchange_tests([paired_test(first, second, "auroc")], 1, trial, "x")[0] <= 0.05
+    assert rejected / 150 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 150)
+    assert rejected
+
+
+def replace_probabilities(present, score):
+    return measure(recognition_sample(present, score), 2)
+
+
+def test_holm_by_hand():
+    # Sorted: 0.005 * 4, 0.01 * 3, 0.03 * 2, 0.04 * 1, none smaller than the one before.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_comparisons_are_corrected_number_by_number():
+    measures = dict(zip("AB", two(), strict=True))
+    measures["C"] = measured(scored_by_another(measures["A"].sample, 7))
+    asked = []
+    found = compare("ABC", lambda one, other: (measures[one], measures[other]), 0, "x", asked.append)
+    assert asked == ["A against B", "A against C", "B against C"]
+    assert len(found) == 3 * len(TESTED)
+    for number in TESTED:
+        mine = [comparison for comparison in found if comparison.number == number]
+        assert [c.p_adjusted for c in mine] == pytest.approx(holm([c.p for c in mine]))
+        for comparison in mine:
+            one, other = measures[comparison.first], measures[comparison.second]
+            difference = macro(one.point, number) - macro(other.point, number)
+            assert comparison.difference.value == pytest.approx(difference, abs=1e-12)
+            assert comparison.difference.low < comparison.difference.value < comparison.difference.high
+            assert comparison.images == 40
+
+
+def test_ties_with_the_best():
+    macros = {
+        label: {number: Estimate(value) for number in TESTED} for label, value in (("A", 0.5), ("B", 0.6), ("C", 0.1))
+    }
+    macros["D"] = {number: Estimate(None) for number in TESTED}
+    comparisons = [
+        Comparison("auroc", "A", "B", 9, Estimate(-0.1), 0.03, 0.06),
+        Comparison("auroc", "A", "C", 9, Estimate(0.4), 0.5, 0.5),
+        Comparison("auroc", "B", "C", 9, Estimate(0.5), 0.01, 0.03),
+    ]
+    tied = tied_with_best(macros, comparisons)
+    assert tied["auroc"] == {"A", "B"}
+    assert tied["pointing_game"] == {"B"}
+
+
+def test_runs_on_different_images_are_compared_on_the_common_ones():
+    whole = random_sample(0)
+    other = scored_by_another(whole, 5)
+    less, more = restricted(whole, range(0, 34)), restricted(other, range(6, 40))
+    first, second = common_samples(less, more)
+    assert first.same_ground(second) and first.image_ids == whole.image_ids[6:34]
+    assert first.clusters == whole.clusters[3:17]
+    both = common_measures(measured(less), measured(more), 5)
+    expected = measured(restricted(whole, range(6, 34))), measured(restricted(other, range(6, 34)))
+    for found, plain in zip(both, expected, strict=True):
+        for number in TESTED:
+            assert found.point[number] == pytest.approx(plain.point[number], nan_ok=True)
+        assert found.macro() == plain.macro()
+    assert common_samples(restricted(whole, range(4)), restricted(whole, range(8, 12))) is None
+
+
+def test_only_labels_and_pairs_that_agree_are_common():
+    sample = random_sample(0)
+    labels = sample.labels.copy()
+    image = int(sample.pair_image[0])
+    labels[image, sample.pair_column[0]] = 0
+    kept = np.arange(1, len(sample.hit))
+    names = ("pair_image", "pair_column", "hit", "dice", "iou", "area", "region")
+    other = replace(sample, labels=labels, **{name: getattr(sample, name)[kept] for name in names})
+    other = replace(other, findings=("finding 0", "finding 1", "another"))
+    for found in common_samples(sample, other):
+        assert found.findings == ("finding 0", "finding 1")
+        assert found.labels[image, sample.pair_column[0]] == -1
+        assert len(found.hit) == int((sample.pair_column[1:] < 2).sum())
+
+
+def restricted(sample, images):
+    images = np.array([*images])
+    new = np.full(len(sample.image_ids), -1)
+    new[images] = np.arange(len(images))
+    kept = new[sample.pair_image] >= 0
+    clusters = np.unique(sample.image_cluster[images])
+    return replace(
+        sample,
+        clusters=tuple(sample.clusters[place] for place in clusters),
+        image_ids=tuple(sample.image_ids[place] for place in images),
+        image_cluster=np.searchsorted(clusters, sample.image_cluster[images]),
+        labels=sample.labels[images],
+        probabilities=sample.probabilities[images],
+        pair_image=new[sample.pair_image[kept]],
+        **{name: getattr(sample, name)[kept] for name in ("pair_column", "hit", "dice", "iou", "area", "region")},
+    )

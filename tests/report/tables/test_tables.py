@@ -1,0 +1,203 @@
+"""How tables are written, by hand-made ones."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from xbench.report.schema import Estimate
+from xbench.report.tables.cells import Scores, count, marks, number, p_value, rows_of_models, words
+from xbench.report.tables.latex import to_latex
+from xbench.report.tables.table import MISSING, TIED, Cell, Column, Row, Table, percentage, to_csv, to_markdown
+
+ODD = "my_model & co <b> | 50 % #1 {x} ~^\\ *[2]*"
+
+
+def table(rows: int = 2, columns: int = 3, group: str = "RSNA & co") -> Table:
+    cells = [
+        [Cell(f"{k}.{c:02d}", (k + c / 100) / 100, k / 100, (k + 1) / 100, None, c == 1) for c in range(columns)]
+        for k in range(rows)
+    ]
+    return Table(
+        "made_up",
+        "A title with 100 % & more",
+        "A caption_with <odd> signs.",
+        (Column("Model", numeric=False), *(Column(f"Number {c}", group) for c in range(columns))),
+        tuple(Row((words(f"{ODD} {k}"), *row), "model" if k else "floor") for k, row in enumerate(cells)),
+        ("A note.",),
+    )
+
+
+def tabulars(latex: str) -> list[tuple[str, str]]:
+    """Column specification and body of each tabular."""
+    return re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", latex, re.DOTALL)
+
+
+def assert_well_formed(latex: str) -> None:
+    begun, ended = re.findall(r"\\begin\{(\w+\*?)\}", latex), re.findall(r"\\end\{(\w+\*?)\}", latex)
+    assert sorted(begun) == sorted(ended)
+    plain = re.sub(r"\\[{}\\]", "", latex)
+    assert plain.count("{") == plain.count("}")
+    for specification, body in tabulars(latex):
+        lines = [line for line in body.splitlines() if line.endswith(r"\\")]
+        assert lines
+        for line in lines:
+            spans = [int(width) for width in re.findall(r"\\multicolumn\{(\d+)\}", line)]
+            cells = len(re.findall(r"(?<!\\)&", line)) + 1
+            assert cells - len(spans) + sum(spans) == len(specification), line
+
+
+def test_percentages():
+    assert percentage(None) == MISSING
+    assert percentage(0.61574) == "61.57"
+    assert percentage(-0.004) == "-0.40"
+    assert percentage(-1e-7) == percentage(1e-7, signed=True) == "0.00"
+    assert percentage(0.0123, signed=True) == "+1.23"
+
+
+def test_cells():
+    assert number(Estimate(0.5, 0.4, 0.6)) == Cell("50.00", 0.5, 0.4, 0.6)
+    assert number(Estimate(None)) == number(None) == count(None) == p_value(None) == Cell(MISSING)
+    assert count(0) == Cell("0", 0)
+    assert p_value(0.00009).text == "<0.0001"
+    assert p_value(0.01234).text == "0.0123"
+    assert Cell("50.00", 0.5, 0.4, 0.6).interval == "[40.00, 60.00]"
+    assert Cell("50.00", 0.5, 0.4).interval == ""
+
+
+def test_csv_holds_full_precision_and_intervals_in_columns_of_their_own():
+    value = 1 / 3
+    columns = (Column("Model", numeric=False), Column("Dice", "RSNA"), Column("Images"))
+    rows = (
+        Row((words('a "b", c'), Cell("33.33", value, value / 2, value * 2), count(7))),
+        Row((words(ODD), Cell(MISSING), Cell(MISSING)), "floor"),
+    )
+    read = list(csv.DictReader(io.StringIO(to_csv(Table("t", "T", "", columns, rows)))))
+    assert list(read[0]) == ["kind", "Model", "RSNA: Dice", "RSNA: Dice, low", "RSNA: Dice, high", "Images"]
+    assert [float(read[0][f"RSNA: Dice{end}"]) for end in ("", ", low", ", high")] == [value, value / 2, value * 2]
+    assert read[0]["Images"] == "7"
+    assert read[0]["Model"] == 'a "b", c'
+    assert read[1] == {
+        "kind": "floor",
+        "Model": ODD,
+        "RSNA: Dice": "",
+        "RSNA: Dice, low": "",
+        "RSNA: Dice, high": "",
+        "Images": "",
+    }
+
+
+def test_markdown_marks_and_escapes():
+    cells = (
+        words(ODD),
+        Cell("1.00", 0.01, 0.005, 0.02, "best"),
+        Cell("2.00", 0.02, mark="second", tied=True),
+        Cell(MISSING),
+    )
+    columns = (Column("Model", numeric=False), Column("A", "G"), Column("B"), Column("C"))
+    text = to_markdown(Table("t", "T_1", "C", columns, (Row(cells),), ("Note <1>.",)))
+    assert text.splitlines() == [
+        r"**T\_1.** C",
+        "",
+        "| Model | G<br>A | B | C |",
+        "| :--- | ---: | ---: | ---: |",
+        r"| my\_model &amp; co &lt;b&gt; \| 50 % #1 {x} ~^\\ \*\[2\]\* | **1.00**<br><sub>[0.50, 2.00]</sub> "
+        rf"| <u>2.00</u>{TIED} | {MISSING} |",
+        "",
+        "- Note &lt;1&gt;.",
+    ]
+
+
+def test_latex_marks_and_escapes():
+    cells = (words(ODD), Cell("-1.00", -0.01, -0.02, 0.02, "best"), Cell("2.00", 0.02, mark="second", tied=True))
+    columns = (Column("Model", numeric=False), Column("A", "G"), Column("B", "G"))
+    latex = to_latex(Table("t_1", "T_1", "At 50 %", columns, (Row(cells), Row(cells, "floor"))))
+    assert_well_formed(latex)
+    assert r"\caption{\textbf{T\_1.} At 50~\%}" in latex
+    assert r"\label{tab:t_1}" in latex
+    assert r" & \multicolumn{2}{c}{G} \\" in latex
+    assert r"\cmidrule(lr){2-3}" in latex
+    row = (
+        r"my\_model \& co \textless{}b\textgreater{} \textbar{} 50~\% \#1 \{x\} "
+        r"\textasciitilde{}\textasciicircum{}\textbackslash{} *[2]* & "
+        r"\textbf{$-$1.00} {\scriptsize [$-$2.00, 2.00]} & \underline{2.00}\textsuperscript{\textdagger} \\"
+    )
+    assert latex.splitlines().count(row) == 2
+    # A rule between models and floors.
+    assert re.search(r"\\\\\n\\midrule\nmy\\_model", latex.split("bottomrule")[0].split("toprule")[1])
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 4), (3, 5), (14, 22), (50, 5), (120, 3), (47, 21)])
+def test_latex_shows_every_number_and_interval_once_whatever_the_size(rows, columns):
+    made = table(rows, columns, group="")
+    latex = to_latex(made)
+    assert_well_formed(latex)
+    intervals = re.findall(r"\[(\d+)\.00, (\d+)\.00\]", latex)
+    assert len(intervals) == rows * columns
+    assert all(int(high) == int(low) + 1 for low, high in intervals)
+    without = [re.sub(r"\[\d+\.00, \d+\.00\]", "", body) for _, body in tabulars(latex)]
+    found = [cell for body in without for cell in re.findall(r"\b\d+\.\d\d\b", body)]
+    assert sorted(found) == sorted(row.cells[1 + c].text for row in made.rows for c in range(columns))
+    # Nothing is taller than a page.
+    for part in latex.split(r"\begin{table*}")[1:]:
+        assert part.count(r"\\") < 80
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not here")
+def test_latex_compiles(tmp_path):
+    made = [table(3, 4), table(14, 22), table(60, 3), table(2, 1, "")]
+    body = "\n".join(to_latex(one) for one in made)
+    (tmp_path / "all.tex").write_text(
+        "\\documentclass{article}\\usepackage{booktabs,graphicx}\\begin{document}\n" + body + "\\end{document}\n"
+    )
+    run = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"], cwd=tmp_path, capture_output=True
+    )
+    log = run.stdout.decode(errors="replace")
+    assert run.returncode == 0, log[-2000:]
+    assert "Overfull" not in log
+    assert Path(tmp_path, "all.pdf").is_file()
+
+
+def scores(more_is_better: bool | None = True, tied: tuple[str, ...] = (), **values: float | None) -> Scores:
+    models = {label: Estimate(value) for label, value in values.items()}
+    return Scores(Column("X"), models, tied=frozenset(tied), more_is_better=more_is_better)
+
+
+def marked(column: Scores) -> dict[str, tuple[str | None, bool]]:
+    rows = rows_of_models(list(column.models), [column])
+    return {row.cells[0].text: (row.cells[1].mark, row.cells[1].tied) for row in rows}
+
+
+def test_best_and_second_and_ties():
+    assert marked(scores(a=0.1, b=0.3, c=0.2, tied=("b", "c"))) == {
+        "a": (None, False),
+        "b": ("best", False),
+        "c": ("second", True),
+    }
+    assert marked(scores(False, a=0.1, b=0.3, c=None)) == {
+        "a": ("best", False),
+        "b": ("second", False),
+        "c": (None, False),
+    }
+    # What is printed alike is marked alike.
+    assert marked(scores(a=0.20201, b=0.20199, c=0.1, d=0.05)) == {
+        "a": ("best", False),
+        "b": ("best", False),
+        "c": ("second", False),
+        "d": (None, False),
+    }
+    assert {mark for mark, _ in marked(scores(a=0.0, b=0.0)).values()} == {None}
+    assert {mark for mark, _ in marked(scores(None, a=0.1, b=0.2)).values()} == {None}
+    assert {mark for mark, _ in marked(scores(a=0.1)).values()} == {None}
+
+
+def test_the_caption_explains_the_sign_only_where_it_stands():
+    assert TIED in marks(rows_of_models(["a", "b"], [scores(a=0.1, b=0.2, tied=("a", "b"))]))
+    assert TIED not in marks(rows_of_models(["a", "b"], [scores(a=0.1, b=0.2)]))

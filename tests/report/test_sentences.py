@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from synthetic import FINDINGS, write_run
+
+from xbench.report.runs import collect
+from xbench.report.schema import Correlation, Estimate
+from xbench.report.sentences import headlines
+from xbench.report.statistics.analyse import analyse
+from xbench.report.tables.cells import Column, rows_of_models, scores_of
+from xbench.report.words import dataset_in_words
+
+
+@pytest.fixture(scope="module")
+def analysis(three_runs):
+    return analyse(collect([three_runs]))
+
+
+def said(analysis, *words):
+    found = [text for text in headlines(analysis) if all(word in text for word in words)]
+    assert len(found) == 1, (words, headlines(analysis))
+    return found[0].replace("\u00a0", " ")
+
+
+def test_best_model_is_named_with_its_score(analysis):
+    best = analysis.datasets[0].runs[0]
+    results = json.loads((best.run.folder / "results.json").read_text())
+    text = said(analysis, "ChestX-ray14", "highest pointing game")
+    assert best.run.label in text
+    assert f"{100 * results['grounding']['macro']['pointing_game']:.1f} %" in text
+
+
+def test_ties_are_said(analysis):
+    dataset = analysis.datasets[0]
+    best, second = (run.run.label for run in dataset.runs[:2])
+    tied = replace(dataset, tied_with_best={"pointing_game": frozenset({best, second})})
+    assert f"cannot tell it from {second}." in said(replace(analysis, datasets=(tied,)), "highest pointing game")
+    alone = replace(dataset, tied_with_best={"pointing_game": frozenset({best})})
+    assert "tells it from every other" in said(replace(analysis, datasets=(alone,)), "highest pointing game")
+
+
+def test_a_run_that_was_never_tested_is_not_called_worse(analysis):
+    dataset = analysis.datasets[0]
+    best, second, third = (run.run.label for run in dataset.runs)
+    alone = {"pointing_game": frozenset({best})}
+    left = tuple(entry for entry in dataset.comparisons if {entry.first, entry.second} != {best, third})
+    text = said(
+        replace(analysis, datasets=(replace(dataset, tied_with_best=alone, comparisons=left),)), "highest pointing game"
+    )
+    assert "tells it from every model it was tested against" in text
+    assert f"could not be tested against {third}, so this is no ranking" in text
+    none = replace(dataset, tied_with_best=alone, comparisons=())
+    text = said(replace(analysis, datasets=(none,)), "highest pointing game")
+    assert "paired test" not in text and f"tested against {' and '.join(sorted((second, third)))}, so" in text
+    assert not any("tells it from" in text for text in dataset_in_words(none))
+    assert dataset.ranked("dice_best") and dataset.ranked("f1")
+    assert not none.ranked("dice_best") and not none.ranked("f1")
+    for ranked, of in ((True, dataset), (False, none)):
+        scores = scores_of(of, "dice_best", Column("Dice"))
+        cells = [cell for row in rows_of_models([best, second, third], [scores]) for cell in row.cells]
+        assert any(cell.mark for cell in cells) == ranked, "what was scored on other ground is not ranked"
+
+
+def test_lesions_recognised_without_looking(analysis):
+    text = said(analysis, "points elsewhere")
+    for run in (analysis.datasets[0].runs[0], analysis.datasets[0].runs[-1]):
+        parts = run.quadrants.values()
+        elsewhere = sum(part.elsewhere * part.count for part in parts)
+        near = sum(part.near_miss * part.count for part in parts)
+        recognised = elsewhere + near + sum(part.both * part.count for part in parts)
+        assert f"{100 * elsewhere / recognised:.1f} % for {run.run.label}" in text
+
+
+def test_means_over_runs(analysis):
+    runs = analysis.datasets[0].runs
+    gap = sum(run.macro["dice_gap"].value for run in runs) / len(runs)
+    optimism = sum(run.macro["dice_optimism"].value for run in runs) / len(runs)
+    text = said(analysis, "Threshold 0.5 costs")
+    assert f"{100 * gap:.1f} percentage points" in text and f"flatters by {100 * optimism:.1f}" in text
+    small = sum(run.areas[0].scores["pointing_game"].value for run in runs) / len(runs)
+    assert f"{100 * small:.1f} % on the smallest" in said(analysis, "smallest lesions")
+
+
+def test_correlations(analysis):
+    line = Correlation("models", None, (("A", 0.5, 0.5),) * 7, 1.0, 0.0, 0.62, 0.0004)
+    falling = Correlation("findings", None, (("A", 0.5, 0.5),) * 90, -1.0, 0.0, 0.11, 0.2)
+    text = said(replace(analysis, correlations=(line, falling)), "AUROC")
+    assert "over 7 models" in text and "62.0 %" in text and "p < 0.001" in text
+    assert "90 points" in text and "falling" in text and "p = 0.200" in text
+    assert not [text for text in headlines(replace(analysis, correlations=())) if "AUROC" in text]
+
+
+def test_floors_are_named(tmp_path):
+    write_run(tmp_path, "clip", skill=0.0, images=40)
+    write_run(tmp_path, "centre", skill=1.0, images=40)
+    analysis = analyse(collect([tmp_path]))
+    text = said(analysis, "knows nothing of the image")
+    numbers = analysis.datasets[0].runs[0].findings
+    floors = [reference for reference in analysis.datasets[0].references if reference.kind == "floor"]
+    assert len(floors) > 1
+    for finding in FINDINGS:
+        highest = max(floor.findings[finding]["pointing_game"].value for floor in floors)
+        assert (finding in text) == (numbers[finding]["pointing_game"].value <= highest)
+    assert "CLIP on ChestX-ray14 for" in text
+    dataset = analysis.datasets[0]
+    run = dataset.runs[0]
+    whole = next(reference for reference in dataset.references if reference.title == "Whole image")
+    same = replace(run, macro={**run.macro, "dice_best": Estimate(whole.macro["dice_best"].value)})
+    text = said(replace(analysis, datasets=(replace(dataset, runs=(same,)),)), "marking the whole image")
+    assert "CLIP on ChestX-ray14" in text
+
+
+def test_many_datasets_are_counted(analysis):
+    many = replace(analysis, datasets=analysis.datasets * 5)
+    assert "CARZero on 5 of 5 datasets" in said(many, "Highest pointing game")
+
+
+def test_nothing_is_said_of_nothing(analysis):
+    assert headlines(replace(analysis, datasets=(), correlations=())) == ()

@@ -1,0 +1,151 @@
+"""The page has every figure that the benchmarks declare; the plain script that they compare with scores the same."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from places import ROOT
+
+sys.path.append(str(ROOT / "benchmarks"))
+
+import figures
+import interval_coverage
+import plain_loop
+import run as benchmark
+import whole_path
+import workload
+
+from xbench.report.schema import NUMBERS
+from xbench.report.statistics import paired
+
+PAGE = benchmark.PAGE
+DECLARED = [(part, figure) for part in benchmark.PARTS for figure in benchmark.declared(part)]
+
+
+@pytest.mark.parametrize("part", benchmark.PARTS)
+def test_parts_can_be_measured(part):
+    module = importlib.import_module(part)
+    assert callable(module.measure)
+    assert module.FIGURES
+    for figure in module.FIGURES:
+        assert figure.value is None
+        # Whoever sets a target may miss it on another machine, and then owes a reason.
+        assert figure.target is None or figure.note, figure.name
+
+
+def test_names_of_figures_are_unique():
+    names = [figure.name for _, figure in DECLARED]
+    assert len({*names}) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "verdict"),
+    [
+        (1.05, figures.at_most(1.05), "met"),
+        (1.0504, figures.at_most(1.05), "met"),  # as it is shown
+        (1.051, figures.at_most(1.05), "missed"),
+        (200.4, figures.at_least(200), "met"),
+        (199.4, figures.at_least(200), "missed"),
+        (12_600.0, figures.at_least(12_000), "met"),
+        (0.0, figures.at_most(0), "met"),
+        (3.0, None, ""),
+        (None, figures.at_most(1), "not measured"),
+    ],
+)
+def test_verdict(value, target, verdict):
+    figure = figures.Figure("A", "x", target, "Why.", value)
+    assert figure.verdict == verdict
+    assert figure.row()[-1].strip("*") == verdict
+    assert figures.missed([figure]) == ("- **A**: Why.\n" if verdict == "missed" else "")
+
+
+def test_page_is_rendered():
+    sweep, other = benchmark.declared("sweep"), benchmark.declared("scale")
+    measured = figures.Measured(
+        {sweep[0].name: 79.0, sweep[1].name: 9.0}, "How.\n", (figures.Curve("images", ((100, 3.0), (1000, 2.5))),)
+    )
+    assert figures.Measured.from_json(measured.to_json()) == measured
+    page = benchmark.render({"sweep": measured, "scale": "ValueError: no"}, 60)
+    assert f"| {sweep[0].name} | 79.0 x | at least 80 x | **missed** |" in page
+    assert f"| {sweep[1].name} | 9.00 x | at least 8 x | met |" in page
+    assert page.count("not measured") == len(sweep) - 2 + len(other)
+    assert "This part failed: ValueError: no" in page
+    assert "benchmark-curves.svg" in page
+
+
+def test_curves_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "PICTURE", tmp_path / "curves.svg")
+    benchmark.draw([figures.Curve(name, ((10, 3.0), (100, 2.0))) for name in ("images", "findings", "thresholds")])
+    text = (tmp_path / "curves.svg").read_text()
+    assert "<svg" in text
+
+
+def test_a_part_that_fails_is_named_and_the_others_are_measured(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run.py", "sweep", "scale", "--quick"])
+    monkeypatch.setattr(benchmark, "measure", lambda part, quick: figures.Measured() if part == "scale" else "broke")
+    assert benchmark.main() == 1
+    said = capsys.readouterr()
+    assert "This part failed: broke" in said.out
+    assert "failed: sweep." in said.err
+
+
+def rows_of_the_page() -> dict[str, tuple[str, str, str]]:
+    """Value, target and verdict by name of the figure."""
+    section = PAGE.read_text().partition("## Figures and targets\n")[2].partition("\n#")[0]
+    rows = re.findall(r"^\| [^|]+ \| (.+) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", section, re.M)
+    return {name: (value, target, verdict.strip("*")) for name, value, target, verdict in rows}
+
+
+def test_page_of_the_repository_has_every_figure():
+    rows = rows_of_the_page()
+    assert {*rows} - {"figure", "---"} == {figure.name for _, figure in DECLARED}
+    text = PAGE.read_text()
+    for _, figure in DECLARED:
+        value, target, verdict = rows[figure.name]
+        # A part may have failed, and the page then says so.
+        same = replace(figure, value=float(value.split()[0].replace(",", "")) if value else None)
+        assert (target, verdict) == tuple(cell.strip("*") for cell in same.row()[2:])
+        assert (f"- **{figure.name}**: " in text) == (verdict == "missed")
+
+
+def test_the_plain_loop_scores_as_a_run_does(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = workload.write_radiographs(tmp_path / "radiographs", 10, 3, 96)
+    findings = tuple(f"Finding {number + 1}" for number in range(3))
+    network = workload.build(workload.tiny(), findings)
+    data = {
+        "class_path": "workload.Drawn",
+        "init_args": {"root": str(folder), "number": 3, "num_workers": 0, "cache": False},
+    }
+    timing = workload.evaluate(workload.tiny(), data)
+    numbers, seconds = plain_loop.evaluate(
+        network, network.queries, folder, findings, workload.MEAN, workload.STD, workers=0
+    )
+    assert len(numbers) == 6
+    assert seconds["thresholds"] > 0
+    whole_path.agree(numbers, timing.results)
+    for name in numbers:
+        with pytest.raises(ValueError, match=name):
+            whole_path.agree(numbers | {name: numbers[name] + 0.001}, timing.results)
+    assert {*workload.STAGES} <= {*timing.stages}
+    assert 0 < timing.start_up < timing.moments["end"]
+    assert torch.get_num_threads() == 1
+
+
+def test_coverage_of_intervals_is_measured_for_every_number(monkeypatch):
+    """A few data sets through the script behind `docs/intervals.md`, whose rows are those of the page."""
+    monkeypatch.setattr(paired, "_EXCHANGES", 399)
+    rows = list(interval_coverage.coverage([interval_coverage.World(60)], 4, 0))
+    page = (PAGE.parent / "docs" / "intervals.md").read_text()
+    for row in rows[2:]:
+        number, scope, share = (cell.strip() for cell in row.strip("|").split("|"))
+        assert f"| {number} | {scope} | " in page and 0 <= float(share) <= 100
+    covered = {row.split("`")[1] for row in rows[2:]}
+    assert covered == {*NUMBERS} - {"dice_optimism"}
+    sizes = list(interval_coverage.sizes([interval_coverage.World(30)], 2, 0))
+    assert [row.split("`")[1] for row in sizes[2:]] == list(paired.TESTED)

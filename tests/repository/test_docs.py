@@ -1,0 +1,417 @@
+"""The pages speak of commands, options, files and numbers that there are, and their example comes out as they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import io
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from pkgutil import resolve_name
+
+import lightning.pytorch as pl
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from lightning.pytorch.loggers import CSVLogger
+from markdown.extensions.toc import slugify
+from places import ROOT
+
+from xbench.callbacks.case_keeper import CaseKeeper
+from xbench.callbacks.evaluation import Evaluation
+from xbench.callbacks.results_writer import ResultsWriter
+from xbench.callbacks.wandb_logger import WandbLogger
+from xbench.cli import main
+from xbench.commands.bench.arguments import parse
+from xbench.commands.bench.config import read_bench
+from xbench.commands.bench.jobs import plan
+from xbench.commands.configs import shipped
+from xbench.commands.rescore import rescore
+from xbench.commands.run import Resolver
+from xbench.data import ChestXrayDataModule, Radiograph, Record
+from xbench.errors import UserError
+from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.models.base import SaliencyModel
+from xbench.report.runs import collect
+from xbench.report.statistics.analyse import analyse
+from xbench.types import ModelOutput
+
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
+# Words that stand for something of the reader's.
+PLACEHOLDERS = re.compile(r"\b(?:RUNS?|MODEL|DATASET|COMMAND|CHECKPOINT|NAME|FILE|DIR)\b|\.\.\.|MODEL_DATASET")
+# Options of other programs.
+FOREIGN = {"--pyargs", "--signal", "--requeue", "--model", "--model-args"}
+
+
+@dataclass(frozen=True)
+class Said:
+    """A command as a page has it."""
+
+    page: str
+    words: tuple[str, ...]
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    found = []
+    for page, text in PAGES.items():
+        found += [(page, block) for block in re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)]
+    return found
+
+
+def spans() -> list[tuple[str, str]]:
+    """What stands in `code` outside of blocks, by page."""
+    found = []
+    for page, text in PAGES.items():
+        prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+        found += [(page, " ".join(span.split())) for span in re.findall(r"`([^`]+)`", prose)]
+    return found
+
+
+def shell() -> list[Said]:
+    """Every command of every shell block, its comments left out."""
+    said = []
+    for page, block in blocks("sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            if words := tuple(shlex.split(line, comments=True)):
+                said.append(Said(page, words))
+    return said
+
+
+def ours() -> list[Said]:
+    """The words behind `python -m xbench.cli`, in shell blocks, within other commands, and in the text."""
+    found = []
+    for said in shell():
+        for word in said.words:
+            if "-m xbench.cli " in word:
+                found.append(Said(said.page, tuple(shlex.split(word.partition("-m xbench.cli ")[2]))))
+        if "xbench.cli" in said.words:
+            found.append(Said(said.page, said.words[said.words.index("xbench.cli") + 1 :]))
+    for page, span in spans():
+        begun = re.match(r"(?:python -m xbench\.cli (?=\w+ )|(?=bench --))(.+)", span)
+        if begun and not PLACEHOLDERS.search(span):
+            found.append(Said(page, tuple(shlex.split(begun[1]))))
+    return list(dict.fromkeys(found))
+
+
+@pytest.fixture(scope="module")
+def resolver() -> Resolver:
+    return Resolver()
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch) -> Path:
+    """A working directory with the files that the pages show, and those they speak of as the reader's."""
+    for _, block in [*blocks("python"), *blocks("yaml")]:
+        if match := re.match(r"# (\S+\.(?:py|yaml))\n", block):
+            (tmp_path / match[1]).write_text(block)
+    (tmp_path / "bench.yaml").write_text((tmp_path / "mine.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("XBENCH_DATA", "/data")
+    monkeypatch.setenv("XBENCH_WEIGHTS", "/models")
+    return tmp_path
+
+
+def test_commands_are_understood(workplace, resolver, monkeypatch):
+    """Options are parsed, nothing runs."""
+    reports = []
+    monkeypatch.setattr("xbench.commands.report.write_report", lambda *given: reports.append(given) or (None, ()))
+    monkeypatch.setattr("xbench.report.wandb.summary.log_report", lambda *given: None)
+    seen = set()
+    # Parsing a run's options takes a while, so those of one configuration are parsed together.
+    runs: dict[tuple[str, ...], list[str]] = {}
+    for said in ours():
+        command, *options = said.words
+        seen.add(command)
+        if "--help" in options or command == "--help":
+            continue
+        if command in ("test", "predict", "prepare", "check"):
+            configs, others = with_configs_apart(options)
+            runs.setdefault(configs, []).extend(others)
+        elif command == "bench":
+            given, more = parse(options)
+            jobs = plan(read_bench(given.config, given.models, given.datasets), workplace / "runs", more)
+            # Those of shipped benchmarks have tests of their own.
+            for job in (jobs[0], jobs[-1]) if {*given.config} <= {"mine.yaml", "my_bench.yaml"} else ():
+                assert not job.unset, said
+                configs, others = with_configs_apart(job.options)
+                runs.setdefault(configs, []).extend(others)
+        elif command == "reproduce":
+            # What stands behind the folder is handed on to the run.
+            assert {*options[1:]} <= {"--data.root", "/elsewhere/siim", "--out", "again"}, said
+        elif command == "rescore":
+            # Its options are read, and then there is no such run.
+            with pytest.raises(UserError, match="cannot be scored again"):
+                rescore(options)
+        elif command == "verify":
+            assert len(options) == 1, said
+        else:
+            assert command in ("report", "list"), said
+            with redirect_stdout(io.StringIO()):
+                assert main([command, *options]) == 0, said
+    for configs, options in runs.items():
+        resolver.resolve([*configs, *options])
+    assert len(reports) > 3 and len(runs) > 20
+    assert seen >= {"test", "prepare", "check", "report", "bench", "verify", "rescore", "reproduce", "list"}
+
+
+def with_configs_apart(options: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """`--config` with its values, and everything else."""
+    configs: list[str] = []
+    others = [*options]
+    while "--config" in others:
+        place = others.index("--config")
+        configs += others[place : place + 2]
+        del others[place : place + 2]
+    return tuple(configs), others
+
+
+def test_other_programs_are_called_as_they_are():
+    makefile = (ROOT / "Makefile").read_text()
+    for said in shell():
+        program, *options = said.words
+        if program == "make":
+            assert all(re.search(rf"^{target}:", makefile, re.M) for target in options), said
+        elif program == "pytest":
+            assert options[:3] == ["--pyargs", "xbench.conformance", "--model"], said
+        else:
+            known = {"python", "pip", "torchrun", "srun", "sbatch", "wandb", "source", "export"}
+            assert program in known, said
+
+
+def options_of(cls: type) -> set[str]:
+    """Names of the arguments of a class and of those that it hands options on to."""
+    classes = [parent for parent in cls.__mro__ if "__init__" in vars(parent)]
+    return {name for parent in classes for name in inspect.signature(parent.__init__).parameters}
+
+
+def class_of(path: Path) -> type:
+    module, _, name = yaml.safe_load(path.read_text())["class_path"].rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def test_options_exist():
+    known = {
+        "model": {name for path in shipped("models").values() for name in options_of(class_of(path))},
+        "data": {name for path in shipped("data").values() for name in options_of(class_of(path))},
+        "trainer": {*inspect.signature(pl.Trainer.__init__).parameters},
+        "trainer.logger": options_of(WandbLogger) | options_of(CSVLogger),
+    }
+    found = set()
+    for page, text in PAGES.items():
+        for option in re.findall(r"--((?:model|data|trainer)\.[\w.]+\b)", text):
+            part, _, name = option.rpartition(".")
+            if name in ("X", "help"):
+                continue
+            assert name in known[part], f"{page}: --{option}"
+            found.add(option)
+    assert len(found) > 30
+
+
+def test_other_options_exist(resolver, capsys):
+    helps = [resolver._parser.format_help()]
+    for command in ("report", "bench", "rescore", "reproduce"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        helps.append(capsys.readouterr().out)
+    assert main(["--version"]) == 0
+    known = {*re.findall(r"--\w+", " ".join(helps))} | FOREIGN | {"--version", "--help", "--print_config"}
+    for page, span in spans():
+        if not span.startswith(("wandb ", "pip ", "torchrun", "mkdocs")):
+            for option in re.findall(r"(?<![\w-])--[a-z][\w-]*(?![\w.-])", span):
+                assert option in known, f"{page}: {option}"
+
+
+def test_files_and_names_exist():
+    files = names = 0
+    for page, span in spans():
+        if re.fullmatch(r"(?:xbench|callbacks|configs|docs|tests|benchmarks|scripts)/[\w./-]*", span):
+            assert (ROOT / span).exists(), f"{page}: {span}"
+            files += 1
+        elif re.fullmatch(r"xbench(?:\.\w+)+", span) and span != "xbench.cli":
+            resolve_name(span)
+            names += 1
+    for page, block in blocks("yaml"):
+        for name in re.findall(r"class_path: (xbench[\w.]+)", block):
+            assert inspect.isclass(resolve_name(name)), f"{page}: {name}"
+    assert files > 5 and names > 5
+
+
+def anchors(text: str) -> set[str]:
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    return {slugify(re.sub(r"[`*]", "", title), "-") for title in re.findall(r"^#+ (.+)$", prose, re.M)}
+
+
+def test_links_lead_somewhere():
+    count = 0
+    for page, text in PAGES.items():
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)):
+            if "://" in target:
+                continue
+            file, _, anchor = target.partition("#")
+            path = (ROOT / page).parent / file if file else ROOT / page
+            assert path.is_file(), f"{page}: {target}"
+            assert not anchor or anchor in anchors(path.read_text()), f"{page}: {target}"
+            count += 1
+    assert count > 50
+
+
+PIXELS, MAPS, PROBABILITIES = 8, {"A": (1, 5), "B": (5, 1), "C": (2, 4), "D": (4, 2)}, (0.9, 0.5, 0.6, 0.1)
+
+
+class Four(ChestXrayDataModule):
+    """The four radiographs of the worked example."""
+
+    findings = ("Nodule",)
+
+    def read_records(self, annotated):
+        labels = {"A": {"Nodule": 1}, "B": {"Nodule": 1}, "C": {"Nodule": 0}, "D": {}}
+        return [Record(name, labels[name], {"A": (2, 5), "B": (0, 3)}.get(name)) for name in MAPS]
+
+    def load(self, record):
+        region = np.zeros((2, PIXELS), bool)
+        region[:, slice(*(record.source or (0, 0)))] = True
+        return Radiograph(np.zeros((2, PIXELS), np.uint8), {"Nodule": region} if record.source else {})
+
+
+class Stored(SaliencyModel):
+    """Maps and probabilities of the worked example."""
+
+    def __init__(self):
+        super().__init__()
+        self.preprocessing = Preprocessing(stretch((2, PIXELS)))
+
+    def score(self, batch):
+        p = torch.tensor(dict(zip(MAPS, PROBABILITIES, strict=True))[batch.image_ids[0]], dtype=torch.float64)
+        maps = torch.tensor([[[MAPS[batch.image_ids[0]]]]], dtype=torch.float32)
+        return ModelOutput(p.logit().reshape(1, 1), p.reshape(1, 1), maps)
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory) -> Path:
+    """A run on the worked example."""
+    folder = tmp_path_factory.mktemp("example")
+    trainer = pl.Trainer(
+        logger=False,
+        accelerator="cpu",
+        devices=1,
+        default_root_dir=folder,
+        callbacks=[Evaluation(), CaseKeeper(), ResultsWriter()],
+        use_distributed_sampler=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    data = Four(batch_size=1, num_workers=0, grid=(1, 4), cache=False)
+    trainer.test(Stored(), datamodule=data, verbose=False)
+    return next(folder.glob("*/*/results.json")).parent
+
+
+def table(page: str, heading: str) -> list[list[str]]:
+    """Rows of a section's tables whose first cell begins with `code`."""
+    section = f"\n{PAGES[page]}".partition(f"\n{heading}\n")[2]
+    section = re.split(rf"\n#{{1,{max(2, heading.index(' '))}}} ", section)[0]
+    lines = re.findall(r"^\| (\[?`.+) \|$", section, re.M)
+    return [[cell.strip() for cell in line.split(" | ")] for line in lines]
+
+
+def test_the_worked_example_comes_out_as_the_page_says(example):
+    (dataset,) = analyse(collect([example])).datasets
+    (run,), (whole, *_) = dataset.runs, dataset.references
+    rows = table("docs/numbers.md", "## A worked example")
+    assert len(rows) == 13
+    for name, said_of_run, said_of_whole in rows:
+        key = name.strip("`")
+        assert run.macro[key].value == pytest.approx(float(Fraction(said_of_run)), abs=1e-9), key
+        assert whole.macro[key].value == pytest.approx(float(Fraction(said_of_whole)), abs=1e-9), key
+    quadrants = run.quadrants["Nodule"]
+    assert quadrants.threshold == 0.9
+    assert (quadrants.recognised_only, quadrants.grounded_only) == (0.5, 0.5)
+    # The peak of A lies a quarter of the film's width from the region.
+    assert (quadrants.near_miss, quadrants.elsewhere) == (0, 0.5)
+    # Each fold's threshold, and the best on all.
+    assert sorted(run.thresholds["Nodule"]["dice"]) == [0.01, 0.26]
+    results = json.loads((example / "results.json").read_text())
+    assert results["grounding"]["per_class"]["Nodule"]["dice_best_threshold"] == 0.01
+    by_threshold = re.findall(r"^\| ([\d. to]+) \|.*\| ([\d.]+), ([\d.]+) \|$", PAGES["docs/numbers.md"], re.M)
+    assert len(by_threshold) == 4
+    covered = 0
+    for thresholds, dice, iou in by_threshold:
+        low, _, high = thresholds.partition(" to ")
+        for k in range(round(100 * float(low)), round(100 * float(high or low)) + 1):
+            for curve, said in (("dice_curve", dice), ("iou_curve", iou)):
+                value = results["grounding"]["per_class"]["Nodule"][curve][k]
+                assert f"{value:.3f}" == said, (k, curve)
+            covered += 1
+    assert covered == 101
+
+
+def test_python_sessions_of_the_pages_run():
+    finder, count = doctest.DocTestParser(), 0
+    for page, block in blocks("python"):
+        if block.startswith(">>>"):
+            test = finder.get_doctest(block, {}, page, page, 0)
+            assert doctest.DocTestRunner().run(test).failed == 0
+            count += len(test.examples)
+    assert count > 8
+
+
+def names_in(page: str, heading: str) -> set[str]:
+    """Names in the first cells of the tables of a section."""
+    return {name for row in table(page, heading) for name in re.findall(r"`([\w.]+)`", row[0])}
+
+
+def test_every_key_and_column_is_explained(example):
+    files = "docs/files.md"
+    results = json.loads((example / "results.json").read_text())
+    of_results = names_in(files, "## results.json")
+    assert {*results} <= of_results
+    assert {*results["counts"]} == names_in(files, "### counts")
+    for part in ("grounding", "classification"):
+        (of_finding,) = results[part]["per_class"].values()
+        assert {*results[part], *of_finding} == names_in(files, f"### {part}")
+    assert {*results["provenance"]} == names_in(files, "### provenance")
+    for name, heading in (("per_image", "## per_image.parquet"), ("curves", "## curves.parquet")):
+        assert {*pq.read_schema(example / f"{name}.parquet").names} == names_in(files, heading)
+    kept = {
+        name for file in ("maps", "regions", "pictures") for name in pq.read_schema(example / f"{file}.parquet").names
+    }
+    assert kept == names_in(files, "## maps.parquet, regions.parquet and pictures.parquet")
+    first = (example / "per_class.csv").read_text().partition("\n")[0].split(",")
+    scores = [name for part in ("grounding", "classification") for name in [*results[part]["per_class"]["Nodule"]]]
+    assert first == ["finding", *(name for name in scores if not name.endswith("_curve"))]
+    written = {path.name for path in example.iterdir()}
+    top = table(files, "# The files of a run")
+    said = {name for row in top for name in re.findall(r"`([\w.]+/?)`", row[0])}
+    assert written == said - {"journal/"}
+
+
+def test_a_metric_of_ones_own_runs(workplace, command):
+    """The callback that `docs/adding.md` shows, on four images."""
+    options = ("--data.images", "4", "--data.num_workers", "0", "--trainer.logger", "false")
+    run = command("test", "--config", "demo", "--config", "my_metric.yaml", *options)
+    assert run.status == 0, run.errors
+    assert 0 < float(re.findall(r"Peak distance: ([\d.]+)", run.output)[0]) < 1.5
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_same_bytes_are_promised_where_they_were_shown(page):
+    """That is for any number of processes on the CPU of one machine: no test has ever had a GPU."""
+    text = " ".join(PAGES[page].split())
+    for sentence in re.split(r"(?<=[.:;]) |\|", text):
+        if re.search(r"same (files|bytes)|to the byte", sentence) and re.search(r"number of|processes|GPU", sentence):
+            assert "CPU" in sentence, sentence
+
+
+def test_clusters_say_what_was_not_tried():
+    (sentence,) = re.findall(r"\*\*What is not:\*\*[^;]+;", PAGES["docs/clusters.md"])
+    assert "any GPU" in sentence and "NCCL" in sentence

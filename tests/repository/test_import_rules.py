@@ -1,0 +1,46 @@
+"""Dependencies point one way, and the package lists its folders."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name.split(".")[0] == "xbench"}
+
+
+def test_nothing_in_the_package_imports_callbacks():
+    # The conformance tests are no part that others build on: they stand above both.
+    for path in {*(ROOT / "xbench").rglob("*.py")} - {*(ROOT / "xbench" / "conformance").iterdir()}:
+        assert not [name for name in imports(path) if name.startswith("xbench.callbacks")], path
+
+
+def test_setup_lists_every_package():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    listed = set(setup["options"]["packages"].split())
+    existing = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "xbench").rglob("__init__.py")}
+    assert listed == existing | {"xbench.callbacks", "xbench.configs"}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["list"], ["bench", "--models", "klip"]])
+def test_help_and_list_import_nothing_heavy(words):
+    code = (
+        f"import sys; from xbench.cli import main; main({words!r}); "
+        "print(sorted({'torch', 'lightning'} & {*sys.modules}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,203 @@
+"""Files of a run: complete or absent, and free of NaN."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from lightning.pytorch import Trainer
+from toys import Brightness, Squares
+
+import xbench.data.datamodule
+import xbench.data.samples
+import xbench.runtime.stopwatch
+from xbench.callbacks.evaluation import Evaluation
+from xbench.callbacks.results_writer import ResultsWriter
+from xbench.commands.verify import disagreements
+from xbench.errors import UserError
+from xbench.runs.results import INPUT_NOTE, atomic_writer, findings_problem, macro_mean, read_results
+from xbench.runs.scores import ImageRows
+
+SKIP = ("--data.on_error", "skip")
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+    with pytest.raises(RuntimeError), atomic_writer(path) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_macro_mean_leaves_out_what_does_not_exist():
+    assert macro_mean([0.5, None, 1.0]) == 0.75
+    assert macro_mean([None]) is None
+    assert macro_mean([0.0, None]) == 0.0
+
+
+def test_rows_are_joined_in_the_order_of_the_dataset():
+    def part(*index):
+        table = np.array(index, float)[:, None]
+        ids = [f"image {i}" for i in index]
+        return ImageRows(
+            np.array(index),
+            ids,
+            [None, *ids[1:]],
+            table.astype(np.int8),
+            table > 1,
+            *[table] * 14,
+            np.zeros(table.shape, "S16"),
+        )
+
+    joined = ImageRows.concatenate([part(2, 5), part(0), part(1, 4, 3)])
+    assert joined.index.tolist() == [0, 1, 2, 3, 4, 5]
+    assert joined.image_ids == [f"image {i}" for i in range(6)]
+    assert joined.dice[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_results_json_is_strict_json(command, toy_config):
+    run = command("test", "--config", toy_config, "--data.limit", "1")
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    results = json.loads((run.folder / "results.json").read_text(), parse_constant=refuse)
+    assert results["schema"] == 1
+    # One image without a Square: nothing to ground, one label only.
+    assert results["grounding"]["per_class"]["Square"]["pointing_game"] is None
+    assert results["classification"]["per_class"]["Square"]["auroc"] is None
+    assert results["classification"]["macro"]["auroc"] is None
+    assert results["classification"]["per_class"]["Square"]["accuracy"] == 1.0
+
+
+def test_every_moment_counts_towards_the_stage_that_took_it(command, toy_config, monkeypatch):
+    """On a clock that stands still but in one function, that function's stage gets all the time."""
+    for place, stages in (
+        ("toys.Brightness.setup", {"setup"}),
+        ("toys.Brightness.on_test_start", {"text"}),
+        # Without workers, an image is waited for while it is decoded.
+        ("toys.Squares.load", {"loading", "decode"}),
+        ("toys.Squares.transfer_batch_to_device", {"transfer"}),
+        ("toys.Brightness.score", {"forward"}),
+        ("xbench.callbacks.evaluation.check_output", {"metrics"}),
+        ("xbench.evaluation.scoring.saliency_on_grid", {"saliency"}),
+        ("xbench.metrics.ThresholdSweep.update_pairs", {"metrics"}),
+        ("xbench.callbacks.case_keeper.jpeg", {"logging"}),
+        ("xbench.runs.journal.Journal.append", {"logging"}),
+        ("xbench.callbacks.results_writer.write_per_image", {"writing"}),
+        ("xbench.callbacks.evaluation.summarise", {"writing"}),
+    ):
+        with monkeypatch.context() as patch:
+            clock = StandingClock(patch)
+            clock.advances_in(place)
+            seconds = command("test", "--config", toy_config, "--data.limit", "6").results["provenance"]["seconds"]
+        assert clock.now >= 1
+        assert seconds == dict.fromkeys(seconds, 0) | dict.fromkeys(stages, clock.now), place
+
+
+class StandingClock:
+    """A clock for everything that measures a run, which advances only when it is told to."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self._patch = patch
+        for module in (xbench.runtime.stopwatch, xbench.data.datamodule, xbench.data.samples):
+            patch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
+
+    def advances_in(self, place: str) -> None:
+        """Let a second pass in every call of a function."""
+        owner, _, name = place.rpartition(".")
+        function = getattr(pkgutil.resolve_name(owner), name)
+
+        def slow(*arguments, **named):
+            self.now += 1
+            return function(*arguments, **named)
+
+        self._patch.setattr(pkgutil.resolve_name(owner), name, slow)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("toys.Brightness", "xbench.models.Demo", "xbench.models.CentrePrior"),
+        *("wrong_models.MeanOf255", "wrong_models.TimesThe255th", "wrong_models.ForgetsToNormalise"),
+        "wrong_models.DividesTwice",
+    ],
+)
+def test_wrong_normalisation_is_noted_once(command, toy_config, tmp_path, model):
+    toy_config.write_text(toy_config.read_text().replace("toys.Brightness", model))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = command("test", "--config", toy_config, "--data.images", "9", "--data.unreadable", "[0]", *SKIP)
+    assert run.status == 0
+    early = [str(one.message) for one in caught if INPUT_NOTE in str(one.message)]
+    notes = run.results["counts"]["notes"]
+    assert run.output.count(INPUT_NOTE) == len(early) == len(notes) == model.startswith("wrong")
+    for note in notes:
+        # Of the first batch of four, whose first image cannot be read.
+        assert note["note"].startswith(INPUT_NOTE)
+        assert (note["count"], note["first"]) == (3, ["square-001", "square-002", "square-003"])
+        assert f"3 images: {INPUT_NOTE}" in run.output
+        assert not disagreements(run.folder)
+
+
+def test_a_first_batch_that_cannot_be_read_leaves_a_note(command, toy_config):
+    toy_config.write_text(toy_config.read_text().replace("toys.Brightness", "wrong_models.MeanOf255"))
+    run = command("test", "--config", toy_config, "--data.images", "9", "--data.unreadable", "[0, 1, 2, 3]", *SKIP)
+    assert run.status == 0, run.errors
+    (note,) = run.results["counts"]["notes"]
+    assert note["note"].startswith("what goes into the network is unchecked") and note["count"] == 4
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", ".", "a\\b", "a\nb", "=a", ""])
+def test_a_model_whose_name_is_no_part_of_a_folder_is_refused(tmp_path, name):
+    model = Brightness()
+    model.name = name
+    trainer = Trainer(
+        **{"logger": False, "accelerator": "cpu", "default_root_dir": tmp_path / "runs"},
+        **{"enable_progress_bar": False, "enable_model_summary": False, "use_distributed_sampler": False},
+        callbacks=[Evaluation(), ResultsWriter()],
+    )
+    with pytest.raises(UserError, match="The model is called"):
+        trainer.test(model, datamodule=Squares(images=2, num_workers=0, cache=False), verbose=False)
+    assert not [*tmp_path.rglob("*")]
+
+
+@pytest.mark.parametrize(
+    ("findings", "fine"),
+    [
+        (("Nodule", "Nodule/Mass", "macroscopic"), True),
+        ((), False),
+        (("Nodule", "Nodule"), False),
+        (("macro",), False),
+        (("No\ndule",), False),
+        (("x" * 201,), False),
+        (("@Nodule",), False),
+        ((3,), False),
+    ],
+)
+def test_names_of_findings(findings, fine):
+    assert (findings_problem(findings) is None) == fine
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("model", "../demo"), ("dataset", "a/b"), ("split", "a\nb"), ("findings", ["Square", "macro"])]
+)
+def test_what_no_run_is_called_is_not_read(command, toy_config, tmp_path, key, value):
+    run = command("test", "--config", toy_config, "--data.limit", "1")
+    read_results(run.folder / "results.json")
+    results = run.results | {key: value}
+    if key == "findings":
+        rename = {"Square": "Square", "Hole": "macro"}
+        for part in (results["grounding"], results["classification"]):
+            part["per_class"] = {new: part["per_class"][old] for old, new in rename.items()}
+        results["counts"]["per_finding"] = {new: results["counts"]["per_finding"][old] for old, new in rename.items()}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    with pytest.raises(ValueError, match="damaged or was not written by a run"):
+        read_results(tmp_path / "results.json")

@@ -1,0 +1,265 @@
+"""MedKLIP and MAVL as plain functions of an official file's tensors, and what their golden vectors were made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from deterministic import random_state, weight
+from places import SHARED
+from safetensors.torch import save_file
+from torch import Tensor
+from torchvision.models import resnet50  # type: ignore[import-untyped]
+from transformers import BertConfig, BertModel
+
+from xbench.models.components.book import OFFICIAL_ENTRIES
+
+PARITY = SHARED / "parity"
+
+VOCABULARY = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "a",
+    "heart",
+    "lung",
+    "white",
+    "large",
+    "##r",
+    ",",
+    ".",
+    ":",
+]
+
+
+def tokens_of(seed: str, rows: int, length: int = 64, vocabulary: int = 28996) -> tuple[Tensor, Tensor]:
+    state = random_state(f"tokens/{seed}")
+    ids, mask = np.zeros((rows, length), np.int64), np.zeros((rows, length), np.int64)
+    for row in range(rows):
+        words = int(state.randint(2, max(3, length - 2)))
+        ids[row, : words + 2] = [101, *state.randint(1000, vocabulary, size=words), 102]
+        mask[row, : words + 2] = 1
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def largest(ours: Tensor, expected: Any) -> float:
+    """The largest deviation; of arrays of different shapes there is none."""
+    assert tuple(ours.shape) == tuple(np.shape(expected))
+    return float((ours - torch.as_tensor(np.asarray(expected))).abs().max())
+
+
+# Files
+
+
+def official_shapes(model: str) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of an official file, written from the specification."""
+    width, trunk = 256, 1024
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def layer(name: str, *weight: int, bias: bool = True) -> None:
+        shapes[f"{name}.weight"] = weight
+        if bias:
+            shapes[f"{name}.bias"] = weight[:1]
+
+    prefix = "res_features" if model == "medklip" else "backbone"
+    stages = {"conv1": "0", "bn1": "1", "layer1": "4", "layer2": "5", "layer3": "6"}
+    for name, tensor in resnet50().state_dict().items():
+        stage, _, rest = name.partition(".")
+        if stage in stages:
+            shapes[f"{prefix}.{stages[stage]}.{rest}"] = tuple(tensor.shape)
+    layer("disease_embedding_layer", width, 768)
+    for number in range(4):
+        name = f"decoder.layers.{number}"
+        for attention in ("self_attn", "multihead_attn"):
+            shapes[f"{name}.{attention}.in_proj_weight"] = (3 * width, width)
+            shapes[f"{name}.{attention}.in_proj_bias"] = (3 * width,)
+            layer(f"{name}.{attention}.out_proj", width, width)
+        layer(f"{name}.linear1", 1024, width)
+        layer(f"{name}.linear2", width, 1024)
+        for norm in ("norm1", "norm2", "norm3"):
+            layer(f"{name}.{norm}", width)
+    layer("decoder.norm", width)
+    if model == "medklip":
+        layer("res_l1", trunk, trunk)
+        layer("res_l2", width, trunk)
+        layer("classifier", 2, width)
+        layer("cl_fc", 768, width)
+    else:
+        layer("res_l1.0", trunk, trunk, 1, 1)
+        layer("res_l1.1", 1, bias=False)
+        layer("res_l2", width, trunk, 1, 1)
+        shapes["pool.positional_embedding"] = (197, trunk)
+        for name in ("q_proj", "k_proj", "v_proj"):
+            layer(f"pool.{name}", trunk, trunk)
+        layer("pool.c_proj", width, trunk)
+        layer("classifier", 2, 9 * width)
+        layer("location_emb", 768, width, 9)
+        shapes["temp"] = (9,)
+    return shapes
+
+
+def official_weights(model: str, draw: Callable[[str, tuple[int, ...]], Tensor] = weight) -> dict[str, Tensor]:
+    return {name: draw(name, shape) for name, shape in official_shapes(model).items()}
+
+
+def write_official(weights: dict[str, Tensor], folder: Path) -> str:
+    """Write a checkpoint as the authors' training scripts do."""
+    path = folder / "checkpoint_final.pth"
+    wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
+    extra = {"optimizer": {"state": {}, "param_groups": [{"lr": 1e-4}]}, "config": {"d_model": 256}, "epoch": 39}
+    torch.save({"model": wrapped, **extra}, path)
+    return str(path)
+
+
+def write_bert(folder: Path) -> str:
+    """Write the text encoder of the golden vectors as a folder of the Hugging Face hub."""
+    config = BertConfig(vocab_size=28996)
+    config.save_pretrained(folder)
+    with torch.device("meta"):
+        names = BertModel(config, add_pooling_layer=False).state_dict()
+    save_file(
+        {name: weight(f"text_encoder.{name}", tuple(t.shape)) for name, t in names.items()},
+        folder / "model.safetensors",
+    )
+    return str(folder)
+
+
+def write_small_bert(folder: Path) -> str:
+    """Write a text encoder of one layer that knows `VOCABULARY`."""
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY))
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=len(VOCABULARY), num_hidden_layers=1, intermediate_size=64)
+    BertModel(config).eval().save_pretrained(folder)
+    return str(folder)
+
+
+def write_book(path: Path, *more: str, without: str = "", renamed: dict[str, str] | None = None) -> str:
+    """Write a book with the names of the official one, and a text that tells where an entry stands."""
+    names = [name for name in (*OFFICIAL_ENTRIES, *more) if name != without]
+    names = [(renamed or {}).get(name, name) for name in names]
+    path.write_text(json.dumps({name: f"{name} at {number}" for number, name in enumerate(names)}))
+    return str(path)
+
+
+# The networks
+
+
+def trunk_features(weights: dict[str, Tensor], prefix: str, images: Tensor) -> Tensor:
+    resnet = resnet50().eval()
+    places = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3"}
+    named = {}
+    for name, tensor in weights.items():
+        if name.startswith(prefix):
+            place, _, rest = name.removeprefix(prefix).partition(".")
+            named[f"{places[place]}.{rest}"] = tensor
+    resnet.load_state_dict(named, strict=False)
+    stem = resnet.maxpool(resnet.bn1(resnet.conv1(images)).relu())
+    return resnet.layer3(resnet.layer2(resnet.layer1(stem)))
+
+
+def decode(weights: dict[str, Tensor], queries: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Decode queries (Q, 256) for one image (N, 256), one head after the other; attention (layers, heads, Q, N)."""
+    every = []
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (256,), weights[f"decoder.{name}.weight"], weights[f"decoder.{name}.bias"])
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return F.linear(x, weights[f"decoder.{name}.weight"], weights[f"decoder.{name}.bias"])
+
+    def attend(name: str, x: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        matrix, bias = weights[f"decoder.{name}.in_proj_weight"], weights[f"decoder.{name}.in_proj_bias"]
+        q = x @ matrix[:256].T + bias[:256]
+        k = seen @ matrix[256:512].T + bias[256:512]
+        v = seen @ matrix[512:].T + bias[512:]
+        attention, outputs = [], []
+        for head in range(4):
+            own = slice(64 * head, 64 * head + 64)
+            share = torch.softmax(q[:, own] @ k[:, own].T / 8, dim=1)
+            attention.append(share)
+            outputs.append(share @ v[:, own])
+        return linear(f"{name}.out_proj", torch.cat(outputs, dim=1)), torch.stack(attention)
+
+    x = queries
+    for number in range(4):
+        name = f"layers.{number}"
+        y = norm(f"{name}.norm1", x)
+        x = x + attend(f"{name}.self_attn", y, y)[0]
+        seen, attention = attend(f"{name}.multihead_attn", norm(f"{name}.norm2", x), memory)
+        every.append(attention)
+        x = x + seen
+        x = x + linear(f"{name}.linear2", linear(f"{name}.linear1", norm(f"{name}.norm3", x)).relu())
+    return norm("norm", x), torch.stack(every)
+
+
+@torch.no_grad()
+def medklip(weights: dict[str, Tensor], images: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Two-way logits (B, C, 2) and attention (B, layers, heads, C, N) for queries (C, 256)."""
+    features = trunk_features(weights, "res_features.", images)
+    logits, attention = [], []
+    for image in features:
+        tokens = torch.stack(
+            [image[:, row, column] for row in range(image.shape[1]) for column in range(image.shape[2])]
+        )
+        hidden = F.linear(tokens, weights["res_l1.weight"], weights["res_l1.bias"]).relu()
+        memory = F.linear(hidden, weights["res_l2.weight"], weights["res_l2.bias"])
+        decoded, seen = decode(weights, queries, memory)
+        logits.append(F.linear(decoded, weights["classifier.weight"], weights["classifier.bias"]))
+        attention.append(seen)
+    return torch.stack(logits), torch.stack(attention)
+
+
+@torch.no_grad()
+def mavl(weights: dict[str, Tensor], images: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for queries (C, 9, 256), of which each has its attention; and vectors of whole images (B, 256)."""
+    features = trunk_features(weights, "backbone.", images)
+    logits, attention, pooled = [], [], []
+    for image in features:
+        tokens = torch.stack(
+            [image[:, row, column] for row in range(image.shape[1]) for column in range(image.shape[2])]
+        )
+        hidden = F.linear(tokens, weights["res_l1.0.weight"][:, :, 0, 0], weights["res_l1.0.bias"])
+        hidden = torch.where(hidden > 0, hidden, weights["res_l1.1.weight"] * hidden)
+        memory = F.linear(hidden, weights["res_l2.weight"][:, :, 0, 0], weights["res_l2.bias"])
+        decoded, seen = decode(weights, queries.flatten(0, 1), memory)
+        of_class = decoded.reshape(len(queries), 9 * 256)
+        logits.append(F.linear(of_class, weights["classifier.weight"], weights["classifier.bias"]))
+        attention.append(seen.unflatten(2, queries.shape[:2]))
+        if len(tokens) == 196:
+            pooled.append(_pool(weights, tokens))
+    return torch.stack(logits), torch.stack(attention), torch.stack(pooled) if pooled else torch.empty(0)
+
+
+def _pool(weights: dict[str, Tensor], tokens: Tensor) -> Tensor:
+    """Multi-head attention over mean and tokens as PyTorch has it, of which position 0 is kept."""
+    x = (torch.cat([tokens.mean(dim=0, keepdim=True), tokens]) + weights["pool.positional_embedding"])[:, None]
+    names = ("q_proj", "k_proj", "v_proj")
+    result, _ = F.multi_head_attention_forward(
+        query=x,
+        key=x,
+        value=x,
+        embed_dim_to_check=1024,
+        num_heads=8,
+        in_proj_weight=None,
+        in_proj_bias=torch.cat([weights[f"pool.{name}.bias"] for name in names]),
+        bias_k=None,
+        bias_v=None,
+        add_zero_attn=False,
+        dropout_p=0.0,
+        out_proj_weight=weights["pool.c_proj.weight"],
+        out_proj_bias=weights["pool.c_proj.bias"],
+        use_separate_proj_weight=True,
+        q_proj_weight=weights["pool.q_proj.weight"],
+        k_proj_weight=weights["pool.k_proj.weight"],
+        v_proj_weight=weights["pool.v_proj.weight"],
+        training=False,
+        need_weights=False,
+    )
+    return result[0, 0]

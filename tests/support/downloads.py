@@ -1,0 +1,249 @@
+"""The written downloads of the seven datasets, each written once a session, and copies of them to be spoiled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from official.base import Official
+from official.chestxdet10 import write_chestxdet10
+from official.chestxray14 import write_chestxray14
+from official.chexlocalize import write_chexlocalize
+from official.covid import write_covid
+from official.dicom import write_dicom
+from official.rsna import write_rsna
+from official.siim import write_siim
+from official.vindr import write_vindr
+from PIL import Image
+from places import SHARED
+
+from xbench.data import (
+    ChestXDet10,
+    ChestXray14,
+    CheXlocalize,
+    COVID19Rural,
+    RSNAPneumonia,
+    SIIMPneumothorax,
+    VinDrCXR,
+)
+from xbench.data.datamodule import Record
+from xbench.data.datasets.downloaded import DownloadedDataset
+from xbench.errors import UserError
+
+SHARED = SHARED
+
+CLASSES: dict[str, type[DownloadedDataset]] = {
+    "rsna": RSNAPneumonia,
+    "siim": SIIMPneumothorax,
+    "covid": COVID19Rural,
+    "chestxdet10": ChestXDet10,
+    "chexlocalize": CheXlocalize,
+    "chestxray14": ChestXray14,
+    "vindr": VinDrCXR,
+}
+_WRITERS = {
+    "rsna": write_rsna,
+    "siim": write_siim,
+    "covid": write_covid,
+    "chestxdet10": write_chestxdet10,
+    "chexlocalize": write_chexlocalize,
+    "chestxray14": write_chestxray14,
+    "vindr": write_vindr,
+}
+CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
+
+_TEXT = (".csv", ".json", ".txt")
+
+
+@dataclass(frozen=True)
+class AnnotationFile:
+    """An annotation file of a dataset.
+
+    Attributes:
+        dataset: The dataset.
+        path: Where it lies in the written download.
+        required: Whether the dataset cannot be read without it.
+        split: A split that it is read for.
+        instead_of: Name of a file that is read in its stead if it is there.
+    """
+
+    dataset: str
+    path: str
+    required: bool = True
+    split: str | None = None
+    instead_of: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.dataset}-{Path(self.path).name}"
+
+    def open(self, root: Path, **options: Any) -> DownloadedDataset:
+        """The dataset, so that it reads this file."""
+        return CLASSES[self.dataset](str(root), split=self.split, **options)
+
+
+ANNOTATION_FILES = (
+    AnnotationFile("rsna", "stage_2_train_labels.csv"),
+    AnnotationFile("siim", "train-rle.csv"),
+    AnnotationFile("covid", "covid_rural_annot/jpgs/jsons/COVID-19-AR-16407002_02-03-2020-XR.json", required=False),
+    AnnotationFile("chestxdet10", "test.json"),
+    AnnotationFile("chexlocalize", "CheXlocalize/gt_segmentations_test.json", required=False),
+    AnnotationFile(
+        "chexlocalize",
+        "CheXlocalize/gt_annotations_test.json",
+        instead_of="gt_segmentations_test.json",
+    ),
+    AnnotationFile("chexlocalize", "CheXpert/test_labels.csv"),
+    AnnotationFile("chestxray14", "BBox_List_2017.csv"),
+    AnnotationFile("chestxray14", "Data_Entry_2017_v2020.csv", required=False),
+    AnnotationFile("chestxray14", "test_list.txt", split="test"),
+    AnnotationFile("vindr", "annotations/annotations_test.csv"),
+    AnnotationFile("vindr", "annotations/image_labels_test.csv", required=False),
+    AnnotationFile("vindr", "annotations/annotations_train.csv", split="train"),
+)
+
+
+class Downloads:
+    """Downloads by dataset and options of its writer."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: dict[tuple[str, str], Official] = {}
+
+    def __call__(self, name: str, **options: Any) -> Official:
+        """A download that nobody may change; unless told otherwise with an annotation that reaches over the edge."""
+        if name != "siim":
+            options = {"outside": True} | options
+        key = name, repr(sorted(options.items()))
+        if key not in self._written:
+            root = self._folder / f"{name}-{len(self._written)}" / "download"
+            root.parent.mkdir()
+            self._written[key] = _WRITERS[name](root, **options)
+        return self._written[key]
+
+    def copy(self, name: str, root: Path, images: bool = True, **options: Any) -> Official:
+        """A copy to spoil; of its images, which are hard links, any may be removed or replaced but not written into."""
+        official = self(name, **options)
+        for path in official.root.rglob("*"):
+            target = root / path.relative_to(official.root)
+            if path.is_dir():
+                target.mkdir(parents=True, exist_ok=True)
+            elif path.suffix in _TEXT:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+            elif images:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.link(path, target)
+        files = {image_id: root / file.relative_to(official.root) for image_id, file in official.files.items()}
+        return replace(official, root=root, files=files)
+
+    def copy_with(self, file: AnnotationFile, root: Path, images: bool = False) -> Path:
+        """A copy of a download, if not of its images, that has an annotation file to be read; return that file."""
+        self.copy(file.dataset, root, images=images)
+        for other in root.rglob(file.instead_of) if file.instead_of else ():
+            other.unlink()
+        return root / file.path
+
+
+def records_of(data: DownloadedDataset) -> dict[str, Record]:
+    """The records as a test run reads them, by image."""
+    data.setup("test")
+    return {record.image_id: record for record in data.records}
+
+
+def notes_of(data: DownloadedDataset) -> dict[str, list[str]]:
+    """Images by what the annotation files say that is odd about them."""
+    notes: dict[str, list[str]] = {}
+    for text, image_id in sorted(data.notes):
+        notes.setdefault(text, []).append(image_id)
+    return notes
+
+
+def assert_reads(data: DownloadedDataset, official: Official, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Assert that images, labels and regions come back exactly; return the notes of each image that has some."""
+    records = records_of(data)
+    assert list(records) == sorted(names)
+    noted = {}
+    for name, record in records.items():
+        assert not record.missing
+        assert dict(record.labels) == official.labels[name], name
+        assert {*record.labels} <= {*data.findings}
+        radiograph = data.load(record)
+        expected = official.images[name]
+        assert radiograph.image.dtype == np.uint8
+        assert radiograph.image.shape == expected.shape
+        assert np.abs(radiograph.image.astype(int) - expected).max() <= official.tolerance, name
+        masks = official.masks[name]
+        assert radiograph.regions.keys() == masks.keys(), name
+        for finding, region in radiograph.regions.items():
+            assert region.dtype == np.bool_
+            np.testing.assert_array_equal(region, masks[finding], err_msg=f"{name} {finding}")
+        if radiograph.notes:
+            noted[name] = radiograph.notes
+    return noted
+
+
+def refusal(name: str, root: Path | str, stage: str = "test", **options: Any) -> str:
+    """The one paragraph with which a dataset refuses what it is given."""
+    with pytest.raises(UserError) as caught:
+        CLASSES[name](str(root), **options).setup(stage)
+    message = str(caught.value)
+    assert message.count("\n") == 0
+    assert message[-1] in ".?"
+    assert 40 < len(message) < 1500, message
+    return message
+
+
+def write_small(root: Path, names: Sequence[str], suffix: str = ".png", size: tuple[int, int] = (16, 16)) -> Path:
+    """Small grey images of these names."""
+    root.mkdir(parents=True, exist_ok=True)
+    grey = np.full(size, 90, np.uint8)
+    for name in names:
+        if suffix in (".dcm", ".dicom"):
+            write_dicom(root / f"{name}{suffix}", grey)
+        else:
+            Image.fromarray(grey).save(root / f"{name}{suffix}")
+    return root
+
+
+def rewrite(path: Path, change: str) -> None:
+    """Write a table in another way that means the same."""
+    text = path.read_text()
+    if change == "CRLF":
+        path.write_bytes(text.replace("\n", "\r\n").encode())
+    elif change == "byte order mark":
+        path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    elif change == "no line feed at the end":
+        path.write_text(text.rstrip("\n"))
+    elif change == "blank lines":
+        path.write_text(text.replace("\n", "\n\n"))
+    elif change == "rows backwards":
+        header, *rows = text.splitlines()
+        path.write_text("\n".join([header, *rows[::-1]]) + "\n")
+    elif change == "quoted":
+        header, *rows = text.splitlines()
+        quoted = [",".join(f'"{value}"' for value in row.split(",")) for row in rows]
+        path.write_text("\n".join([header, *quoted]) + "\n")
+    elif change == "spaces":
+        path.write_text(text.replace(",", " , "))
+    elif change == "capitals":
+        path.rename(path.with_name(path.name.upper()))
+    else:
+        raise ValueError(change)
+
+
+CHANGES = (
+    "CRLF",
+    "byte order mark",
+    "no line feed at the end",
+    "blank lines",
+    "rows backwards",
+    "quoted",
+    "spaces",
+    "capitals",
+)

@@ -1,0 +1,196 @@
+"""KAD as plain modules with all the names of an official file, and what its golden vectors were made from."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from deterministic_checkpoints import BERT, BLOCKS
+from places import SHARED
+from torch import Tensor, nn
+from torchvision.models import densenet121, resnet50
+from transformers import BertConfig, BertModel
+
+PARITY = SHARED / "parity"
+
+
+class ResNetEncoder(nn.Module):
+    def __init__(self, cut: int) -> None:
+        super().__init__()
+        self.resnet = resnet50()
+        channels = self.resnet.fc.in_features if cut == -2 else 1024
+        self.res_features = nn.Sequential(*list(self.resnet.children())[:cut])
+        self.res_l1 = nn.Linear(channels, channels)
+        self.res_l2 = nn.Linear(channels, 768)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.res_features(images).flatten(2).transpose(1, 2)
+        return self.res_l2(self.res_l1(tokens).relu())
+
+
+class DenseEncoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.densenet = densenet121()
+        self.dense_features = self.densenet.features
+        self.dense_l1 = nn.Linear(1024, 1024)
+        self.dense_l2 = nn.Linear(1024, 768)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.dense_features(images).flatten(2).transpose(1, 2)
+        return self.dense_l2(self.dense_l1(tokens).relu())
+
+
+class ViTBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = nn.ModuleDict({name: nn.Linear(768, 768) for name in ("proj_q", "proj_k", "proj_v")})
+        self.proj = nn.Linear(768, 768)
+        self.norm1, self.norm2 = nn.LayerNorm(768, eps=1e-6), nn.LayerNorm(768, eps=1e-6)
+        self.pwff = nn.ModuleDict({"fc1": nn.Linear(768, 3072), "fc2": nn.Linear(3072, 768)})
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        normed = self.norm1(tokens)
+        q, k, v = (layer(normed).unflatten(-1, (12, 64)).transpose(1, 2) for layer in self.attn.values())
+        weights = (q @ k.transpose(-1, -2) / 8).softmax(dim=-1)
+        tokens = tokens + self.proj((weights @ v).transpose(1, 2).flatten(2))
+        return tokens + self.pwff["fc2"](F.gelu(self.pwff["fc1"](self.norm2(tokens))))
+
+
+class ViTEncoder(nn.Module):
+    """As shallow as `small_networks.ShallowViT`."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.vit = nn.Module()
+        self.vit.class_token = nn.Parameter(torch.zeros(1, 1, 768))
+        self.vit.patch_embedding = nn.Conv2d(3, 768, 16, stride=16)
+        self.vit.positional_embedding = nn.Module()
+        self.vit.positional_embedding.pos_embedding = nn.Parameter(torch.zeros(1, 1 + (side // 16) ** 2, 768))
+        self.vit.transformer = nn.Module()
+        self.vit.transformer.blocks = nn.ModuleList(ViTBlock() for _ in range(BLOCKS))
+        self.vit.norm = nn.LayerNorm(768)
+        self.vit.fc = nn.Linear(768, 1000)
+        self.class_token = self.vit.class_token
+        self.patch_embedding = self.vit.patch_embedding
+        self.positional_embedding = self.vit.positional_embedding
+        self.transformer = self.vit.transformer
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patch_embedding(images).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches], dim=1)
+        tokens = tokens + self.positional_embedding.pos_embedding
+        for block in self.transformer.blocks:
+            tokens = block(tokens)
+        return tokens[:, 1:]
+
+
+class Text(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bert_model = BertModel(BertConfig(**BERT))
+        self.mlp_embed = nn.Sequential(nn.Linear(768, 768), nn.GELU(), nn.Linear(768, 768))
+        self.logit_scale = nn.Parameter(torch.ones([]))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.mlp_embed(self.bert_model(input_ids, attention_mask)[1])
+
+
+class Decoder(nn.Module):
+    def __init__(self, outputs: int = 2) -> None:
+        super().__init__()
+        self.decoder_norm = nn.LayerNorm(768)
+        layer = nn.TransformerDecoderLayer(768, 4, 1024, dropout=0.1, norm_first=True)
+        self.decoder = nn.TransformerDecoder(layer, 4, norm=self.decoder_norm)
+        self.mlp_head = nn.Sequential(nn.Linear(768, outputs))
+        self.logit_scale = nn.Parameter(torch.ones([]))
+
+    def forward(self, tokens: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits (B, Q, outputs) and attention (layers, B, heads, Q, N)."""
+        memory = self.decoder_norm(tokens).transpose(0, 1)
+        x = self.decoder_norm(queries)[:, None].expand(-1, len(tokens), -1)
+        attention = []
+        for layer in self.decoder.layers:
+            looking = x + layer.self_attn(*[layer.norm1(x)] * 3)[0]
+            weights = layer.multihead_attn(layer.norm2(looking), memory, memory, average_attn_weights=False)[1]
+            attention.append(weights)
+            x = layer(x, memory)
+        return self.mlp_head(self.decoder_norm(x).transpose(0, 1)), torch.stack(attention)
+
+
+def varied(network: nn.Module) -> nn.Module:
+    """Draw every norm's weights and statistics too, so that a swapped one shows."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, tensor in network.state_dict().items():
+            if tensor.ndim in (1, 3) and tensor.is_floating_point():
+                tensor.copy_(torch.rand(tensor.shape, generator=generator) * 0.4 + 0.1 * (name.endswith("weight")))
+                if name.endswith(("norm.weight", "running_var")) or ("norm" in name and name.endswith("weight")):
+                    tensor.add_(0.8)
+    return network.eval().requires_grad_(False)
+
+
+def sections(image: nn.Module, text: nn.Module, decoder: nn.Module) -> dict[str, Any]:
+    """Return a checkpoint as the official training script writes it, names that share a tensor included."""
+    return {
+        "image_encoder": image.state_dict(),
+        "text_encoder": text.state_dict(),
+        "model": decoder.state_dict(),
+        "optimizer": {"state": {}, "param_groups": [{"lr": 1e-4, "params": [0]}]},
+        "lr_scheduler": {"last_epoch": 3},
+        "config": {"img_res": 224, "text_encoder": "bert"},
+        "epoch": 3,
+    }
+
+
+def deterministic() -> ModuleType:
+    """Return the module by which the golden vectors' weights and inputs were drawn, or skip."""
+    path = PARITY / "deterministic.py"
+    if not path.is_file():
+        pytest.skip("the golden vectors are not here")
+    spec = importlib.util.spec_from_file_location("deterministic", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def official_weights(manifest: str, wanted: Sequence[str]) -> dict[str, Tensor]:
+    """Return the golden vectors' weights of some sections, by the manifest's names."""
+    draw = deterministic()
+    parameters = json.loads((PARITY / "kad" / manifest).read_text())["parameters"]
+    drawn: dict[str, Tensor] = {}
+    for name, entry in sorted(parameters.items(), key=lambda item: "alias_of" in item[1]):
+        if not name.startswith(tuple(f"{section}." for section in wanted)):
+            continue
+        if name.endswith("position_ids"):
+            drawn[name] = torch.arange(512)[None]
+        elif entry.get("integer"):
+            drawn[name] = torch.tensor(entry["value"])
+        elif entry.get("unused"):
+            # May be anything.
+            drawn[name] = torch.full(entry["shape"], torch.nan)
+        else:
+            drawn[name] = drawn[entry["alias_of"]] if "alias_of" in entry else draw.weight(name, entry["shape"])
+    return drawn
+
+
+def nested(tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Return tensors by section, beside what else an official file has."""
+    parts: dict[str, Any] = {"optimizer": {"state": {}}, "config": {"img_res": 224}, "epoch": 1}
+    for name, tensor in tensors.items():
+        section, _, rest = name.partition(".")
+        parts.setdefault(section, {})[rest] = tensor
+    return parts
+
+
+def golden(file: str) -> tuple[dict[str, Any], Any]:
+    """Return the cases of a file of golden vectors and its arrays."""
+    return json.loads((PARITY / "kad" / f"{file}.json").read_text())["cases"], np.load(PARITY / "kad" / f"{file}.npz")

@@ -1,0 +1,190 @@
+"""Models that each break one thing that the harness takes for granted."""
+
+from __future__ import annotations
+
+import albumentations as A
+import numpy as np
+import torch
+import torch.nn.functional as F
+from toys import Brightness
+
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+from xbench.types import ModelOutput
+
+
+class Coarse(Brightness):
+    """The sound one that the others spoil: 7 x 7 maps."""
+
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        output.saliency = F.avg_pool2d(output.saliency, 8)
+        return output
+
+
+class Lopsided(Coarse):
+    """Sound too: one corner of its map is about the image as a whole, as single tokens of vision transformers are."""
+
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        output.saliency[..., 4:, :3] += 50 * output.saliency.mean(dim=(2, 3), keepdim=True)
+        return output
+
+
+class LopsidedMirrored(Lopsided):
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        output.saliency = output.saliency.flip(-1)
+        return output
+
+
+class NormalisesOverTheBatch(Coarse):
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        logits = (output.logits - output.logits.mean(0)) * 1.5
+        return ModelOutput(logits, logits.sigmoid(), output.saliency)
+
+
+class DropoutLeftOn(Coarse):
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        logits = F.dropout(output.logits)
+        return ModelOutput(logits, logits.sigmoid(), output.saliency)
+
+
+class DrawsItsText(Coarse):
+    def encode_prompts(self, prompts):
+        return super().encode_prompts(prompts) * (1 + 0.01 * torch.rand(len(prompts)))
+
+
+class FlatMap(Coarse):
+    """A row of tokens that nobody gave two dimensions."""
+
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        output.saliency = output.saliency.flatten(2)
+        return output
+
+
+class MapInARow(Coarse):
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        output.saliency = output.saliency.flatten(2)[:, :, None]
+        return output
+
+
+class Transposed(Coarse):
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        output.saliency = output.saliency.mT
+        return output
+
+
+class Mirrored(Coarse):
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        output.saliency = output.saliency.flip(-1)
+        return output
+
+
+class _HiddenCrop(A.ImageOnlyTransform):
+    """A crop that does not tell where the corners went."""
+
+    def __init__(self) -> None:
+        super().__init__(p=1.0)
+
+    def apply(self, img, **params):
+        return np.ascontiguousarray(img[16:, 8:-8])
+
+
+class LyingView(Coarse):
+    def __init__(self) -> None:
+        super().__init__()
+        geometry = [PillowResize(72), CentreCrop(72), _HiddenCrop()]
+        self.preprocessing = Preprocessing(geometry, mean=(0, 0, 0), std=(1, 1, 1))
+
+
+class MeanOf255(Coarse):
+    """Mean and standard deviation of pixels from 0 to 255, which get here as 0 to 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.preprocessing = Preprocessing(stretch((56, 56)), mean=(127.5,) * 3, std=(63.75,) * 3)
+
+
+class TimesThe255th(Coarse):
+    def __init__(self) -> None:
+        super().__init__()
+        self.preprocessing = Preprocessing(stretch((56, 56)), std=(1 / 255,) * 3)
+
+
+class ForgetsToNormalise(Coarse):
+    def __init__(self) -> None:
+        super().__init__()
+        self.preprocessing = Preprocessing(stretch((56, 56)))
+
+
+class NormalisesTwice(Coarse):
+    """In the geometry, and then again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        geometry = [*stretch((56, 56)), A.Normalize(mean=0.5, std=0.5)]
+        self.preprocessing = Preprocessing(geometry, mean=(0.5,) * 3, std=(0.5,) * 3)
+
+
+class DividesTwice(Coarse):
+    """By 255 in `forward`, as its authors' script does, behind a preprocessing that has done so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, 3, kernel_size=1, bias=False)
+        torch.nn.init.dirac_(self.stem.weight)
+
+    def forward(self, images, queries):
+        return super().forward(self.stem(images / 255) * 255, queries)
+
+
+class GradientLeft(Coarse):
+    def forward(self, images, queries):
+        with torch.inference_mode(False), torch.enable_grad():
+            return super().forward(images.clone().requires_grad_(), queries.clone())
+
+
+class SwitchesToTraining(Coarse):
+    def forward(self, images, queries):
+        self.train()
+        return super().forward(images, queries)
+
+
+class NaN(Coarse):
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        output.saliency[1, 2, 3, 3] = torch.nan
+        return output
+
+
+class NoProbabilities(Coarse):
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        return ModelOutput(output.logits, 10 * output.logits, output.saliency)
+
+
+class SoftmaxOverFindings(Coarse):
+    """Which asks whether a finding is more likely than the others, not whether it is there."""
+
+    def encode_prompts(self, prompts):
+        return super().encode_prompts(prompts) * torch.linspace(0.5, 2, len(prompts))
+
+    def forward(self, images, queries):
+        output = super().forward(images, queries)
+        return ModelOutput(output.logits, output.logits.softmax(1), output.saliency)
+
+
+class EmptyPrompt(Coarse):
+    def default_prompts(self, finding):
+        return [" "]
+
+
+class Constant(Coarse):
+    def __init__(self) -> None:
+        super().__init__(fault="constant")

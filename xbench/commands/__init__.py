@@ -1,0 +1,1 @@
+"""Commands that a user types, a file each."""

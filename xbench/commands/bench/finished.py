@@ -1,0 +1,229 @@
+"""Which runs are finished and would come out the same today."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from xbench.commands.configs import check_yaml
+from xbench.commands.run import Resolved
+from xbench.data.datamodule import ChestXrayDataModule, Record
+from xbench.evaluation.provenance import options_that_count, versions
+from xbench.models.base import file_sha256
+from xbench.runs.results import Results, read_results
+from xbench.runs.scores import labels_digest
+from xbench.runtime.digests import source_sha256
+
+__all__ = ["DataState", "Finished", "FinishedRuns"]
+
+# Options that name no file, or one that is compared by its digest.
+_COMPARED = frozenset({"annotations", "book", "cache", "checkpoint", "concepts", "image_list", "root", "split"})
+
+
+@dataclass(frozen=True)
+class DataState:
+    """What a dataset is today.
+
+    Attributes:
+        images: Number of images of the split.
+        annotations: Digests of its annotation files by name.
+        records: Its images.
+        findings: Its findings.
+    """
+
+    images: int
+    annotations: Mapping[str, str]
+    records: Sequence[Record]
+    findings: Sequence[str]
+
+    @classmethod
+    def of(cls, data: ChestXrayDataModule) -> DataState:
+        """Return the state of a data module after its `setup`."""
+        annotations = {path.name: file_sha256(path) for path in data.annotation_files()}
+        return cls(len(data.records), annotations, data.records, data.findings)
+
+    @cached_property
+    def labels(self) -> list[tuple[str, dict[str, int]]]:
+        """Name and labels of every image; once and image by image, for some datasets draw an image to tell."""
+        return [
+            (record.image_id, {finding: int(record.labels.get(finding, -1)) for finding in self.findings})
+            for record in self.records
+        ]
+
+    def relabelled(self, results: Results) -> list[str]:
+        """Return the findings whose labels are not those that a run was scored on, or whose images are others.
+
+        Regions cannot be compared before they are drawn; what they are drawn from is, by digest or time stamp.
+        """
+        left_out = {skipped["image_id"] for skipped in results.skipped}
+        scored = [(image_id, labels) for image_id, labels in self.labels if image_id not in left_out]
+        return [
+            finding
+            for finding, digests in (results.scored_on or {}).items()
+            if digests["labels"] != labels_digest((image_id, labels.get(finding, -1)) for image_id, labels in scored)
+        ]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run.
+
+    Attributes:
+        folder: Where its files lie.
+        results: Its results.
+        changed: In words what is no longer as it was then; empty if it need not be run again.
+    """
+
+    folder: Path
+    results: Results
+    changed: str
+
+    @property
+    def done(self) -> bool:
+        """Whether it need not be run again: nothing has changed, and it did not end in an error."""
+        return not self.changed and not self._meaningless
+
+    @property
+    def _meaningless(self) -> bool:
+        """Whether every scored map is constant, with which a run ends in an error after its files are written."""
+        scored = sum(count.with_region for count in self.results.counts.values())
+        return bool(scored) and self.results.constant_maps["count"] == scored
+
+
+class FinishedRuns:
+    """The runs in a folder.
+
+    Args:
+        out: The folder that runs go to.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._configs: dict[Path, Any] = {}
+        self._finished: list[Path] = []
+        self._unfinished: list[Path] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the folder again."""
+        self._finished, self._unfinished = [], []
+        # Names of folders begin with the time.
+        for path in sorted(self._out.glob("*/*/config.yaml"), key=lambda path: path.parent.name, reverse=True):
+            folder = path.parent
+            if folder not in self._configs:
+                self._configs[folder] = _read_config(path)
+            (self._finished if (folder / "results.json").is_file() else self._unfinished).append(folder)
+
+    def newest(self, resolved: Resolved, data: DataState | None) -> Finished | None:
+        """Return the newest finished run of a configuration; None if there is none.
+
+        Args:
+            resolved: The configuration.
+            data: Its dataset today; None if that is not known.
+        """
+        # Only the newest: it is the one that reports take.
+        for folder in self._alike(self._finished, resolved)[:1]:
+            try:
+                results = read_results(folder / "results.json")
+            except (OSError, ValueError):
+                continue
+            return Finished(folder, results, ", ".join(_changes(resolved.config, results, data, folder)))
+        return None
+
+    def unfinished(self, resolved: Resolved) -> bool:
+        """Tell whether a run of a configuration was begun and can be continued."""
+        return any((folder / "journal").is_dir() for folder in self._alike(self._unfinished, resolved))
+
+    def _alike(self, folders: Iterable[Path], resolved: Resolved) -> list[Path]:
+        wanted = _counted(resolved.config, resolved.config)
+        return [folder for folder in folders if _counted(self._configs[folder], resolved.config) == wanted]
+
+    def all(self) -> list[Results]:
+        """Return the results of all finished runs that can be read."""
+        found = []
+        for folder in self._finished:
+            try:
+                found.append(read_results(folder / "results.json"))
+            except (OSError, ValueError):
+                continue
+        return found
+
+
+def _read_config(path: Path) -> Any:
+    """Read a configuration; None if there is none, as in a run that was started from Python."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        text = path.read_text(encoding="utf-8")
+        check_yaml(text)
+        return yaml.load(text, Loader=loader)
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+
+
+def _counted(config: Any, wanted: Mapping[str, Any]) -> str:
+    """Write the options of a configuration that count, as a text; empty if it chooses other classes than `wanted`."""
+    classes = [wanted[part]["class_path"] for part in ("model", "data")]
+    try:
+        if [config[part]["class_path"] for part in ("model", "data")] != classes:
+            return ""
+        model, data = (_class(wanted[part]) for part in ("model", "data"))
+        return json.dumps(options_that_count(config, model, data), sort_keys=True, default=str)
+    # Another program's file may hold anything.
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return ""
+
+
+def _changes(config: Mapping[str, Any], results: Results, data: DataState | None, folder: Path) -> Iterator[str]:
+    """Say what is no longer as it was when a run was made."""
+    provenance = results.provenance
+    then, now = provenance.get("versions") or {}, versions()
+    yield from (f"{name} {then.get(name)} is now {now[name]}" for name in now if then.get(name) != now[name])
+    if provenance.get("source_sha256") != source_sha256(_class(config["model"]), _class(config["data"])):
+        yield "the code of xbench or of the user's classes"
+    model = provenance.get("model") or {}
+    book = (model.get("book") or {}).get("files") or {}
+    for file, digest in {model.get("checkpoint"): provenance.get("checkpoint_sha256"), **book}.items():
+        if file and digest and _sha256_or_none(Path(file).expanduser()) != digest:
+            yield str(file)
+    if data is not None:
+        if data.images != results.images + len(results.skipped):
+            yield f"{results.images + len(results.skipped)} images are now {data.images}"
+        recorded, today = provenance.get("annotation_sha256") or {}, data.annotations
+        yield from (name for name in {**recorded, **today} if recorded.get(name) != today.get(name))
+        if relabelled := data.relabelled(results):
+            yield f"the images or labels of {', '.join(relabelled)}"
+    began = (folder / "config.yaml").stat().st_mtime
+    arguments = {**(config["model"].get("init_args") or {}), **(config["data"].get("init_args") or {})}
+    for option, value in arguments.items():
+        if option not in _COMPARED and isinstance(value, str) and _newest(Path(value).expanduser()) > began:
+            yield value
+
+
+def _class(chosen: Mapping[str, Any]) -> type:
+    module, _, name = chosen["class_path"].rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def _newest(path: Path) -> float:
+    """Return when a file, or anything in a folder, was last changed; minus infinity if there is no such thing."""
+    try:
+        paths = [path, *(path.iterdir() if path.is_dir() else ())]
+        # Renaming and copying with old time stamps change only the second of the two.
+        return max(max(stat.st_mtime, stat.st_ctime) for stat in map(os.stat, paths))
+    except (OSError, ValueError):
+        return float("-inf")
+
+
+def _sha256_or_none(path: Path) -> str | None:
+    try:
+        return file_sha256(path)
+    except OSError:
+        return None

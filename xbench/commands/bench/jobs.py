@@ -1,0 +1,140 @@
+"""The runs of a benchmark, each with the words that start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from xbench.commands.bench.config import BenchConfig, Options, Variant, expand
+from xbench.commands.configs import shipped
+from xbench.errors import UserError
+
+__all__ = ["Job", "part_of", "plan"]
+
+_PARTS = ("model", "data", "trainer")
+_BASE = Variant("", {})
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of a benchmark.
+
+    Attributes:
+        model: Name of the model.
+        dataset: Name of the dataset.
+        variant: Name of the variant; empty for the run as it is by default.
+        options: The words after `test`.
+        unset: What keeps it from being run already here: variables that its configuration needs and nobody set.
+    """
+
+    model: str
+    dataset: str
+    variant: str
+    options: tuple[str, ...]
+    unset: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name in files and on the screen."""
+        return f"{self.model}_{self.dataset}" + (f"+{self.variant}" if self.variant else "")
+
+
+def plan(config: BenchConfig, out: Path, more: Sequence[str] = ()) -> list[Job]:
+    """Return the runs of a benchmark in the order in which they come: first all pairs, then variant by variant.
+
+    Datasets follow one another, so that the first of them can be compared over all models soon.
+
+    Args:
+        config: The benchmark.
+        out: Where runs go. A pair with a class of the user's gets a configuration below.
+        more: Options from the command line, which win over all others.
+    """
+    jobs = []
+    for variant in (_BASE, *config.variants):
+        for dataset, of_dataset in config.datasets.items():
+            for model, of_model in config.models.items():
+                if (variant.models is None or model in variant.models) and (
+                    variant.datasets is None or dataset in variant.datasets
+                ):
+                    jobs.append(_job(config, variant, (model, of_model), (dataset, of_dataset), out, more))
+    return jobs
+
+
+def part_of(jobs: Sequence[Job], part: str) -> list[Job]:
+    """Return the share of one of several processes: `3/49` is every 49th job from the third on.
+
+    Raises:
+        UserError: It is no such fraction.
+    """
+    number, _, count = part.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise UserError(f"bench --part {part}: give K/N with K from 1 to N, such as 3/49.", exit_status=2)
+    return [*jobs[int(number) - 1 :: int(count)]]
+
+
+def _job(
+    config: BenchConfig,
+    variant: Variant,
+    model: tuple[str, Options],
+    dataset: tuple[str, Options],
+    out: Path,
+    more: Sequence[str],
+) -> Job:
+    own = {"model": _flat(model[1]), "data": _flat(dataset[1]), "trainer": {}}
+    classes = {part: own[part].pop("class_path", None) for part in ("model", "data")}
+    unset: list[str] = []
+    words: list[str] = []
+    given: dict[str, Any] = {}
+    for part, where in zip(_PARTS, (f"models.{model[0]}", f"datasets.{dataset[0]}", "trainer"), strict=True):
+        of_part: dict[str, Any] = {}
+        for source, options in (
+            (part, config.options.get(part, {})),
+            (where, own[part]),
+            (f"variants.{variant.name}.{part}", variant.options.get(part, {})),
+        ):
+            of_part |= expand(options, source, unset)
+        given[part] = of_part
+    # What only a log would show; what the user gives later wins.
+    given["trainer"] = {"enable_progress_bar": False} | given["trainer"]
+    for part, of_part in given.items():
+        words += [f"--{part}.{option}={_spelled(value)}" for option, value in of_part.items()]
+    pair = f"{model[0]}_{dataset[0]}"
+    chosen = pair if not any(classes.values()) else str(_own_pair(pair, classes, model[0], dataset[0], out))
+    line = ("--config", chosen, *words, *more, f"--trainer.default_root_dir={out}")
+    return Job(model[0], dataset[0], variant.name, line, tuple(dict.fromkeys(unset)))
+
+
+def _own_pair(pair: str, classes: Mapping[str, Any], model: str, dataset: str, out: Path) -> Path:
+    """Write the configuration of a pair that is not shipped."""
+    files = {"model": shipped("models").get(model), "data": shipped("data").get(dataset)}
+    content = {part: {"class_path": chosen} if chosen else str(files[part]) for part, chosen in classes.items()}
+    path = out / "bench" / f"{pair}.yaml"
+    text = yaml.safe_dump(content)
+    # Only where something changes: several processes may share the folder.
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False, encoding="utf-8") as file:
+                file.write(text)
+            os.replace(file.name, path)
+        except OSError as error:
+            raise UserError(f"bench: {path} cannot be written: {error.strerror}. Give another --out.") from error
+    return path
+
+
+def _flat(options: Options) -> dict[str, Any]:
+    """Options of a class, whether or not they stand under `init_args`, as in the configuration of a run."""
+    nested = options.get("init_args") or {}
+    return {**nested, **{name: value for name, value in options.items() if name != "init_args"}}
+
+
+def _spelled(value: Any) -> str:
+    """Write a value as an option has it."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,169 @@
+"""What a benchmark looks at before anything runs: options, data and weights of all runs at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from xbench.commands.bench.finished import DataState, Finished, FinishedRuns
+from xbench.commands.bench.jobs import Job
+from xbench.commands.check import check_dataset, check_model, check_versions
+from xbench.commands.run import Resolved, Resolver
+from xbench.data.datamodule import ChestXrayDataModule
+from xbench.errors import UserError
+
+__all__ = ["Planned", "Problem", "check_all", "look"]
+
+_LOOKED_AT = 8
+"""Images of each dataset that `--check` decodes."""
+
+# Options that decide neither which images there are nor where; neither do those that move no number.
+_NOT_RECORDS = ChestXrayDataModule.neutral_options | {"batch_size", "gamma", "grid"}
+
+
+@dataclass
+class Planned:
+    """A run that can be started, as far as is known.
+
+    Attributes:
+        job: The run.
+        resolved: Its configuration.
+        data: Its data module, after `setup`.
+        state: What its dataset is today.
+        finished: The newest finished run of the same configuration.
+    """
+
+    job: Job
+    resolved: Resolved
+    data: ChestXrayDataModule
+    state: DataState
+    finished: Finished | None
+
+    @property
+    def done(self) -> bool:
+        """Whether it need not be run again."""
+        return self.finished is not None and self.finished.done
+
+
+@dataclass
+class Problem:
+    """What keeps runs from being started.
+
+    Attributes:
+        text: A paragraph.
+        kind: Whether options are wrong, or data or weights are not there.
+        jobs: The runs.
+    """
+
+    text: str
+    kind: Literal["options", "missing"]
+    jobs: list[Job] = field(default_factory=list)
+
+
+def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], list[Problem], FinishedRuns]:
+    """Read all options, list all images, compare with the finished runs, and see whether the weights are there.
+
+    Args:
+        jobs: The runs.
+        out: The folder of runs.
+
+    Returns:
+        The runs that can be started or are done, what keeps the others from it, and the finished runs.
+    """
+    runs, resolver = FinishedRuns(out), Resolver()
+    problems: dict[str, Problem] = {}
+    datasets: dict[str, ChestXrayDataModule | UserError] = {}
+    states: dict[str, DataState] = {}
+    weights: dict[str, str] = {}
+    planned = []
+
+    def note(text: str, kind: Literal["options", "missing"], job: Job) -> None:
+        problems.setdefault(text, Problem(text, kind)).jobs.append(job)
+
+    for job in jobs:
+        if job.unset:
+            for text in job.unset:
+                note(text, "missing", job)
+            continue
+        try:
+            resolved = resolver.resolve(job.options)
+        except UserError as error:
+            note(str(error), "options", job)
+            continue
+        key = _key(resolved, "data", _NOT_RECORDS)
+        if key not in datasets:
+            datasets[key] = data = _listed(resolved)
+            if not isinstance(data, UserError):
+                states[key] = DataState.of(data)
+        data = datasets[key]
+        if isinstance(data, UserError):
+            note(str(data), "missing", job)
+        finished = None if isinstance(data, UserError) else runs.newest(resolved, states[key])
+        problem = None if finished is not None and finished.done else _weights_problem(resolved, weights)
+        if problem is not None:
+            note(problem, "missing", job)
+        elif not isinstance(data, UserError):
+            planned.append(Planned(job, resolved, data, states[key], finished))
+    return planned, [*problems.values()], runs
+
+
+def check_all(planned: Sequence[Planned], console: Console) -> Iterator[str]:
+    """Load every model, read its prompts, and decode the first images of every dataset; yield what is wrong."""
+    yield from check_versions()
+    seen: set[str] = set()
+    for plan in planned:
+        model_key, data_key = _key(plan.resolved, "model", ()), _key(plan.resolved, "data", _NOT_RECORDS)
+        findings = ", ".join(plan.data.findings)
+        if model_key + findings not in seen:
+            seen.add(model_key + findings)
+            console.print(f"Loading the model of {plan.job.name}", style="dim", highlight=False)
+            model = plan.resolved.build("model")
+            problems = [str(model)] if isinstance(model, UserError) else check_model(model, plan.data.findings)
+            yield from (f"{plan.job.name}: {problem}" for problem in problems)
+        if data_key not in seen:
+            seen.add(data_key)
+            console.print(f"Reading {_LOOKED_AT} images of {plan.job.dataset}", style="dim", highlight=False)
+            data = plan.resolved.build("data")
+            data.limit = min(data.limit or _LOOKED_AT, _LOOKED_AT)
+            yield from check_dataset(data, None, progress=False).problems
+
+
+def _listed(resolved: Resolved) -> ChestXrayDataModule | UserError:
+    """Build a data module and list its images, or say why not."""
+    data = resolved.build("data")
+    if not isinstance(data, UserError):
+        try:
+            data.setup("test")
+        except UserError as error:
+            return error
+    return data
+
+
+def _weights_problem(resolved: Resolved, known: dict[str, str]) -> str | None:
+    """Say what is wrong with the weights of a model, as far as can be seen without reading much of them."""
+    chosen = resolved.config["model"]
+    arguments = chosen.get("init_args") or {}
+    given = arguments.get("checkpoint")
+    if "checkpoint" not in arguments:
+        return None
+    if isinstance(given, str):
+        place = Path(given.removeprefix("local-dir:")).expanduser()
+        name = chosen["class_path"].rpartition(".")[2]
+        return None if place.exists() else f"The weights of {name} are not there: {place} does not exist."
+    # Without a file there is an error at once, or weights are fetched, which then need not be done in the midst.
+    key = json.dumps([chosen["class_path"], arguments.get("architecture"), arguments.get("pretrained")])
+    if key not in known:
+        model = resolved.build("model")
+        known[key] = str(model) if isinstance(model, UserError) else ""
+    return known[key] or None
+
+
+def _key(resolved: Resolved, part: Literal["model", "data"], without: Collection[str]) -> str:
+    chosen = resolved.config[part]
+    arguments = {name: value for name, value in (chosen.get("init_args") or {}).items() if name not in without}
+    return json.dumps([chosen["class_path"], arguments], sort_keys=True, default=str)

@@ -1,0 +1,241 @@
+"""What `check` does: look at everything that a run would depend on, without running the model."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch.utils.data import DataLoader
+
+from xbench.commands.contact_sheet import Cell, choose_cells, write_contact_sheet
+from xbench.data.datamodule import ChestXrayDataModule, Record, one_thread
+from xbench.data.datasets.downloaded import Source
+from xbench.data.samples import Samples, covers_nothing
+from xbench.errors import UserError
+from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.models.base import VLM, SaliencyModel
+from xbench.protocol.published import published_positives, published_split, remark
+from xbench.types import Failure, Sample
+
+__all__ = ["DatasetReport", "check", "check_dataset", "check_model", "check_versions"]
+
+# What is listed on the screen of one kind; all are in the file.
+_LISTED = 20
+
+
+def check(
+    data: ChestXrayDataModule | UserError, model: SaliencyModel | UserError, folder: Path, progress: bool
+) -> None:
+    """Look at files, annotations, checkpoint and versions, and print everything that is wrong with them at once.
+
+    Args:
+        data: The data module before its `setup`, or why it could not be built.
+        model: The model, its weights loaded, or why it could not be built.
+        folder: Where the contact sheet and the full list of problems go.
+        progress: Show a progress bar.
+
+    Raises:
+        UserError: Something is wrong.
+    """
+    console = Console(markup=False, highlight=False)
+    problems = check_versions()
+    missing: list[str] = []
+    if isinstance(model, UserError):
+        problems.append(str(model))
+    if isinstance(data, UserError):
+        problems.append(str(data))
+    else:
+        preprocessing = None if isinstance(model, UserError) else model.preprocessing
+        report = check_dataset(data, preprocessing, progress and console.is_terminal)
+        if report.images:
+            _print_report(data, report, console)
+        if report.cells:
+            write_contact_sheet(folder / "contact_sheet.png", data, report.cells)
+            console.print(f"Annotations to look at: {folder / 'contact_sheet.png'}", soft_wrap=True)
+        problems += report.problems
+        missing = report.missing
+        if not isinstance(model, UserError):
+            problems += check_model(model, data.findings)
+    listing = folder / "problems.txt"
+    if not problems:
+        listing.unlink(missing_ok=True)
+        console.print("Nothing is wrong.")
+        return
+    for problem in problems[:_LISTED]:
+        console.print(f"- {problem}", style="red", soft_wrap=True, markup=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    # On the screen the first of them stand for all.
+    named = [f"Image {image} has no file." for image in missing]
+    listing.write_text("".join(f"{line}\n" for line in (*problems, *named)), encoding="utf-8")
+    raise UserError(f"{_count(problems, 'problem')}; all of them are listed in {listing}.")
+
+
+@dataclass
+class DatasetReport:
+    """What is in a dataset and what is wrong with it.
+
+    Attributes:
+        images: Images of the split.
+        positives: Images with each finding.
+        annotations: Boxes, polygons and masks in the files.
+        with_region: Positive images whose annotations could be drawn and cover something.
+        negatives: Images known to be without it.
+        problems: What keeps images from being scored, each a sentence.
+        missing: Annotated images without a file, of which one of the problems names the first.
+        notes: Images by what is odd about them.
+        cells: What to show on the contact sheet.
+    """
+
+    images: int = 0
+    positives: Counter[str] = field(default_factory=Counter)
+    annotations: Counter[str] = field(default_factory=Counter)
+    with_region: Counter[str] = field(default_factory=Counter)
+    negatives: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    cells: list[Cell] = field(default_factory=list)
+
+
+def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None, progress: bool) -> DatasetReport:
+    """Read the annotation files, then decode every image and draw every annotation.
+
+    Args:
+        data: The data module, before its `setup`.
+        preprocessing: The model's, to be tried on every image; None if there is no model.
+        progress: Show a progress bar.
+    """
+    report = DatasetReport()
+    data.notes = []
+    try:
+        records = data.checked_records(annotated=True)
+    except UserError as error:
+        report.problems.append(str(error))
+        return report
+    report.images = len(records)
+    if not records:
+        report.problems.append(f"{data.name}: the split {data.split!r} holds no image.")
+    report.missing = [record.image_id for record in records if record.missing]
+    if report.missing:
+        said = f"{_count(report.missing, 'annotated image')} without a file ({_first(report.missing)})"
+        report.problems.append(f"{said}. {data.where_images_are()}")
+
+    for record in records:
+        report.positives.update(finding for finding, label in record.labels.items() if label == 1)
+        report.negatives.update(finding for finding, label in record.labels.items() if label == 0)
+        if isinstance(record.source, Source):
+            report.annotations.update(annotation.finding for annotation in record.source.annotations)
+    regions: defaultdict[str, list[Record]] = defaultdict(list)
+    vanished = {covers_nothing(finding) for finding in data.findings}
+    notes = list(data.notes)
+    present = [record for record in records if not record.missing]
+    for record, sample in zip(present, _samples(data, present, preprocessing, progress), strict=True):
+        if isinstance(sample, Failure):
+            report.problems.append(f"Image {sample.image_id} cannot be read. {sample.reason}")
+            continue
+        notes += sample.notes
+        report.problems += [
+            f"Image {note.image_id}: {note.text}. Compare its coordinates, or its mask, with the image."
+            for note in sample.notes
+            if note.text in vanished
+        ]
+        for finding, has_region in zip(data.findings, sample.has_region.tolist(), strict=True):
+            if has_region and record.labels.get(finding) == 1:
+                report.with_region[finding] += 1
+                regions[finding].append(record)
+    for note in sorted(notes):
+        report.notes.setdefault(note.text, []).append(note.image_id)
+    report.cells = choose_cells(data, regions)
+    return report
+
+
+def _samples(
+    data: ChestXrayDataModule, records: Sequence[Record], preprocessing: Preprocessing | None, progress: bool
+) -> Iterator[Sample | Failure]:
+    # Straight from the files: what is prepared was right when it was prepared, which says nothing about the files now.
+    samples = Samples(
+        records,
+        data.load,
+        data.findings,
+        preprocessing or Preprocessing(stretch((224, 224))),
+        data.grid,
+        data.gamma,
+        timeout=data.timeout,
+    )
+    loader: DataLoader[Sample | Failure] = DataLoader(
+        samples, batch_size=None, num_workers=data.num_workers, worker_init_fn=one_thread
+    )
+    return iter(track(loader, "Reading images", len(records), disable=not progress, transient=True))
+
+
+def check_model(model: SaliencyModel, findings: Sequence[str]) -> list[str]:
+    """Return what is wrong with a model that could be built: its checkpoint fitted, for otherwise it would not be."""
+    if not isinstance(model, VLM):
+        return []
+    problems = []
+    for finding in findings:
+        try:
+            if not [*model.prompts_of(finding)]:
+                problems.append(f"{model.name} has no prompt for {finding}.")
+        except UserError as error:
+            problems.append(str(error))
+    return list(dict.fromkeys(problems))
+
+
+def check_versions() -> list[str]:
+    """Return which installed packages are not those that xbench asks for."""
+    problems = []
+    for text in importlib.metadata.requires("xbench") or ():
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            installed = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            problems.append(f"The package {requirement} is not installed: pip install '{requirement}'.")
+            continue
+        if not requirement.specifier.contains(installed, prereleases=True):
+            problems.append(f"{requirement.name} {installed} is installed; xbench needs {requirement}.")
+    return problems
+
+
+def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Console) -> None:
+    """Print the counts beside the published ones, and what is odd."""
+    published = published_positives(data.name) if data.split == published_split(data.name) else []
+    table = Table(title=f"{data.name} ({data.split}), images: {report.images}", title_justify="left", box=None)
+    table.add_column("finding", style="bold", no_wrap=True)
+    for heading in ("positive", "drawn", "region", "negative", "unknown"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for number in range(len(published)):
+        table.add_column(f"publ.{number + 1}", justify="right", no_wrap=True, style="dim")
+    for finding in data.findings:
+        positives, negatives = report.positives[finding], report.negatives[finding]
+        drawn = report.annotations[finding], report.with_region[finding]
+        own = [str(n) for n in (positives, *drawn, negatives, report.images - positives - negatives)]
+        theirs = ["-" if (n := counts.counts[finding]) is None else str(n) for counts in published]
+        table.add_row(finding, *own, *theirs)
+    console.print(table)
+    console.print("drawn: boxes, polygons and masks in the files; region: positive images that have one.", style="dim")
+    for number, counts in enumerate(published, start=1):
+        console.print(f"publ.{number}: positive images, {counts.by}.", style="dim")
+    if published:
+        console.print(f"Published are {remark(data.name)}.", style="dim")
+    elif split := published_split(data.name):
+        console.print(f"Published counts are of the split {split}, and not shown beside another.", style="dim")
+    for text, images in report.notes.items():
+        console.print(f"{_count(images, 'image')}: {text} ({_first(images)}).", style="yellow", markup=False)
+
+
+def _count(images: Sequence[str], noun: str) -> str:
+    return f"{len(images)} {noun}{'' if len(images) == 1 else 's'}"
+
+
+def _first(images: Sequence[str]) -> str:
+    return ", ".join(images[:3]) + (" ..." if len(images) > 3 else "")

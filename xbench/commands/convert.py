@@ -1,0 +1,126 @@
+"""What `convert` does: an official checkpoint as a file of tensors and nothing else."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, NoReturn
+
+import yaml
+from jsonargparse import ArgumentParser
+from rich.console import Console
+from safetensors.torch import save_file
+
+from xbench.commands.complaints import expected
+from xbench.commands.configs import shipped
+from xbench.errors import UserError
+from xbench.models.base import file_sha256
+
+__all__ = ["convert"]
+
+_USAGE = """usage: python -m xbench.cli convert MODEL CHECKPOINT OUT.safetensors [--model.X value ...]
+
+  Load a checkpoint into its model, strictly, and write the tensors under the same names, and nothing else.
+  Options are those that `test` takes with this checkpoint:
+
+  convert carzero CARZero_best_model.ckpt carzero.safetensors
+  convert clip open_clip_pytorch_model.bin clip.safetensors --model.architecture ViT-L-14-quickgelu
+  convert devide mine.pt devide.safetensors --model.key_map '{"vit.": "image_encoder."}'
+
+MODEL is {models}. `convert MODEL --help` shows its options.
+"""
+
+
+def convert(arguments: Sequence[str]) -> None:
+    """Convert a checkpoint.
+
+    It is loaded into the model, strictly, so that what is written is known to fit.
+
+    Args:
+        arguments: MODEL, CHECKPOINT and OUT.safetensors, and options of the model's constructor as `--model.X value`.
+
+    Raises:
+        UserError: Wrong arguments, a checkpoint that does not fit, or a file that cannot be written.
+        SystemExit: After `MODEL --help`.
+    """
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(_USAGE.replace("{models}", ", ".join(_models())), end="")
+        return
+    if not arguments:
+        raise UserError(_WANTED, exit_status=2)
+    name = arguments[0]
+    model_class = _model_class(name)
+    given = _Parser(name, model_class).parse_args([*arguments])
+    target = Path(given.out).expanduser()
+    if target.suffix != ".safetensors":
+        raise UserError(f"convert {name}: the file to write, {given.out}, must end in .safetensors.", exit_status=2)
+    # Where it found the weights, it says itself: what was given may be a folder.
+    model = model_class(checkpoint=given.checkpoint, **given.model.as_dict())
+    tensors = {key: tensor.detach().clone().contiguous() for key, tensor in model.weights().items()}
+    remarks = {"model": name, "converted_from": file_sha256(model.checkpoint), **model.remarks()}
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, target, metadata=remarks)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error.strerror or error}.") from error
+    size = target.stat().st_size / 1e6
+    # soft_wrap: a path that the terminal breaks cannot be copied.
+    Console(highlight=False).print(f"{len(tensors)} tensors, {size:.1f} MB in {target}", soft_wrap=True)
+
+
+_WANTED = "convert takes MODEL CHECKPOINT OUT.safetensors, and options of the model as --model.X value."
+
+
+class _Parser(ArgumentParser):
+    """Parser of the arguments for a model; complains in one paragraph."""
+
+    def __init__(self, name: str, model: type[Any]) -> None:
+        super().__init__(
+            usage=f"python -m xbench.cli convert {name} CHECKPOINT OUT.safetensors [--model.X value ...]",
+            allow_abbrev=False,
+        )
+        for dest, metavar in (("name", "MODEL"), ("checkpoint", "CHECKPOINT"), ("out", "OUT.safetensors")):
+            self.add_argument(dest, metavar=metavar)
+        self.add_class_arguments(model, "model", as_group=False, skip={"checkpoint"})
+        self._name = name
+
+    def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:
+        """Parse, having looked for options that there are not."""
+        names = [known.removeprefix("--model.") for known in self._option_string_actions if "--model." in known]
+        for word in args:
+            # What comes behind a second dot is an entry of a table.
+            option = ".".join(word.partition("=")[0].split(".")[:2])
+            if option.startswith("--") and option not in self._option_string_actions:
+                near = difflib.get_close_matches(option.removeprefix("--").removeprefix("model."), names, cutoff=0.5)
+                listed = ", ".join(f"--model.{name}" for name in near)
+                self.error(f"{self._name} has no {option}" + (f"; near it are {listed}" if near else ""))
+        return super().parse_args(args, *rest, **options)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise what jsonargparse found wrong."""
+        key = re.search(r'Parser key "([^"]+)"', message)
+        if key and (values := expected(message)):
+            raise UserError(f"convert {self._name}: --{key[1]} expects {values}.", exit_status=2)
+        raise UserError(
+            f"{_WANTED} Wrong here: {message}. `python -m xbench.cli convert {self._name} --help` shows all options.",
+            exit_status=2,
+        )
+
+
+def _models() -> list[str]:
+    """Names of the shipped models that have a checkpoint."""
+    return [name for name in shipped("models") if name not in ("centre", "demo", "oracle", "random")]
+
+
+def _model_class(name: str) -> type[Any]:
+    if name not in _models():
+        raise UserError(
+            f"convert {name}: there is no such model, or it has no checkpoint. Those that have: "
+            f"{', '.join(_models())}.",
+            exit_status=2,
+        )
+    path = yaml.safe_load(shipped("models")[name].read_text(encoding="utf-8"))["class_path"]
+    return resolve_name(":".join(path.rsplit(".", 1)))

@@ -1,0 +1,74 @@
+"""What there is: models, datasets, findings, configurations and benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from xbench.commands.configs import shipped, summary
+from xbench.errors import UserError
+from xbench.protocol.findings import FINDINGS, TABLE, distinct_spellings
+
+__all__ = ["print_list"]
+
+_KINDS = ("models", "datasets", "findings", "configs", "benches")
+
+
+def print_list(arguments: Sequence[str]) -> None:
+    """Print one kind of thing, or all of them.
+
+    Raises:
+        UserError: There is no such kind.
+    """
+    if len(arguments) > 1 or (arguments and arguments[0] not in _KINDS):
+        raise UserError(f"list {' '.join(arguments)}: give one of {', '.join(_KINDS)}, or nothing.", exit_status=2)
+    for kind in arguments or _KINDS:
+        Console().print(_findings() if kind == "findings" else _names(kind), "")
+        if kind == "findings":
+            Console().print(_count(), "")
+
+
+def _names(kind: str) -> Table:
+    table = Table(title=kind, title_justify="left", box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for name, description in _rows(kind):
+        table.add_row(name, description)
+    return table
+
+
+def _rows(kind: str) -> list[tuple[str, str]]:
+    if kind == "models":
+        return [(name, summary(path)) for name, path in shipped("models").items()]
+    if kind == "datasets":
+        return [(name, summary(path)) for name, path in shipped("data").items()]
+    if kind == "benches":
+        return [(name, summary(path)) for name, path in shipped("bench").items()]
+    return [(name, summary(path)) for name, path in shipped("runs").items()] + [
+        ("MODEL_DATASET", "every pair of a model and a dataset, such as clip_siim")
+    ]
+
+
+def _findings() -> Table:
+    """A row per finding: where it lies, how large it is, and which dataset has it under which name."""
+    table = Table(title="findings", title_justify="left", box=None, pad_edge=False, header_style="dim")
+    for heading in ("finding", "group", "size"):
+        table.add_column(heading, no_wrap=True, style="bold" if heading == "finding" else None)
+    table.add_column("datasets (with their own spelling where it differs)")
+    for finding in TABLE:
+        spelled = {name: text for name, text in finding.spelled.items() if name in FINDINGS}
+        datasets = [name if text == finding.name else f'{name} "{text}"' for name, text in spelled.items()]
+        table.add_row(finding.name, finding.group, finding.size, ", ".join(datasets))
+    return table
+
+
+def _count() -> str:
+    datasets = [dataset for dataset in FINDINGS if dataset != "phantom"]
+    classes = sum(len(FINDINGS[dataset]) for dataset in datasets)
+    return (
+        f"The {len(datasets)} datasets of the paper have {classes} classes under {len(distinct_spellings(datasets))} "
+        f"different spellings, which is the likeliest origin of the paper's 36 findings; {len(TABLE)} remain when "
+        "spellings of one finding are counted once."
+    )

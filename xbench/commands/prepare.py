@@ -1,0 +1,170 @@
+"""What `prepare` does: decode and resize the images of a dataset once, for all runs that follow."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+from torch.utils.data import DataLoader, Dataset
+
+from xbench.data.datamodule import ChestXrayDataModule, Record, one_thread
+from xbench.data.samples import Samples
+from xbench.data.store.key import files_state, record_key
+from xbench.data.store.store import PreparedStore, pack, store_for
+from xbench.data.workers.isolation import isolated
+from xbench.data.workers.stall import StallGuard, TimedOutError
+from xbench.errors import UserError
+from xbench.geometry.preprocessing import Preprocessing
+
+__all__ = ["prepare"]
+
+
+def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: bool) -> None:
+    """Decode and resize the images that the store does not hold yet, in worker processes, and print what became of all.
+
+    Whatever ends it, the next call goes on from there.
+
+    Args:
+        data: The data module, before its `setup`.
+        preprocessing: The model's.
+        progress: Show a progress bar.
+
+    Raises:
+        UserError: Images cannot be prepared, or not be written; or an image cannot be read and `on_error` is `stop`,
+            once all others are done.
+    """
+    data.setup("test")
+    store = store_for(data, preprocessing)
+    if all(record.files is None for record in data.records):
+        raise UserError(
+            f"{data.name}: its images come from no files, or it does not say from which, so there is nothing to "
+            "prepare; `test` does without."
+        )
+    samples = Samples(
+        data.records, data.load, data.findings, preprocessing, data.grid, data.gamma, timeout=data.timeout
+    )
+    outcomes: Counter[str] = Counter()
+    failures: list[_Outcome] = []
+    started, guard = time.perf_counter(), StallGuard(data.name)
+    with store.writer() as writer, _bar(progress) as bar:
+        task = bar.add_task(f"{data.name}, {data.split}", total=len(samples))
+        try:
+            for outcome in _work(samples, store, data.num_workers):
+                if outcome.row:
+                    writer.add(outcome.key, outcome.row)
+                if outcome.reason:
+                    failures.append(outcome)
+                guard.see(outcome.image_id, outcome.timed_out)
+                outcomes[outcome.kind] += 1
+                bar.advance(task)
+        except KeyboardInterrupt:
+            raise UserError(
+                f"Interrupted after {outcomes.total()} of {len(samples)} images. They are kept: run the command again "
+                "to go on.",
+                exit_status=130,
+            ) from None
+    _summarise(outcomes, time.perf_counter() - started, store)
+    if failures:
+        first = failures[0]
+        text = f"{len(failures)} of {len(samples)} images cannot be read. The first: {first.image_id}: {first.reason}"
+        if data.on_error == "stop":
+            raise UserError(
+                f"{data.name}: {text} Mend the files, or leave out such images with --data.on_error skip; the others "
+                "are prepared."
+            )
+        Console(markup=False).print(text, style="yellow", highlight=False)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What became of an image.
+
+    Attributes:
+        kind: In the words of the summary.
+        image_id: The image.
+        key: Of its record, before it was read.
+        row: What the store takes, if it is to.
+        reason: Why it cannot be read.
+        timed_out: Whether reading it took too long.
+    """
+
+    kind: str
+    image_id: str
+    key: bytes = b""
+    row: bytes = b""
+    reason: str = ""
+    timed_out: bool = False
+
+
+@dataclass(frozen=True)
+class _Work(Dataset[_Outcome]):
+    samples: Samples
+    store: PreparedStore
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> _Outcome:
+        record = self.samples.records[index]
+        try:
+            # Whole, for even to look at the time stamps of a file may hang.
+            return isolated(self._prepare, record, self.samples.timeout)
+        except UserError as error:
+            return _Outcome(
+                "unreadable", record.image_id, reason=str(error), timed_out=isinstance(error, TimedOutError)
+            )
+
+    def _prepare(self, record: Record) -> _Outcome:
+        if self.store.read(record) is not None:
+            return _Outcome("already there", record.image_id)
+        # Before the files are read, and once more after: a row must never be of a later state than its key says.
+        before, key = files_state(record), record_key(record)
+        row = pack(self.samples.prepare(record))
+        if key is None or files_state(record) != before:
+            return _Outcome("not kept, for their files are unknown or changed meanwhile", record.image_id)
+        return _Outcome("prepared", record.image_id, key, row)
+
+
+def _work(samples: Samples, store: PreparedStore, workers: int) -> Iterator[_Outcome]:
+    return iter(
+        DataLoader(
+            _Work(samples, store),
+            batch_size=None,
+            num_workers=workers,
+            worker_init_fn=one_thread,
+        )
+    )
+
+
+def _summarise(outcomes: Counter[str], seconds: float, store: PreparedStore) -> None:
+    console = Console(markup=False, highlight=False)
+    console.print(", ".join(f"{kind}: {count}" for kind, count in sorted(outcomes.items())))
+    if made := outcomes["prepared"]:
+        console.print(f"{made / seconds:.1f} images a second")
+    # soft_wrap: a path that the terminal breaks cannot be copied.
+    console.print(f"{store.size / 1e6:.1f} MB in {store.folder}", soft_wrap=True)
+
+
+def _bar(shown: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+        disable=not shown,
+    )
+
+
+class _Rate(ProgressColumn):
+    """Images a second."""
+
+    def render(self, task: Task) -> Text:
+        """Show the speed."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:.1f} images/s", style="progress.data.speed")

@@ -1,0 +1,187 @@
+"""What `report` does: tables, figures and one page from finished runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xbench.commands.command_parser import CommandParser
+from xbench.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    from xbench.report.schema import Analysis
+    from xbench.report.statistics.analyse import Progress as Told
+    from xbench.report.tables.table import Table
+
+__all__ = ["report", "write_report"]
+
+_CASES = 24
+_RECORD = "analysis.json"
+_ENDINGS = {"tables": (".md", ".csv", ".tex"), "figures": (".pdf", ".svg", ".png")}
+
+
+def report(arguments: Sequence[str]) -> None:
+    """Write a report; `arguments` are the words after `report`.
+
+    Raises:
+        UserError: Wrong arguments, no finished run, or a folder that cannot be written to.
+    """
+    parser = CommandParser(
+        "report",
+        description="Writes tables, figures and one page from finished runs: index.html, report.md, tables/, figures/, "
+        "analysis.json.",
+    )
+    parser.add_argument("runs", metavar="RUNS", nargs="+", type=Path, help="folders with finished runs, at any depth")
+    parser.add_argument("--out", type=Path, help="folder of the report; RUNS/report of the first RUNS by default")
+    parser.add_argument("--seed", type=int, default=0, help="of the exchanges in paired tests (default 0)")
+    parser.add_argument(
+        "--cases", type=int, default=_CASES, help=f"pictured cases of each dataset on the page (default {_CASES})"
+    )
+    parser.add_argument(
+        "--wandb",
+        choices=("true", "false"),
+        default="false",
+        help="log the report to Weights & Biases as well, with its pictures of patients; --cases 0 makes it without",
+    )
+    given = parser.parse_args(arguments)
+    if given.seed < 0 or given.cases < 0:
+        raise UserError("report: --seed and --cases take 0 or more.", exit_status=2)
+    folders = [path.expanduser() for path in given.runs]
+    out = (given.out or folders[0] / "report").expanduser()
+    analysis, tables = write_report(folders, out, given.seed, given.cases)
+    if given.wandb == "true":
+        from xbench.report.wandb.summary import log_report
+
+        offline = log_report(analysis, tables, out)
+        if offline is not None:
+            print(f"Offline: wandb sync {offline}")
+
+
+def write_report(
+    runs: Sequence[Path], out: Path, seed: int = 0, cases: int = _CASES
+) -> tuple[Analysis, tuple[Table, ...]]:
+    """Write a report, with a progress bar, and end with a summary on the screen.
+
+    Args:
+        runs: Folders with finished runs, at any depth.
+        out: The report's folder; an earlier report there is replaced.
+        seed: Of the exchanges in paired tests.
+        cases: Pictured cases of each dataset on the page.
+
+    Returns:
+        What the report says, and its tables.
+
+    Raises:
+        UserError: No finished run, or a folder that cannot be written to.
+    """
+    # Imported only here: they take seconds.
+    from rich.console import Console
+
+    from xbench.report.document import document
+    from xbench.report.figures.write import count_figures, write_figures
+    from xbench.report.page.write import write_page
+    from xbench.report.runs import collect
+    from xbench.report.statistics.analyse import analyse
+    from xbench.report.tables.contents import all_tables
+    from xbench.report.tables.export import write_analysis
+    from xbench.report.tables.latex import to_latex
+    from xbench.report.tables.table import to_csv, to_markdown
+
+    console = Console(markup=False, highlight=False)
+    collection = collect(runs)
+    with _clear(out), _progress(console) as bar:
+        analysis = analyse(collection, seed=seed, progress=_told(bar, "Numbers"))
+        write_analysis(out / _RECORD, analysis)
+        tables = all_tables(analysis)
+        for table in tables:
+            for ending, write in ((".md", to_markdown), (".csv", to_csv), (".tex", to_latex)):
+                (out / "tables" / f"{table.name}{ending}").write_text(write(table), encoding="utf-8")
+        figures, told, total = [], _told(bar, "Figures"), count_figures(analysis)
+        for figure in write_figures(analysis, out / "figures", cases):
+            figures.append(figure)
+            told(len(figures), total, figure.title)
+        told(total, total, "done")
+        (out / "report.md").write_text(document(analysis, tables, figures), encoding="utf-8")
+        write_page(analysis, tables, out / "index.html", cases, _told(bar, "Page"))
+    _summarise(console, analysis, out)
+    return analysis, tables
+
+
+@contextmanager
+def _clear(out: Path) -> Iterator[None]:
+    """Make the report's folders, without the files of an earlier report."""
+    ours = [name for name in ("index.html", "report.md", *_ENDINGS) if (out / name).exists()]
+    if ours and not (out / _RECORD).is_file():
+        raise UserError(
+            f"{out} holds {', '.join(ours)}, but no {_RECORD}, so it is no earlier report: give another folder with "
+            "--out.",
+            exit_status=2,
+        )
+    try:
+        for name, endings in _ENDINGS.items():
+            (out / name).mkdir(parents=True, exist_ok=True)
+            for path in (out / name).iterdir():
+                if path.suffix in endings:
+                    path.unlink()
+        yield
+    except OSError as error:
+        where = error.filename or out
+        raise UserError(
+            f"The report could not be completed: {where}: {error.strerror or error}. Give a folder that you may write "
+            "to, on a disk with room, with --out."
+        ) from error
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Progress]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.fields[part]}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.description}", style="dim"), console=console, transient=True) as bar:
+        yield bar
+
+
+def _told(bar: Progress, part: str) -> Told:
+    """Return a callback that moves a bar of its own, which appears when it is first called."""
+    tasks: list[TaskID] = []
+
+    def told(done: int, total: int, what: str) -> None:
+        if not tasks:
+            tasks.append(bar.add_task(what, total=total, part=part))
+        bar.update(tasks[0], completed=done, total=total, description=what)
+
+    return told
+
+
+def _summarise(console: Console, analysis: Analysis, out: Path) -> None:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table as Grid
+
+    from xbench.report.tables.cells import heading
+
+    grid = Grid(title="Pointing game, mean over findings", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    for title in ("Dataset", "Best model", "Point.", "95 % interval", "Not to be told from it"):
+        grid.add_column(title, justify="right" if title == "Point." else "left")
+    for dataset in analysis.datasets:
+        for entry in dataset.runs[:1]:
+            best = entry.macro["pointing_game"]
+            if best.value is not None:
+                tied = sorted(dataset.tied_with_best.get("pointing_game", frozenset()) - {entry.run.label})
+                tied += [f"{label} (not tested)" for label in dataset.untested("pointing_game", entry.run.label)]
+                # Fractions, as the table of `test` above has them.
+                interval = "" if best.low is None or best.high is None else f"{best.low:.3f} to {best.high:.3f}"
+                said = ", ".join(tied) if len(tied) < 3 else f"{len(tied)} others"
+                names = (escape(heading(dataset, analysis)), escape(entry.run.label))
+                grid.add_row(*names, f"{best.value:.3f}", interval, escape(said))
+    if grid.row_count:
+        console.print(grid)
+    for aside in analysis.set_aside:
+        console.print(f"Left out: {aside.folder}: {aside.reason}", style="yellow", soft_wrap=True, markup=False)
+    # soft_wrap: a path that the terminal breaks cannot be copied.
+    console.print(f"Report: {out / 'index.html'}", soft_wrap=True, markup=False)

@@ -1,0 +1,183 @@
+"""What `reproduce` does: the command of a stored result again, and how far its numbers are from the stored ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from xbench.commands.command_parser import CommandParser
+from xbench.errors import UserError
+from xbench.runs.results import Results, read_results
+
+__all__ = ["Drift", "drifts", "first_cause", "reproduce"]
+
+_SHOWN = 20
+_ABSENT = "not on record"
+
+# What may differ between two runs of one configuration, the likeliest cause of large drifts first.
+_CAUSES = (
+    ("annotation_sha256", "the annotation files"),
+    ("checkpoint_sha256", "the checkpoint"),
+    ("prompts", "the prompts"),
+    ("preprocessing", "the preprocessing"),
+    ("model", "the model's settings"),
+    ("data", "the data's settings"),
+    ("evaluation", "the rules of scoring"),
+    ("seed", "the seed"),
+    ("precision", "the precision"),
+    ("devices", "the devices, processes or threads"),
+    ("source_sha256", "the code of xbench or of a class of your own"),
+    ("git_commit", "the commit of xbench"),
+    ("versions", "the versions of packages"),
+)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A number that came out otherwise.
+
+    Attributes:
+        place: Where it stands, such as `grounding / Nodule / dice_best`.
+        stored: What the stored run says.
+        again: What the new run says.
+    """
+
+    place: str
+    stored: Any
+    again: Any
+
+    @property
+    def size(self) -> float:
+        """How far apart they are; infinite where one does not exist."""
+        if isinstance(self.stored, (int, float)) and isinstance(self.again, (int, float)):
+            return abs(self.again - self.stored)
+        return float("inf")
+
+
+def reproduce(arguments: Sequence[str]) -> None:
+    """Run a stored result's configuration again and print the drift.
+
+    Args:
+        arguments: The run's folder, then options that the new run gets besides, such as `--data.root`.
+
+    Raises:
+        UserError: There is no such run, or the new one fails.
+    """
+    parser = CommandParser(
+        "reproduce",
+        description="Runs a stored result's configuration again, in a fresh process, and prints how far each number is "
+        "from the stored one and what differs between the two runs.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run")
+    parser.add_argument("--out", type=Path, help="keep the new run there; otherwise it is deleted after comparison")
+    given, options = parser.parse_known_args(arguments)
+    stored = _read(given.run.expanduser())
+    if (stored.provenance.get("rescored") or {}).get("images"):
+        raise UserError(
+            f"{given.run} was scored again on chosen images, which no configuration gives: reproduce the run that it "
+            f"comes from, {stored.provenance['rescored'].get('from')}, and rescore that.",
+            exit_status=2,
+        )
+    # Names of findings may look like markup.
+    console = Console(highlight=False, markup=False)
+    with tempfile.TemporaryDirectory(prefix="xbench-reproduce-") as temporary:
+        folder = (given.out or Path(temporary)).expanduser().absolute()
+        again = _read(_run(given.run.expanduser() / "config.yaml", folder, options))
+    found, numbers = drifts(stored, again), len(_numbers(stored))
+    cause = first_cause(stored.provenance, again.provenance)
+    if found:
+        table = Table("Number", "Stored", "Again", "Drift", box=None)
+        for drift in found[:_SHOWN]:
+            size = "-" if drift.size == float("inf") else f"{drift.size:.2g}"
+            table.add_row(drift.place, _said(drift.stored), _said(drift.again), size)
+        console.print(table)
+        more = f" The {_SHOWN} largest are shown." if len(found) > _SHOWN else ""
+        console.print(f"{len(found)} of {numbers} numbers differ from those of {given.run}.{more}", soft_wrap=True)
+    else:
+        console.print(f"All {numbers} numbers are those of {given.run}, to the last bit.", soft_wrap=True)
+    console.print(cause or "Nothing that is on record differs between the two runs.", soft_wrap=True)
+    if given.out:
+        console.print(f"The new run: {folder}", soft_wrap=True)
+
+
+def drifts(stored: Results, again: Results) -> list[Drift]:
+    """Return the numbers that differ at all, the largest drift first."""
+    one, other = _numbers(stored), _numbers(again)
+    places = [*one, *(place for place in other if place not in one)]
+    found = [Drift(place, one.get(place), other.get(place)) for place in places if one.get(place) != other.get(place)]
+    return sorted(found, key=lambda drift: -drift.size)
+
+
+def first_cause(stored: Mapping[str, Any], again: Mapping[str, Any]) -> str | None:
+    """Return in words the first thing on record that differs between two runs; None if nothing does."""
+    for key, words in _CAUSES:
+        one, other = stored.get(key), again.get(key)
+        if one == other:
+            continue
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            # A part that is on record as None differs from one that is not on record.
+            part = next(name for name in (*one, *other) if one.get(name, _ABSENT) != other.get(name, _ABSENT))
+            then, now = (_said(parts.get(part, _ABSENT)) for parts in (one, other))
+            return f"First difference: {words}: {part} was {then} and is {now}."
+        return f"First difference: {words}: {_said(one)} then, {_said(other)} now."
+    return None
+
+
+def _run(config: Path, folder: Path, options: Sequence[str]) -> Path:
+    """Run a configuration, its results going below `folder`; return the new run's folder."""
+    before = {*folder.glob("*/*/results.json")}
+    # Given twice, an option counts the last time.
+    extra = ["--trainer.logger", "false", *options, "--trainer.default_root_dir", str(folder)]
+    status = subprocess.run([sys.executable, "-m", "xbench.cli", "test", "--config", str(config), *extra]).returncode
+    new = {*folder.glob("*/*/results.json")} - before
+    if not new:
+        raise UserError(
+            f"The configuration {config} could not be run again (status {status}); its message stands above. If data "
+            "or weights have moved since, give their places: reproduce RUN --data.root ... --model.checkpoint ..."
+        )
+    return new.pop().parent
+
+
+def _read(folder: Path) -> Results:
+    try:
+        results = read_results(folder / "results.json")
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder} is not the folder of a finished run: it has no results.json.", exit_status=2
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: {error}") from None
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder} has no config.yaml, so the run cannot be repeated.")
+    return results
+
+
+def _numbers(results: Results) -> dict[str, Any]:
+    """Every number of a run by its place; of curves the values one by one."""
+    numbers: dict[str, Any] = {"counts / images": results.images, "counts / skipped": len(results.skipped)}
+    for finding in results.findings:
+        numbers |= {f"counts / {finding} / {key}": value for key, value in asdict(results.counts[finding]).items()}
+        for key, value in asdict(results.grounding[finding]).items():
+            if isinstance(value, list):
+                for threshold, mean in zip(results.thresholds, value, strict=True):
+                    numbers[f"grounding / {finding} / {key} at {threshold:g}"] = mean
+            else:
+                numbers[f"grounding / {finding} / {key}"] = value
+        scores = asdict(results.classification[finding])
+        numbers |= {f"classification / {finding} / {key}": value for key, value in scores.items()}
+    numbers |= {f"grounding / macro / {key}": value for key, value in results.grounding_macro.items()}
+    numbers |= {f"classification / macro / {key}": value for key, value in results.classification_macro.items()}
+    return numbers
+
+
+def _said(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

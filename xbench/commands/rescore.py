@@ -1,0 +1,321 @@
+"""What `rescore` does: a finished run scored again by other rules, from the maps and regions that it kept.
+
+Neither the model nor the dataset is needed. Thresholds, tie rule, gamma and the choice of images can change; another
+evaluation grid cannot, for the annotations are kept on the run's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import shutil
+import signal
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from xbench.commands.command_parser import CommandParser
+from xbench.commands.configs import check_yaml
+from xbench.errors import UserError
+from xbench.evaluation.aggregate import summarise
+from xbench.evaluation.provenance import outputs_depend_on, utf8, versions
+from xbench.evaluation.scoring import BatchScores, restore_metrics, score_batch
+from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.runs.finished import StoredRun
+from xbench.runs.maps import KeptImage, write_kept
+from xbench.runs.results import Results, atomic_writer, is_name, write_per_class, write_results
+from xbench.runs.scores import CURVES, PER_IMAGE, ImageRows, pair_counts_writer, write_per_image
+from xbench.runtime.processes import end_with_parent, usable_cores
+from xbench.runtime.stopwatch import Stopwatch
+
+__all__ = ["rescore"]
+
+_TIES = ("share", "any", "first")
+_MOST_WORKERS = 64
+"""Far more than one process can read for."""
+_USUAL_WORKERS = 16
+
+
+def rescore(arguments: Sequence[str]) -> None:
+    """Score a finished run again and write the results as a run of their own.
+
+    Args:
+        arguments: The run's folder and the rules that change.
+
+    Raises:
+        UserError: Wrong arguments, a run that kept too little, or a folder that cannot be written.
+    """
+    parser = CommandParser(
+        "rescore",
+        description="Scores a finished run again by other rules, without the model and without the dataset, from the "
+        "maps and regions that it kept. What is not given stays as it was. The evaluation grid cannot change.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run")
+    parser.add_argument("--thresholds", type=int, help="number of thresholds from 0 to 1; odd")
+    parser.add_argument("--ties", choices=_TIES, help="what counts when several pixels share the maximum of a map")
+    parser.add_argument("--gamma", type=float, help="share of a grid pixel that an annotation must cover, in (0, 1]")
+    parser.add_argument(
+        "--images", type=Path, metavar="FILE", help="score only the images that this text file names, one a line"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help=f"processes that score, by default as many as cores, {_USUAL_WORKERS} at most; 0: only this one",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the results; by default beside RUN")
+    given = parser.parse_args(arguments)
+    run = StoredRun.open(given.run.expanduser())
+    rules = _rules(run, given.thresholds, given.ties, given.gamma)
+    workers = _workers(given.workers)
+    chosen = None if given.images is None else _chosen(run, given.images.expanduser())
+    folder = _new_folder(run.folder, given.out)
+    console = Console(markup=False, highlight=False)
+    try:
+        _write_config(run.folder, folder, rules, chosen is None)
+        results = _score(run, rules, chosen, given.images, workers, folder)
+    except BaseException as error:
+        # A part of a run is of no use, and would be in the way of the next attempt.
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise UserError(f"The results cannot be written to {folder}: {error.strerror or error}.") from error
+        raise
+    console.print(_changes(run.results, results))
+    # soft_wrap: a path that the terminal breaks cannot be copied.
+    console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """By which a run is scored.
+
+    Attributes:
+        thresholds: Number of thresholds.
+        ties: Rule for tied maxima.
+        gamma: Share of a grid pixel that a region must cover.
+    """
+
+    thresholds: int
+    ties: Any
+    gamma: float
+
+    def metrics(self, classes: int) -> tuple[PointingGame, ThresholdSweep]:
+        """New metrics that follow these rules."""
+        return PointingGame(classes, ties=self.ties), ThresholdSweep(classes, self.thresholds)
+
+
+def _rules(run: StoredRun, thresholds: int | None, ties: str | None, gamma: float | None) -> _Rules:
+    stored = run.settings
+    if thresholds is not None and (thresholds < 3 or thresholds % 2 == 0):
+        raise UserError(
+            f"--thresholds {thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, such as 101.",
+            exit_status=2,
+        )
+    if gamma is not None and not 0 < gamma <= 1:
+        raise UserError(f"--gamma {gamma} must lie in (0, 1].", exit_status=2)
+    return _Rules(
+        stored.thresholds if thresholds is None else thresholds,
+        stored.ties if ties is None else ties,
+        stored.gamma if gamma is None else gamma,
+    )
+
+
+def _workers(given: int | None) -> int:
+    if given is None:
+        return min(_USUAL_WORKERS, usable_cores())
+    if not 0 <= given <= _MOST_WORKERS:
+        raise UserError(f"--workers {given}: give a number of processes from 0 to {_MOST_WORKERS}.", exit_status=2)
+    return given
+
+
+def _chosen(run: StoredRun, path: Path) -> frozenset[str]:
+    try:
+        names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--images {path} cannot be read: {error}.", exit_status=2) from None
+    known = {*run.rows.image_ids}
+    unknown = [name for name in names if name not in known]
+    if not names or unknown:
+        problem = (
+            f"names {len(unknown)} images that the run did not score (first: {unknown[0]})" if names else "is empty"
+        )
+        raise UserError(
+            f"--images {path} {problem}: it must hold names of images one a line, as in {PER_IMAGE}.", exit_status=2
+        )
+    if not is_name(path.stem):
+        raise UserError(f"--images {path}: the results are named after the file, which has no fit name.", exit_status=2)
+    return frozenset(names)
+
+
+def _new_folder(run: Path, out: Path | None) -> Path:
+    if out is None:
+        stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        candidates = [run.absolute().parent / (stamp + suffix) for suffix in ("", *(f"-{n}" for n in range(2, 1000)))]
+    else:
+        candidates = [out.expanduser().absolute()]
+    for folder in candidates:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"{folder} cannot be made: {error.strerror}. Give another folder with --out.") from None
+        return folder
+    raise UserError(f"{candidates[0]} exists already: give a new folder with --out.", exit_status=2)
+
+
+def _score(
+    run: StoredRun, rules: _Rules, chosen: frozenset[str] | None, images: Path | None, workers: int, folder: Path
+) -> Results:
+    """Score and write everything but the configuration; return the results."""
+    stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
+    pointing_game, sweep = rules.metrics(len(stored.findings))
+    parts: list[ImageRows] = []
+    constant: list[tuple[int, str, int]] = []
+
+    def scored() -> Iterator[KeptImage]:
+        for kept, scores in _scores(run, rules, chosen, workers):
+            restore_metrics(scores, pointing_game, sweep)
+            parts.append(scores.images)
+            constant.extend(scores.constant)
+            add_pairs(scores.pairs)
+            stopwatch.lap("metrics")
+            yield from kept
+            stopwatch.lap("logging")
+
+    count = len(run.rows.image_ids) if chosen is None else len(chosen)
+    bar: Iterable[KeptImage] = track(scored(), "Scoring", count, disable=not sys.stderr.isatty(), transient=True)
+    with pair_counts_writer(folder / CURVES, stored.findings, rules.thresholds) as add_pairs:
+        write_kept(folder, stored.findings, rules.gamma, outputs_depend_on(provenance), bar)
+    rows = ImageRows.concatenate(parts)
+    results = replace(
+        summarise(
+            (stored.model, stored.dataset, stored.split if images is None else images.stem),
+            stored.findings,
+            rows,
+            pointing_game.compute(),
+            sweep.compute(),
+            constant=sorted(constant),
+            provenance=provenance
+            | {
+                "evaluation": {"thresholds": rules.thresholds, "ties": rules.ties},
+                "data": provenance["data"] | {"gamma": rules.gamma},
+                "seconds": {stage: round(seconds, 3) for stage, seconds in stopwatch.seconds.items()},
+                "rescored": {
+                    "from": utf8(str(run.folder.absolute())),
+                    "images": None
+                    if chosen is None
+                    else hashlib.sha256("\n".join(sorted(chosen)).encode()).hexdigest(),
+                    "command": [utf8(word) for word in sys.orig_argv],
+                    "versions": versions(),
+                },
+            },
+        ),
+        # Whatever images are chosen now, these were not there to choose from, and these were odd.
+        skipped=stored.skipped,
+        notes=stored.notes,
+    )
+    write_per_image(folder / PER_IMAGE, rows, results.findings)
+    write_per_class(folder / "per_class.csv", results)
+    write_results(folder / "results.json", results)
+    return results
+
+
+def _scores(
+    run: StoredRun, rules: _Rules, chosen: frozenset[str] | None, workers: int
+) -> Iterator[tuple[list[KeptImage], BatchScores]]:
+    """Score batch by batch, each as a whole and in order, so that the number of processes changes nothing.
+
+    Raises:
+        UserError: A process was killed.
+    """
+    if workers == 0:
+        for kept in run.kept(chosen):
+            yield kept, _score_batch(run, rules, kept)
+        return
+    # Forked they start at once, with the run's rows in the memory that they share.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    waiting: deque[tuple[list[KeptImage], Future[BatchScores]]] = deque()
+    try:
+        with ProcessPoolExecutor(workers, context, _begin_worker, (run, rules)) as pool:
+            for kept in run.kept(chosen):
+                waiting.append((kept, pool.submit(_score_in_worker, [replace(image, picture=None) for image in kept])))
+                if len(waiting) > 2 * workers:
+                    first, scores = waiting.popleft()
+                    yield first, scores.result()
+            for first, scores in waiting:
+                yield first, scores.result()
+    except BrokenProcessPool:
+        raise UserError(
+            "A process that scores was killed; if nobody did it, memory has run out. Run the command again with fewer "
+            f"--workers than {workers}."
+        ) from None
+
+
+def _score_batch(run: StoredRun, rules: _Rules, kept: Sequence[KeptImage]) -> BatchScores:
+    settings = run.settings
+    output, batch = run.batch(kept, rules.gamma)
+    metrics = rules.metrics(len(run.results.findings))
+    return score_batch(output, batch, settings.upsampling, *metrics, settings.grid == "native")
+
+
+_task: tuple[StoredRun, _Rules]
+"""Of a worker."""
+
+
+def _begin_worker(run: StoredRun, rules: _Rules) -> None:
+    global _task
+    _task = run, rules
+    end_with_parent()
+    # Whoever interrupts the command means the process that waits for the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def _score_in_worker(kept: Sequence[KeptImage]) -> BatchScores:
+    return _score_batch(*_task, kept)
+
+
+def _write_config(run: Path, folder: Path, rules: _Rules, all_images: bool) -> None:
+    """Write the run's configuration with the new rules in it, so that a fresh run would follow them too."""
+    stored = run / "config.yaml"
+    text = stored.read_text(encoding="utf-8", errors="replace") if stored.is_file() else ""
+    if not all_images:
+        text = f"# No configuration gives this run: it is {utf8(str(run.absolute()))}, scored again on chosen images.\n"
+    try:
+        check_yaml(text)
+        config = yaml.safe_load(text)
+        config["data"]["init_args"]["gamma"] = rules.gamma
+        for callback in config["trainer"]["callbacks"]:
+            if callback["class_path"].rpartition(".")[2] == "Evaluation":
+                callback["init_args"] = {"thresholds": rules.thresholds, "ties": rules.ties}
+        text = yaml.safe_dump(config, sort_keys=False)
+    except (yaml.YAMLError, TypeError, LookupError, ValueError, AttributeError):
+        # A run that was started from Python has no configuration, and a stranger's may be anything.
+        pass
+    with atomic_writer(folder / "config.yaml") as file:
+        file.write(text.encode())
+
+
+def _changes(stored: Results, results: Results) -> Table:
+    """Macro numbers before and after."""
+    table = Table("Macro", "As stored", "Now", "Change", title=f"{results.model} on {results.dataset}", box=None)
+    before: Mapping[str, float | None] = {**stored.grounding_macro, **stored.classification_macro}
+    now: Mapping[str, float | None] = {**results.grounding_macro, **results.classification_macro}
+    for name in now:
+        one, other = before.get(name), now[name]
+        change = "-" if one is None or other is None else f"{other - one:+.4f}"
+        table.add_row(name, *("-" if value is None else f"{value:.4f}" for value in (one, other)), change)
+    return table

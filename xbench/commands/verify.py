@@ -1,0 +1,411 @@
+"""What `verify` does: every number of a run derived again from its tables, by other code than wrote it.
+
+Needs no torch and none of the metrics: means are plain means, the AUROC is a Mann-Whitney statistic of scipy, and the
+average precision is summed step by step.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from rich.console import Console
+from scipy.stats import binomtest, mannwhitneyu
+
+from xbench.errors import UserError
+from xbench.runs.maps import REGIONS, kept_digests
+from xbench.runs.results import SIGN_LEVEL, FindingClassification, FindingGrounding, Results, read_results
+from xbench.runs.scores import CURVES, PER_IMAGE, ImageRows, PairCounts, read_pair_counts, read_per_image, scored_on
+
+__all__ = ["Disagreement", "disagreements", "verify"]
+
+TOLERANCE = 1e-11
+"""The metrics keep sums as multiples of 2**-40, which moves a mean by less than 1e-12."""
+
+_RESULTS, _PER_CLASS = "results.json", "per_class.csv"
+_SHOWN = 20
+_ABSENT = "no entry"
+
+_GROUNDING_MEANS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
+_CLASSIFICATION_MEANS = ("auroc", "average_precision", "f1", "accuracy")
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A number that does not follow from the tables.
+
+    Attributes:
+        place: Where it stands, such as `results.json / grounding / per_class / Nodule / dice_best`.
+        stored: What is there.
+        derived: What the tables give; a tuple of values if any of them, to the last bit, would be right.
+    """
+
+    place: str
+    stored: Any
+    derived: Any
+
+    def __str__(self) -> str:
+        """Return it on one line."""
+        derived = self.derived if isinstance(self.derived, tuple) else (self.derived,)
+        return f"{_said(self.place)}: stored {_said(self.stored)}, derived {' or '.join(map(_said, derived))}"
+
+
+def verify(arguments: Sequence[str]) -> None:
+    """Print whether the numbers of a run follow from its tables; `arguments` is the run's folder.
+
+    Raises:
+        UserError: Wrong arguments, files that are missing or damaged, or numbers that disagree.
+    """
+    if len(arguments) != 1 or arguments[0] in ("-h", "--help"):
+        raise UserError("verify takes the folder of a finished run: verify runs/MODEL_DATASET/TIME.", exit_status=2)
+    folder = Path(arguments[0]).expanduser()
+    found = [Disagreement(*one) for one in _numbers(_read(folder))]
+    wrong = [one for one in found if not _agrees(one.stored, one.derived)]
+    # Names of findings may look like markup.
+    console = Console(highlight=False, markup=False)
+    if not wrong:
+        console.print(f"All {len(found)} numbers of {folder} follow from {PER_IMAGE} and {CURVES}.", soft_wrap=True)
+        return
+    for one in wrong[:_SHOWN]:
+        console.print(str(one), soft_wrap=True)
+    raise UserError(
+        f"{folder}: {len(wrong)} of {len(found)} numbers do not follow from the run's tables (first: {wrong[0]}). A "
+        "file was changed after the run, or belongs to another one: do not use these results, run the command again."
+    )
+
+
+def disagreements(folder: Path) -> list[Disagreement]:
+    """Return the numbers of `results.json`, `per_class.csv` and the tables that contradict the run's tables.
+
+    Raises:
+        UserError: A file is missing, damaged or of another run.
+    """
+    return [Disagreement(*one) for one in _numbers(_read(folder)) if not _agrees(one[1], one[2])]
+
+
+_Number = tuple[str, Any, Any]
+"""Place, stored and derived value."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the files of a run say.
+
+    `lines` are those of `per_class.csv`, cell by cell; `digests` those of the regions that the run kept, if it did.
+    """
+
+    results: Results
+    rows: ImageRows
+    counts: PairCounts
+    lines: list[list[str]]
+    digests: NDArray[np.bytes_] | None
+
+    @property
+    def flat(self) -> NDArray[np.bool_]:
+        """Which scored pairs have a map that is the same everywhere (P,).
+
+        Such a map is all zeros when normalised; of any other the maximum is exactly 1, which every threshold lets in.
+        """
+        return self.counts.mask[:, -1] == 0
+
+    def pair(self, place: int) -> str:
+        """Name of a scored pair."""
+        return f"{self.counts.image_ids[place]} / {self.results.findings[self.counts.column[place]]}"
+
+
+def _read(folder: Path) -> _Run:
+    for name in (_RESULTS, PER_IMAGE, CURVES, _PER_CLASS):
+        if not (folder / name).is_file():
+            raise UserError(
+                f"{folder} is not the folder of a finished run: it has no {name}. Give the folder that holds "
+                "results.json."
+            )
+    try:
+        results = read_results(folder / _RESULTS)
+        rows = read_per_image(folder / PER_IMAGE, results.findings)
+        rows.check_complete()
+        counts = read_pair_counts(folder / CURVES, results.findings, rows.image_ids)
+        with (folder / _PER_CLASS).open(newline="", encoding="utf-8") as file:
+            lines = [line for line in csv.reader(file) if line]
+        keeps = (folder / REGIONS).is_file()
+        digests = kept_digests(folder, rows.image_ids, results.findings) if keeps else None
+        thresholds = counts.mask.shape[1]
+        if thresholds < 3 or thresholds % 2 == 0:
+            raise ValueError(f"{folder / CURVES} has {thresholds} thresholds, and those of a run are odd in number")
+    except (OSError, ValueError, KeyError, csv.Error, pa.ArrowException) as error:
+        raise UserError(f"{folder}: a file cannot be read: {' '.join(str(error).split())}") from None
+    return _Run(results, rows, counts, lines, digests)
+
+
+def _numbers(run: _Run) -> Iterator[_Number]:
+    """Every number of a run."""
+    yield from _scored_pairs(run)
+    yield from _curves(run)
+    yield from _per_image(run)
+    yield from _scored_on(run)
+    content = run.results.as_json()
+    yield from _images_left_out(run)
+    counts = {key: value for key, value in content["counts"].items() if key not in ("skipped", "notes")}
+    yield from _compare(f"{_RESULTS} / counts", counts, _counts(run))
+    yield from _compare(f"{_RESULTS} / grounding", content["grounding"], _grounding(run))
+    yield from _compare(f"{_RESULTS} / classification", content["classification"], _classification(run))
+    thresholds = (run.results.provenance.get("evaluation") or {}).get("thresholds", run.counts.mask.shape[1])
+    yield f"{_RESULTS} / provenance / evaluation / thresholds", thresholds, run.counts.mask.shape[1]
+    yield from _per_class(run, content)
+
+
+def _scored_pairs(run: _Run) -> Iterator[_Number]:
+    """The rows of `curves.parquet` are the pairs that `per_image.parquet` says are scored, in its order."""
+    stored, derived = np.stack([run.counts.index, run.counts.column], 1), np.argwhere(run.rows.scored)
+    yield f"{CURVES} / rows", len(stored), len(derived)
+    for row in np.flatnonzero((stored[: len(derived)] != derived[: len(stored)]).any(1))[:1]:
+        image, column = derived[row]
+        name = f"{run.rows.image_ids[image]} / {run.results.findings[column]}"
+        yield f"{CURVES} / row {row}", run.pair(row), name
+
+
+def _curves(run: _Run) -> Iterator[_Number]:
+    """Masks shrink from the whole grid to the maximum, and what is outside of a region and inside of it with them."""
+    counts = run.counts
+    grid = (run.results.provenance.get("data") or {}).get("grid")
+    if isinstance(grid, list) and len(grid) == 2 and all(type(side) is int and 0 < side < 2**20 for side in grid):
+        yield from _each_pair(run, f"{CURVES} / grid_pixels", counts.grid, np.full(len(counts.grid), grid[0] * grid[1]))
+    yield from _each_pair(run, f"{CURVES} / mask_pixels at threshold 0", counts.mask[:, 0], counts.grid)
+    yield from _each_pair(run, f"{CURVES} / overlap_pixels at threshold 0", counts.overlap[:, 0], counts.region)
+    outside = counts.mask - counts.overlap
+    for name, pixels in (("mask_pixels", counts.mask), ("overlap_pixels", counts.overlap), ("mask outside", outside)):
+        most = np.minimum.accumulate(pixels, axis=1)
+        worst = (pixels - most).argmax(1)[:, None]
+        one, other = (np.take_along_axis(values, worst, 1)[:, 0] for values in (pixels, most))
+        yield from _each_pair(run, f"{CURVES} / {name} where it grows", one, other)
+    # Only a map that is the same everywhere reaches no threshold at all but the first.
+    empty = np.where(run.flat, 0, counts.mask[:, 1])
+    yield from _each_pair(run, f"{CURVES} / mask_pixels at the second threshold", counts.mask[:, 1], empty)
+
+
+def _per_image(run: _Run) -> Iterator[_Number]:
+    rows, counts = run.rows, run.counts
+    scored = (counts.index, counts.column)
+    fixed = counts.mask.shape[1] // 2
+    yield from _each_pair(run, f"{PER_IMAGE} / dice", rows.dice[scored], counts.dice()[:, fixed])
+    yield from _each_pair(run, f"{PER_IMAGE} / iou", rows.iou[scored], counts.iou()[:, fixed])
+    area = counts.region / counts.grid
+    yield from _each_pair(run, f"{PER_IMAGE} / region_area", rows.region_area[scored], area)
+    # Places tied for the maximum are all in the mask at the last threshold, beside those that rounding brings there.
+    stored, tied, inside = rows.pointing_hit[scored], counts.mask[:, -1], counts.overlap[:, -1]
+    hits = np.clip(stored, (inside == tied) & ~run.flat, (inside > 0) | run.flat)
+    ties = (run.results.provenance.get("evaluation") or {}).get("ties")
+    if ties == "share":
+        hits = np.where(run.flat, area, hits)
+    elif ties in ("any", "first"):
+        hits = np.where(run.flat & (ties == "any"), 1, hits.round())
+    yield from _each_pair(run, f"{PER_IMAGE} / pointing_hit", stored, hits)
+    # A peak in the region is no way from it, and one that the last threshold keeps out of the region is some.
+    distance = rows.peak_distance[scored]
+    outside = (stored == 0) & ((ties != "first") | (inside == 0)) & ~run.flat
+    away = np.maximum(distance, 1 / counts.grid)
+    derived = np.where((stored > 0) | run.flat, 0, np.where(outside, away, distance))
+    yield from _each_pair(run, f"{PER_IMAGE} / peak_distance", distance, derived)
+    # Places tied for the minimum are all below the second threshold.
+    low, low_inside = counts.grid - counts.mask[:, 1], counts.region - counts.overlap[:, 1]
+    least = rows.minimum_hit[scored]
+    derived = np.clip(least, (low_inside == low) & ~run.flat, low_inside > 0)
+    yield from _each_pair(run, f"{PER_IMAGE} / minimum_hit", least, derived)
+
+
+def _scored_on(run: _Run) -> Iterator[_Number]:
+    """The digests of labels and regions, and the regions that the run kept."""
+    rows, findings = run.rows, run.results.findings
+    yield from _compare(f"{_RESULTS} / scored_on", run.results.scored_on, scored_on(rows, findings))
+    if run.digests is not None and run.digests.size:
+        row, column = np.unravel_index((rows.region_digests != run.digests).argmax(), run.digests.shape)
+        pair = f"{rows.image_ids[row]} / {findings[column]}"
+        one, other = (bytes(digests[row, column]).decode() for digests in (rows.region_digests, run.digests))
+        yield f"{PER_IMAGE} / region_digest / {pair}", one, other
+
+
+def _each_pair(run: _Run, place: str, stored: NDArray[Any], derived: NDArray[Any]) -> Iterator[_Number]:
+    """The first scored pair that disagrees, for all of them."""
+    if len(stored):
+        pair = int((~(np.abs(stored - derived) <= TOLERANCE)).argmax())
+        yield f"{place} / {run.pair(pair)}", stored[pair].item(), derived[pair].item()
+
+
+def _images_left_out(run: _Run) -> Iterator[_Number]:
+    """No image is both scored and skipped, and notes name as many images as they count, up to ten."""
+    place = f"{_RESULTS} / counts"
+    scored = {*run.rows.image_ids}
+    for number, skipped in enumerate(run.results.skipped):
+        name = skipped["image_id"]
+        yield f"{place} / skipped / {number}", "skipped", f"scored as {name}" if name in scored else "skipped"
+    for number, note in enumerate(run.results.notes):
+        yield f"{place} / notes / {number} / first", note["first"], sorted({*note["first"]})
+        yield f"{place} / notes / {number} / images named", len(note["first"]), min(10, note["count"])
+
+
+def _counts(run: _Run) -> dict[str, Any]:
+    labels, scored, findings = run.rows.labels, run.rows.scored, run.results.findings
+    flat = np.flatnonzero(run.flat)
+    return {
+        "images": len(run.rows.image_ids),
+        "constant_maps": {
+            "count": len(flat),
+            "first": [
+                {"image_id": run.counts.image_ids[pair], "finding": findings[run.counts.column[pair]]}
+                for pair in flat[:10]
+            ],
+        },
+        "per_finding": {
+            finding: {
+                "positives": int((labels[:, column] == 1).sum()),
+                "negatives": int((labels[:, column] == 0).sum()),
+                "with_region": int(scored[:, column].sum()),
+            }
+            for column, finding in enumerate(findings)
+        },
+    }
+
+
+def _grounding(run: _Run) -> dict[str, Any]:
+    counts, dice, iou = run.counts, run.counts.dice(), run.counts.iou()
+    steps = counts.mask.shape[1] - 1
+    thresholds = [k / steps for k in range(steps + 1)]
+    per_class: dict[str, dict[str, Any]] = {}
+    sign = _sign(run)
+    for column, finding in enumerate(run.results.findings):
+        mine = counts.column == column
+        scores: dict[str, Any] = {field.name: None for field in fields(FindingGrounding)} | {"count": int(mine.sum())}
+        if mine.any():
+            scores["pointing_game"] = float(run.rows.pointing_hit[counts.index[mine], column].mean())
+            scores["pointing_game_of_minimum"] = float(run.rows.minimum_hit[counts.index[mine], column].mean())
+            scores["sign_p"] = sign[finding]
+            for name, curve in (("dice", dice[mine].mean(0)), ("iou", iou[mine].mean(0))):
+                # Rounding hides ties: each threshold whose mean is as good may be the lowest of the best.
+                best = np.flatnonzero(curve > curve.max() - TOLERANCE)
+                scores |= {
+                    f"{name}_fixed": float(curve[steps // 2]),
+                    f"{name}_best": float(curve.max()),
+                    f"{name}_best_threshold": tuple(thresholds[k] for k in best),
+                    f"{name}_curve": curve.tolist(),
+                }
+        per_class[finding] = scores
+    return {
+        "thresholds": [(threshold,) for threshold in thresholds],
+        "per_class": per_class,
+        "macro": _means(_GROUNDING_MEANS, scored := [scores for scores in per_class.values() if scores["count"]]),
+        "sign_test": _means(("pointing_game_of_minimum",), scored)
+        | {"sign_p": sign.get("macro"), "may_be_wrong": [name for name, p in sign.items() if p <= SIGN_LEVEL]},
+    }
+
+
+def _sign(run: _Run) -> dict[str, float]:
+    """The corrected p-values of the sign tests, of the findings with a scored pair and of all together."""
+    rows, findings = run.rows, run.results.findings
+    votes: dict[str, Counter[str | int]] = {
+        name: Counter() for name in (*(findings[column] for column in np.unique(run.counts.column)), "macro")
+    }
+    for image, column in zip(run.counts.index.tolist(), run.counts.column.tolist(), strict=True):
+        vote = int(rows.minimum_hit[image, column] >= 0.5) - int(rows.pointing_hit[image, column] >= 0.5)
+        patient = rows.patient_ids[image]
+        for name in (findings[column], "macro"):
+            votes[name][image if patient is None else patient] += vote
+    p_values = {}
+    for name, counter in votes.items():
+        signs = [vote > 0 for vote in counter.values() if vote]
+        p_values[name] = binomtest(sum(signs), len(signs), alternative="greater").pvalue if signs else 1.0
+    ordered = sorted(p_values, key=lambda name: p_values[name])
+    steps = [min(1.0, (len(ordered) - rank) * p_values[name]) for rank, name in enumerate(ordered)]
+    corrected = dict(zip(ordered, np.maximum.accumulate(steps).tolist(), strict=True))
+    return {name: corrected[name] for name in votes} if len(run.counts.index) else {}
+
+
+def _classification(run: _Run) -> dict[str, Any]:
+    per_class = {}
+    for column, finding in enumerate(run.results.findings):
+        labels = run.rows.labels[:, column]
+        known = labels >= 0
+        per_class[finding] = _recognition(labels[known] == 1, run.rows.probabilities[known, column])
+    both = [scores for scores in per_class.values() if scores["positives"] and scores["negatives"]]
+    return {"per_class": per_class, "macro": _means(_CLASSIFICATION_MEANS, both)}
+
+
+def _means(names: Sequence[str], scores: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    return {name: float(np.mean([one[name] for one in scores])) if scores else None for name in names}
+
+
+def _recognition(present: NDArray[np.bool_], probability: NDArray[np.float64]) -> dict[str, Any]:
+    """Scores of one finding by their definitions; None where one does not exist."""
+    positives, negatives = int(present.sum()), int((~present).sum())
+    said = probability >= 0.5
+    right = int((said & present).sum())
+    auroc = average_precision = None
+    if positives and negatives:
+        statistic = mannwhitneyu(probability[present], probability[~present]).statistic
+        auroc = float(statistic / (positives * negatives))
+        found, average_precision = 0, 0.0
+        values, inverse = np.unique(probability, return_inverse=True)
+        hits = np.bincount(inverse, weights=present, minlength=len(values))[::-1]
+        taken = np.bincount(inverse, minlength=len(values))[::-1].cumsum()
+        for gained, number in zip(hits, taken, strict=True):
+            found += int(gained)
+            average_precision += float(gained) / positives * found / int(number)
+    return {
+        "auroc": auroc,
+        "average_precision": average_precision,
+        "f1": 2 * right / (int(said.sum()) + positives) if positives else None,
+        "accuracy": float((said == present).mean()) if len(present) else None,
+        "positives": positives,
+        "negatives": negatives,
+    }
+
+
+def _per_class(run: _Run, content: Mapping[str, Any]) -> Iterator[_Number]:
+    """The table for spreadsheets against the content of `results.json`, cell by cell."""
+    names = [field.name for field in (*fields(FindingGrounding), *fields(FindingClassification))]
+    columns = ["finding", *(name for name in names if not name.endswith("_curve"))]
+    yield f"{_PER_CLASS} / columns", run.lines[0] if run.lines else [], columns
+    yield f"{_PER_CLASS} / findings", [line[0] for line in run.lines[1:]], [*run.results.findings, "macro"]
+    for line in run.lines[1:]:
+        scores: dict[str, Any] = {}
+        for part in ("grounding", "classification"):
+            macro = content[part]["macro"] if line[0] == "macro" else {}
+            scores |= content[part]["per_class"].get(line[0], macro)
+        yield f"{_PER_CLASS} / {line[0]} / cells", len(line), len(columns)
+        for name, text in zip(columns[1:], line[1:], strict=False):
+            value = scores.get(name)
+            yield f"{_PER_CLASS} / {line[0]} / {name}", text, "" if value is None else str(value)
+
+
+def _compare(place: str, stored: Any, derived: Any) -> Iterator[_Number]:
+    """Every leaf of nested mappings and lists."""
+    if isinstance(stored, Mapping) and isinstance(derived, Mapping):
+        for key in {**derived, **stored}:
+            yield from _compare(f"{place} / {key}", stored.get(key, _ABSENT), derived.get(key, _ABSENT))
+    elif isinstance(stored, list) and isinstance(derived, list):
+        yield f"{place} / length", len(stored), len(derived)
+        for key, (one, other) in enumerate(zip(stored, derived, strict=False)):
+            yield from _compare(f"{place} / {key}", one, other)
+    else:
+        yield place, stored, derived
+
+
+def _agrees(stored: Any, derived: Any) -> bool:
+    if isinstance(derived, tuple):
+        return stored in derived
+    if isinstance(stored, (int, float)) and isinstance(derived, (int, float)):
+        return abs(stored - derived) <= TOLERANCE
+    return bool(stored == derived)
+
+
+def _said(value: Any) -> str:
+    """A value on one line, however long it is and whatever it holds."""
+    text = "nothing" if value is None or value == "" else str(value)
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -1,0 +1,1 @@
+"""Annotation files and the shapes in them."""

@@ -1,0 +1,157 @@
+"""The files of a download, found wherever below its folder they lie."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from xbench.data.annotations.tables import check_file
+from xbench.errors import UserError
+
+__all__ = ["IMAGE_SUFFIXES", "Folder", "expand"]
+
+IMAGE_SUFFIXES = (".dcm", ".dicom", ".png", ".jpg", ".jpeg")
+_TABLES = (".csv", ".json", ".txt")
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar", *(f"{table}.gz" for table in _TABLES))
+
+
+def expand(path: str) -> Path:
+    """Return a path of the user's with `~` and environment variables filled in."""
+    return Path(os.path.expandvars(path)).expanduser()
+
+
+class Folder:
+    """Index of the files below a folder.
+
+    Annotation files name images; images are looked up in the index and no name is ever joined to a path, so that
+    nothing in an annotation file can lead out of the folder. Links are followed, for parts of a download often lie on
+    another disk. Hidden files and folders are left aside.
+
+    Args:
+        root: The folder.
+        key: What annotation files call an image, told from its path; None for a file that is no image of the dataset.
+        suffixes: Endings of image files, in lower case.
+
+    Attributes:
+        images: Files of each image, by what `key` says, in the order of their paths.
+        archives: Archives that nobody has unpacked, as far as one can tell.
+    """
+
+    def __init__(self, root: Path, key: Callable[[Path], str | None], suffixes: Sequence[str] = IMAGE_SUFFIXES) -> None:
+        self.root = root
+        self.archives: list[Path] = []
+        self._tables: defaultdict[str, list[Path]] = defaultdict(list)
+        images: defaultdict[str, list[Path]] = defaultdict(list)
+        seen = set()
+        for place, folders, files in os.walk(root, followlinks=True):
+            # A link may lead back up.
+            if (real := os.path.realpath(place)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            # Folders before links, which may lead to one of them: it is to be found where it lies.
+            folders[:] = sorted(
+                (folder for folder in folders if not folder.startswith(".")),
+                key=lambda folder: (os.path.islink(os.path.join(place, folder)), folder),
+            )
+            for file in sorted(files):
+                if file.startswith("."):
+                    continue
+                lower = file.lower()
+                path = Path(place, file)
+                if lower.endswith(tuple(suffixes)):
+                    if (name := key(path)) is not None:
+                        images[name].append(path)
+                elif lower.endswith(_TABLES):
+                    self._tables[lower].append(path)
+                elif lower.endswith(_ARCHIVES):
+                    self.archives.append(path)
+        self.images = dict(images)
+
+    def find(self, *names: str) -> list[Path]:
+        """Return the CSV, JSON and text files of these names, in capitals or not."""
+        return [path for name in names for path in self._tables.get(name.lower(), ())]
+
+    def packed(self, *names: str) -> list[Path]:
+        """Return the archives that are called after one of these files, such as `table.csv.gz`."""
+        return [path for path in self.archives if path.name.lower().startswith(tuple(map(str.lower, names)))]
+
+    def ending(self, suffix: str) -> list[Path]:
+        """Return the CSV, JSON or text files with this ending, sorted by name."""
+        return [path for name in sorted(self._tables) if name.endswith(suffix) for path in self._tables[name]]
+
+    def in_folder(self, *names: str) -> dict[str, list[Path]]:
+        """Return the images that lie in a folder of one of these names below the root, or in the root if it is one."""
+        chosen: dict[str, list[Path]] = {}
+        top = self.root.absolute().name
+        if not names:
+            return chosen
+        for image, paths in self.images.items():
+            if inside := [path for path in paths if {*names} & {top, *path.relative_to(self.root).parts[:-1]}]:
+                chosen[image] = inside
+        return chosen
+
+    def choose(self, dataset: str, names: Sequence[str], layout: str, option: str = "", hint: str = "") -> Path:
+        """Return the one file that has one of these names, or the first of several of the same content.
+
+        Args:
+            dataset: Whose file it is, for messages.
+            names: What it may be called.
+            layout: What is expected in the folder, in words.
+            option: Option of the data module that names it.
+            hint: A sentence for the message that there is none.
+
+        Raises:
+            UserError: There is none, with a hint where it may be, or there are several that differ.
+        """
+        found = self.find(*names)
+        wanted = " or ".join(names)
+        if len(found) > 1 and not _equal(found):
+            advice = f"choose one with --data.{option}" if option else "set --data.root to a folder that holds one"
+            raise UserError(
+                f"{dataset}: several annotation files lie under {self.root}: {', '.join(map(str, found))}. Their "
+                f"contents differ: {advice}."
+            )
+        if found:
+            return found[0]
+        elsewhere = f" A file elsewhere is named with --data.{option}." if option else ""
+        if not hint or self.packed(*names):
+            hint = self.hint(names)
+        raise UserError(
+            f"{dataset}: no {wanted} lies under {self.root}. {hint}Expected in --data.root: {layout}.{elsewhere}"
+        )
+
+    def hint(self, names: Sequence[str]) -> str:
+        """Say where else the download may be: one of the folders above, or still in an archive."""
+        if packed := self.packed(*names):
+            return f"There is {packed[0]}: unpack it. "
+        # Not further up: a stranger's file of the same name would be the likelier find.
+        for above in [*self.root.absolute().parents][:3]:
+            if near := [above / name for name in names if (above / name).is_file()]:
+                return f"There is {near[0]}: did you mean --data.root {above}? "
+            if near := [path for name in names for path in _glob(above, f"*/{name}")]:
+                return f"There is {near[0]}: set --data.root to the folder that holds both it and the images. "
+        if self.archives:
+            first = ", ".join(str(path) for path in self.archives[:3])
+            return f"There are archives that are not unpacked ({first}): unpack them. "
+        return ""
+
+
+def _equal(paths: Sequence[Path]) -> bool:
+    """Tell whether files are copies of each other."""
+    try:
+        for path in paths:
+            check_file(path)
+        return all(filecmp.cmp(paths[0], path, shallow=False) for path in paths[1:])
+    except OSError:
+        return False
+
+
+def _glob(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []

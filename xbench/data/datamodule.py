@@ -1,0 +1,378 @@
+"""What the harness asks of a dataset, and everything that datasets share."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+import cv2
+import lightning.pytorch as pl
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+from xbench.data.samples import Grid, Samples
+from xbench.data.store.store import PreparedStore, find_store
+from xbench.data.workers.isolation import TIMEOUT
+from xbench.data.workers.queue_errors import report_what_cannot_be_handed_over
+from xbench.data.workers.sampler import DealtBatchSampler
+from xbench.data.workers.stall import StallGuard
+from xbench.errors import UserError
+from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.runs.results import findings_problem, is_folder_name, is_name
+from xbench.runtime.distributed import shared_counter
+from xbench.runtime.processes import end_with_parent, usable_cores
+from xbench.types import Batch, Failure, Note, Sample
+
+__all__ = ["ChestXrayDataModule", "Radiograph", "Record"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the annotation files say about one image, before a pixel is read.
+
+    Attributes:
+        image_id: The dataset's own name of the image.
+        labels: 1 (present) or 0 (absent) per finding; a finding that is not a key is unknown.
+        source: Whatever the data module needs to load the image: a path, rows of an annotation file ... Only plain
+            values, paths, arrays, and containers and dataclasses of these if the image is to be prepared.
+        missing: The annotations name the image, but there is no file; `load` must fail with a `UserError`.
+        files: Every file that `load` reads for this image, so that a prepared copy is never used once one has changed.
+            Without them (None) the image cannot be prepared.
+        patient_id: Whose image it is, for patients count once as evidence; None where the dataset does not say.
+    """
+
+    image_id: str
+    labels: Mapping[str, int]
+    source: Any = None
+    missing: bool = False
+    files: tuple[Path, ...] | None = None
+    patient_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Radiograph:
+    """One decoded image with its annotations.
+
+    Attributes:
+        image: Grey image (H, W), uint8, bright where the body attenuates.
+        regions: Union of the annotations per finding (h, w), bool. The frame may be of another size than the image as
+            long as it shows the same extent. A finding that is not a key has no region.
+        notes: What is odd about the image or its annotations and was put right, such as a box cut off at the edge; in
+            the same words for every image, for the results count them.
+        reader_agreement: Mean Dice and IoU between the regions of any two readers, of each finding that several drew.
+    """
+
+    image: NDArray[np.uint8]
+    regions: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+class ChestXrayDataModule(pl.LightningDataModule, ABC):
+    """A chest radiograph dataset for evaluation.
+
+    A subclass sets `findings` and gives `read_records` and `load`.
+
+    Args:
+        split: Name of the split, one of `splits`.
+        limit: Take only the first so many images.
+        batch_size: Images per batch. The forward pass depends on it in its last bits, and therefore so do results.
+        num_workers: Processes that load images; None for as many as there are cores, four at most.
+        on_error: `stop` ends the run at the first image that cannot be read; `skip` leaves such images out, counts them
+            and names them in the results.
+        grid: Height and width of the evaluation grid in pixels, one number for both; or `native`, to score each image
+            on its own pixels, which takes as much more time and memory as there are more of them.
+        gamma: Share of a grid pixel that an annotation must cover for the pixel to belong to the region.
+        cache: Folder of the images that `prepare` has decoded and resized, which are then read from there; true for
+            `$XBENCH_CACHE`, or `xbench` in the user's folder for caches; false to decode every image in every run.
+        timeout: Seconds after which an image that is still being decoded counts as one that cannot be read, as on a
+            network file system that hangs. On Linux and with `num_workers` above 0, which also keep a decoder that
+            crashes apart from the run: each worker decodes in a process of its own that can be replaced.
+
+    Attributes:
+        name: Short name in results and run folders; the class name in lower case unless the class sets it.
+        findings: Names of the C findings, in the order of the results.
+        classes: Names of all classes that its labels know, the findings among them; empty if it has no others. A model
+            whose scores depend on what is asked together may ask for all of them.
+        splits: Names of the splits; the first is the default.
+        neutral_options: Options that move no number: runs that differ in these alone are the same run. A class with
+            such options of its own adds them to those of its parent.
+        records: The images of the split, from `setup` on.
+        notes: What is odd about the annotation files; `read_records` fills it.
+        prepared: The prepared images that the run reads, if there are any.
+        batch_arrived: When the last batch was there, before it went to the device, as `time.perf_counter` gave it.
+        stall_guard: Ends a run whose file system answers no more.
+        finished: Numbers of the batches that an earlier attempt of the run has done, which loaders leave out.
+
+    Raises:
+        UserError: An option is out of its range.
+    """
+
+    name: str = ""
+    findings: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ("test",)
+    neutral_options: ClassVar[frozenset[str]] = frozenset({"cache", "num_workers", "timeout"})
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__.lower()
+
+    def __init__(
+        self,
+        split: str | None = None,
+        limit: int | None = None,
+        batch_size: int = 8,
+        num_workers: int | None = None,
+        on_error: Literal["stop", "skip"] = "stop",
+        grid: int | tuple[int, int] | Literal["native"] = 224,
+        gamma: float = 0.5,
+        cache: bool | str = True,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        super().__init__()
+        self.split = self.splits[0] if split is None else split
+        if self.split not in self.splits:
+            raise UserError(f"--data.split {split}: {self.name} has {', '.join(self.splits)}.", exit_status=2)
+        if limit is not None and limit < 1:
+            raise UserError(f"--data.limit {limit} leaves no image: give at least 1.", exit_status=2)
+        if num_workers is None:
+            num_workers = min(4, usable_cores())
+        if batch_size < 1 or num_workers < 0:
+            raise UserError(
+                f"--data.batch_size {batch_size} --data.num_workers {num_workers}: the first must be at least 1, the "
+                "second at least 0.",
+                exit_status=2,
+            )
+        if not 0 < gamma <= 1:
+            raise UserError(f"--data.gamma {gamma} must lie in (0, 1].", exit_status=2)
+        if grid != "native" and min((grid,) if isinstance(grid, int) else grid) < 1:
+            raise UserError(f"--data.grid {grid}: each side must be at least 1 pixel.", exit_status=2)
+        if not 0 < timeout < math.inf:
+            raise UserError(f"--data.timeout {timeout}: give a number of seconds above 0.", exit_status=2)
+        self.limit = limit
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.on_error = on_error
+        self.grid: Grid = (grid, grid) if isinstance(grid, int) else grid
+        self.gamma = gamma
+        self.cache = cache
+        self.timeout = timeout
+        self.records: Sequence[Record] = ()
+        self.notes: list[Note] = []
+        self.prepared: PreparedStore | None = None
+        self.batch_arrived = 0.0
+        self.finished: frozenset[int] = frozenset()
+
+    def options(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the options that may move a number, as plain values, for the results to tell runs apart by them.
+
+        Left out are those that name a file or a folder: what lies there is digested, wherever it lies.
+
+        Args:
+            given: All options, as a configuration has them. Without one, they are what the constructor has kept under
+                their own names.
+        """
+        if given is None:
+            owners = [owner for owner in type(self).__mro__ if issubclass(owner, ChestXrayDataModule)]
+            names = [name for owner in owners for name in inspect.signature(owner.__init__).parameters]
+            given = {name: getattr(self, name) for name in sorted({*names}) if hasattr(self, name)}
+        return {
+            name: _plain(value)
+            for name, value in given.items()
+            if name not in self.neutral_options and not _is_place(value)
+        }
+
+    @abstractmethod
+    def read_records(self, annotated: bool) -> Sequence[Record]:
+        """Read the annotation files and list the images of the split, in a fixed order.
+
+        Args:
+            annotated: False for prediction, which must do without annotations.
+
+        Raises:
+            UserError: Files are missing or malformed.
+        """
+
+    @abstractmethod
+    def load(self, record: Record) -> Radiograph:
+        """Decode the image of a record and draw its annotated regions. Runs in worker processes.
+
+        Raises:
+            UserError: The image or its annotation cannot be read.
+        """
+
+    def annotation_files(self) -> Sequence[Path]:
+        """Return the files that the ground truth comes from; their digests go into the results."""
+        return ()
+
+    def where_images_are(self) -> str:
+        """Return a sentence that says where images are expected, for the message that they are missing."""
+        return ""
+
+    def checked_records(self, annotated: bool) -> Sequence[Record]:
+        """Read the records up to the limit, and check that results can be told apart by their names.
+
+        Args:
+            annotated: As for `read_records`.
+
+        Raises:
+            UserError: Files are missing or malformed; a name is none, or there twice; or a label is none.
+        """
+        if not is_folder_name(self.name) or not is_name(self.split):
+            raise UserError(
+                f"A dataset is called {self.name!r:.60}, its split {self.split!r:.60}: set `name` and `splits` in its "
+                "class to printable characters, with none of = + - @ as the first; results and their folders have "
+                "these names, so `name` has no slash and no dot at its beginning either."
+            )
+        # Of a text, which ("Nodule") is, each letter would be one.
+        problem = f"{self.findings!r:.60} is a text, and no tuple" if isinstance(self.findings, str) else None
+        if problem := problem or findings_problem(self.findings):
+            raise UserError(f"{self.name}: among its `findings`, {problem}. Set `findings` in its class accordingly.")
+        records = self.read_records(annotated)[: self.limit]
+        seen: set[str] = set()
+        for record in records:
+            name = record.image_id
+            if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 255:
+                raise UserError(
+                    f"{self.name}: an image is called {name!r:.60}, which is no name of an image: give `image_id` a "
+                    "text of 1 to 255 printable characters."
+                )
+            if name in seen:
+                raise UserError(
+                    f"{self.name}: two records have the image_id {name!r:.60}, and rows of results are told apart by "
+                    "it: give one record to each image, with all its annotations, and its folder to the name of an "
+                    "image whose name occurs in several."
+                )
+            seen.add(name)
+            if not isinstance(record.patient_id, str | None):
+                raise UserError(f"{self.name}: the patient_id of {name}, {record.patient_id!r:.60}, is no text.")
+            # Labels of another kind are worked out when they are asked for, as those of phantoms, which are drawn then.
+            known = isinstance(record.labels, (dict, MappingProxyType))
+            for finding, label in record.labels.items() if known else ():
+                if np.ndim(label) or label not in (1, 0, -1):
+                    raise UserError(
+                        f"{self.name}: image {name} has the label {label!r:.60} for {finding}. Give 1 where the "
+                        "finding is present, 0 where it is absent, and -1 or no key where that is unknown."
+                    )
+        return records
+
+    def setup(self, stage: str) -> None:
+        """Read the records.
+
+        Raises:
+            UserError: As `checked_records`; or no image is left to score, or images are missing and `on_error` is
+                `stop`.
+        """
+        self.notes = []
+        self.finished = frozenset()
+        self.stall_guard = StallGuard(self.name)
+        self.records = self.checked_records(annotated=stage != "predict")
+        if not self.records:
+            raise UserError(f"{self.name}: the split {self.split!r} holds no image, so there is nothing to score.")
+        missing = [record.image_id for record in self.records if record.missing]
+        # Found now and not when their turn comes, hours into a run.
+        if missing and self.on_error == "stop":
+            raise UserError(
+                f"{self.name}: {len(missing)} of {len(self.records)} annotated images have no file (first: "
+                f"{', '.join(missing[:3])}). {self.where_images_are()} Complete the download, or leave out such images "
+                "with --data.on_error skip (they are counted and named in results.json)."
+            )
+
+    def test_dataloader(self) -> DataLoader[Sample | Failure]:
+        """Return the loader of this process's batches, with images as the trainer's model wants them.
+
+        Without a trainer all batches come, with images stretched to the evaluation grid (the native one: to 224 x 224),
+        in [0, 1].
+        """
+        trainer = self.trainer
+        if trainer is None:
+            size = (224, 224) if self.grid == "native" else self.grid
+            preprocessing, rank, processes = Preprocessing(stretch(size)), 0, 1
+        else:
+            preprocessing = trainer.lightning_module.preprocessing  # type: ignore[assignment]
+            rank, processes = trainer.global_rank, trainer.world_size
+        return DataLoader(
+            self.samples(preprocessing),
+            batch_sampler=DealtBatchSampler(
+                *(len(self.records), self.batch_size, rank, processes, self.finished),
+                new_counter=partial(shared_counter, "dealt batches"),
+            ),
+            num_workers=self.num_workers,
+            # One batch per worker and not the usual two: those that wait are large on the native grid, and what a slow
+            # process has taken the others have to wait for.
+            prefetch_factor=1 if self.num_workers and (self.grid == "native" or processes > 1) else None,
+            collate_fn=Batch.collate,
+            pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
+            worker_init_fn=one_thread,
+        )
+
+    predict_dataloader = test_dataloader
+
+    def samples(self, preprocessing: Preprocessing) -> Samples:
+        """Return the records as samples for a model with the given preprocessing, from the store if there is one."""
+        self.prepared = find_store(self, preprocessing)
+        return Samples(
+            self.records, self.load, self.findings, preprocessing, self.grid, self.gamma, self.prepared, self.timeout
+        )
+
+    def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Note when the batch arrived, and stop at an unreadable image unless asked to skip it.
+
+        Raises:
+            UserError: An image could not be read and `on_error` is `stop`; or several in a row took too long.
+        """
+        self.batch_arrived = time.perf_counter()
+        # Raised here and not in the worker, which would wrap the message in its traceback.
+        if batch.failures and self.on_error == "stop":
+            failure = batch.failures[0]
+            raise UserError(
+                f"{self.name}: image {failure.image_id} cannot be read. {failure.reason} Mend the file, or leave out "
+                "such images with --data.on_error skip (they are counted and named in results.json)."
+            )
+        timed_out = {failure.index: failure.timed_out for failure in batch.failures}
+        for index in sorted({*timed_out, *batch.index.tolist()}):
+            self.stall_guard.see(self.records[index].image_id, timed_out.get(index, False))
+        return batch
+
+
+def _is_place(value: Any) -> bool:
+    """Tell whether a value names a file or a folder that is there, or several."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(map(_is_place, value))
+    return isinstance(value, (str, Path)) and os.path.exists(os.path.expandvars(os.path.expanduser(value)))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it, the same in every process; of other objects only what they are."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, (float, Path, np.generic, Enum)):
+        return str(value)
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def one_thread(worker: int) -> None:
+    """Initialise a process that loads images."""
+    # Else it would live on for as long as its image takes, or for ever if it could not hand over what it has, and with
+    # it the sockets that it shares with its parent, at whose other ends the other processes of the run wait.
+    end_with_parent()
+    # Workers are many; threads of their own would only contend with the forward pass.
+    cv2.setNumThreads(0)
+    report_what_cannot_be_handed_over()

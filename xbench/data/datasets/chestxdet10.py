@@ -1,0 +1,77 @@
+"""ChestX-Det10: radiographs of ChestX-ray14 with boxes of ten findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from xbench.data.annotations.folder import Folder
+from xbench.data.annotations.shapes import Annotation, Box
+from xbench.data.annotations.tables import read_json
+from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.errors import UserError
+from xbench.protocol.findings import FINDINGS, canonical
+
+__all__ = ["ChestXDet10"]
+
+_FRAME = (1024, 1024)
+
+
+class ChestXDet10(DownloadedDataset):
+    """ChestX-Det10, as it is downloaded; github.com/Deepwise-AILab/ChestX-Det10-Dataset.
+
+    Boxes are whole pixels [x1, y1, x2, y2] of the 1024 x 1024 image, read half-open: columns x1 to x2 - 1. (The owners'
+    script counts them inclusively, which makes each a pixel wider and higher.) A finding's region is the union of its
+    boxes; one rectangle may stand under two findings, and belongs to both. A finding that an image does not list is
+    negative, and so is every finding of the many images with empty lists.
+
+    Args:
+        root: Folder of the download, with the images of `test_data.zip` and `train_data.zip` unpacked.
+        **kwargs: `annotations`, `image_list` and the options of every dataset.
+    """
+
+    name = "chestxdet10"
+    findings = FINDINGS["chestxdet10"]
+    splits = ("test", "train")
+    layout = "test.json and test_data/<number>.png (for the split train: train.json and train_data/<number>.png)"
+    folders: ClassVar = {"test": ("test_data",), "train": ("train_data",)}
+
+    def read_cases(self, folder: Folder) -> Iterable[Case]:
+        """Read the JSON file of the split."""
+        path = self.table(folder, f"{self.split}.json")
+        entries = read_json(self.name, path)
+        if not isinstance(entries, list):
+            raise UserError(f"{self.name}: {path} is not a list of images. Take the file as its owners publish it.")
+        cases: dict[str, Case] = {}
+        for number, entry in enumerate(entries, start=1):
+            try:
+                case = self._read_entry(entry)
+            except (UserError, LookupError, TypeError, ValueError) as error:
+                raise UserError(
+                    f"{self.name}: {path}, entry {number}: {_said(error):.500}. Each is to have file_name, syms and "
+                    "boxes, with a box [x1, y1, x2, y2] for each of the syms."
+                ) from None
+            if case.image_id in cases:
+                raise UserError(f"{self.name}: {path}, entry {number}: {case.image_id} is there a second time.")
+            cases[case.image_id] = case
+        return cases.values()
+
+    def _read_entry(self, entry: dict[str, Any]) -> Case:
+        name = self.listed_key(entry["file_name"])
+        if not name:
+            raise ValueError("file_name is empty")
+        annotations = []
+        for label, corners in zip(entry["syms"], entry["boxes"], strict=True):
+            finding = canonical(str(label))
+            if finding not in self.findings:
+                raise ValueError(f"{str(label)[:60]!r} is not one of the ten findings")
+            x0, y0, x1, y1 = corners
+            annotations.append(Annotation(finding, Box.from_corners(x0, y0, x1, y1), label=str(label)))
+        present = {annotation.finding for annotation in annotations}
+        return Case(name, {finding: int(finding in present) for finding in self.findings}, tuple(annotations), _FRAME)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    return str(error).rstrip(".")

@@ -1,0 +1,113 @@
+"""ChestX-ray14: the radiographs of the NIH with boxes of eight findings, and with labels read from their reports."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from xbench.data.annotations.folder import Folder
+from xbench.data.annotations.shapes import Annotation, Box
+from xbench.data.annotations.tables import read_image_list
+from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.errors import UserError
+from xbench.protocol.findings import CHESTXRAY14_CLASSES, FINDINGS, canonical
+
+__all__ = ["ChestXray14"]
+
+_BOXES = "BBox_List_2017.csv"
+_LABELS = ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
+_LIST = "test_list.txt"
+_FRAME = (1024, 1024)
+# The file's own header has commas within a name and ends in empty ones.
+_HEADER = ("Image Index", "Finding Label", "x", "y", "w", "h")
+
+
+class ChestXray14(DownloadedDataset):
+    """ChestX-ray14, as it is downloaded; nihcc.app.box.com/v/ChestXray-NIHCC.
+
+    The split `boxes` is the 880 images with boxes of eight findings; all lie in the official test list. The split
+    `test` is that list, 25,596 images.
+
+    Boxes are x, y, width and height in fractional pixels of the released 1024 x 1024 images, not of the originals whose
+    size the table of labels states; they take the columns int(x) to int(x) + int(width) - 1 and the rows likewise. They
+    are a sample of what there is to see: a finding with a label but without a box is positive without a region, scored
+    for recognition and not for grounding. Labels were mined from reports. Without the table of labels
+    (`Data_Entry_2017_v2020.csv`), a finding without a box is unknown, never negative.
+
+    Args:
+        root: Folder of the download; the twelve archives may share one `images` folder or have one each.
+        **kwargs: `annotations`, `image_list` and the options of every dataset.
+    """
+
+    name = "chestxray14"
+    findings = FINDINGS["chestxray14"]
+    classes = CHESTXRAY14_CLASSES
+    splits = ("boxes", "test")
+    layout = f"images/<image>.png (or images_001/images/..., images_012/images/...), {_BOXES} and {_LABELS[0]}"
+
+    def patient_of(self, image_id: str) -> str | None:
+        """Return the patient's number, with which the image's name begins: `00013118` of `00013118_008`."""
+        return image_id.partition("_")[0]
+
+    def exhaustive(self) -> bool:
+        """Return False: the download holds far more images than a split."""
+        return False
+
+    def read_cases(self, folder: Folder) -> Iterable[Case]:
+        """Read boxes and labels, and for the split `test` its list."""
+        boxes = self._read_boxes(folder)
+        labels = self._read_labels(folder)
+        if self.split == "boxes":
+            names: Iterable[str] = boxes
+        else:
+            path = self.reading(self.choose(folder, _LIST))
+            listed = [self.listed_key(entry) for entry in read_image_list(self.name, path)]
+            if not any(name in labels or name in boxes or name in folder.images for name in listed):
+                raise UserError(
+                    f"{self.name}: {path} names no image of this dataset (first: {listed[0]!r:.60}). Take the file as "
+                    "its owners publish it."
+                )
+            names = listed
+        return [self._case(name, boxes.get(name, []), labels) for name in dict.fromkeys(names)]
+
+    def _case(self, name: str, boxes: list[Annotation], labels: Mapping[str, frozenset[str]]) -> Case:
+        boxed = {box.finding for box in boxes}
+        known: dict[str, int] = dict.fromkeys(boxed, 1)
+        if name in labels:
+            known |= {finding: int(finding in labels[name] or finding in boxed) for finding in self.findings}
+            if boxed - labels[name]:
+                self.note("a box of a finding that the table of labels does not give the image", name)
+        elif labels:
+            self.note("an image that the table of labels does not name; findings without a box are unknown", name)
+        return Case(name, known, tuple(boxes), _FRAME)
+
+    def _read_boxes(self, folder: Folder) -> dict[str, list[Annotation]]:
+        path = self.table(folder, _BOXES)
+        boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
+        for row in self.rows(path, _HEADER, header=_HEADER):
+            finding = canonical(row["Finding Label"])
+            if finding not in self.findings:
+                raise row.error(f"the finding {row['Finding Label']!r} is not one of the eight")
+            try:
+                box = Box.from_corner_and_size(*(row.number(column) for column in ("x", "y", "w", "h")))
+            except UserError as error:
+                raise row.error(str(error).rstrip(".")) from None
+            boxes[self.listed_key(row.name("Image Index"))].append(Annotation(finding, box, row["Finding Label"]))
+        return dict(boxes)
+
+    def _read_labels(self, folder: Folder) -> dict[str, frozenset[str]]:
+        """Findings of each image; empty if there is no table."""
+        if not folder.find(*_LABELS) and not folder.packed(*_LABELS):
+            return {}
+        path = self.reading(self.choose(folder, *_LABELS))
+        # The two columns stand before those whose names have commas.
+        columns = ("Image Index", "Finding Labels")
+        labels: dict[str, frozenset[str]] = {}
+        for row in self.rows(path, columns, header=columns):
+            name = self.listed_key(row.name("Image Index"))
+            if name in labels:
+                raise row.error(f"{name} is there a second time")
+            # Of the other names, which no box has, nothing is asked.
+            names = row.name("Finding Labels").split("|")
+            labels[name] = frozenset(finding for label in names if (finding := canonical(label)))
+        return labels

@@ -1,0 +1,147 @@
+"""CheXlocalize: the CheXpert validation and test radiographs with segmentations of ten findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PureWindowsPath
+from typing import Any, ClassVar, Literal
+
+from xbench.data.annotations.folder import Folder
+from xbench.data.annotations.shapes import Annotation, CocoRLE, Polygon, frame_of
+from xbench.data.annotations.tables import read_json
+from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.errors import UserError
+from xbench.protocol.findings import FINDINGS, canonical
+
+__all__ = ["CheXlocalize"]
+
+_CHEXPERT = "valid.csv"
+_AGAIN = "Take the file as its owners publish it."
+
+
+class CheXlocalize(DownloadedDataset):
+    """CheXlocalize, as it is downloaded; Stanford AIMI, 23c56a0d-15de-405b-87c8-99c30138950c.
+
+    The images of the split are those of the CheXpert table of labels, frontal and lateral. Labels come from that table.
+    Regions come from `gt_segmentations_*.json`, or without it from the contours of `gt_annotations_*.json`, rasterised
+    with Pillow as the owners do, which gives the same masks. A segmentation without a pixel is none: that finding is
+    positive without a region if the table says so (it cannot be seen in this view).
+
+    Fracture, Pleural Other and Pneumonia have labels; whether the files of the test split segment them as well is not
+    documented. They are used if they are there, and are otherwise scored for recognition only. A segmentation of a
+    finding that the table calls absent counts as present, and is counted in the results.
+
+    Args:
+        root: Folder that holds both the segmentations and the radiographs, the CheXpert test and validation images in
+            full resolution. (The small CheXpert images have other proportions by a rounding; within it they are taken.)
+        views: `all` radiographs, or the `frontal` ones alone.
+        **kwargs: `annotations`, `image_list` and the options of every dataset.
+    """
+
+    name = "chexlocalize"
+    findings = FINDINGS["chexlocalize"]
+    splits = ("test", "val")
+    layout = (
+        "CheXlocalize/gt_segmentations_test.json, CheXpert/test_labels.csv and "
+        "CheXpert/test/<patient>/<study>/<view>.jpg (for the split val: val instead of test, and val_labels.csv or "
+        f"CheXpert's {_CHEXPERT})"
+    )
+    folders: ClassVar = {"test": ("test",), "val": ("val", "valid")}
+
+    def __init__(self, root: str, views: Literal["all", "frontal"] = "all", **kwargs: Any) -> None:
+        super().__init__(root, **kwargs)
+        self.views = views
+
+    def image_key(self, path: Path) -> str | None:
+        """Return patient, study and view joined by underscores; None for other files."""
+        *folders, _ = path.parts[-3:]
+        return "_".join([*folders, path.stem]) if folders and folders[0].startswith("patient") else None
+
+    def patient_of(self, image_id: str) -> str | None:
+        """Return the patient, with whom the image's name begins."""
+        return image_id.partition("_")[0]
+
+    def listed_key(self, entry: str) -> str:
+        """Return the image of a path (whatever stands before the patient) or of a name."""
+        name = super().listed_key(entry)
+        return self.image_key(Path(*PureWindowsPath(entry).parts[-3:-1], f"{name}.jpg")) or name
+
+    def exhaustive(self) -> bool:
+        """Tell whether every image of the split is used: not if only the frontal ones are."""
+        return self.views == "all"
+
+    def read_cases(self, folder: Folder) -> Iterable[Case]:
+        """Read the table of labels and the segmentations."""
+        segmented = self._read_segmentations(folder)
+        cases = []
+        seen = set()
+        own = f"{self.split}_labels.csv"
+        # What CheXlocalize calls so, CheXpert has as valid.csv.
+        other = [_CHEXPERT] if self.split == "val" and not folder.find(own) else []
+        path = self.reading(self.choose(folder, own, *other))
+        for row in self.rows(path, ["Path"]):
+            name = self.listed_key(row.name("Path"))
+            if name in seen:
+                raise row.error(f"{name} is there a second time")
+            seen.add(name)
+            columns = {finding: column for column in row.values if (finding := canonical(column)) in self.findings}
+            if missing := [finding for finding in self.findings if finding not in columns]:
+                raise row.error(f"there is no column for {', '.join(missing)}")
+            labels = {f: flag for f, column in columns.items() if (flag := row.flag(column)) is not None}
+            case = segmented.pop(name, None)
+            annotations = case.annotations if case else ()
+            for finding in {a.finding for a in annotations if labels.get(a.finding) != 1}:
+                labels[finding] = 1
+                self.note("a segmentation of a finding that the table of labels does not give; it is present", name)
+            cases.append(Case(name, labels, annotations, case.frame if case else None))
+        for name in segmented:
+            self.note("a segmentation of an image that the table of labels does not name, left out", name)
+        return [case for case in cases if self.views == "all" or case.image_id.endswith("_frontal")]
+
+    def _read_segmentations(self, folder: Folder) -> dict[str, Case]:
+        masks, contours = (f"gt_{kind}_{self.split}.json" for kind in ("segmentations", "annotations"))
+        path = self.table(folder, *([masks] if folder.find(masks) else [masks, contours]))
+        content = read_json(self.name, path)
+        cases = {}
+        if not isinstance(content, dict):
+            raise UserError(f"{self.name}: {path} does not hold segmentations by image. {_AGAIN}")
+        for name, entry in content.items():
+            try:
+                cases[name] = self._read_entry(name, entry)
+            except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
+                reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
+                raise UserError(f"{self.name}: {path}, {name!r:.80}: {reason:.500}. {_AGAIN}") from None
+        return cases
+
+    def _read_entry(self, name: str, entry: Mapping[str, Any]) -> Case:
+        drawn: list[Annotation] = []
+        frame: tuple[int, int] | None = None
+        for label, shapes, size in (_contours if "img_size" in entry else _masks)(entry):
+            finding = canonical(label)
+            if finding not in self.findings:
+                self.note(f"a segmentation of {label!r}, which is none of the findings, left out", name)
+                continue
+            if frame not in (None, size):
+                raise ValueError("its masks differ in size")
+            frame = size
+            drawn += [Annotation(finding, shape, label) for shape in shapes]
+        return Case(name, {}, tuple(drawn), frame)
+
+
+_Shapes = Iterable[tuple[str, list[CocoRLE] | list[Polygon], tuple[int, int]]]
+
+
+def _masks(entry: Mapping[str, Mapping[str, Any]]) -> _Shapes:
+    """Each finding has a mask, and one without a pixel is none."""
+    for label, mask in entry.items():
+        height, width = frame_of(*mask["size"])
+        shape = CocoRLE(mask["counts"], height, width)
+        yield label, [] if shape.empty else [shape], (height, width)
+
+
+def _contours(entry: Mapping[str, Any]) -> _Shapes:
+    """Findings that are present have contours; the size stands among them."""
+    height, width = frame_of(*entry["img_size"])
+    for label, contours in entry.items():
+        if label != "img_size":
+            yield label, [Polygon.of(contour) for contour in contours], (height, width)

@@ -1,0 +1,160 @@
+"""COVID-19 Rural: radiographs of patients with COVID-19, with polygons of the opacities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from xbench.data.annotations.folder import Folder
+from xbench.data.annotations.shapes import Annotation, MaskImage, Polygon, Shape, frame_of, union
+from xbench.data.annotations.tables import read_json
+from xbench.data.datamodule import Radiograph, Record
+from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.data.decoding import decode_image
+from xbench.errors import UserError
+from xbench.protocol.findings import FINDINGS
+
+__all__ = ["COVID19Rural"]
+
+(_FINDING,) = FINDINGS["covid"]
+_IMAGES, _OUTLINES, _MASKS = "jpgs", "jsons", "pngs_masks"
+_BEYOND = "a mask image that goes far beyond the polygons: more of it lies outside of them than they cover"
+# "groud" is how the files write it.
+_OPACITIES = ("subtle_hazy", "consolidation", "groud_glass_opacity", "ground_glass_opacity")
+
+
+@dataclass(frozen=True)
+class _OutlinedMask(MaskImage):
+    """A mask image, with the polygons of the same lesions and the frame that they are drawn in."""
+
+    outlines: tuple[Shape, ...]
+    frame: tuple[int, int] | None
+
+
+class COVID19Rural(DownloadedDataset):
+    """COVID-19 Rural with its opacity annotations; github.com/haimingt/opacity_segmentation_covid_chest_X_ray.
+
+    The split `all` is the 221 annotated radiographs. The test list of 45 that published evaluations use comes with the
+    MAVL repository and not with the download: give it as `image_list`.
+
+    An image is positive if a polygon of its LabelMe file outlines anything but a lung (labels that end in `_lung`), and
+    its region is the union of these polygons. All patients have COVID-19: a negative image is one without visible
+    opacity. Whether the mask images hold the opacities alone is not documented, and 28 of the 221 have none, so masks
+    are used on request only; an image without a polygon of opacity stays negative whatever its mask image shows, a
+    positive one without a mask image is positive without a region, and masks that go far beyond the polygons are
+    counted in the results. Where there is no LabelMe file, the mask image decides.
+
+    Args:
+        root: Folder of the download, `covid_rural_annot` or one above it.
+        regions: Take regions from the `polygons` or from the `masks`.
+        **kwargs: `image_list` and the options of every dataset.
+
+    Raises:
+        UserError: `annotations` is given, of which there is not one file here.
+    """
+
+    name = "covid"
+    findings = (_FINDING,)
+    splits = ("all",)
+    folders: ClassVar = {"all": (_IMAGES,)}
+    layout = f"{_IMAGES}/<image>.jpg and {_IMAGES}/jsons/<image>.json, and for masks {_MASKS}/<image>.png"
+
+    def __init__(self, root: str, regions: Literal["polygons", "masks"] = "polygons", **kwargs: Any) -> None:
+        super().__init__(root, **kwargs)
+        if self.annotations is not None:
+            raise UserError("--data.annotations: COVID-19 Rural has a file of annotations per image.", exit_status=2)
+        self.regions = regions
+
+    def image_key(self, path: Path) -> str | None:
+        """Return the name of a radiograph; None for masks and for the predictions of a model, which lie beside them."""
+        if path.suffix.lower() == ".png" and (path.name.lower().endswith(".jpg.png") or path.parent.name == _MASKS):
+            return None
+        return path.stem
+
+    def patient_of(self, image_id: str) -> str | None:
+        """Return the patient: what stands before the date in the image's name."""
+        return image_id.partition("_")[0]
+
+    def read_cases(self, folder: Folder) -> Iterable[Case]:
+        """Read the LabelMe files, and find the masks."""
+        files = [path for path in folder.ending(".json") if path.parent.name == _OUTLINES]
+        masks: Mapping[str, list[Path]] = {}
+        if self.regions == "masks":
+            masks = Folder(self.root, lambda path: path.stem if path.parent.name == _MASKS else None, (".png",)).images
+        if not files and not masks:
+            raise UserError(
+                f"{self.name}: no {_IMAGES}/{_OUTLINES}/<image>.json lies under {self.root}. {folder.hint([_OUTLINES])}"
+                f"Expected in --data.root: {self.layout}."
+            )
+        for image, paths in masks.items():
+            if len(paths) > 1:
+                raise UserError(
+                    f"{self.name}: {image} has several masks: {', '.join(map(str, paths))}. Leave one there."
+                )
+        cases = [self._read_labelme(path) for path in files]
+        if self.regions == "masks":
+            outlined = {case.image_id for case in cases}
+            cases = [self._with_mask(case, masks.get(case.image_id)) for case in cases]
+            cases += [self._mask_alone(image, paths[0]) for image, paths in masks.items() if image not in outlined]
+        return cases
+
+    def load(self, record: Record) -> Radiograph:
+        """Load an image and its region, and compare a mask image with the polygons.
+
+        Raises:
+            UserError: An image cannot be read.
+        """
+        radiograph = super().load(record)
+        region = radiograph.regions.get(_FINDING)
+        if region is None:
+            return radiograph
+        for annotation in record.source.annotations:
+            mask = annotation.shape
+            if isinstance(mask, _OutlinedMask) and mask.frame == region.shape:
+                drawn = union(mask.outlines, *mask.frame)
+                if (region & ~drawn).sum() > drawn.sum():
+                    return replace(radiograph, notes=(*radiograph.notes, _BEYOND))
+        return radiograph
+
+    def _read_labelme(self, path: Path) -> Case:
+        content = read_json(self.name, self.reading(path))
+        annotations = []
+        try:
+            frame = frame_of(content["imageHeight"], content["imageWidth"])
+            for shape in content["shapes"]:
+                label, points = str(shape["label"]).strip(), shape["points"]
+                if label.casefold().endswith("_lung"):
+                    continue
+                if label.casefold() not in _OPACITIES:
+                    self.note(f"a polygon of the unknown label {label!r}, taken for an opacity", path.stem)
+                if shape["shape_type"] == "rectangle":
+                    (x0, y0), (x1, y1) = points
+                    points = [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
+                elif shape["shape_type"] != "polygon":
+                    raise ValueError(f"the shape {label!r} is a {shape['shape_type']}, not a polygon")
+                annotations.append(Annotation(_FINDING, Polygon.of(points), label))
+        except KeyError as error:
+            raise UserError(f"{self.name}: {path} is not a LabelMe file: {error} is missing.") from None
+        except (UserError, LookupError, TypeError, ValueError) as error:
+            said = str(error).rstrip(".")
+            raise UserError(f"{self.name}: {path} is not a LabelMe file of polygons: {said:.500}.") from None
+        return Case(path.stem, {_FINDING: int(bool(annotations))}, tuple(annotations), frame)
+
+    def _with_mask(self, case: Case, paths: list[Path] | None) -> Case:
+        if not case.annotations:
+            if paths:
+                self.note("a mask image of a radiograph without a polygon of opacity, not used", case.image_id)
+            return case
+        if not paths:
+            self.note("a radiograph with opacity but without a mask image, scored for recognition only", case.image_id)
+            return Case(case.image_id, case.labels)
+        mask = _OutlinedMask(paths[0], tuple(annotation.shape for annotation in case.annotations), case.frame)
+        return Case(case.image_id, case.labels, (Annotation(_FINDING, mask, label=_MASKS),))
+
+    def _mask_alone(self, image: str, path: Path) -> Case:
+        self.note("a radiograph without a LabelMe file; its mask image decides whether it is positive", image)
+        positive = bool(decode_image(path).any())
+        drawn = (Annotation(_FINDING, MaskImage(path), label=_MASKS),)
+        return Case(image, {_FINDING: int(positive)}, drawn if positive else ())

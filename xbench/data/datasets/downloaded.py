@@ -1,0 +1,301 @@
+"""What the datasets share that are downloads: finding files, matching them with annotations, drawing regions."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PureWindowsPath
+from typing import Any, ClassVar
+
+from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder, expand
+from xbench.data.annotations.shapes import Annotation, MaskImage, reader_agreement, union
+from xbench.data.annotations.tables import Row, read_csv, read_image_list
+from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
+from xbench.data.decoding import decode_image
+from xbench.errors import UserError
+from xbench.types import Note
+
+__all__ = ["Case", "DownloadedDataset", "Source"]
+
+_NOT_ENDED = "the last row of a table without a line end, which may have been cut off within its last value"
+_CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the annotation files say about one image.
+
+    Attributes:
+        image_id: The image, as the annotation files call it.
+        labels: 1 (present) or 0 (absent) per finding; a finding that is not a key is unknown.
+        annotations: Everything drawn on the image, by anyone; what a finding's region is the union of.
+        frame: Height and width of the pixel frame that the annotations refer to; None for the pixels of the file.
+    """
+
+    image_id: str
+    labels: Mapping[str, int]
+    annotations: tuple[Annotation, ...] = ()
+    frame: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an image of a download is loaded from; `Record.source`.
+
+    Attributes:
+        path: The image's file, in the folder of the split where the download has one; None if there is none.
+        annotations: Everything drawn on it.
+        frame: Height and width of the frame of the annotations; None for the pixels of the file.
+    """
+
+    path: Path | None
+    annotations: tuple[Annotation, ...] = field(default=())
+    frame: tuple[int, int] | None = None
+
+
+class DownloadedDataset(ChestXrayDataModule):
+    """A dataset as it is downloaded: images in some folder, annotations in files that name them.
+
+    A subclass says what it is called, how its files lie and how its annotation files are read (`read_cases`). Images
+    are found by name anywhere below `root`, or below the folder of the split where the download has one; annotated
+    images without a file count as missing, files that no annotation names are left out and counted.
+
+    Args:
+        root: Folder of the download. `~` and environment variables are expanded.
+        annotations: The file of annotations, where it does not lie under `root` or is called otherwise.
+        image_list: A text or CSV file that names an image in the first column of each line: exactly these images of
+            the split are taken, each once.
+        **kwargs: The options of every dataset.
+
+    Attributes:
+        layout: What is expected in `root`, in words, for messages.
+        suffixes: Endings of its image files, in lower case.
+        folders: Names of the folders that hold the images of a split, where the download separates them.
+
+    Raises:
+        UserError: `root` is not a folder, or an option is out of its range.
+    """
+
+    layout: ClassVar[str]
+    suffixes: ClassVar[Sequence[str]] = IMAGE_SUFFIXES
+    folders: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+    def __init__(self, root: str, annotations: str | None = None, image_list: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.root = expand(root)
+        if not os.path.isdir(self.root):
+            what = "is a file; unpack it and give the folder" if os.path.isfile(self.root) else "is not a folder"
+            raise UserError(f"{self.name}: --data.root {self.root} {what}. Expected there: {self.layout}.")
+        self.annotations = None if annotations is None else expand(annotations)
+        self.image_list = None if image_list is None else expand(image_list)
+        self._files_read: list[Path] = []
+        self._archives: list[Path] = []
+        self._elsewhere: list[Path] = []
+
+    @abstractmethod
+    def read_cases(self, folder: Folder) -> Iterable[Case]:
+        """Read the annotation files of the split, each image once.
+
+        Calls `note` for whatever is odd, and `reading` for each file that is read.
+
+        Raises:
+            UserError: Files are missing or malformed.
+        """
+
+    def image_key(self, path: Path) -> str | None:
+        """Return what the annotation files call the image in a file: by default the file's name without its ending."""
+        return path.stem
+
+    def patient_of(self, image_id: str) -> str | None:
+        """Return whose an image is, where the download says; by default None."""
+        return None
+
+    def exhaustive(self) -> bool:
+        """Tell whether the annotation files name every image of the split, so that any other is worth a note."""
+        return True
+
+    def note(self, text: str, image_id: str) -> None:
+        """Count something odd about the annotations of an image."""
+        self.notes.append(Note(text if len(text) <= 200 else f"{text[:197]}...", image_id))
+
+    def table(self, folder: Folder, *names: str) -> Path:
+        """Return the file of annotations: the one that the user gave, or the one under `root` with one of these names.
+
+        Raises:
+            UserError: There is none, or there are several.
+        """
+        return self.reading(self.annotations or self.choose(folder, *names, option="annotations"))
+
+    def choose(self, folder: Folder, *names: str, option: str = "") -> Path:
+        """Return the one file under `root` with one of these names.
+
+        Raises:
+            UserError: There is none, with a hint if there is that of another split, or there are several that differ.
+        """
+        hint = ""
+        for split in self.splits:
+            for path in folder.find(*(name.replace(self.split, split) for name in names)):
+                hint = hint or f"There is {path}, of the split {split}: --data.split {split} takes it. "
+        return folder.choose(self.name, names, self.layout, option, hint)
+
+    def rows(self, path: Path, columns: Sequence[str], header: Sequence[str] | None = None) -> Iterator[Row]:
+        """Read a table row by row as `read_csv` does, its first column being the image, and note a doubtful last row.
+
+        Raises:
+            UserError: The file is malformed.
+        """
+        for row in read_csv(self.name, path, columns, header):
+            if not row.ended:
+                self.note(_NOT_ENDED, self.listed_key(row.name(columns[0])))
+            yield row
+
+    def reading(self, path: Path) -> Path:
+        """Remember an annotation file, whose digest goes into the results; return it."""
+        self._files_read.append(path)
+        return path
+
+    def read_records(self, annotated: bool) -> Sequence[Record]:
+        """List the images of the split by name.
+
+        An annotated image without a file is listed as missing.
+
+        Raises:
+            UserError: Annotation files are missing or malformed, or name an image twice, or it has two files.
+        """
+        self._files_read = []
+        folder = Folder(self.root, self.image_key, self.suffixes)
+        self._archives = folder.archives
+        images = self._images_of_split(folder)
+        cases: dict[str, Case] = {}
+        self._check_names(images)
+        for case in self.read_cases(folder) if annotated else ():
+            self._check_names([case.image_id])
+            if case.image_id in cases:
+                raise UserError(f"{self.name}: {case.image_id} is annotated twice in {self._said_files()}. Remove one.")
+            cases[case.image_id] = case
+        names = set(cases) if annotated else set(images)
+        if annotated and self.exhaustive():
+            for name in sorted(images.keys() - names):
+                self.note("an image that the annotation files do not name, left out", name)
+        if self.image_list is not None:
+            names = self._listed(self.image_list, names)
+        self._check_names(note.image_id for note in self.notes)
+        self._elsewhere = [folder.images[name][0] for name in sorted(names - images.keys()) if name in folder.images]
+        # However often something occurs in an image, it is one that it occurs in.
+        self.notes = [*dict.fromkeys(self.notes)]
+        return [self._record(name, cases.get(name, Case(name, {})), images) for name in sorted(names)]
+
+    def load(self, record: Record) -> Radiograph:
+        """Decode an image and draw each finding's region, the union of its annotations, in the annotations' own frame.
+
+        Raises:
+            UserError: The file is missing or unreadable, its proportions are not those of the frame that its
+                annotations refer to, or an annotation is malformed.
+        """
+        source: Source = record.source
+        if source.path is None:
+            raise UserError(f"No file of the image {record.image_id} lies under {self.root}.")
+        image = decode_image(source.path)
+        frame = source.frame or (image.shape[0], image.shape[1])
+        if source.annotations and not _same_shape(frame, image.shape):
+            raise UserError(
+                f"{source.path} is {image.shape[1]} x {image.shape[0]} pixels, and its annotations are drawn for "
+                f"{frame[1]} x {frame[0]}: they do not fit a copy of other proportions. Take the original image."
+            )
+        by_finding: defaultdict[str, list[Annotation]] = defaultdict(list)
+        notes: list[str] = []
+        for annotation in source.annotations:
+            by_finding[annotation.finding].append(annotation)
+            if annotation.shape.leaves(*frame):
+                notes.append(_CUT_OFF)
+        regions = {}
+        for finding, drawn in by_finding.items():
+            try:
+                regions[finding] = union((annotation.shape for annotation in drawn), *frame)
+            except UserError as error:
+                raise UserError(f"{self._said_files()}, image {record.image_id}, {finding}: {error}") from None
+        agreement = {finding: reader_agreement(by_finding[finding], *frame) for finding in regions}
+        several = {finding: scores for finding, scores in agreement.items() if scores is not None}
+        return Radiograph(image, regions, tuple(dict.fromkeys(notes)), several)
+
+    def where_images_are(self) -> str:
+        """Say where images are expected."""
+        if self._elsewhere:
+            return (
+                f"{len(self._elsewhere)} of them lie outside the folder of the split {self.split!r} (first: "
+                f"{self._elsewhere[0]}): are the annotations those of another --data.split?"
+            )
+        first = ", ".join(map(str, self._archives[:3]))
+        unpack = f"Archives that are not unpacked lie there ({first}): unpack them. " if first else ""
+        for above in [*self.root.absolute().parents][:2]:
+            if near := [name for name in self.folders.get(self.split, ()) if os.path.isdir(above / name)]:
+                return f"{unpack}There is {above / near[0]}: did you mean --data.root {above}?"
+        return f"{unpack}Expected under {self.root}: {self.layout}."
+
+    def annotation_files(self) -> Sequence[Path]:
+        """Return the files that the records were read from."""
+        return self._files_read
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        # They go into tables, messages and pages: line breaks and what steers a terminal must not.
+        if odd := next((name for name in names if not name.isprintable() or len(name) > 255), None):
+            raise UserError(
+                f"{self.name}: an image under {self.root} or in its annotation files is called {odd[:60]!r}"
+                f"{' and so on' if len(odd) > 60 else ''}, which is no name of an image: printable characters, 255 at "
+                "most. Take the files as their owners publish them."
+            )
+
+    def _record(self, name: str, case: Case, images: Mapping[str, Sequence[Path]]) -> Record:
+        paths = images.get(name, [])
+        if len(paths) > 1:
+            raise UserError(
+                f"{self.name}: image {name} has several files: {', '.join(map(str, paths))}. Which one to score is not "
+                "for us to guess: set --data.root to a folder that holds one copy."
+            )
+        # A link may lead nowhere.
+        path = paths[0] if paths and os.path.exists(paths[0]) else None
+        masks = tuple(a.shape.path for a in case.annotations if isinstance(a.shape, MaskImage))
+        return Record(
+            name,
+            case.labels,
+            Source(path, case.annotations, case.frame),
+            missing=path is None,
+            files=(path, *masks) if path else None,
+            patient_id=self.patient_of(name),
+        )
+
+    def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:
+        """Images in the folder of the split, or all there are if the download does not separate the splits.
+
+        Where there is that folder, nothing else is taken: a copy or a mask elsewhere may have the same name.
+        """
+        return folder.in_folder(*self.folders.get(self.split, ())) or folder.images
+
+    def _listed(self, path: Path, names: set[str]) -> set[str]:
+        listed = {self.listed_key(entry) for entry in read_image_list(self.name, self.reading(path))}
+        if unknown := sorted(listed - names):
+            raise UserError(
+                f"{self.name}: {len(unknown)} of {len(listed)} images of {path} are not in the split "
+                f"{self.split!r} (first: {unknown[0]!r}). Give another --data.image_list or --data.split."
+            )
+        return listed
+
+    def listed_key(self, entry: str) -> str:
+        """Return the image that an entry of an image list names: a path or a name, with or without an ending."""
+        file = PureWindowsPath(entry).name
+        return file.rpartition(".")[0] if file.lower().endswith(IMAGE_SUFFIXES) else file
+
+    def _said_files(self) -> str:
+        """The annotation files, for messages; of many only the first."""
+        more = f" and {len(self._files_read) - 3} more" if len(self._files_read) > 3 else ""
+        return ", ".join(map(str, self._files_read[:3])) + more
+
+
+def _same_shape(frame: tuple[int, int], image: Sequence[int]) -> bool:
+    """Tell whether an image shows a frame, as it is or resized, with a pixel of either for rounding."""
+    height, width = frame
+    slack = max(height, width, *image[:2])
+    return abs(height * image[1] - width * image[0]) <= slack

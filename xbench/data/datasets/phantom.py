@@ -1,0 +1,105 @@
+"""PhantomCXR as a dataset: drawn on demand, the same for everyone, nothing to download."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_warn
+
+from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
+from xbench.errors import UserError
+from xbench.phantom import FINDINGS, Phantom, draw_phantom
+
+__all__ = ["PhantomCXR"]
+
+_LEAST_SIZE = 32
+_TRAINING_SEEDS = 1_000_000
+
+
+class PhantomCXR(ChestXrayDataModule):
+    """Procedurally drawn chest radiographs with eight findings, whose place is known to the pixel.
+
+    Every finding is annotated on every image, and every finding that is present has a region. Phantoms measure whether
+    the harness and a model's saliency work; they say nothing about a model's skill on patients.
+
+    Args:
+        images: Number of images.
+        seed: Which set of phantoms. Sets from 1,000,000 on trained the demo model.
+        size: Height and width of the images in pixels, at least 32; one number for both. Another size is a
+            re-drawing: the anatomy is the same, the grain of the film is not.
+        **kwargs: The options of every dataset.
+
+    Raises:
+        UserError: An option is out of its range.
+    """
+
+    name = "phantom"
+    findings = FINDINGS
+
+    def __init__(self, images: int = 200, seed: int = 0, size: int | tuple[int, int] = 320, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if images < 1 or seed < 0:
+            raise UserError(
+                f"--data.images {images} --data.seed {seed}: the first must be at least 1, the second at least 0.",
+                exit_status=2,
+            )
+        self.images = images
+        self.seed = seed
+        self.size = (size, size) if isinstance(size, int) else size
+        if min(self.size) < _LEAST_SIZE:
+            raise UserError(f"--data.size {size}: a phantom needs at least {_LEAST_SIZE} pixels.", exit_status=2)
+
+    def read_records(self, annotated: bool) -> Sequence[Record]:
+        """List the phantoms of the set in the order of their numbers."""
+        if self.seed >= _TRAINING_SEEDS:
+            rank_zero_warn(
+                f"phantom: the demo model was trained on sets from {_TRAINING_SEEDS} on and has seen phantoms of set "
+                f"{self.seed}. Its scores on them are not those of unseen images; choose a smaller --data.seed."
+            )
+        drawings = [_Drawing(self.seed, index, *self.size) for index in range(self.images)]
+        return [
+            Record(f"phantom-{self.seed}-{drawing.index:06d}", _Labels(drawing) if annotated else {}, drawing)
+            for drawing in drawings
+        ]
+
+    def load(self, record: Record) -> Radiograph:
+        """Draw a phantom."""
+        phantom = _draw(record.source)
+        return Radiograph(phantom.image, phantom.masks)
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """The arguments of `draw_phantom`."""
+
+    seed: int
+    index: int
+    height: int
+    width: int
+
+
+# A sample asks for the image first and for its labels next.
+@lru_cache(maxsize=1)
+def _draw(drawing: _Drawing) -> Phantom:
+    return draw_phantom(drawing.seed, drawing.index, drawing.height, drawing.width)
+
+
+class _Labels(Mapping[str, int]):
+    """The labels of a phantom, known once it is drawn: a finding that found no room is absent."""
+
+    def __init__(self, drawing: _Drawing) -> None:
+        self._drawing = drawing
+
+    def __getitem__(self, finding: str) -> int:
+        if finding not in FINDINGS:
+            raise KeyError(finding)
+        return int(finding in _draw(self._drawing).masks)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FINDINGS)
+
+    def __len__(self) -> int:
+        return len(FINDINGS)

@@ -1,0 +1,112 @@
+"""RSNA Pneumonia: radiographs with boxes of lung opacity suspicious for pneumonia, and without."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path, PureWindowsPath
+from typing import ClassVar
+
+from xbench.data.annotations.folder import Folder
+from xbench.data.annotations.shapes import Annotation, Box
+from xbench.data.annotations.tables import Row
+from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.errors import UserError
+from xbench.protocol.findings import FINDINGS
+
+__all__ = ["RSNAPneumonia"]
+
+(_FINDING,) = FINDINGS["rsna"]
+_FRAME = (1024, 1024)
+_TABLE = "stage_2_train_labels.csv"
+_COLUMNS = ("patientId", "x", "y", "width", "height", "Target")
+_LIST_COLUMNS = ("ID", "img_path", "boxes", "classes")
+
+
+class RSNAPneumonia(DownloadedDataset):
+    """RSNA Pneumonia Detection Challenge, as it is downloaded; kaggle.com/c/rsna-pneumonia-detection-challenge.
+
+    An image is positive if its rows say Target 1; its region is the union of their boxes, of which each has a row of
+    its own. It is negative if its row says Target 0, whether the radiologists found it normal or not.
+
+    The split `train` is every image with public labels, 26,684 of them. Published zero-shot evaluations score 5,337 of
+    these, the test list of the MedKLIP and MAVL repositories, which does not come with the download: give that list as
+    `image_list`, or as `annotations`, for it holds the same boxes.
+
+    The original files of MD.ai (`<study>/<series>/<image>.dcm`) do not carry the patientId in their names; with the
+    list as `annotations` they are found by its `img_path`.
+
+    Args:
+        root: Folder of the download.
+        annotations: The annotation file, where it is not `stage_2_train_labels.csv` under `root`: that table elsewhere,
+            or a list with the columns ID, img_path, boxes and classes.
+        **kwargs: `annotations`, `image_list` and the options of every dataset.
+    """
+
+    name = "rsna"
+    findings = (_FINDING,)
+    splits = ("train",)
+    layout = f"stage_2_train_images/<patientId>.dcm with {_TABLE} beside it"
+    folders: ClassVar = {"train": ("stage_2_train_images",)}
+
+    def exhaustive(self) -> bool:
+        """Tell whether the annotation file names every image of the split: the official table does."""
+        return self.annotations is None
+
+    def read_cases(self, folder: Folder) -> Iterable[Case]:
+        """Read the table of boxes, or a list with boxes."""
+        path = self.table(folder, _TABLE)
+        return self._read_list(path, folder) if _is_list(path) else self._read_table(path)
+
+    def _read_table(self, path: Path) -> Iterable[Case]:
+        boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
+        targets: dict[str, int] = {}
+        for row in self.rows(path, _COLUMNS):
+            name, target = row.name("patientId"), row.flag("Target")
+            if target is None:
+                raise row.error(f"Target is {row['Target']!r}, not 0 or 1")
+            if targets.setdefault(name, target) != target:
+                raise row.error(f"{name} has Target {target} here and {targets[name]} further up")
+            if target:
+                boxes[name].append(_annotation(row, *(row.number(column) for column in _COLUMNS[1:5])))
+            elif any(row[column] for column in _COLUMNS[1:5]):
+                raise row.error("there is a box, and Target is 0")
+        return [Case(name, {_FINDING: target}, tuple(boxes[name]), _FRAME) for name, target in targets.items()]
+
+    def _read_list(self, path: Path, folder: Folder) -> Iterable[Case]:
+        # MD.ai's files are named otherwise than the list names them; what the list calls them is added to the index.
+        by_tail = {path.parts[-3:]: paths for paths in folder.images.values() for path in paths}
+        cases = {}
+        for row in self.rows(path, _LIST_COLUMNS):
+            name = row.name("ID")
+            if name not in folder.images and (tail := PureWindowsPath(row["img_path"]).parts[-3:]) in by_tail:
+                folder.images[name] = by_tail[tail]
+            boxes = []
+            for text in filter(None, row["boxes"].split("|")):
+                try:
+                    x, y, width, height = (float(number) for number in text.split(";"))
+                except ValueError:
+                    raise row.error(f"boxes holds {text!r}, which is not x;y;width;height") from None
+                boxes.append(_annotation(row, x, y, width, height))
+            if name in cases:
+                raise row.error(f"{name} is there a second time")
+            target = row.flag("classes")
+            if target is None or target != bool(boxes):
+                raise row.error(f"classes is {row['classes']!r}, and there are {len(boxes)} boxes")
+            cases[name] = Case(name, {_FINDING: target}, tuple(boxes), _FRAME)
+        return cases.values()
+
+
+def _annotation(row: Row, x: float, y: float, width: float, height: float) -> Annotation:
+    try:
+        return Annotation(_FINDING, Box.from_corner_and_size(x, y, width, height), label=_FINDING)
+    except UserError as error:
+        raise row.error(str(error).rstrip(".")) from None
+
+
+def _is_list(path: Path) -> bool:
+    try:
+        with open(path, encoding="utf-8-sig", errors="replace") as file:
+            return "boxes" in file.readline(1000)
+    except OSError as error:
+        raise UserError(f"{RSNAPneumonia.name}: the annotation file {path} cannot be read: {error}.") from error

@@ -1,0 +1,96 @@
+"""SIIM-ACR Pneumothorax: radiographs with masks of the pneumothorax, and without one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from xbench.data.annotations.folder import Folder
+from xbench.data.annotations.shapes import Annotation, RelativeRLE
+from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.errors import UserError
+from xbench.protocol.findings import FINDINGS
+
+__all__ = ["SIIMPneumothorax"]
+
+(_FINDING,) = FINDINGS["siim"]
+# Masks are drawn in the frame of the official images, whatever the size of the copy at hand.
+_FRAME = (1024, 1024)
+_TABLES = ("train-rle.csv", "stage_2_train.csv")
+
+
+class SIIMPneumothorax(DownloadedDataset):
+    """SIIM-ACR Pneumothorax, as it is downloaded; kaggle.com/c/siim-acr-pneumothorax-segmentation.
+
+    An image is positive if the annotation file gives it a mask; its region is the union of its masks, which lie
+    scattered over the file. It is negative if the file says -1.
+
+    The split `all` is every image that the annotation file names; `stage1_train` and `stage1_test` are those of them
+    whose file lies in `dicom-images-train` and `dicom-images-test`. The lists that published evaluations use do not
+    come with the download: give such a one as `image_list`.
+
+    Args:
+        root: Folder of the download. Images are found by name anywhere below it, as DICOM, or converted to PNG or JPEG
+            if they are still square.
+        **kwargs: `annotations`, `image_list` and the options of every dataset.
+
+    Raises:
+        UserError: `image_list` is given with another split than `all`.
+    """
+
+    name = "siim"
+    findings = (_FINDING,)
+    splits = ("all", "stage1_train", "stage1_test")
+    layout = (
+        "dicom-images-train/<study>/<series>/<image>.dcm, dicom-images-test/... or stage_2_images/<image>.dcm, with "
+        f"{_TABLES[0]} or {_TABLES[1]} beside them"
+    )
+    folders: ClassVar = {"stage1_train": ("dicom-images-train",), "stage1_test": ("dicom-images-test",)}
+
+    def __init__(self, root: str, **kwargs: Any) -> None:
+        super().__init__(root, **kwargs)
+        if self.image_list is not None and self.split != "all":
+            raise UserError(
+                f"--data.image_list and --data.split {self.split} choose images both: leave one out.", exit_status=2
+            )
+
+    def exhaustive(self) -> bool:
+        """Return False: the public files hold images of the second stage, whose labels are not public."""
+        return False
+
+    def read_cases(self, folder: Folder) -> Iterable[Case]:
+        """Read the table of masks."""
+        path = self.table(folder, *_TABLES)
+        masks: defaultdict[str, list[Annotation]] = defaultdict(list)
+        negative = set()
+        for row in self.rows(path, ("ImageId", "EncodedPixels")):
+            name, mask = row.name("ImageId"), row.name("EncodedPixels")
+            if mask == "-1":
+                negative.add(name)
+            elif not row.ended and len(mask.split()) % 2:
+                raise row.error("the file is cut off within this mask, whose numbers are not pairs")
+            else:
+                masks[name].append(Annotation(_FINDING, RelativeRLE(mask), label=_FINDING))
+        if both := sorted(negative & masks.keys()):
+            raise UserError(
+                f"siim: {path} calls {len(both)} images negative (-1) and gives them masks as well (first: "
+                f"{both[0]!r:.80})."
+            )
+        cases = {name: Case(name, {_FINDING: 1}, tuple(drawn), _FRAME) for name, drawn in masks.items()}
+        cases |= {name: Case(name, {_FINDING: 0}, (), _FRAME) for name in negative}
+        return self._in_split(cases, folder)
+
+    def _in_split(self, cases: dict[str, Case], folder: Folder) -> Iterable[Case]:
+        if self.split == "all":
+            return cases.values()
+        (name,) = self.folders[self.split]
+        chosen = [cases[image] for image in folder.in_folder(name) if image in cases]
+        if not chosen:
+            raise UserError(
+                f"siim: split {self.split}: none of the images lies in a folder {name} under {self.root} and is "
+                f"annotated. ({_TABLES[0]} annotates the stage-1 training images only; {_TABLES[1]} all of stage 1.)"
+            )
+        for homeless in sorted(cases.keys() - folder.images.keys()):
+            self.note("an annotated image without a file; it is in neither split, which go by the folder", homeless)
+        return chosen

@@ -1,0 +1,1 @@
+"""Prepared images on disk, and the key that tells when they are stale."""

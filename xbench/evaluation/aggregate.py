@@ -1,0 +1,145 @@
+"""From scores to the results of a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from math import fsum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xbench.metrics.classification import classification_scores, macro
+from xbench.metrics.sign import sign_tests
+from xbench.runs.results import (
+    MACRO,
+    SIGN_LEVEL,
+    FindingClassification,
+    FindingCounts,
+    FindingGrounding,
+    Results,
+    macro_mean,
+)
+from xbench.runs.scores import ImageRows, scored_on
+from xbench.types import Failure, Note
+
+__all__ = ["summarise"]
+
+_GROUNDING_NUMBERS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
+_CLASSIFICATION_NUMBERS = ("auroc", "average_precision", "f1", "accuracy")
+
+
+def summarise(
+    names: tuple[str, str, str],
+    findings: Sequence[str],
+    images: ImageRows,
+    pointing_game: Mapping[str, Tensor],
+    sweep: Mapping[str, Tensor],
+    failures: Sequence[Failure] = (),
+    constant: Sequence[tuple[int, str, int]] = (),
+    notes: Iterable[Note] = (),
+    provenance: Mapping[str, Any] | None = None,
+) -> Results:
+    """Put the results of a run together.
+
+    Args:
+        names: Of model, dataset and split.
+        findings: Names of the C findings.
+        images: Scores of all images.
+        pointing_game: What `PointingGame.compute` returned.
+        sweep: What `ThresholdSweep.compute` returned.
+        failures: Images that were left out, in the dataset's order.
+        constant: Pairs whose map is the same everywhere, likewise.
+        notes: What was odd, in any order.
+        provenance: What the numbers depend on.
+    """
+    scores = classification_scores(torch.from_numpy(images.labels), torch.from_numpy(images.probabilities))
+    recognition = macro(scores)
+    names_of_patients = zip(images.patient_ids, images.index.tolist(), strict=True)
+    patients = [index if name is None else name for name, index in names_of_patients]
+    by_finding, together = sign_tests(images.pointing_hit, images.minimum_hit, patients)
+    grounding = _grounding(findings, images, pointing_game, sweep, by_finding)
+    p_values = {**dict(zip(findings, by_finding, strict=True)), MACRO: together}
+    model, dataset, split = names
+    steps = len(sweep["thresholds"]) - 1
+    return Results(
+        model=model,
+        dataset=dataset,
+        split=split,
+        findings=tuple(findings),
+        images=len(images.image_ids),
+        skipped=[{"image_id": failure.image_id, "reason": failure.reason} for failure in failures],
+        constant_maps={
+            "count": len(constant),
+            "first": [{"image_id": image_id, "finding": findings[column]} for _, image_id, column in constant[:10]],
+        },
+        notes=_count_images(notes),
+        counts={
+            finding: FindingCounts(
+                positives=int((images.labels[:, c] == 1).sum()),
+                negatives=int((images.labels[:, c] == 0).sum()),
+                with_region=int(images.scored[:, c].sum()),
+            )
+            for c, finding in enumerate(findings)
+        },
+        thresholds=[k / steps for k in range(steps + 1)],
+        grounding=grounding,
+        grounding_macro={
+            name: macro_mean([getattr(scores, name) for scores in grounding.values()]) for name in _GROUNDING_NUMBERS
+        },
+        classification={
+            finding: FindingClassification(**asdict(score)) for finding, score in zip(findings, scores, strict=True)
+        },
+        classification_macro={name: getattr(recognition, name) for name in _CLASSIFICATION_NUMBERS},
+        provenance=dict(provenance or {}),
+        scored_on=scored_on(images, findings),
+        sign_test={
+            "pointing_game_of_minimum": macro_mean([one.pointing_game_of_minimum for one in grounding.values()]),
+            "sign_p": together,
+            "may_be_wrong": [name for name, p in p_values.items() if p is not None and p <= SIGN_LEVEL],
+        },
+    )
+
+
+def _count_images(notes: Iterable[Note]) -> list[dict[str, Any]]:
+    images: defaultdict[str, set[str]] = defaultdict(set)
+    for note in notes:
+        images[note.text].add(note.image_id)
+    return [{"note": text, "count": len(ids), "first": sorted(ids)[:10]} for text, ids in sorted(images.items())]
+
+
+def _grounding(
+    findings: Sequence[str],
+    images: ImageRows,
+    pointing_game: Mapping[str, Tensor],
+    sweep: Mapping[str, Tensor],
+    sign_p: Sequence[float | None],
+) -> dict[str, FindingGrounding]:
+    scores = {}
+    fixed = len(sweep["thresholds"]) // 2
+    for c, finding in enumerate(findings):
+        count = int(sweep["count"][c])
+        if not count:
+            scores[finding] = FindingGrounding(0, *[None] * 9)
+            continue
+        dice, iou = sweep["dice"][c].tolist(), sweep["iou"][c].tolist()
+        best_dice, best_iou = max(dice), max(iou)
+        steps = len(dice) - 1
+        scores[finding] = FindingGrounding(
+            count=count,
+            pointing_game=pointing_game["pointing_game"][c].item(),
+            pointing_game_of_minimum=fsum(images.minimum_hit[images.scored[:, c], c]) / count,
+            sign_p=sign_p[c],
+            dice_fixed=dice[fixed],
+            iou_fixed=iou[fixed],
+            dice_best=best_dice,
+            iou_best=best_iou,
+            # index() finds the first and so the lowest of several best thresholds.
+            dice_best_threshold=dice.index(best_dice) / steps,
+            iou_best_threshold=iou.index(best_iou) / steps,
+            dice_curve=dice,
+            iou_curve=iou,
+        )
+    return scores

@@ -1,0 +1,271 @@
+"""Scores of one batch: what a model said about it against what the annotations say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from xbench.geometry.grid import Upsampling, on_host, runs_of_views, saliency_on_grid, seen_on_grid
+from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.metrics.dense import dense_hits
+from xbench.metrics.functional import maps_per_chunk, pointing_hits
+from xbench.metrics.peaks import peak_distance
+from xbench.metrics.sweep import PixelCounts
+from xbench.runs.scores import ImageRows, PairCounts
+from xbench.runtime.stopwatch import Stopwatch
+from xbench.types import Batch, ModelOutput, View
+
+__all__ = ["BatchScores", "restore_metrics", "score_batch"]
+
+_PIXELS_AT_A_TIME = 2**24
+"""On the grid: one map of 4,096 x 4,096, or all pairs of any usual batch on 224 x 224."""
+
+
+@dataclass(frozen=True)
+class BatchScores:
+    """Scores of a batch.
+
+    Attributes:
+        images: Per image and finding.
+        pairs: Per scored pair.
+        constant: Scored pairs whose map is the same everywhere on the grid: position of the image in the dataset, its
+            name, and position of the finding.
+    """
+
+    images: ImageRows
+    pairs: PairCounts
+    constant: tuple[tuple[int, str, int], ...]
+
+
+def score_batch(
+    output: ModelOutput,
+    batch: Batch,
+    upsampling: Upsampling,
+    pointing_game: PointingGame,
+    sweep: ThresholdSweep,
+    image_by_image: bool = False,
+    stopwatch: Stopwatch | None = None,
+) -> BatchScores:
+    """Score a batch, and update the metrics with it.
+
+    Args:
+        output: Of the model; maps in the frame of its input.
+        batch: At least one image.
+        upsampling: How the model's maps are enlarged.
+        pointing_game: Gets the scored pairs.
+        sweep: Likewise; its number of thresholds is odd, so that 0.5 is one of them.
+        image_by_image: Keep images apart, which may differ in size.
+        stopwatch: Counts bringing maps to the grid as `saliency`, the time before as `metrics`.
+    """
+    stopwatch = stopwatch or Stopwatch()
+    device = output.saliency.device
+    scored: list[_Scored] = []
+    for rows, columns, places, regions in _pairs(batch, image_by_image):
+        image, finding = (torch.from_numpy(place).to(device, non_blocking=True) for place in (rows, columns))
+        raw = output.saliency[image, finding]
+        stopwatch.lap("metrics")
+        views = [batch.views[row] for row in rows]
+        on_grid = saliency_on_grid(raw, views, (regions.shape[1], regions.shape[2]), upsampling)
+        stopwatch.lap("saliency")
+        pointing_game.update_pairs(on_grid, regions, finding)
+        sweep.update_pairs(on_grid, regions, finding)
+        scored.append(
+            _Scored(
+                rows,
+                columns,
+                places,
+                (regions.shape[1], regions.shape[2]),
+                # Any other map is 1 somewhere once it is normalised.
+                constant=sweep.pairs.counts.mask[:, -1] == 0,
+                hit=pointing_game.pairs.hit,
+                counts=sweep.pairs.counts,
+                fixed=torch.stack([sweep.pairs.dice, sweep.pairs.iou])[..., sweep.thresholds // 2],
+                highest=_highest(on_grid),
+                minimum=_minimum_hits(on_grid, regions, views),
+            )
+        )
+
+    # An accelerator is waited for from here on, once.
+    has_region = batch.has_region.cpu().numpy()
+    hit, dice, iou, peak_x, peak_y, distance, minimum = (np.full(has_region.shape, np.nan) for _ in range(7))
+    counts: list[PairCounts] = []
+    constant: list[tuple[int, str, int]] = []
+    index = batch.index.cpu().numpy()
+    for part in scored:
+        place = part.rows, part.columns
+        hit[place] = part.hit.cpu().numpy()
+        dice[place], iou[place] = part.fixed.cpu().numpy()
+        minimum[place] = part.minimum.cpu().numpy()
+        tied = _places(part.highest)
+        peak_x[place], peak_y[place] = _peaks(tied, len(part.rows), part.size)
+        regions_of_pairs = (batch.regions[row][at] for row, at in zip(part.rows, part.places, strict=True))
+        distance[place] = _distances(tied, regions_of_pairs, hit[place])
+        for pair in part.constant.nonzero()[:, 0].tolist():
+            row, column = int(part.rows[pair]), int(part.columns[pair])
+            constant.append((int(index[row]), batch.image_ids[row], column))
+        counts.append(
+            PairCounts(
+                index=index[part.rows],
+                column=part.columns,
+                image_ids=[batch.image_ids[row] for row in part.rows.tolist()],
+                grid=np.full(len(part.rows), part.size[0] * part.size[1], dtype=np.int64),
+                region=part.counts.region.cpu().numpy(),
+                mask=part.counts.mask.cpu().numpy().astype(np.int32),
+                overlap=part.counts.overlap.cpu().numpy().astype(np.int32),
+            )
+        )
+    images = ImageRows(
+        index=index,
+        image_ids=batch.image_ids,
+        patient_ids=batch.patient_ids,
+        labels=batch.labels.cpu().numpy(),
+        has_region=has_region,
+        logits=output.logits.double().cpu().numpy(),
+        probabilities=output.probabilities.double().cpu().numpy(),
+        pointing_hit=hit,
+        dice=dice,
+        iou=iou,
+        region_area=batch.region_places[..., 0],
+        region_x=batch.region_places[..., 1],
+        region_y=batch.region_places[..., 2],
+        region_digests=batch.region_digests,
+        peak_x=peak_x,
+        peak_y=peak_y,
+        peak_distance=distance,
+        minimum_hit=minimum,
+        reader_dice=batch.reader_agreement[..., 0],
+        reader_iou=batch.reader_agreement[..., 1],
+    )
+    return BatchScores(images, PairCounts.concatenate(counts or [_no_pairs(sweep.thresholds)]), tuple(constant))
+
+
+def restore_metrics(scores: BatchScores, pointing_game: PointingGame, sweep: ThresholdSweep) -> None:
+    """Update metrics with a batch that was scored before, to the bit as scoring it again would."""
+    pairs = scores.pairs
+    classes = torch.from_numpy(pairs.column)
+    place = np.searchsorted(scores.images.index, pairs.index)
+    pointing_game.restore_pairs(classes, torch.from_numpy(scores.images.pointing_hit[place, pairs.column]))
+    mask, overlap, region = (
+        torch.from_numpy(part.astype(np.int64)) for part in (pairs.mask, pairs.overlap, pairs.region)
+    )
+    sweep.restore_pairs(classes, PixelCounts(mask, overlap, region))
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Scores of P pairs, tensors on the model's device.
+
+    Attributes:
+        rows: Place of each pair's image in the batch (P,).
+        columns: Its finding (P,).
+        places: Which of its image's regions is its own (P,).
+        size: Height and width of the grid.
+        constant: Whether the map is the same everywhere on the grid (P,) bool.
+        hit: Pointing game (P,) float64.
+        counts: Pixels at every threshold.
+        fixed: Dice and IoU at threshold 0.5 (2, P) float64.
+        highest: Where the map is highest, from `_highest`.
+        minimum: Share of the map's minima in the region (P,) float64.
+    """
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    places: NDArray[np.int64]
+    size: tuple[int, int]
+    constant: Tensor
+    hit: Tensor
+    counts: PixelCounts
+    fixed: Tensor
+    highest: Tensor
+    minimum: Tensor
+
+
+def _pairs(
+    batch: Batch, image_by_image: bool
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Tensor]]:
+    """Scored pairs, row by row, in portions that bound the memory.
+
+    Args:
+        batch: At least one image, on any device.
+        image_by_image: Keep images apart, which may differ in size.
+
+    Yields:
+        Place of the image in the batch (P,), finding (P,), place of the region among the image's (P,), and region
+        (P, H, W) bool; P is at least 1.
+    """
+    scored = batch.scored
+    groups = [scored[scored[:, 0] == row] for row in range(len(batch))] if image_by_image else [scored]
+    for pairs in groups:
+        if not len(pairs):
+            continue
+        row, _, place = pairs[0]
+        step = max(1, _PIXELS_AT_A_TIME // batch.regions[row][place].numel())
+        for start in range(0, len(pairs), step):
+            rows, columns, places = pairs[start : start + step].T.copy()
+            regions = torch.stack([batch.regions[row][place] for row, place in zip(rows, places, strict=True)])
+            yield rows, columns, places, regions
+
+
+def _minimum_hits(maps: Tensor, regions: Tensor, views: Sequence[View]) -> Tensor:
+    """Share of the tied minima of maps (N, H, W) that lie in the region (N,) float64.
+
+    Pixels that the model never saw, which count as its minimum elsewhere, are none here.
+    """
+    hits = pointing_hits if on_host(maps) else dense_hits
+    step, found = maps_per_chunk(maps), []
+    for view, same in runs_of_views(views):
+        rows, columns = seen_on_grid(view, (maps.shape[1], maps.shape[2]))
+        shown, inside = maps[same, rows, columns].split(step), regions[same, rows, columns].split(step)
+        found += [hits(part.neg(), region, "share") for part, region in zip(shown, inside, strict=True)]
+    return torch.cat(found)
+
+
+def _highest(maps: Tensor) -> Tensor:
+    """Where maps (N, H, W) are highest: map, row and column of every tied place (K, 3) int64, in this order.
+
+    On an accelerator, where their number cannot be known without waiting, a mask (N, H, W) bool.
+    """
+    highest = maps.amax(2)
+    if not on_host(maps):
+        return maps == highest.amax(1)[:, None, None]
+    # Only lines that reach the maximum are looked at.
+    pair, row = (highest == highest.amax(1, keepdim=True)).nonzero(as_tuple=True)
+    line, column = (maps[pair, row] == highest[pair, row, None]).nonzero(as_tuple=True)
+    return torch.stack([pair[line], row[line], column], 1)
+
+
+def _places(highest: Tensor) -> NDArray[np.int64]:
+    """What `_highest` found as places (K, 3) on the host."""
+    return (highest.nonzero() if highest.dtype == torch.bool else highest).cpu().numpy()
+
+
+def _peaks(tied: NDArray[np.int64], count: int, size: tuple[int, int]) -> NDArray[np.float64]:
+    """Where `count` maps are highest: x and y (2, N), from 0 at the first edge to 1 at the last.
+
+    Of tied places it is the mean. Sums of whole numbers, so that the order of adding does not matter.
+    """
+    number = np.bincount(tied[:, 0], minlength=count)
+    x, y = (np.bincount(tied[:, 0], tied[:, axis], count) / number for axis in (2, 1))
+    return np.stack([(x + 0.5) / size[1], (y + 0.5) / size[0]])
+
+
+def _distances(tied: NDArray[np.int64], regions: Iterable[Tensor], hits: NDArray[np.float64]) -> list[float]:
+    """From the tied places of each map to its region (H, W) bool; 0 where the pointing game counts a hit."""
+    ends = np.searchsorted(tied[:, 0], np.arange(len(hits) + 1))
+    distances = []
+    for pair, region in enumerate(regions):
+        if hits[pair] > 0:
+            distances.append(0.0)
+            continue
+        distances.append(peak_distance(tied[ends[pair] : ends[pair + 1], 1:], region.cpu().numpy()))
+    return distances
+
+
+def _no_pairs(thresholds: int) -> PairCounts:
+    none, table = np.zeros(0, np.int64), np.zeros((0, thresholds), np.int32)
+    return PairCounts(none, none, [], none, none, table, table)

@@ -1,0 +1,1 @@
+"""Coordinates: grids, coverage of pixels, preprocessing."""

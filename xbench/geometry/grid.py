@@ -1,0 +1,211 @@
+"""From frames to the evaluation grid: saliency maps by interpolation, annotated regions by exact area averaging.
+
+Everything is scored on one grid, the whole radiograph resized to (H, W), 224 x 224 unless configured. A model's own
+preprocessing (stretch, crop, pad) is described by its view: the rectangle of the radiograph that the model input shows,
+as fractions of width and height.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from xbench.geometry.coverage import Coverage
+
+__all__ = [
+    "FULL_VIEW",
+    "Upsampling",
+    "chunk_pixels",
+    "on_host",
+    "region_on_grid",
+    "runs_of_views",
+    "saliency_on_grid",
+    "seen_on_grid",
+    "upsample",
+]
+
+Upsampling = Literal["bilinear", "nearest", "corners"]
+"""How maps are enlarged: bilinear between the centres of cells, as everywhere unless a model says otherwise; every cell
+repeated; or bilinear with the outermost cells' centres on the outermost pixels' centres (`align_corners=True`)."""
+
+FULL_VIEW = (0.0, 0.0, 1.0, 1.0)
+"""The view of a model that sees the whole radiograph, stretched."""
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Whether looking at values of `tensor` is free: elsewhere the host would have to wait for the accelerator."""
+    return tensor.is_cpu
+
+
+def chunk_pixels(device: torch.device) -> int:
+    """Pixels handled at a time: what stays in a CPU core's cache (measured), or enough to fill an accelerator."""
+    return 4 * 224**2 if device.type == "cpu" else 2**22
+
+
+def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "bilinear") -> Tensor:
+    """Bring maps that cover the whole radiograph to the evaluation grid, as `saliency_on_grid` does.
+
+    Maps of the grid's size come back as they are.
+
+    Args:
+        saliency: (N, h, w) or (B, C, h, w), any floating dtype, raw values.
+        size: Height and width of the grid in pixels.
+        mode: How to enlarge them.
+
+    Returns:
+        The maps as (N, H, W) or (B, C, H, W) float32.
+
+    Raises:
+        ValueError: `saliency` is not a floating tensor of three or four dimensions.
+
+    Example:
+        >>> upsample(torch.tensor([[[0.0, 1.0]]]), (1, 4))
+        tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
+    """
+    if saliency.ndim not in (3, 4) or not saliency.is_floating_point():
+        raise ValueError(
+            "saliency must be a floating tensor of shape (N, h, w) or (B, C, h, w), "
+            f"not {tuple(saliency.shape)} {saliency.dtype}"
+        )
+    maps = saliency.to(torch.float32)
+    if maps.shape[-2:] == torch.Size(size):
+        return maps
+    on_grid = maps.new_empty(*maps.shape[:-2], *size)
+    _lay(maps.flatten(0, -3), FULL_VIEW, on_grid.flatten(0, -3), mode)
+    return on_grid
+
+
+def saliency_on_grid(
+    saliency: Tensor, views: Iterable[Sequence[float]], size: tuple[int, int], mode: Upsampling = "bilinear"
+) -> Tensor:
+    """Bring raw maps from the frame of the model input to the evaluation grid.
+
+    Each grid pixel whose centre lies in the view takes the value at its place, and every other one, which the model was
+    never shown, the least value among those. A value between two cells a and b is a + w (b - a) in float32, first
+    along x, then along y; docs/numbers.md has it operation by operation. So a pixel between equal cells has exactly
+    their value, no pixel lies beyond the cells around it, and a map does not depend on what else is in the batch.
+    Half-precision maps become float32 first: interpolating in bfloat16 moves Dice in the second decimal.
+
+    The host never waits for an accelerator.
+
+    Args:
+        saliency: (N, h, w), any floating dtype; a range within float32.
+        views: N times (left, top, right, bottom) as fractions of the radiograph.
+        size: (H, W) of the grid.
+        mode: How to enlarge the maps.
+
+    Returns:
+        (N, H, W) float32.
+    """
+    maps = saliency.to(torch.float32)
+    on_grid = maps.new_empty(len(maps), *size)
+    for view, same in runs_of_views(views):
+        _lay(maps[same], view, on_grid[same], mode)
+    return on_grid
+
+
+def runs_of_views(views: Iterable[Sequence[float]]) -> Iterator[tuple[tuple[float, ...], slice]]:
+    """Go through views as runs of equal ones: the view, and where it stands."""
+    start = 0
+    for view, same in groupby(tuple(map(float, view)) for view in views):
+        stop = start + len(list(same))
+        yield view, slice(start, stop)
+        start = stop
+
+
+def seen_on_grid(view: Sequence[float], size: tuple[int, int]) -> tuple[slice, slice]:
+    """Return the rows and columns of the grid (H, W) that a view shows: the pixels whose centre lies in it."""
+    left, top, right, bottom = view
+    return _seen(top, bottom, size[0]), _seen(left, right, size[1])
+
+
+@torch.no_grad()
+def _lay(maps: Tensor, view: Sequence[float], on_grid: Tensor, mode: Upsampling) -> None:
+    """Fill `on_grid` (N, H, W) with maps (N, h, w) float32 of one view, without gradients."""
+    left, top, right, bottom = view
+    (height, width), device = on_grid.shape[1:], maps.device
+    y, x = seen_on_grid(view, (height, width))
+    across, down = (
+        _places(*edges, pixels, cells, mode)
+        for edges, pixels, cells in (((left, right), width, maps.shape[2]), ((top, bottom), height, maps.shape[1]))
+    )
+    # A few kilobytes: CUDA takes copies of up to 64 KB along with the command and does not wait.
+    columns, right_share, rows, lower_share = (
+        torch.from_numpy(part).to(device, non_blocking=True) for part in (*across, *down)
+    )
+    step = max(1, chunk_pixels(device) // max(1, height * width))
+    for some, target in zip(maps.split(step), on_grid.split(step), strict=True):
+        wide = _between(some, 2, columns, right_share)
+        shown = _between(wide, 1, rows, lower_share[:, None])
+        if shown.shape != target.shape:
+            target.copy_(shown.amin((1, 2), keepdim=True).expand_as(target))
+        target[:, y, x] = shown
+
+
+def _between(maps: Tensor, axis: int, cells: Tensor, weights: Tensor) -> Tensor:
+    """Values a + w (b - a) between each of `cells` and the next one, multiplied and added apart, never fused."""
+    steps = maps.diff(dim=axis, append=maps.narrow(axis, maps.shape[axis] - 1, 1))
+    return steps.index_select(axis, cells).mul_(weights).add_(maps.index_select(axis, cells))
+
+
+def _seen(low: float, high: float, pixels: int) -> slice:
+    """Those of the grid pixels of one axis whose centres lie in a view [low, high]."""
+    first, last = max(0, math.ceil(pixels * low - 0.5)), min(pixels - 1, math.floor(pixels * high - 0.5))
+    if first > last:
+        # No centre lies in a view thinner than a pixel: the pixel that it lies in shows it.
+        first = last = min(max(0, math.floor(pixels * (low + high) / 2)), pixels - 1)
+    return slice(first, last + 1)
+
+
+@lru_cache(maxsize=1024)
+def _places(
+    low: float, high: float, pixels: int, cells: int, mode: Upsampling
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Place the P grid pixels of one axis that a view [low, high] shows among its cells.
+
+    In float64, on the host, so that all devices use the same places.
+
+    Returns:
+        The cell at or before the centre of each pixel (P,), and the share of the way from there to the next cell, a
+        multiple of 2**-24 in [0, 1) (P,).
+    """
+    seen = _seen(low, high, pixels)
+    # In half pixels, which are whole numbers for the whole radiograph.
+    inside = 2.0 * np.arange(seen.start, seen.stop) + 1 - 2 * pixels * low
+    length = 2 * pixels * (high - low)
+    if mode == "corners":
+        place = (inside - 1) * (cells - 1) / (length - 2) if length > 2 else np.zeros_like(inside)
+    elif mode == "nearest":
+        place = np.floor(inside * cells / length)
+    else:
+        place = inside * cells / length - 0.5
+    place = np.rint(place.clip(0, cells - 1) * 2**24) / 2**24
+    cell = np.floor(place)
+    return cell.astype(np.int64), (place - cell).astype(np.float32)
+
+
+def region_on_grid(region: NDArray[np.bool_], size: tuple[int, int], gamma: float = 0.5) -> NDArray[np.bool_]:
+    """Bring an annotated region from its own frame to the evaluation grid.
+
+    A grid pixel belongs to the region when the region covers at least the share `gamma` of it. Each connected part of
+    the region also has the pixels that it covers most, so no annotated lesion is lost. Coverage is counted in integers
+    and therefore exact: a pixel covered by exactly `gamma` always belongs. On a grid of its own size a region stays as
+    it is.
+
+    Args:
+        region: (h, w) bool, in the frame of the annotation.
+        size: (H, W) of the grid.
+        gamma: Least covered share, in (0, 1].
+
+    Returns:
+        (H, W) bool, with at least one pixel set where `region` has one.
+    """
+    return Coverage.of(region, size).at(gamma)

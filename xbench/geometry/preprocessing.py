@@ -1,0 +1,259 @@
+"""How a model wants its input: geometry, then mean and standard deviation.
+
+The geometry is an albumentations pipeline of the model's own choice (stretch, resize and crop, pad ...), with
+equalisation of the grey values anywhere in it. The two outer corners of the radiograph travel through it as keypoints,
+so that where the input lies on the radiograph is measured and never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+# Otherwise albumentations asks the network for its latest version on import.
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+
+import albumentations as A
+import cv2
+
+from xbench.runs.results import INPUT_NOTE
+from xbench.types import View
+
+__all__ = ["CentreCrop", "HistogramEqualisation", "PillowResize", "Preprocessing", "stretch"]
+
+
+class Preprocessing:
+    """A model's preprocessing of a grey radiograph.
+
+    Args:
+        geometry: albumentations transforms that move pixels, any mix of resizing, cropping and padding to a fixed
+            size, along the axes, or that change nothing but grey values. (albumentations' own LongestMaxSize and
+            SmallestMaxSize move points by the unrounded factor and so misplace the view by up to half a pixel; use
+            `PillowResize`.)
+        mean: Per channel, subtracted after scaling to [0, 1]; None for 0.
+        std: Per channel, divided by; None for 1.
+
+    Attributes:
+        stated: Whether mean or std were given. A vision-language model that was trained on pixels in [0, 1] says so by
+            zeros and ones: a run warns of one that says nothing, for forgetting both is easy.
+    """
+
+    def __init__(
+        self,
+        geometry: Sequence[A.BasicTransform],
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> None:
+        self.stated = mean is not None or std is not None
+        self._geometry = A.Compose(
+            list(geometry), keypoint_params=A.KeypointParams(format="xy", remove_invisible=False)
+        )
+        self._mean = torch.tensor((0.0,) * 3 if mean is None else mean, dtype=torch.float32)[:, None, None]
+        self._std = torch.tensor((1.0,) * 3 if std is None else std, dtype=torch.float32)[:, None, None]
+
+    @property
+    def geometry(self) -> A.Compose:
+        """The albumentations pipeline."""
+        return self._geometry
+
+    def description(self) -> dict[str, Any]:
+        """Return what is done to an image, in plain values for results."""
+        return {
+            "geometry": [repr(transform) for transform in self._geometry.transforms],
+            "mean": [round(value, 6) for value in self._mean.flatten().tolist()],
+            "std": [round(value, 6) for value in self._std.flatten().tolist()],
+        }
+
+    def __call__(self, image: NDArray[np.uint8]) -> tuple[Tensor, View]:
+        """Make a model input: `pixels`, then `normalise`."""
+        pixels, view = self.pixels(image)
+        return self.normalise(pixels), view
+
+    def pixels(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8] | NDArray[np.float32], View]:
+        """Run the geometry.
+
+        Args:
+            image: Grey radiograph (H, W), uint8.
+
+        Returns:
+            The pixels of the model input (h, w), uint8 or float32 as the geometry leaves them, and its view of the
+            radiograph.
+        """
+        height, width = image.shape
+        corners = np.array([[0, 0], [width, height]], np.float32)
+        moved = self._geometry(image=image, keypoints=corners)
+        pixels = moved["image"]
+        (x0, y0), (x1, y1) = np.asarray(moved["keypoints"], np.float64)
+        h, w = pixels.shape
+        # Model input x lies at the share (x - x0) / (x1 - x0) of the radiograph's width.
+        edges = (-x0 / (x1 - x0), -y0 / (y1 - y0), (w - x0) / (x1 - x0), (h - y0) / (y1 - y0))
+        # albumentations moves points in float32; a rounding error must not make a full view look like a crop.
+        left, top, right, bottom = (round(float(edge), 6) + 0.0 for edge in edges)
+        return np.ascontiguousarray(pixels), (left, top, right, bottom)
+
+    def normalise(self, pixels: NDArray[np.uint8] | NDArray[np.float32]) -> Tensor:
+        """Scale to [0, 1], repeat for three channels, subtract the mean and divide by the standard deviation.
+
+        Args:
+            pixels: (h, w): uint8 in 0..255, or float32 in [0, 1].
+
+        Returns:
+            (3, h, w) float32.
+        """
+        grey = torch.from_numpy(np.array(pixels, np.float32))
+        if pixels.dtype == np.uint8:
+            grey.div_(255)
+        return grey.sub(self._mean).div(self._std)
+
+    def problem(self, images: Tensor, radiographs: Sequence[Tensor], seen: Tensor | None = None) -> str | None:
+        """Return what is wrong with the range or the spread of what a network gets to see; None if nothing is.
+
+        A published mean and standard deviation (ImageNet's, CLIP's, 0.5 and 0.5, none at all) send black and white to
+        -2.2 and 2.7 at most and stretch the contrast by 1 to 5, so that the mean of any picture lies within -3 and 3.
+        No value beyond -10 and 10, and no contrast below a fifth of that before, leave room for other standard
+        deviations, from 0.1 to 5, and for crops. A scale that is wrong by 255 is far off these limits, however dark or
+        bright the film. Constants of another model are not found.
+
+        Args:
+            images: Model inputs that this preprocessing made (B, 3, h, w), B at least 1.
+            radiographs: Of the B grey radiographs (H, W), uint8.
+            seen: What the network itself gets, if that is known (B, 3, h, w); the model inputs if None.
+        """
+        made = images.float().cpu()
+        pixels = made * self._std + self._mean
+        before = max(_contrast(pixels), *(_contrast(radiograph / 255) for radiograph in radiographs))
+        if problem := _range_problem(made, before):
+            return problem
+        darkest, brightest = float(pixels.amin()), float(pixels.amax())
+        # Interpolation of float pixels may overshoot a little.
+        if darkest < -0.5 or brightest > 1.5:
+            return (
+                f"{INPUT_NOTE}: without mean and std its pixels go from {darkest:.3g} to {brightest:.3g} and not from "
+                "0 to 1, so the geometry normalises, or leaves floats of another range; let it give 8-bit pixels, or "
+                "floats in [0, 1]"
+            )
+        problem = None if seen is None else _range_problem(seen.float().cpu(), before)
+        return problem and f"{problem} (`Preprocessing` makes it right, and `forward` changes it)"
+
+
+def _range_problem(images: Tensor, before: float) -> str | None:
+    """Return what is wrong with images (B, 3, h, w) whose contrast was another before mean and std."""
+    low, high, mean, spread = float(images.amin()), float(images.amax()), float(images.mean()), _contrast(images)
+    if low >= -10 and high <= 10 and abs(mean) <= 3 and spread >= 0.2 * before:
+        return None
+    return (
+        f"{INPUT_NOTE}: its values go from {low:.3g} to {high:.3g} with a mean of {mean:.3g} and a standard deviation "
+        f"of {spread:.2g}, that before being {before:.2g} of white. Pixels are divided by 255 once, before mean and "
+        "std: give these for pixels in [0, 1] (127.5 and 63.75 become 0.5 and 0.25) and divide by nothing again, "
+        "unless the model was trained on such numbers"
+    )
+
+
+def _contrast(images: Tensor) -> float:
+    """Standard deviation of the values of a channel (..., h, w), of that which has the most: one image may be black."""
+    return float(images.float().flatten(-2).std(-1, correction=0).amax())
+
+
+def stretch(size: tuple[int, int]) -> list[A.BasicTransform]:
+    """Return the geometry that resizes the whole radiograph to (h, w) by area averaging, whatever its proportions."""
+    return [A.Resize(size[0], size[1], interpolation=cv2.INTER_AREA)]
+
+
+class PillowResize(A.DualTransform):
+    """Resize as Pillow (and so torchvision on Pillow images) does, which smooths when it shrinks; OpenCV does not.
+
+    Args:
+        size: Length in pixels that a side gets.
+        side: The side that gets it: `shortest` and `longest` keep the proportions, `both` stretches.
+        interpolation: Pillow's filter.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        side: Literal["shortest", "longest", "both"] = "shortest",
+        interpolation: Literal["bilinear", "bicubic"] = "bicubic",
+    ) -> None:
+        super().__init__(p=1.0)
+        self.size = size
+        self.side = side
+        self.interpolation = interpolation
+
+    def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
+        """Resize a grey image (H, W), uint8."""
+        height, width = self._target(img.shape)
+        return np.asarray(Image.fromarray(img).resize((width, height), Image.Resampling[self.interpolation.upper()]))
+
+    def apply_to_keypoints(self, keypoints: NDArray[np.float32], **params: Any) -> NDArray[np.float32]:
+        """Move points (N, 2+) given in pixels, x before y."""
+        shape = params["shape"]
+        height, width = self._target(shape)
+        moved = keypoints.copy()
+        moved[:, 0] *= width / shape[1]
+        moved[:, 1] *= height / shape[0]
+        return moved
+
+    def _target(self, shape: Sequence[int]) -> tuple[int, int]:
+        height, width = shape[:2]
+        if self.side == "both":
+            return self.size, self.size
+        fixed = min(height, width) if self.side == "shortest" else max(height, width)
+        # torchvision truncates the other side, it does not round it.
+        return tuple(self.size if side == fixed else int(self.size * side / fixed) for side in (height, width))  # type: ignore[return-value]
+
+
+class CentreCrop(A.DualTransform):
+    """Crop the central square of `size` pixels with torchvision's rounding of an odd remainder (half to even).
+
+    Args:
+        size: Side of the square in pixels; the image must be at least that large.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(p=1.0)
+        self.size = size
+
+    def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
+        """Crop an image (H, W)."""
+        top, left = self._offset(img.shape)
+        return img[top : top + self.size, left : left + self.size]
+
+    def apply_to_keypoints(self, keypoints: NDArray[np.float32], **params: Any) -> NDArray[np.float32]:
+        """Move points (N, 2+) given in pixels, x before y."""
+        top, left = self._offset(params["shape"])
+        moved = keypoints.copy()
+        moved[:, 0] -= left
+        moved[:, 1] -= top
+        return moved
+
+    def _offset(self, shape: Sequence[int]) -> tuple[int, int]:
+        return round((shape[0] - self.size) / 2), round((shape[1] - self.size) / 2)
+
+
+class HistogramEqualisation(A.ImageOnlyTransform):
+    """Spread grey values so that equally many pixels have each, to 8 bits, as the loaders of MedKLIP and MAVL do.
+
+    That is `(255 * skimage.exposure.equalize_hist(image / 255)).astype(uint8)`: the cumulative distribution over 256
+    bins from the least to the largest value, interpolated linearly between the bins' centres, times 255, truncated.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(p=1.0)
+
+    def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
+        """Equalise a grey image (H, W), uint8."""
+        # A pixel's new value depends on its grey value alone, so 256 of them are worked out and looked up.
+        grey = np.arange(256) / 255
+        pixels = np.bincount(img.ravel(), minlength=256)
+        occurring = grey[pixels > 0]
+        counts, edges = np.histogram(grey, bins=256, range=(occurring.min(), occurring.max()), weights=pixels)
+        share = counts.cumsum() / img.size
+        equalised = np.interp(grey, (edges[:-1] + edges[1:]) / 2, share)
+        return np.asarray(cv2.LUT(img, (255 * equalised).astype(np.uint8)), np.uint8)

@@ -1,0 +1,1 @@
+"""What the field fixes: findings, prompts, published numbers."""

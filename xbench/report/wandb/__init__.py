@@ -1,0 +1,1 @@
+"""Reports, panels and overlays on Weights & Biases."""

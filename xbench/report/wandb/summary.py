@@ -1,0 +1,152 @@
+"""A whole report as one Weights & Biases run: tables, figures, the page, and all its files as an artifact."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import wandb
+
+from xbench.errors import UserError
+from xbench.report.schema import Analysis
+from xbench.report.sentences import headlines
+from xbench.report.tables.table import Table, to_csv
+from xbench.report.wandb.session import begin_run, offline_folder, server_answers
+
+__all__ = ["log_report"]
+
+_LARGEST_PAGE = 25_000_000
+"""Bytes of a page that a browser shows inside a dashboard without trouble; larger ones are in the artifact alone."""
+
+
+def log_report(
+    analysis: Analysis,
+    tables: Sequence[Table],
+    out_folder: Path,
+    project: str = "xbench",
+    entity: str | None = None,
+    offline: bool | None = None,
+) -> Path | None:
+    """Log a report that was written as a run of its own.
+
+    The run, of group and job type `report`, gets every table as `tables/<name>`, every figure as `figures/<name>`, the
+    charts `auroc_pointing_game` over models and findings, the page as `report`, and the files as an artifact. Its
+    notes say what was found. Page and figures hold as many patients' images as the report was made with.
+
+    Args:
+        analysis: What the report says.
+        tables: Its tables.
+        out_folder: Where it was written; the run's files go to `<out_folder>/wandb`.
+        project: W&B project.
+        entity: W&B user or team; None for the account's default.
+        offline: None goes online if the user is logged in and the server answers.
+
+    Returns:
+        The folder of an offline run, for `wandb sync`; None for one that is online or disabled.
+
+    Raises:
+        UserError: Weights & Biases fails; the report is written all the same.
+    """
+    runs = [run.run for dataset in analysis.datasets for run in dataset.runs]
+    models = list(dict.fromkeys(run.model for run in runs))
+    datasets = list(dict.fromkeys(dataset.dataset for dataset in analysis.datasets))
+    options = {
+        "project": project,
+        "entity": entity,
+        "name": "report",
+        "group": "report",
+        "job_type": "report",
+        "tags": [tag[:64] for tag in ("report", *datasets, *models)],
+        "notes": "\n\n".join(headlines(analysis)),
+        "config": {
+            "models": models,
+            "datasets": datasets,
+            "folds": analysis.folds,
+            "runs": [
+                {
+                    "label": run.label,
+                    "dataset": run.dataset,
+                    "images": run.results.images,
+                    "git_commit": run.results.provenance.get("git_commit"),
+                    "settings": dict(run.settings),
+                }
+                for run in runs
+            ],
+        },
+    }
+    target = begin_run(
+        out_folder,
+        options,
+        offline=not server_answers() if offline is None else offline,
+        may_fall_back=offline is None,
+        other_folder="with --out, or leave out --wandb true",
+        insisting="WANDB_MODE=online",
+    )
+    try:
+        target.log({**_tables(tables), **_charts(analysis), **_figures(out_folder), **_page(out_folder)})
+        target.log_artifact(_artifact(out_folder, models, datasets))
+        folder = offline_folder(target)
+        target.finish()
+    except (wandb.errors.Error, OSError) as error:
+        raise UserError(
+            f"The report is complete in {out_folder}, but Weights & Biases failed to log it: {error}. Leave out "
+            "--wandb true to do without."
+        ) from error
+    return folder
+
+
+def _tables(tables: Sequence[Table]) -> dict[str, wandb.Table]:
+    """Tables with their numbers as fractions in full precision, intervals in columns of their own."""
+    logged = {}
+    for table in tables:
+        frame = pd.read_csv(io.StringIO(to_csv(table)), keep_default_na=False, na_values=[""])
+        rows = frame.astype(object).where(frame.notna(), None)
+        logged[f"tables/{table.name}"] = wandb.Table(columns=list(frame.columns), data=rows.values.tolist())
+    return logged
+
+
+def _charts(analysis: Analysis) -> dict[str, Any]:
+    scopes: dict[str, Literal["models", "findings"]] = {
+        "auroc_pointing_game": "models",
+        "auroc_pointing_game_findings": "findings",
+    }
+    charts = {}
+    for key, scope in scopes.items():
+        points = [
+            [line.dataset, *point]
+            for line in analysis.correlations
+            if line.scope == scope and line.dataset is not None
+            for point in line.points
+        ]
+        if points:
+            charts[key] = wandb.plot.scatter(
+                wandb.Table(columns=["dataset", scope.removesuffix("s"), "auroc", "pointing_game"], data=points),
+                x="auroc",
+                y="pointing_game",
+                title=f"Pointing game by AUROC over {scope}",
+                split_table=True,
+            )
+    return charts
+
+
+def _figures(folder: Path) -> dict[str, wandb.Image]:
+    return {f"figures/{path.stem}": wandb.Image(str(path)) for path in sorted((folder / "figures").glob("*.png"))}
+
+
+def _page(folder: Path) -> dict[str, wandb.Html]:
+    page = folder / "index.html"
+    if not page.is_file() or page.stat().st_size > _LARGEST_PAGE:
+        return {}
+    return {"report": wandb.Html(str(page), inject=False)}
+
+
+def _artifact(folder: Path, models: Sequence[str], datasets: Sequence[str]) -> wandb.Artifact:
+    artifact = wandb.Artifact("report", type="report", metadata={"models": list(models), "datasets": list(datasets)})
+    # By name, for the folder may well hold other things: runs with patients' images, or W&B's own files.
+    for pattern in ("index.html", "report.md", "analysis.json", "tables/*", "figures/*"):
+        for path in sorted(folder.glob(pattern)):
+            artifact.add_file(str(path), path.relative_to(folder).as_posix())
+    return artifact

@@ -1,0 +1,227 @@
+"""Where a run puts its files, and which unfinished run it goes on with."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import SaveConfigCallback
+
+from xbench.errors import UserError
+from xbench.runs.journal import ABOUT, BatchRecord, Records, difference, read_about
+from xbench.runs.results import atomic_writer, is_folder_name
+
+JOURNAL = "journal"
+
+
+@dataclass
+class RunFolder:
+    """A run's folder as every process sees it.
+
+    Attributes:
+        path: The folder.
+        finished: Numbers of the batches that an earlier attempt has finished.
+        records: What these batches add, on the first process; empty elsewhere.
+    """
+
+    path: Path
+    finished: frozenset[int] = frozenset()
+    records: Iterable[BatchRecord] = ()
+
+    @property
+    def journal(self) -> Path:
+        """Folder of the journal, while the run is unfinished."""
+        return self.path / JOURNAL
+
+    def remove_journal(self) -> None:
+        """Delete the journal of a run whose results are written."""
+        # What network file systems keep of open files goes with them; it is small.
+        shutil.rmtree(self.journal, ignore_errors=True)
+
+
+def open_run_folder(trainer: Trainer, model: str, dataset: str) -> Path:
+    """Create `<default_root_dir>/<model>_<dataset>/<timestamp>/` once for all processes.
+
+    Every process must call it. The configuration goes in at once as `config.yaml`, so that even a run that fails later
+    can be repeated.
+
+    Raises:
+        UserError: The folder cannot be created.
+    """
+    return _together(trainer, lambda: RunFolder(_create(trainer, model, dataset))).path
+
+
+def open_journaled_folder(
+    trainer: Trainer,
+    model: str,
+    dataset: str,
+    depends_on: Callable[[], Mapping[str, Any] | None],
+    batches: int,
+    resume: bool,
+) -> RunFolder:
+    """Create a run's folder with a journal, or go on with an unfinished one.
+
+    Every process must call it.
+
+    Args:
+        trainer: The trainer of the run.
+        model: Name of the model.
+        dataset: Name of the dataset.
+        depends_on: Says what the run's numbers depend on, as nested plain values; only the first process asks, for it
+            reads whole checkpoints. None for a run that cannot be gone on with.
+        batches: Number of batches of the dataset.
+        resume: Go on with the newest unfinished run of the same model and dataset, if there is one.
+
+    Raises:
+        UserError: The folder cannot be created, or the unfinished runs depend on something else.
+    """
+
+    def choose() -> RunFolder:
+        about = json.loads(json.dumps(depends_on(), default=str))
+        parent = _parent(trainer, model, dataset)
+        folder = _unfinished(parent, about) if resume else None
+        if folder is None:
+            folder = _create(trainer, model, dataset)
+            (folder / JOURNAL).mkdir()
+            if about is not None:
+                with atomic_writer(folder / JOURNAL / ABOUT) as file:
+                    file.write(json.dumps(about, indent=1).encode())
+            _lock(folder)
+            return RunFolder(folder)
+        records = Records(folder / JOURNAL)
+        # A process without a batch would leave the others waiting for ever: it does a finished one again.
+        records.forget(max(0, len(records.batches) + trainer.world_size - batches))
+        return RunFolder(folder, frozenset(records.batches), records)
+
+    return _together(trainer, choose)
+
+
+def _together(trainer: Trainer, choose: Callable[[], RunFolder]) -> RunFolder:
+    """Let the first process choose; the others get its choice, or its failure, without the records."""
+    chosen: RunFolder | UserError | None = None
+    if trainer.is_global_zero:
+        try:
+            chosen = choose()
+        except UserError as error:
+            chosen = error
+        except OSError as error:
+            place = error.filename or trainer.default_root_dir
+            chosen = UserError(
+                f"The run cannot write its results: {error.strerror} ({place}). Make room there, or give another "
+                "folder that you may write to with --trainer.default_root_dir."
+            )
+    told = chosen
+    if isinstance(chosen, RunFolder):
+        told = RunFolder(chosen.path, chosen.finished)
+    elif chosen is not None:
+        told = (str(chosen), chosen.exit_status)  # type: ignore[assignment]
+    # All processes learn of a failure together; if only the first one stopped, the others would wait for it.
+    told = trainer.strategy.broadcast(told)
+    if isinstance(told, tuple):
+        raise UserError(told[0], exit_status=told[1])
+    result = chosen if isinstance(chosen, RunFolder) else told
+    if not isinstance(result, RunFolder):
+        raise TypeError(f"the first process chose {result!r} for a folder")
+    return result
+
+
+def _unfinished(parent: Path, about: Mapping[str, Any]) -> Path | None:
+    """Return the newest unfinished run that depends on the same things, locked; None if none is unfinished.
+
+    Raises:
+        UserError: There are unfinished runs, but all of them depend on something else or are still going on.
+    """
+    refused: list[str] = []
+    for folder in _newest_first(parent):
+        stored = read_about(folder / JOURNAL)
+        if stored is None or (folder / "results.json").exists():
+            continue
+        differs = difference(stored, about)
+        if differs:
+            refused.append(f"{folder} was begun otherwise: {differs}.")
+        elif not _lock(folder):
+            refused.append(f"{folder} is still going on in another process.")
+        else:
+            return folder
+    if refused:
+        raise UserError(
+            f"--resume true: {refused[0]} An unfinished run can only go on with the same configuration, weights, data "
+            "and versions: give those, or leave out --resume true to start anew, or delete that folder.",
+            exit_status=2,
+        )
+    return None
+
+
+def _newest_first(parent: Path) -> Iterable[Path]:
+    return sorted((path.parent for path in parent.glob(f"*/{JOURNAL}")), reverse=True) if parent.is_dir() else ()
+
+
+_locks: list[int] = []
+
+
+def _lock(folder: Path) -> bool:
+    """Mark a run as going on, for as long as this process lives; False if another process has done so."""
+    descriptor = os.open(folder / JOURNAL / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        os.close(descriptor)
+        return False
+    except OSError as error:
+        # Some network file systems know no locks: then nobody notices two attempts at once, as without this file.
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    _locks.append(descriptor)
+    return True
+
+
+def _parent(trainer: Trainer, model: str, dataset: str) -> Path:
+    for part, name in (("model", model), ("dataset", dataset)):
+        # A path would lead out of the root.
+        if not is_folder_name(name):
+            raise UserError(
+                f"The {part} is called {name!r:.60}, and its name becomes part of the run's folder: set `name` in its "
+                "class to printable characters without slashes, and with none of . = + - @ as the first."
+            )
+    return Path(trainer.default_root_dir).expanduser() / f"{model}_{dataset}"
+
+
+def _create(trainer: Trainer, model: str, dataset: str) -> Path:
+    parent = _parent(trainer, model, dataset)
+    parent.mkdir(parents=True, exist_ok=True)
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for suffix in ("", *(f"-{count}" for count in range(2, 1000))):
+        folder = (parent / (stamp + suffix)).absolute()
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        _write_config(trainer, folder / "config.yaml")
+        return folder
+    raise FileExistsError(17, "a thousand runs started in the same second", str(parent / stamp))
+
+
+def _write_config(trainer: Trainer, path: Path) -> None:
+    saved = saved_config(trainer)
+    if saved is None:
+        text = (
+            "# This run was started from Python and not from the command line, which alone knows the configuration.\n"
+        )
+    else:
+        text = saved.parser.dump(saved.config, skip_none=False)
+    with atomic_writer(path) as file:
+        file.write(text.encode())
+
+
+def saved_config(trainer: Trainer) -> SaveConfigCallback | None:
+    """Return the callback that knows the configuration of the command line; None for a run started from Python."""
+    return next((callback for callback in trainer.callbacks if isinstance(callback, SaveConfigCallback)), None)  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""The machine: digests, locks, processes, paths, time."""
