@@ -17,6 +17,7 @@ import pytest
 from forked import Ended, Python, environment, run
 from hypothesis import given
 from hypothesis import strategies as st
+from run_files import read
 
 from xbench.cli import main
 from xbench.errors import UserError
@@ -29,7 +30,6 @@ from xbench.runs.scores import ImageRows, PairCounts
 from xbench.types import Failure, Note
 
 IMAGES, BATCH = 19, 2
-TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
 CONFIG = (
     "model: {class_path: mortal.Mortal, init_args: {fault: unnormalised}}\n"
     f"data: {{class_path: toys.Squares, init_args: {{num_workers: 0, images: {IMAGES}, batch_size: {BATCH}, "
@@ -54,15 +54,6 @@ def go_on(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
     monkeypatch.delenv("MORTAL_DIES", raising=False)
     monkeypatch.setenv("MORTAL_LOG", str(folder / "second.log"))
     return main(words(folder, "--resume", "true", *options))
-
-
-def read(folder: Path) -> dict[str, bytes | str]:
-    """Files of the one finished run in a folder, the provenance taken out."""
-    (path,) = folder.glob("runs/*/*/results.json")
-    results = json.loads(path.read_text())
-    del results["provenance"]
-    assert not (path.parent / "journal").exists()
-    return {"results.json": json.dumps(results)} | {name: (path.parent / name).read_bytes() for name in TABLES}
 
 
 def logged(path: Path) -> list[str]:

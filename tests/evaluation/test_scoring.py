@@ -20,7 +20,7 @@ from xbench.metrics.peaks import peak_distance
 from xbench.types import scored_pairs
 
 TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
-MODULES = ("geometry", "scoring", "metrics.per_class", "metrics.functional", "metrics.sweep")
+MODULES = ("geometry.grid", "evaluation.scoring", "metrics.per_class", "metrics.functional", "metrics.sweep")
 
 
 def forced(patch: pytest.MonkeyPatch) -> None:

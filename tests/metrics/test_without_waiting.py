@@ -90,7 +90,7 @@ def _on_the_host(array: np.ndarray, from_numpy: Callable[[np.ndarray], Tensor] =
 @contextmanager
 def elsewhere(answer: bool = False, pixels: int | None = None) -> Iterator[None]:
     """The way for accelerators, on any device; `pixels` are handled at a time."""
-    modules = ("geometry", "metrics.functional", "metrics.per_class", "metrics.sweep")
+    modules = ("geometry.grid", "metrics.functional", "metrics.per_class", "metrics.sweep")
     patches = [patch(f"xbench.{module}.on_host", lambda tensor: answer) for module in modules]
     if pixels is not None:
         for module in ("functional", "sweep"):

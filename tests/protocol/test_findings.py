@@ -150,7 +150,6 @@ MAY_NAME = {
 }
 # What looks like one: the short name of a dataset, and a label of its polygons.
 NO_FINDINGS = {("xbench/data/datasets/covid.py", "covid"), ("xbench/data/datasets/covid.py", "consolidation")} | {
-    ("xbench/data/__init__.py", "covid"),
     ("xbench/report/names.py", "covid"),
 }
 

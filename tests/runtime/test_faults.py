@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from forked import environment, run
 from places import SUPPORT
-from test_resume import read
+from run_files import read
 
 from xbench.cli import main
 from xbench.runtime.faults import explain_fault

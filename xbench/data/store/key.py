@@ -292,7 +292,6 @@ def _own_sources() -> str:
     return _digest_of_files(_own_files())
 
 
-@cache
 def _own_files() -> frozenset[Path]:
     return frozenset(path for pattern in _SOURCES for path in _PACKAGE.resolve().glob(pattern))
 
