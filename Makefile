@@ -1,7 +1,7 @@
 # Everything runs in a virtual environment of its own, .venv, made on first use.
 #   make demo        evaluate the demo model and references on phantoms, offline, and write a report
 #   make test        the test suite
-#   make lint types  ruff and mypy
+#   make lint types  ruff, import-linter and mypy
 #   make format      let ruff mend what it can
 #   make docs        build the documentation into build/docs, and check its links
 #   make bench       measure speed and memory, into BENCHMARKS.md; a quarter of an hour on an idle machine
@@ -32,6 +32,7 @@ test: $(VENV)/.installed-dev
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	PYTHONPATH=. $(BIN)/lint-imports
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy xbench callbacks

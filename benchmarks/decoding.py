@@ -32,8 +32,9 @@ from official.dicom import write_dicom
 
 from xbench.commands.prepare import prepare
 from xbench.data.annotations.shapes import Box
-from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
+from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
+from xbench.data.records import Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.store.store import PreparedStore, pack, store_for
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing

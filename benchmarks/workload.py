@@ -41,8 +41,9 @@ from xbench.commands.configs import defaults
 from xbench.commands.prepare import prepare
 from xbench.commands.run import run
 from xbench.data.annotations.shapes import Box
-from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
+from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
+from xbench.data.records import Radiograph, Record
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import VLM
 from xbench.phantom import draw_phantom

@@ -12,13 +12,13 @@ from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.output_checks import check_output
 from xbench.evaluation.provenance import collect_provenance
-from xbench.evaluation.scoring import BatchScores, restore_metrics, score_batch
+from xbench.evaluation.scoring import restore_metrics, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.models.base import SaliencyModel
 from xbench.runs.folder import saved_config
 from xbench.runs.journal import BatchRecord
 from xbench.runs.results import Results
-from xbench.runs.scores import ImageRows
+from xbench.runs.scores import BatchScores, ImageRows
 from xbench.runtime.distributed import gather
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.types import Batch, Failure, ModelOutput, Note

@@ -10,11 +10,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
-from xbench.evaluation.provenance import numbers_depend_on, outputs_depend_on
+from xbench.evaluation.provenance import numbers_depend_on
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.journal import BatchRecord, Journal, Records
 from xbench.runs.maps import KeptImage, write_kept
-from xbench.runs.results import Results, write_per_class, write_results
+from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
 from xbench.runs.scores import CURVES, PER_IMAGE, pair_counts_writer, write_per_image
 from xbench.types import Batch, ModelOutput
 

@@ -13,14 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xbench.geometry.coverage import Coverage
+from xbench.geometry.grid import View
 
-__all__ = ["Batch", "Failure", "ModelOutput", "Note", "Sample", "View", "scored_pairs"]
-
-View = tuple[float, float, float, float]
-"""Part of a radiograph that a model input shows: left, top, right, bottom as fractions of its width and height.
-
-Below 0 or above 1 where the input is padded. Plain numbers, so that no precision plug-in rounds them with the images.
-"""
+__all__ = ["Batch", "Failure", "ModelOutput", "Note", "Sample", "scored_pairs"]
 
 
 class Note(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from lightning.fabric.utilities import move_data_to_device
 from toys import Brightness, Squares
 
-from xbench.data.datamodule import Record
+from xbench.data.records import Record
 from xbench.errors import UserError
 from xbench.types import Batch, Failure, Note
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from forked import environment, run
 
-from xbench.runs.results import INPUT_NOTE
+from xbench.geometry.preprocessing import INPUT_NOTE
 
 TOY = (
     "model: {class_path: toys.Brightness}\n"

@@ -21,12 +21,11 @@ from run_files import read
 
 from xbench.cli import main
 from xbench.errors import UserError
-from xbench.evaluation.scoring import BatchScores
 from xbench.geometry.coverage import Coverage
+from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.runs.journal import BatchRecord, Journal, Records, difference
 from xbench.runs.maps import KeptImage
-from xbench.runs.results import INPUT_NOTE
-from xbench.runs.scores import ImageRows, PairCounts
+from xbench.runs.scores import BatchScores, ImageRows, PairCounts
 from xbench.types import Failure, Note
 
 IMAGES, BATCH = 19, 2

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import ndimage
 
-from xbench.data.datamodule import Radiograph
-from xbench.data.samples import Grid, prepare_image
+from xbench.data.records import Grid, Radiograph
+from xbench.data.samples import prepare_image
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW, region_on_grid, saliency_on_grid
 from xbench.geometry.preprocessing import CentreCrop, HistogramEqualisation, PillowResize, Preprocessing, stretch

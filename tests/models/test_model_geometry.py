@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 from open_clip.transform import PreprocessCfg
 
 from xbench.callbacks.evaluation import Evaluation
-from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
-from xbench.geometry.grid import FULL_VIEW, region_on_grid, saliency_on_grid
-from xbench.geometry.preprocessing import Preprocessing
+from xbench.data.datamodule import ChestXrayDataModule
+from xbench.data.records import Radiograph, Record
+from xbench.geometry.grid import FULL_VIEW, View, region_on_grid, saliency_on_grid
+from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.models import biomedclip, carzero, clip
 from xbench.models.base import SaliencyModel
 from xbench.models.components import book_model as _book_model
 from xbench.models.components import kebert as _kebert
 from xbench.phantom import draw_phantom
-from xbench.runs.results import INPUT_NOTE
-from xbench.types import Batch, ModelOutput, View
+from xbench.types import Batch, ModelOutput
 
 GRID = (224, 224)
 SHAPES = {"square": (320, 320), "portrait": (512, 380), "landscape": (380, 512), "odd": (333, 517), "long": (701, 467)}

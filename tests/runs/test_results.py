@@ -19,7 +19,9 @@ from xbench.callbacks.evaluation import Evaluation
 from xbench.callbacks.results_writer import ResultsWriter
 from xbench.commands.verify import disagreements
 from xbench.errors import UserError
-from xbench.runs.results import INPUT_NOTE, atomic_writer, findings_problem, macro_mean, read_results
+from xbench.geometry.preprocessing import INPUT_NOTE
+from xbench.protocol.findings import findings_problem
+from xbench.runs.results import atomic_writer, macro_mean, read_results
 from xbench.runs.scores import ImageRows
 
 SKIP = ("--data.on_error", "skip")

@@ -32,8 +32,8 @@ from xbench.data import (
     SIIMPneumothorax,
     VinDrCXR,
 )
-from xbench.data.datamodule import Record
 from xbench.data.datasets.downloaded import DownloadedDataset
+from xbench.data.records import Record
 from xbench.errors import UserError
 
 SHARED = SHARED

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from toys import Brightness, Squares
 
-from xbench.data.datamodule import Radiograph, Record
+from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 
 

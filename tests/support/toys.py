@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
+from xbench.data.datamodule import ChestXrayDataModule
+from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
 from xbench.models.base import VLM

@@ -15,8 +15,9 @@ from rich.table import Table
 from torch.utils.data import DataLoader
 
 from xbench.commands.contact_sheet import Cell, choose_cells, write_contact_sheet
-from xbench.data.datamodule import ChestXrayDataModule, Record, one_thread
+from xbench.data.datamodule import ChestXrayDataModule, one_thread
 from xbench.data.datasets.downloaded import Source
+from xbench.data.records import Record
 from xbench.data.samples import Samples, covers_nothing
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
+from xbench.data.datamodule import ChestXrayDataModule
+from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 
 __all__ = ["Cell", "choose_cells", "write_contact_sheet"]

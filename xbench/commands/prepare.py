@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 from torch.utils.data import DataLoader, Dataset
 
-from xbench.data.datamodule import ChestXrayDataModule, Record, one_thread
+from xbench.data.datamodule import ChestXrayDataModule, one_thread
+from xbench.data.records import Record
 from xbench.data.samples import Samples
 from xbench.data.store.key import files_state, record_key
 from xbench.data.store.store import PreparedStore, pack, store_for

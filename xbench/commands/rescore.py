@@ -30,13 +30,14 @@ from xbench.commands.command_parser import CommandParser
 from xbench.commands.configs import check_yaml
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
-from xbench.evaluation.provenance import outputs_depend_on, utf8, versions
-from xbench.evaluation.scoring import BatchScores, restore_metrics, score_batch
+from xbench.evaluation.provenance import utf8, versions
+from xbench.evaluation.scoring import restore_metrics, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.protocol.findings import is_name
 from xbench.runs.finished import StoredRun
 from xbench.runs.maps import KeptImage, write_kept
-from xbench.runs.results import Results, atomic_writer, is_name, write_per_class, write_results
-from xbench.runs.scores import CURVES, PER_IMAGE, ImageRows, pair_counts_writer, write_per_image
+from xbench.runs.results import Results, atomic_writer, outputs_depend_on, write_per_class, write_results
+from xbench.runs.scores import CURVES, PER_IMAGE, BatchScores, ImageRows, pair_counts_writer, write_per_image
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from xbench.runtime.lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
+    from xbench.data.datamodule import ChestXrayDataModule
     from xbench.data.datasets.chestxdet10 import ChestXDet10
     from xbench.data.datasets.chestxray14 import ChestXray14
     from xbench.data.datasets.chexlocalize import CheXlocalize
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from xbench.data.datasets.rsna import RSNAPneumonia
     from xbench.data.datasets.siim import SIIMPneumothorax
     from xbench.data.datasets.vindr import VinDrCXR
+    from xbench.data.records import Radiograph, Record
 
 __all__ = [
     "COVID19Rural",

@@ -8,7 +8,6 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -18,65 +17,24 @@ from typing import Any, ClassVar, Literal
 import cv2
 import lightning.pytorch as pl
 import numpy as np
-from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from xbench.data.samples import Grid, Samples
+from xbench.data.records import TIMEOUT, Grid, Radiograph, Record
+from xbench.data.samples import Samples
 from xbench.data.store.store import PreparedStore, find_store
-from xbench.data.workers.isolation import TIMEOUT
 from xbench.data.workers.queue_errors import report_what_cannot_be_handed_over
 from xbench.data.workers.sampler import DealtBatchSampler
 from xbench.data.workers.stall import StallGuard
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
-from xbench.runs.results import findings_problem, is_folder_name, is_name
+from xbench.protocol.findings import findings_problem, is_folder_name, is_name
 from xbench.runtime.distributed import shared_counter
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.types import Batch, Failure, Note, Sample
 
-__all__ = ["ChestXrayDataModule", "Radiograph", "Record"]
-
-
-@dataclass(frozen=True)
-class Record:
-    """What the annotation files say about one image, before a pixel is read.
-
-    Attributes:
-        image_id: The dataset's own name of the image.
-        labels: 1 (present) or 0 (absent) per finding; a finding that is not a key is unknown.
-        source: Whatever the data module needs to load the image: a path, rows of an annotation file ... Only plain
-            values, paths, arrays, and containers and dataclasses of these if the image is to be prepared.
-        missing: The annotations name the image, but there is no file; `load` must fail with a `UserError`.
-        files: Every file that `load` reads for this image, so that a prepared copy is never used once one has changed.
-            Without them (None) the image cannot be prepared.
-        patient_id: Whose image it is, for patients count once as evidence; None where the dataset does not say.
-    """
-
-    image_id: str
-    labels: Mapping[str, int]
-    source: Any = None
-    missing: bool = False
-    files: tuple[Path, ...] | None = None
-    patient_id: str | None = None
-
-
-@dataclass(frozen=True)
-class Radiograph:
-    """One decoded image with its annotations.
-
-    Attributes:
-        image: Grey image (H, W), uint8, bright where the body attenuates.
-        regions: Union of the annotations per finding (h, w), bool. The frame may be of another size than the image as
-            long as it shows the same extent. A finding that is not a key has no region.
-        notes: What is odd about the image or its annotations and was put right, such as a box cut off at the edge; in
-            the same words for every image, for the results count them.
-        reader_agreement: Mean Dice and IoU between the regions of any two readers, of each finding that several drew.
-    """
-
-    image: NDArray[np.uint8]
-    regions: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+__all__ = [
+    "ChestXrayDataModule",
+]
 
 
 class ChestXrayDataModule(pl.LightningDataModule, ABC):

@@ -2,68 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import nan
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from xbench.data.workers.isolation import TIMEOUT, isolated
+from xbench.data.records import TIMEOUT, Grid, PreparedImage
+from xbench.data.workers.isolation import isolated
 from xbench.data.workers.stall import TimedOutError
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage, area_and_centre, region_digest
 from xbench.geometry.preprocessing import Preprocessing
-from xbench.types import Failure, Note, Sample, View
+from xbench.types import Failure, Note, Sample
 
 if TYPE_CHECKING:
-    from xbench.data.datamodule import Radiograph, Record
+    from xbench.data.records import Radiograph, Record
     from xbench.data.store.store import PreparedStore
 
-__all__ = ["Grid", "PreparedImage", "Samples", "covers_nothing", "prepare_image"]
-
-Grid = tuple[int, int] | Literal["native"]
-"""Height and width of the evaluation grid, or the pixels of each image."""
+__all__ = ["Samples", "covers_nothing", "prepare_image"]
 
 
 def covers_nothing(finding: str) -> str:
     """Return the note on an image whose annotation of a finding that is present leaves no region."""
     return f"the annotation of {finding} covers no pixel, so grounding is not scored on it"
-
-
-@dataclass(frozen=True)
-class PreparedImage:
-    """Everything of a sample that takes time to make: decoded, resized, annotations drawn.
-
-    Attributes:
-        pixels: Model input before mean and standard deviation (h, w): uint8, or float32 in [0, 1].
-        view: Part of the radiograph that the model input shows.
-        display: The grey radiograph on the evaluation grid (H, W), uint8.
-        findings: The K findings that have a region, in the order of the dataset's.
-        coverage: Which share of each pixel of the evaluation grid their regions cover, K of them.
-        notes: What was odd about the image or its annotations.
-        reader_agreement: Mean Dice and IoU between readers, by finding, where several drew it.
-    """
-
-    pixels: NDArray[np.uint8] | NDArray[np.float32]
-    view: View
-    display: NDArray[np.uint8]
-    findings: tuple[str, ...]
-    coverage: tuple[Coverage, ...]
-    notes: tuple[str, ...] = ()
-    reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-
-    def sha256(self) -> str:
-        """Return the digest of the model input, by which a stored output can be told to be of the same image."""
-        found = hashlib.sha256(f"{self.pixels.dtype.str} {self.pixels.shape} {self.view} ".encode())
-        found.update(np.ascontiguousarray(self.pixels).data)
-        return found.hexdigest()
 
 
 def prepare_image(

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from xbench.metrics.classification import classification_scores, macro
 from xbench.metrics.sign import sign_tests
+from xbench.protocol.findings import MACRO
 from xbench.runs.results import (
-    MACRO,
     SIGN_LEVEL,
     FindingClassification,
     FindingCounts,

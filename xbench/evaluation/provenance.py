@@ -24,7 +24,6 @@ __all__ = [
     "collect_provenance",
     "numbers_depend_on",
     "options_that_count",
-    "outputs_depend_on",
     "utf8",
     "versions",
 ]
@@ -159,11 +158,6 @@ def options_that_count(
     for part, owner in (("model", model), ("data", data)):
         counted[part] = _without(config.get(part), owner.neutral_options)
     return counted
-
-
-def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a run's provenance that its logits and maps depend on besides the images."""
-    return {key: provenance[key] for key in ("model", "checkpoint_sha256", "prompts", "preprocessing", "precision")}
 
 
 def utf8(path: str) -> str:

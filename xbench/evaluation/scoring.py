@@ -10,36 +10,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry.grid import Upsampling, on_host, runs_of_views, saliency_on_grid, seen_on_grid
+from xbench.geometry.grid import Upsampling, View, on_host, runs_of_views, saliency_on_grid, seen_on_grid
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.metrics.dense import dense_hits
 from xbench.metrics.functional import maps_per_chunk, pointing_hits
 from xbench.metrics.peaks import peak_distance
 from xbench.metrics.sweep import PixelCounts
-from xbench.runs.scores import ImageRows, PairCounts
+from xbench.runs.scores import BatchScores, ImageRows, PairCounts
 from xbench.runtime.stopwatch import Stopwatch
-from xbench.types import Batch, ModelOutput, View
+from xbench.types import Batch, ModelOutput
 
-__all__ = ["BatchScores", "restore_metrics", "score_batch"]
+__all__ = ["restore_metrics", "score_batch"]
 
 _PIXELS_AT_A_TIME = 2**24
 """On the grid: one map of 4,096 x 4,096, or all pairs of any usual batch on 224 x 224."""
-
-
-@dataclass(frozen=True)
-class BatchScores:
-    """Scores of a batch.
-
-    Attributes:
-        images: Per image and finding.
-        pairs: Per scored pair.
-        constant: Scored pairs whose map is the same everywhere on the grid: position of the image in the dataset, its
-            name, and position of the finding.
-    """
-
-    images: ImageRows
-    pairs: PairCounts
-    constant: tuple[tuple[int, str, int], ...]
 
 
 def score_batch(

@@ -23,6 +23,7 @@ from xbench.geometry.coverage import Coverage
 __all__ = [
     "FULL_VIEW",
     "Upsampling",
+    "View",
     "chunk_pixels",
     "on_host",
     "region_on_grid",
@@ -35,6 +36,12 @@ __all__ = [
 Upsampling = Literal["bilinear", "nearest", "corners"]
 """How maps are enlarged: bilinear between the centres of cells, as everywhere unless a model says otherwise; every cell
 repeated; or bilinear with the outermost cells' centres on the outermost pixels' centres (`align_corners=True`)."""
+
+View = tuple[float, float, float, float]
+"""Part of a radiograph that a model input shows: left, top, right, bottom as fractions of its width and height.
+
+Below 0 or above 1 where the input is padded. Plain numbers, so that no precision plug-in rounds them with the images.
+"""
 
 FULL_VIEW = (0.0, 0.0, 1.0, 1.0)
 """The view of a model that sees the whole radiograph, stretched."""

@@ -23,10 +23,12 @@ os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 import albumentations as A
 import cv2
 
-from xbench.runs.results import INPUT_NOTE
-from xbench.types import View
+from xbench.geometry.grid import View
 
-__all__ = ["CentreCrop", "HistogramEqualisation", "PillowResize", "Preprocessing", "stretch"]
+__all__ = ["INPUT_NOTE", "CentreCrop", "HistogramEqualisation", "PillowResize", "Preprocessing", "stretch"]
+
+INPUT_NOTE = "what goes into the network looks wrong"
+"""How the note begins that a run leaves where mean and standard deviation do not fit the pixels."""
 
 
 class Preprocessing:

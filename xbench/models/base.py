@@ -17,11 +17,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from xbench.errors import UserError
 from xbench.geometry.grid import Upsampling
-from xbench.geometry.preprocessing import Preprocessing
+from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
 from xbench.models.components.prompt_cache import keep_queries
 from xbench.protocol.findings import canonical
 from xbench.protocol.prompts import STYLES, Style, prompts_in_style, read_prompts
-from xbench.runs.results import INPUT_NOTE
 from xbench.types import Batch, ModelOutput
 
 __all__ = ["VLM", "SaliencyModel", "file_sha256", "first_layer_input"]

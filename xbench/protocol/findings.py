@@ -6,12 +6,27 @@ their spelling, are understood through `canonical`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["CHESTXRAY14_CLASSES", "FINDINGS", "TABLE", "Finding", "canonical", "distinct_spellings", "spellings"]
+__all__ = [
+    "CHESTXRAY14_CLASSES",
+    "FINDINGS",
+    "MACRO",
+    "TABLE",
+    "Finding",
+    "canonical",
+    "distinct_spellings",
+    "findings_problem",
+    "is_folder_name",
+    "is_name",
+    "spellings",
+]
+
+MACRO = "macro"
+"""Of the row of means in `per_class.csv`, and so of no finding."""
 
 Group = Literal["lung", "pleura", "heart and mediastinum", "bone", "device"]
 Size = Literal["small", "medium", "large"]
@@ -190,3 +205,34 @@ def canonical(name: str) -> str | None:
 def distinct_spellings(datasets: Iterable[str]) -> set[str]:
     """Return every string by which one of the datasets names one of its findings."""
     return {name for dataset in datasets for name in spellings(dataset).values()}
+
+
+def is_name(name: object) -> bool:
+    """Tell whether a model, a dataset, a split or a finding may have this name."""
+    # Spreadsheets take what begins so for a formula, even in a file of values.
+    return (
+        isinstance(name, str)
+        and name.isprintable()
+        and name == name.strip()
+        and 0 < len(name) <= 200
+        and (name[0] not in "=+-@")
+    )
+
+
+def is_folder_name(name: object) -> bool:
+    """Tell whether a model or a dataset may have this name: it becomes part of a folder's and never leads elsewhere."""
+    return is_name(name) and isinstance(name, str) and name[0] != "." and not {*name} & {*"/\\"}
+
+
+def findings_problem(findings: Sequence[object]) -> str | None:
+    """Return why these cannot be the findings of a run; None if they can."""
+    if not findings:
+        return "there is none"
+    for number, finding in enumerate(findings):
+        if not is_name(finding):
+            return f"{finding!r:.60} is no name: give 1 to 200 printable characters, and none of = + - @ as the first"
+        if finding == MACRO:
+            return f"{finding!r} is what tables call the mean over the findings"
+        if finding in findings[:number]:
+            return f"{finding!r:.60} is there twice"
+    return None

@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from xbench.errors import UserError
-from xbench.evaluation.provenance import outputs_depend_on
 from xbench.geometry.coverage import area_and_centre, region_digest
 from xbench.geometry.grid import Upsampling
 from xbench.metrics.functional import TieRule
 from xbench.metrics.sweep import MAX_THRESHOLDS
 from xbench.runs.maps import MAPS, PICTURES, REGIONS, KeptImage, read_kept, readable
-from xbench.runs.results import Results, read_results
+from xbench.runs.results import Results, outputs_depend_on, read_results
 from xbench.runs.scores import PER_IMAGE, ImageRows, read_per_image
 from xbench.types import Batch, ModelOutput, scored_pairs
 

@@ -17,8 +17,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
 from xbench.errors import UserError
+from xbench.protocol.findings import is_folder_name
 from xbench.runs.journal import ABOUT, BatchRecord, Records, difference, read_about
-from xbench.runs.results import atomic_writer, is_folder_name
+from xbench.runs.results import atomic_writer
 
 JOURNAL = "journal"
 

@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.errors import UserError
-from xbench.evaluation.scoring import BatchScores
 from xbench.geometry.coverage import Coverage
 from xbench.runs.maps import KeptImage
-from xbench.runs.scores import ImageRows, PairCounts
+from xbench.runs.scores import BatchScores, ImageRows, PairCounts
 from xbench.types import Failure, Note
 
 __all__ = ["BatchRecord", "Journal", "Records", "difference", "read_about"]

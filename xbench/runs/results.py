@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from xbench.protocol.findings import MACRO, findings_problem, is_folder_name, is_name
+
 __all__ = [
     "SIGN_LEVEL",
     "FindingClassification",
@@ -27,10 +29,8 @@ __all__ = [
     "Macro",
     "Results",
     "atomic_writer",
-    "findings_problem",
-    "is_folder_name",
-    "is_name",
     "macro_mean",
+    "outputs_depend_on",
     "read_results",
     "write_per_class",
     "write_results",
@@ -38,11 +38,6 @@ __all__ = [
 
 SCHEMA = 1
 
-INPUT_NOTE = "what goes into the network looks wrong"
-"""How the note begins that a run leaves where mean and standard deviation do not fit the pixels."""
-
-MACRO = "macro"
-"""Of the row of means in `per_class.csv`, and so of no finding."""
 
 SIGN_LEVEL = 0.01
 """Chance of ever taking maps that know nothing for upside down, over all findings of a run and all together."""
@@ -285,37 +280,6 @@ def read_results(path: Path) -> Results:
     return results
 
 
-def is_name(name: object) -> bool:
-    """Tell whether a model, a dataset, a split or a finding may have this name."""
-    # Spreadsheets take what begins so for a formula, even in a file of values.
-    return (
-        isinstance(name, str)
-        and name.isprintable()
-        and name == name.strip()
-        and 0 < len(name) <= 200
-        and (name[0] not in "=+-@")
-    )
-
-
-def is_folder_name(name: object) -> bool:
-    """Tell whether a model or a dataset may have this name: it becomes part of a folder's and never leads elsewhere."""
-    return is_name(name) and isinstance(name, str) and name[0] != "." and not {*name} & {*"/\\"}
-
-
-def findings_problem(findings: Sequence[object]) -> str | None:
-    """Return why these cannot be the findings of a run; None if they can."""
-    if not findings:
-        return "there is none"
-    for number, finding in enumerate(findings):
-        if not is_name(finding):
-            return f"{finding!r:.60} is no name: give 1 to 200 printable characters, and none of = + - @ as the first"
-        if finding == MACRO:
-            return f"{finding!r} is what tables call the mean over the findings"
-        if finding in findings[:number]:
-            return f"{finding!r:.60} is there twice"
-    return None
-
-
 def _no_number(constant: str) -> None:
     raise ValueError(f"it holds {constant}, which is no number")
 
@@ -421,3 +385,8 @@ def atomic_writer(path: Path) -> Iterator[Any]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a run's provenance that its logits and maps depend on besides the images."""
+    return {key: provenance[key] for key in ("model", "checkpoint_sha256", "prompts", "preprocessing", "precision")}

@@ -27,6 +27,7 @@ from xbench.runs.results import atomic_writer
 __all__ = [
     "CURVES",
     "PER_IMAGE",
+    "BatchScores",
     "ImageRows",
     "PairCounts",
     "labels_digest",
@@ -448,3 +449,19 @@ def _write_table(path: Path, table: pa.Table) -> None:
     """Write a Parquet file that appears complete or not at all."""
     with atomic_writer(path) as file:
         pq.write_table(table, file, **WRITING)
+
+
+@dataclass(frozen=True)
+class BatchScores:
+    """Scores of a batch.
+
+    Attributes:
+        images: Per image and finding.
+        pairs: Per scored pair.
+        constant: Scored pairs whose map is the same everywhere on the grid: position of the image in the dataset, its
+            name, and position of the finding.
+    """
+
+    images: ImageRows
+    pairs: PairCounts
+    constant: tuple[tuple[int, str, int], ...]

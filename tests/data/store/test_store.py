@@ -30,8 +30,8 @@ from toys import Squares
 
 import xbench.data
 from xbench.commands.prepare import prepare
-from xbench.data.datamodule import ChestXrayDataModule, Record
-from xbench.data.samples import PreparedImage
+from xbench.data.datamodule import ChestXrayDataModule
+from xbench.data.records import PreparedImage, Record
 from xbench.data.store import key as fingerprint
 from xbench.data.store.key import describe, digest, record_key
 from xbench.data.store.store import PreparedStore, find_store, pack, store_for, unpack

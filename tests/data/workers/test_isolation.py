@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from xbench.data.datamodule import Record
+from xbench.data.records import Record
 from xbench.data.workers.isolation import isolated
 from xbench.errors import UserError
 

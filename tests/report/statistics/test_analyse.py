@@ -10,6 +10,7 @@ from scipy.stats import norm
 from synthetic import FINDINGS, write_run
 
 from xbench.errors import UserError
+from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.runs import Collection, collect
 from xbench.report.schema import NUMBERS, Estimate
 from xbench.report.statistics.analyse import analyse
@@ -18,7 +19,6 @@ from xbench.report.statistics.paired import TESTED
 from xbench.report.statistics.sample import Sample
 from xbench.report.tables.comparisons import comparisons
 from xbench.report.tables.export import write_analysis
-from xbench.runs.results import INPUT_NOTE
 
 
 @pytest.fixture(scope="module")

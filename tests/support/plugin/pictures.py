@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
+from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
+from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 
 

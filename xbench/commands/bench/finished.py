@@ -15,7 +15,8 @@ import yaml
 
 from xbench.commands.configs import check_yaml
 from xbench.commands.run import Resolved
-from xbench.data.datamodule import ChestXrayDataModule, Record
+from xbench.data.datamodule import ChestXrayDataModule
+from xbench.data.records import Record
 from xbench.evaluation.provenance import options_that_count, versions
 from xbench.models.base import file_sha256
 from xbench.runs.results import Results, read_results

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder, expand
 from xbench.data.annotations.shapes import Annotation, MaskImage, reader_agreement, union
 from xbench.data.annotations.tables import Row, read_csv, read_image_list
-from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
+from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
+from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 from xbench.types import Note
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
-from xbench.data.datamodule import ChestXrayDataModule, Radiograph, Record
+from xbench.data.datamodule import ChestXrayDataModule
+from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 from xbench.phantom import FINDINGS, Phantom, draw_phantom
 

@@ -13,8 +13,8 @@ from PIL import Image
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import Row
-from xbench.data.datamodule import Record
 from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.data.records import Record
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical, spellings
 

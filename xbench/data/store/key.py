@@ -30,7 +30,8 @@ from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
-    from xbench.data.datamodule import ChestXrayDataModule, Record
+    from xbench.data.datamodule import ChestXrayDataModule
+    from xbench.data.records import Record
 
 __all__ = ["describe", "digest", "files_state", "record_key"]
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xbench.data.annotations.folder import expand
-from xbench.data.samples import PreparedImage
+from xbench.data.records import PreparedImage
 from xbench.data.store.key import describe, digest, record_key
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
@@ -31,7 +31,8 @@ from xbench.geometry.preprocessing import Preprocessing
 from xbench.runtime.paths import cache_folder
 
 if TYPE_CHECKING:
-    from xbench.data.datamodule import ChestXrayDataModule, Record
+    from xbench.data.datamodule import ChestXrayDataModule
+    from xbench.data.records import Record
 
 __all__ = ["PreparedStore", "find_store", "pack", "store_for", "unpack"]
 

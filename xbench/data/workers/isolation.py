@@ -29,12 +29,10 @@ from xbench.errors import UserError
 from xbench.runtime.processes import end_with_parent
 
 if TYPE_CHECKING:
-    from xbench.data.datamodule import Record
+    from xbench.data.records import Record
 
-__all__ = ["TIMEOUT", "isolated"]
+__all__ = ["isolated"]
 
-TIMEOUT = 300.0
-"""Seconds that an image may take unless the user says otherwise; file servers that fail come back after minutes."""
 
 _Result = TypeVar("_Result")
 _PIPE_BYTES = 2**18

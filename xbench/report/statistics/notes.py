@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 
+from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.runs import Run, ground, widest
 from xbench.report.statistics.measures import Measures, macro
 from xbench.report.statistics.sample import Sample, differences
-from xbench.runs.results import INPUT_NOTE
 
 __all__ = ["dataset_notes"]
 

@@ -1,0 +1,17 @@
+"""The files of a finished run, as tests compare them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
+
+
+def read(folder: Path) -> dict[str, bytes | str]:
+    """Files of the one finished run in a folder, the provenance taken out."""
+    (path,) = folder.glob("runs/*/*/results.json")
+    results = json.loads(path.read_text())
+    del results["provenance"]
+    assert not (path.parent / "journal").exists()
+    return {"results.json": json.dumps(results)} | {name: (path.parent / name).read_bytes() for name in TABLES}

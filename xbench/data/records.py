@@ -1,0 +1,96 @@
+"""What crosses the room: an image before it is read, decoded, and prepared for a model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.geometry.coverage import Coverage
+from xbench.geometry.grid import View
+
+__all__ = ["TIMEOUT", "Grid", "PreparedImage", "Radiograph", "Record"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the annotation files say about one image, before a pixel is read.
+
+    Attributes:
+        image_id: The dataset's own name of the image.
+        labels: 1 (present) or 0 (absent) per finding; a finding that is not a key is unknown.
+        source: Whatever the data module needs to load the image: a path, rows of an annotation file ... Only plain
+            values, paths, arrays, and containers and dataclasses of these if the image is to be prepared.
+        missing: The annotations name the image, but there is no file; `load` must fail with a `UserError`.
+        files: Every file that `load` reads for this image, so that a prepared copy is never used once one has changed.
+            Without them (None) the image cannot be prepared.
+        patient_id: Whose image it is, for patients count once as evidence; None where the dataset does not say.
+    """
+
+    image_id: str
+    labels: Mapping[str, int]
+    source: Any = None
+    missing: bool = False
+    files: tuple[Path, ...] | None = None
+    patient_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Radiograph:
+    """One decoded image with its annotations.
+
+    Attributes:
+        image: Grey image (H, W), uint8, bright where the body attenuates.
+        regions: Union of the annotations per finding (h, w), bool. The frame may be of another size than the image as
+            long as it shows the same extent. A finding that is not a key has no region.
+        notes: What is odd about the image or its annotations and was put right, such as a box cut off at the edge; in
+            the same words for every image, for the results count them.
+        reader_agreement: Mean Dice and IoU between the regions of any two readers, of each finding that several drew.
+    """
+
+    image: NDArray[np.uint8]
+    regions: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+Grid = tuple[int, int] | Literal["native"]
+"""Height and width of the evaluation grid, or the pixels of each image."""
+
+
+@dataclass(frozen=True)
+class PreparedImage:
+    """Everything of a sample that takes time to make: decoded, resized, annotations drawn.
+
+    Attributes:
+        pixels: Model input before mean and standard deviation (h, w): uint8, or float32 in [0, 1].
+        view: Part of the radiograph that the model input shows.
+        display: The grey radiograph on the evaluation grid (H, W), uint8.
+        findings: The K findings that have a region, in the order of the dataset's.
+        coverage: Which share of each pixel of the evaluation grid their regions cover, K of them.
+        notes: What was odd about the image or its annotations.
+        reader_agreement: Mean Dice and IoU between readers, by finding, where several drew it.
+    """
+
+    pixels: NDArray[np.uint8] | NDArray[np.float32]
+    view: View
+    display: NDArray[np.uint8]
+    findings: tuple[str, ...]
+    coverage: tuple[Coverage, ...]
+    notes: tuple[str, ...] = ()
+    reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def sha256(self) -> str:
+        """Return the digest of the model input, by which a stored output can be told to be of the same image."""
+        found = hashlib.sha256(f"{self.pixels.dtype.str} {self.pixels.shape} {self.view} ".encode())
+        found.update(np.ascontiguousarray(self.pixels).data)
+        return found.hexdigest()
+
+
+TIMEOUT = 300.0
+"""Seconds that an image may take unless the user says otherwise; file servers that fail come back after minutes."""
