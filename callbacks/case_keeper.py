@@ -7,7 +7,7 @@ import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
 from numpy.typing import NDArray
 
-from xbench.runs.maps import KeptImage, jpeg
+from xbench.runs.maps import SavedImage, jpeg
 from xbench.types import Batch, ModelOutput
 
 _LONGEST_SIDE = 1024
@@ -24,7 +24,7 @@ class CaseKeeper(Callback):
         latest: The images of the last batch.
     """
 
-    latest: tuple[KeptImage, ...] = ()
+    latest: tuple[SavedImage, ...] = ()
 
     def on_test_batch_end(  # type: ignore[override]
         self,
@@ -44,7 +44,7 @@ class CaseKeeper(Callback):
         scored = {row: batch.scored[batch.scored[:, 0] == row, 1].tolist() for row in range(len(batch))}
         index = batch.index.tolist()
         self.latest = tuple(
-            KeptImage(
+            SavedImage(
                 index=index[row],
                 image_id=batch.image_ids[row],
                 image_sha256=batch.image_sha256[row],

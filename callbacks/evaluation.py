@@ -18,7 +18,7 @@ from xbench.models.base import SaliencyModel
 from xbench.runs.folder import saved_config
 from xbench.runs.journal import BatchRecord
 from xbench.runs.results import Results
-from xbench.runs.scores import BatchScores, ImageRows
+from xbench.runs.scores import BatchScores, ImageScores
 from xbench.runtime.distributed import gather
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.types import Batch, Failure, ModelOutput, Note
@@ -45,7 +45,7 @@ class Evaluation(Callback):
     """
 
     results: Results | None = None
-    rows: ImageRows | None = None
+    rows: ImageScores | None = None
     latest: BatchScores | None = None
     stopwatch: Stopwatch
 
@@ -83,7 +83,7 @@ class Evaluation(Callback):
         self.results = self.rows = None
         self._pointing_game = PointingGame(classes, ties=self.ties).to(model.device)
         self._sweep = ThresholdSweep(classes, thresholds=self.thresholds).to(model.device)
-        self._images: list[ImageRows] = []
+        self._images: list[ImageScores] = []
         self._constant: list[tuple[int, str, int]] = []
         self._failures: list[Failure] = []
         self._notes: list[Note] = []
@@ -186,7 +186,7 @@ class Evaluation(Callback):
                 f"{data.name}: none of the {len(failures)} images could be read, so there is nothing to score. The "
                 f"first: {failures[0].image_id}. {failures[0].reason}"
             )
-        self.rows = ImageRows.concatenate(images)
+        self.rows = ImageScores.concatenate(images)
         saved = saved_config(trainer)
         self.results = summarise(
             (model.name, data.name, data.split),

@@ -13,7 +13,7 @@ from xbench.errors import UserError
 from xbench.evaluation.provenance import numbers_depend_on
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.journal import BatchRecord, Journal, Records
-from xbench.runs.maps import KeptImage, write_kept
+from xbench.runs.maps import SavedImage, write_saved_images
 from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
 from xbench.runs.scores import CURVES, PER_IMAGE, pair_counts_writer, write_per_image
 from xbench.types import Batch, ModelOutput
@@ -134,14 +134,16 @@ class ResultsWriter(Callback):
             )
         with pair_counts_writer(self.folder / CURVES, results.findings, thresholds) as add:
 
-            def kept() -> Iterator[KeptImage]:
+            def kept() -> Iterator[SavedImage]:
                 for record in records:
                     if record.scores is not None:
                         add(record.scores.pairs)
                     yield from record.kept
 
             if CaseKeeper.find(trainer) is not None:
-                write_kept(self.folder, results.findings, data.gamma, outputs_depend_on(results.provenance), kept())
+                write_saved_images(
+                    self.folder, results.findings, data.gamma, outputs_depend_on(results.provenance), kept()
+                )
             else:
                 # Goes through the pairs; there is nothing else.
                 deque(kept(), maxlen=0)

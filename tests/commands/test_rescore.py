@@ -23,7 +23,7 @@ from xbench.commands.verify import disagreements
 from xbench.errors import UserError
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.runs.finished import StoredRun
-from xbench.runs.maps import Cases, read_kept
+from xbench.runs.maps import ScoredPairs, read_saved_images
 from xbench.runs.parquet import open_table
 
 TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
@@ -134,9 +134,9 @@ def test_a_metric_of_ones_own_gets_what_the_run_had(command, toy_config):
 def test_what_the_maps_depend_on_is_kept_with_them(command, toy_config):
     run = command("test", "--config", toy_config, "--data.limit", "4")
     twice = command("test", "--config", toy_config, "--data.limit", "4", "--model.crop", "true")
-    one, other = ([image.image_sha256 for image in read_kept(folder)] for folder in (run.folder, twice.folder))
+    one, other = ([image.image_sha256 for image in read_saved_images(folder)] for folder in (run.folder, twice.folder))
     assert len({*one, *other}) == 8, "an image's digest is that of the model input"
-    assert [image.image_sha256 for image in read_kept(run.folder)] == one
+    assert [image.image_sha256 for image in read_saved_images(run.folder)] == one
     stored = [json.loads(pq.read_schema(run.folder / "maps.parquet").metadata[b"depends_on"]) for run in (run, twice)]
     provenance = run.results["provenance"]
     assert stored[0] == {
@@ -349,7 +349,7 @@ def test_a_strangers_maps(strangers, command, name, column, value):
     assert again.errors.startswith(f"error: {strangers}: a file of the run cannot be read: ")
     # Reports draw from them, a case at a time.
     try:
-        cases = Cases(strangers)
+        cases = ScoredPairs(strangers)
         for pair in cases:
             cases.read(*pair)
     except UserError as error:
@@ -362,7 +362,7 @@ def test_files_in_each_others_place(strangers, command, one, other):
     again = command("rescore", strangers, "--workers", "0")
     assert again.status == 1 and f"{one} has not the columns that a run writes" in again.errors
     with pytest.raises(UserError, match="has not the columns"):
-        Cases(strangers)
+        ScoredPairs(strangers)
 
 
 LAUGHS = b"a0: &a0 {x: 1}\n" + b"".join(

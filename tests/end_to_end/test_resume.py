@@ -24,8 +24,8 @@ from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.runs.journal import BatchRecord, Journal, Records, difference
-from xbench.runs.maps import KeptImage
-from xbench.runs.scores import BatchScores, ImageRows, PairCounts
+from xbench.runs.maps import SavedImage
+from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.types import Failure, Note
 
 IMAGES, BATCH = 19, 2
@@ -242,7 +242,7 @@ def record(batch: int, draw: np.random.Generator, images: int = 2) -> BatchRecor
     shape, pairs = (images, 3), int(draw.integers(0, 4))
     index = np.arange(batch * 2, batch * 2 + images)
     ids = [f"image {i} ä" for i in index]
-    rows = ImageRows(
+    rows = ImageScores(
         *(index, ids, [None] * images, np.ones(shape, np.int8), np.ones(shape, bool)),
         *(draw.random(shape) for _ in range(14)),
         draw.integers(10**15, 10**16, shape).astype("S16"),
@@ -251,7 +251,7 @@ def record(batch: int, draw: np.random.Generator, images: int = 2) -> BatchRecor
         *(index[:1].repeat(pairs), np.arange(pairs), ids[:1] * pairs, np.full(pairs, 49), np.full(pairs, 5)),
         *(draw.integers(0, 49, (pairs, 5), dtype=np.int32) for _ in range(2)),
     )
-    kept = KeptImage(
+    kept = SavedImage(
         *(int(index[0]), ids[0], "0" * 64, (0.0, 0.0, 1.0, 1.0), draw.random((3, 2, 3), np.float32)),
         *({1: Coverage.of(np.eye(9) > 0, (7, 7))}, (1,), b"a picture"),
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from xbench.report.case_choice import choose_cases
 from xbench.report.schema import Quadrants
-from xbench.runs.scores import ImageRows
+from xbench.runs.scores import ImageScores
 
 FINDINGS = ("Atelectasis", "Nodule", "Effusion")
 
@@ -18,7 +18,7 @@ FINDINGS = ("Atelectasis", "Nodule", "Effusion")
 def a_run(label, dice, hits, probabilities, keeps=None, threshold=0.5):
     """A run of (N, 3) scores, NaN where not scored."""
     scored = ~np.isnan(dice)
-    nothing = {field.name: np.full(dice.shape, np.nan) for field in fields(ImageRows)}
+    nothing = {field.name: np.full(dice.shape, np.nan) for field in fields(ImageScores)}
     known = {
         "region_digests": np.where(scored, b"0123456789abcdef", b""),
         "image_ids": [f"image-{row}" for row in range(len(dice))],
@@ -29,7 +29,7 @@ def a_run(label, dice, hits, probabilities, keeps=None, threshold=0.5):
         "peak_distance": np.where(scored, np.where(hits, 0, 0.03 + 0.05 * (np.arange(3) % 2)), np.nan),
         "probabilities": probabilities,
     }
-    images = ImageRows(**(nothing | known))
+    images = ImageScores(**(nothing | known))
     pairs = {(f"image-{row}", FINDINGS[column]) for row, column in np.argwhere(scored)}
     kept = pairs if keeps is None else keeps
     run = SimpleNamespace(

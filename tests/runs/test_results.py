@@ -22,7 +22,7 @@ from xbench.errors import UserError
 from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.protocol.findings import findings_problem
 from xbench.runs.results import atomic_writer, macro_mean, read_results
-from xbench.runs.scores import ImageRows
+from xbench.runs.scores import ImageScores
 
 SKIP = ("--data.on_error", "skip")
 
@@ -47,7 +47,7 @@ def test_rows_are_joined_in_the_order_of_the_dataset():
     def part(*index):
         table = np.array(index, float)[:, None]
         ids = [f"image {i}" for i in index]
-        return ImageRows(
+        return ImageScores(
             np.array(index),
             ids,
             [None, *ids[1:]],
@@ -57,7 +57,7 @@ def test_rows_are_joined_in_the_order_of_the_dataset():
             np.zeros(table.shape, "S16"),
         )
 
-    joined = ImageRows.concatenate([part(2, 5), part(0), part(1, 4, 3)])
+    joined = ImageScores.concatenate([part(2, 5), part(0), part(1, 4, 3)])
     assert joined.index.tolist() == [0, 1, 2, 3, 4, 5]
     assert joined.image_ids == [f"image {i}" for i in range(6)]
     assert joined.dice[:, 0].tolist() == [0, 1, 2, 3, 4, 5]

@@ -17,21 +17,21 @@ from hypothesis.extra import numpy as arrays
 from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.geometry.coverage import region_digest
-from xbench.runs.maps import kept_digests
-from xbench.runs.scores import ImageRows, scored_on
+from xbench.runs.maps import saved_region_digests
+from xbench.runs.scores import ImageScores, scored_on
 
 FINDINGS = ("Square", "Hole")
 
 
-def rows_of(labels: np.ndarray, regions: np.ndarray, names: list[str]) -> ImageRows:
+def rows_of(labels: np.ndarray, regions: np.ndarray, names: list[str]) -> ImageScores:
     """Rows with labels (N, C) and small regions (N, C, H, W), of which the empty ones are none."""
     drawn = regions.any(axis=(2, 3))
     digests = np.zeros(labels.shape, "S16")
     for place in np.argwhere(drawn).tolist():
         digests[tuple(place)] = region_digest(regions[tuple(place)])
-    places = {field.name: np.full(labels.shape, np.nan) for field in fields(ImageRows)}
+    places = {field.name: np.full(labels.shape, np.nan) for field in fields(ImageScores)}
     known = {"labels": labels, "has_region": drawn, "region_digests": digests, "image_ids": names}
-    return ImageRows(**(places | known | {"index": np.arange(len(labels)), "patient_ids": [None] * len(labels)}))
+    return ImageScores(**(places | known | {"index": np.arange(len(labels)), "patient_ids": [None] * len(labels)}))
 
 
 @given(arrays.arrays(np.bool_, st.tuples(st.integers(1, 9), st.integers(1, 9))))
@@ -90,7 +90,7 @@ def test_a_run_keeps_digests_that_verify_derives_again(finished):
         scored = [[row["image_id"], row["region_digest"]] for row in mine if row["label"] == 1 and row["has_region"]]
         for name, values in (("labels", labels), ("regions", scored)):
             assert stored[finding][name] == hashlib.sha256(json.dumps(values).encode()).hexdigest()
-    kept = kept_digests(finished, [row["image_id"] for row in table[::3]], ["Square", "Hole", "Ghost"])
+    kept = saved_region_digests(finished, [row["image_id"] for row in table[::3]], ["Square", "Hole", "Ghost"])
     assert kept.astype("U16").ravel().tolist() == [row["region_digest"] or "" for row in table]
     assert disagreements(finished) == []
     other = {"labels": "0" * 64, "regions": "0" * 64}

@@ -20,11 +20,11 @@ from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics.functional import normalise
 from xbench.runs import scores as rows
-from xbench.runs.maps import Cases, KeptImage, jpeg, read_kept, write_kept
+from xbench.runs.maps import SavedImage, ScoredPairs, jpeg, read_saved_images, write_saved_images
 from xbench.runs.scores import (
     CURVES,
     PER_IMAGE,
-    ImageRows,
+    ImageScores,
     PairCounts,
     pair_counts_writer,
     read_pair_counts,
@@ -47,17 +47,17 @@ def test_rows_come_back_as_they_were_written(tmp_path_factory, values, labels, n
     # Where a pair is not scored, its scores do not exist; the first two arrays are logits and probabilities.
     scores = [np.where((labels > 0) | (k < 2), values / (k + 1), np.nan) for k in range(14)]
     digests = np.where(labels > 0, b"0123456789abcdef", b"")
-    rows = ImageRows(np.arange(3), ids, names, labels, labels > 0, *scores, digests)
+    rows = ImageScores(np.arange(3), ids, names, labels, labels > 0, *scores, digests)
     write_per_image(path, rows, FINDINGS)
     again = read_per_image(path, FINDINGS)
-    for field in fields(ImageRows):
+    for field in fields(ImageScores):
         np.testing.assert_array_equal(getattr(again, field.name), getattr(rows, field.name), field.name)
         if field.name not in ("image_ids", "patient_ids"):
             assert getattr(again, field.name).dtype == getattr(rows, field.name).dtype
 
 
 def test_rows_of_other_findings_are_refused(tmp_path):
-    rows = ImageRows(np.arange(1), ["a"], [None], *[np.zeros((1, 2))] * 16, np.zeros((1, 2), "S16"))
+    rows = ImageScores(np.arange(1), ["a"], [None], *[np.zeros((1, 2))] * 16, np.zeros((1, 2), "S16"))
     write_per_image(tmp_path / PER_IMAGE, rows, FINDINGS)
     with pytest.raises(ValueError, match="not one row for each of Disc, Square"):
         read_per_image(tmp_path / PER_IMAGE, FINDINGS[::-1])
@@ -91,7 +91,7 @@ def test_rows_that_no_run_writes_are_refused(tmp_path, place, column, value, wor
     scored = np.array([[True, False], [False, False]])
     scores = [np.full((2, 2), 0.5)] * 2 + [np.where(scored, 0.5, np.nan)] * 10 + [np.full((2, 2), np.nan)] * 2
     digests = np.where(scored, b"0123456789abcdef", b"")
-    images = ImageRows(np.arange(2), ["a", "b"], [None, None], scored.astype(np.int8), scored, *scores, digests)
+    images = ImageScores(np.arange(2), ["a", "b"], [None, None], scored.astype(np.int8), scored, *scores, digests)
     path = tmp_path / PER_IMAGE
     write_per_image(path, images, FINDINGS)
     assert read_per_image(path, FINDINGS).patient_ids == [None, None]
@@ -160,7 +160,7 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
     film = np.outer(np.arange(20), np.ones(30)).astype(np.uint8) * 10
     classes = len(FINDINGS)
     images = [
-        KeptImage(
+        SavedImage(
             *(index, f"image/{index} ä", f"{index:064x}", (0.1, 0, 1, 1)),
             saliency=draw.normal(size=(classes, 3, 5)).astype(np.float32),
             # Some have none, some one that is not scored.
@@ -171,13 +171,13 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
         for index in range(70)
     ]
     images = [replace(image, picture=jpeg(film)) if image.scored else image for image in images]
-    write_kept(tmp_path, FINDINGS, 0.5, {"model": "x"}, images)
+    write_saved_images(tmp_path, FINDINGS, 0.5, {"model": "x"}, images)
 
-    for one, other in zip(images, read_kept(tmp_path), strict=True):
+    for one, other in zip(images, read_saved_images(tmp_path), strict=True):
         np.testing.assert_array_equal(one.saliency, other.saliency)
         assert replace(one, saliency=None) == replace(other, saliency=None)
 
-    stored = Cases(tmp_path)
+    stored = ScoredPairs(tmp_path)
     assert list(stored) == [(image.image_id, FINDINGS[c]) for image in images for c in image.scored]
     for image in [image for image in images if image.scored][::20]:
         finding = FINDINGS[image.scored[-1]]
@@ -224,7 +224,7 @@ def test_cases_of_a_run_give_its_scores_again(run):
     findings = results["findings"]
     rows = read_per_image(run.folder / PER_IMAGE, findings)
     counts = read_pair_counts(run.folder / CURVES, findings, rows.image_ids)
-    cases = Cases(run.folder)
+    cases = ScoredPairs(run.folder)
     pairs = [(rows.image_ids[i], findings[c]) for i, c in zip(counts.index, counts.column, strict=True)]
     assert list(cases) == pairs and len(pairs) > 8
     for place, pair in enumerate(pairs):

@@ -8,7 +8,7 @@ import numpy as np
 
 from xbench.geometry.coverage import Coverage, region_digest
 from xbench.protocol.published import published_split
-from xbench.runs.maps import KeptImage, jpeg, write_kept
+from xbench.runs.maps import SavedImage, jpeg, write_saved_images
 from xbench.runs.results import (
     FindingClassification,
     FindingCounts,
@@ -18,7 +18,15 @@ from xbench.runs.results import (
     write_per_class,
     write_results,
 )
-from xbench.runs.scores import CURVES, PER_IMAGE, ImageRows, PairCounts, pair_counts_writer, scored_on, write_per_image
+from xbench.runs.scores import (
+    CURVES,
+    PER_IMAGE,
+    ImageScores,
+    PairCounts,
+    pair_counts_writer,
+    scored_on,
+    write_per_image,
+)
 
 GRID, CELLS, THRESHOLDS = 56, 14, 101
 FINDINGS = ("Cardiomegaly", "Nodule", "Pneumothorax")
@@ -97,7 +105,7 @@ def write_run(
         maps[place] = raw
         regions[image][column] = Coverage.of(region, (GRID, GRID))
     probabilities = 1 / (1 + np.exp(-logits))
-    table = ImageRows(
+    table = ImageScores(
         np.arange(images), ids, patient_ids, labels, has_region, logits, probabilities, **nan, region_digests=digests
     )
     index, column, region_pixels, mask, overlap = (np.array(values) for values in zip(*counts, strict=True))
@@ -118,13 +126,13 @@ def write_run(
     if with_cases:
         film = (40 + 120 * np.hypot(*np.mgrid[-1 : 1 : GRID * 1j, -1 : 1 : GRID * 1j])).astype(np.uint8)
         kept = [
-            KeptImage(
+            SavedImage(
                 *(image, ids[image], f"{image:064x}", (0.0, 0.0, 1.0, 1.0), maps[image], mine, tuple(mine)),
                 picture=jpeg(film) if mine else None,
             )
             for image, mine in regions.items()
         ]
-        write_kept(folder, findings, 0.5, {}, kept)
+        write_saved_images(folder, findings, 0.5, {}, kept)
     results = results_of(model, dataset, findings, table, pair_counts, model_settings)
     write_per_class(folder / "per_class.csv", results)
     (folder / "config.yaml").write_text("# synthetic\n")

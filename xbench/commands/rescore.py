@@ -35,9 +35,9 @@ from xbench.evaluation.scoring import restore_metrics, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.protocol.findings import is_name
 from xbench.runs.finished import StoredRun
-from xbench.runs.maps import KeptImage, write_kept
+from xbench.runs.maps import SavedImage, write_saved_images
 from xbench.runs.results import Results, atomic_writer, outputs_depend_on, write_per_class, write_results
-from xbench.runs.scores import CURVES, PER_IMAGE, BatchScores, ImageRows, pair_counts_writer, write_per_image
+from xbench.runs.scores import CURVES, PER_IMAGE, BatchScores, ImageScores, pair_counts_writer, write_per_image
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
 
@@ -183,10 +183,10 @@ def _score(
     """Score and write everything but the configuration; return the results."""
     stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
     pointing_game, sweep = rules.metrics(len(stored.findings))
-    parts: list[ImageRows] = []
+    parts: list[ImageScores] = []
     constant: list[tuple[int, str, int]] = []
 
-    def scored() -> Iterator[KeptImage]:
+    def scored() -> Iterator[SavedImage]:
         for kept, scores in _scores(run, rules, chosen, workers):
             restore_metrics(scores, pointing_game, sweep)
             parts.append(scores.images)
@@ -197,10 +197,10 @@ def _score(
             stopwatch.lap("logging")
 
     count = len(run.rows.image_ids) if chosen is None else len(chosen)
-    bar: Iterable[KeptImage] = track(scored(), "Scoring", count, disable=not sys.stderr.isatty(), transient=True)
+    bar: Iterable[SavedImage] = track(scored(), "Scoring", count, disable=not sys.stderr.isatty(), transient=True)
     with pair_counts_writer(folder / CURVES, stored.findings, rules.thresholds) as add_pairs:
-        write_kept(folder, stored.findings, rules.gamma, outputs_depend_on(provenance), bar)
-    rows = ImageRows.concatenate(parts)
+        write_saved_images(folder, stored.findings, rules.gamma, outputs_depend_on(provenance), bar)
+    rows = ImageScores.concatenate(parts)
     results = replace(
         summarise(
             (stored.model, stored.dataset, stored.split if images is None else images.stem),
@@ -236,7 +236,7 @@ def _score(
 
 def _scores(
     run: StoredRun, rules: _Rules, chosen: frozenset[str] | None, workers: int
-) -> Iterator[tuple[list[KeptImage], BatchScores]]:
+) -> Iterator[tuple[list[SavedImage], BatchScores]]:
     """Score batch by batch, each as a whole and in order, so that the number of processes changes nothing.
 
     Raises:
@@ -248,7 +248,7 @@ def _scores(
         return
     # Forked they start at once, with the run's rows in the memory that they share.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    waiting: deque[tuple[list[KeptImage], Future[BatchScores]]] = deque()
+    waiting: deque[tuple[list[SavedImage], Future[BatchScores]]] = deque()
     try:
         with ProcessPoolExecutor(workers, context, _begin_worker, (run, rules)) as pool:
             for kept in run.kept(chosen):
@@ -265,7 +265,7 @@ def _scores(
         ) from None
 
 
-def _score_batch(run: StoredRun, rules: _Rules, kept: Sequence[KeptImage]) -> BatchScores:
+def _score_batch(run: StoredRun, rules: _Rules, kept: Sequence[SavedImage]) -> BatchScores:
     settings = run.settings
     output, batch = run.batch(kept, rules.gamma)
     metrics = rules.metrics(len(run.results.findings))
@@ -285,7 +285,7 @@ def _begin_worker(run: StoredRun, rules: _Rules) -> None:
     torch.set_num_threads(1)
 
 
-def _score_in_worker(kept: Sequence[KeptImage]) -> BatchScores:
+def _score_in_worker(kept: Sequence[SavedImage]) -> BatchScores:
     return _score_batch(*_task, kept)
 
 

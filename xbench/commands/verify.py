@@ -20,9 +20,9 @@ from rich.console import Console
 from scipy.stats import binomtest, mannwhitneyu
 
 from xbench.errors import UserError
-from xbench.runs.maps import REGIONS, kept_digests
+from xbench.runs.maps import REGIONS, saved_region_digests
 from xbench.runs.results import SIGN_LEVEL, FindingClassification, FindingGrounding, Results, read_results
-from xbench.runs.scores import CURVES, PER_IMAGE, ImageRows, PairCounts, read_pair_counts, read_per_image, scored_on
+from xbench.runs.scores import CURVES, PER_IMAGE, ImageScores, PairCounts, read_pair_counts, read_per_image, scored_on
 
 __all__ = ["Disagreement", "disagreements", "verify"]
 
@@ -102,7 +102,7 @@ class _Run:
     """
 
     results: Results
-    rows: ImageRows
+    rows: ImageScores
     counts: PairCounts
     lines: list[list[str]]
     digests: NDArray[np.bytes_] | None
@@ -135,7 +135,7 @@ def _read(folder: Path) -> _Run:
         with (folder / _PER_CLASS).open(newline="", encoding="utf-8") as file:
             lines = [line for line in csv.reader(file) if line]
         keeps = (folder / REGIONS).is_file()
-        digests = kept_digests(folder, rows.image_ids, results.findings) if keeps else None
+        digests = saved_region_digests(folder, rows.image_ids, results.findings) if keeps else None
         thresholds = counts.mask.shape[1]
         if thresholds < 3 or thresholds % 2 == 0:
             raise ValueError(f"{folder / CURVES} has {thresholds} thresholds, and those of a run are odd in number")

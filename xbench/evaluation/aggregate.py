@@ -22,7 +22,7 @@ from xbench.runs.results import (
     Results,
     macro_mean,
 )
-from xbench.runs.scores import ImageRows, scored_on
+from xbench.runs.scores import ImageScores, scored_on
 from xbench.types import Failure, Note
 
 __all__ = ["summarise"]
@@ -34,7 +34,7 @@ _CLASSIFICATION_NUMBERS = ("auroc", "average_precision", "f1", "accuracy")
 def summarise(
     names: tuple[str, str, str],
     findings: Sequence[str],
-    images: ImageRows,
+    images: ImageScores,
     pointing_game: Mapping[str, Tensor],
     sweep: Mapping[str, Tensor],
     failures: Sequence[Failure] = (),
@@ -112,7 +112,7 @@ def _count_images(notes: Iterable[Note]) -> list[dict[str, Any]]:
 
 def _grounding(
     findings: Sequence[str],
-    images: ImageRows,
+    images: ImageScores,
     pointing_game: Mapping[str, Tensor],
     sweep: Mapping[str, Tensor],
     sign_p: Sequence[float | None],

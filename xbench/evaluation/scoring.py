@@ -16,7 +16,7 @@ from xbench.metrics.dense import dense_hits
 from xbench.metrics.functional import maps_per_chunk, pointing_hits
 from xbench.metrics.peaks import peak_distance
 from xbench.metrics.sweep import PixelCounts
-from xbench.runs.scores import BatchScores, ImageRows, PairCounts
+from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.types import Batch, ModelOutput
 
@@ -103,7 +103,7 @@ def score_batch(
                 overlap=part.counts.overlap.cpu().numpy().astype(np.int32),
             )
         )
-    images = ImageRows(
+    images = ImageScores(
         index=index,
         image_ids=batch.image_ids,
         patient_ids=batch.patient_ids,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.report.runs import Run
-from xbench.runs.maps import Case
+from xbench.runs.maps import ScoredPair
 
 __all__ = ["COLOURS", "map_on_grid"]
 
@@ -14,7 +14,7 @@ COLOURS = "inferno"
 """Matplotlib's name of the colours of maps, in every picture the same."""
 
 
-def map_on_grid(run: Run, case: Case) -> NDArray[np.float32]:
+def map_on_grid(run: Run, case: ScoredPair) -> NDArray[np.float32]:
     """Return the map of a run's case on the grid of its region (H, W), normalised to [0, 1] as the scores take it."""
     # Torch is imported only where pictures are made, so that the other parts of a report start fast.
     import torch

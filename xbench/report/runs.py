@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from xbench.errors import UserError
 from xbench.report.names import model_title
-from xbench.runs.maps import MAPS, PICTURES, REGIONS, Cases, kept_digests, read_kept, readable
+from xbench.runs.maps import MAPS, PICTURES, REGIONS, ScoredPairs, read_saved_images, readable, saved_region_digests
 from xbench.runs.results import Results, read_results
-from xbench.runs.scores import CURVES, PER_IMAGE, ImageRows, PairCounts, read_pair_counts, read_per_image, scored_on
+from xbench.runs.scores import CURVES, PER_IMAGE, ImageScores, PairCounts, read_pair_counts, read_per_image, scored_on
 
 __all__ = ["Collection", "Run", "SetAside", "collect", "ground", "widest"]
 
@@ -44,7 +44,7 @@ class Run:
 
     folder: Path
     results: Results
-    images: ImageRows
+    images: ImageScores
     pairs: PairCounts
     scored_on: Mapping[str, Mapping[str, str]]
     settings: Mapping[str, str]
@@ -67,9 +67,9 @@ class Run:
         """Whether the model is one of the references that show what a number is worth."""
         return self.model in INSTRUMENTS
 
-    def cases(self) -> Cases | None:
+    def cases(self) -> ScoredPairs | None:
         """Return what pictures are drawn from; None if the run did not keep it, or a file of it is damaged."""
-        return Cases(self.folder) if self.pictured else None
+        return ScoredPairs(self.folder) if self.pictured else None
 
 
 @dataclass(frozen=True)
@@ -178,11 +178,11 @@ def _problem_of_pictures(run: Run) -> str | None:
     """Return what is wrong with the files that pictures are drawn from; None if they are sound."""
     try:
         with readable(run.folder):
-            kept, rows, findings = Cases(run.folder), run.images, run.results.findings
+            kept, rows, findings = ScoredPairs(run.folder), run.images, run.results.findings
             scored = [(rows.image_ids[row], findings[column]) for row, column in np.argwhere(rows.scored)]
             # Every page of all three files is read on the way.
-            pictured = {image.image_id for image in read_kept(run.folder) if image.picture is not None}
-            digests = kept_digests(run.folder, rows.image_ids, findings)
+            pictured = {image.image_id for image in read_saved_images(run.folder) if image.picture is not None}
+            digests = saved_region_digests(run.folder, rows.image_ids, findings)
             if (
                 [*kept] != scored
                 or kept.findings != [*findings]

@@ -15,9 +15,9 @@ from xbench.geometry.coverage import area_and_centre, region_digest
 from xbench.geometry.grid import Upsampling
 from xbench.metrics.functional import TieRule
 from xbench.metrics.sweep import MAX_THRESHOLDS
-from xbench.runs.maps import MAPS, PICTURES, REGIONS, KeptImage, read_kept, readable
+from xbench.runs.maps import MAPS, PICTURES, REGIONS, SavedImage, read_saved_images, readable
 from xbench.runs.results import Results, outputs_depend_on, read_results
-from xbench.runs.scores import PER_IMAGE, ImageRows, read_per_image
+from xbench.runs.scores import PER_IMAGE, ImageScores, read_per_image
 from xbench.types import Batch, ModelOutput, scored_pairs
 
 __all__ = ["Settings", "StoredRun"]
@@ -96,7 +96,7 @@ class StoredRun:
     folder: Path
     results: Results
     settings: Settings
-    rows: ImageRows
+    rows: ImageScores
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -134,7 +134,7 @@ class StoredRun:
         for kept in self.kept():
             yield self.batch(kept, self.settings.gamma if gamma is None else gamma)
 
-    def kept(self, images: frozenset[str] | None = None) -> Iterator[list[KeptImage]]:
+    def kept(self, images: frozenset[str] | None = None) -> Iterator[list[SavedImage]]:
         """Return what the run kept of its images, or of the named ones, batch by batch as they were scored.
 
         In other company, the interpolation of a crop would round otherwise in the last bit.
@@ -145,9 +145,9 @@ class StoredRun:
         size = self.settings.batch_size
         with readable(self.folder):
             names = iter(self.rows.image_ids)
-            chosen: list[KeptImage] = []
+            chosen: list[SavedImage] = []
             last = -1
-            for image in read_kept(self.folder):
+            for image in read_saved_images(self.folder):
                 if chosen and chosen[0].index // size != image.index // size:
                     yield chosen
                     chosen = []
@@ -162,7 +162,7 @@ class StoredRun:
             if chosen:
                 yield chosen
 
-    def _check(self, image: KeptImage, last: int) -> None:
+    def _check(self, image: SavedImage, last: int) -> None:
         row = self._place[image.image_id]
         drawn, scored = (tuple(np.flatnonzero(which[row])) for which in (self.rows.has_region, self.rows.scored))
         if image.index <= last or tuple(image.regions) != drawn or image.scored != scored:
@@ -170,7 +170,7 @@ class StoredRun:
         if self.settings.grid != "native" and any(each.shape != self.settings.grid for each in image.regions.values()):
             raise ValueError(f"{image.image_id}: its regions are on another grid than that of results.json")
 
-    def batch(self, kept: Sequence[KeptImage], gamma: float) -> tuple[ModelOutput, Batch]:
+    def batch(self, kept: Sequence[SavedImage], gamma: float) -> tuple[ModelOutput, Batch]:
         """Return what the metrics get of kept images."""
         rows, grid = self.rows, self.settings.grid
         # What the grid of an image without regions was, a run on native grids does not say.

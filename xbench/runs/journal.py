@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
-from xbench.runs.maps import KeptImage
-from xbench.runs.scores import BatchScores, ImageRows, PairCounts
+from xbench.runs.maps import SavedImage
+from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.types import Failure, Note
 
 __all__ = ["BatchRecord", "Journal", "Records", "difference", "read_about"]
@@ -50,7 +50,7 @@ class BatchRecord:
     scores: BatchScores | None
     failures: tuple[Failure, ...]
     notes: tuple[Note, ...]
-    kept: tuple[KeptImage, ...]
+    kept: tuple[SavedImage, ...]
 
 
 class Journal:
@@ -198,7 +198,7 @@ def _pack(record: BatchRecord) -> bytes:
         blobs.append(np.ascontiguousarray(values).tobytes())
         return {"dtype": values.dtype.str, "shape": values.shape}
 
-    def table(rows: ImageRows | PairCounts) -> dict[str, Any]:
+    def table(rows: ImageScores | PairCounts) -> dict[str, Any]:
         return {
             field.name: array(value) if isinstance(value := getattr(rows, field.name), np.ndarray) else value
             for field in fields(rows)
@@ -263,7 +263,7 @@ def _unpack(payload: bytes) -> BatchRecord | None:
         scores = None
         if header["scores"] is not None:
             scores = BatchScores(
-                ImageRows(**table(header["scores"]["images"])),
+                ImageScores(**table(header["scores"]["images"])),
                 PairCounts(**table(header["scores"]["pairs"])),
                 tuple((int(index), str(name), int(column)) for index, name, column in header["scores"]["constant"]),
             )
@@ -271,7 +271,7 @@ def _unpack(payload: bytes) -> BatchRecord | None:
         for image in header["kept"]:
             left, top, right, bottom = map(float, image["view"])
             kept.append(
-                KeptImage(
+                SavedImage(
                     index=int(image["index"]),
                     image_id=str(image["image_id"]),
                     image_sha256=str(image["image_sha256"]),

@@ -32,15 +32,15 @@ __all__ = [
     "MAPS",
     "PICTURES",
     "REGIONS",
-    "Case",
-    "Cases",
-    "KeptImage",
+    "SavedImage",
+    "ScoredPair",
+    "ScoredPairs",
     "jpeg",
-    "kept_digests",
-    "kept_regions",
-    "read_kept",
+    "read_saved_images",
     "readable",
-    "write_kept",
+    "saved_region_digests",
+    "saved_regions",
+    "write_saved_images",
 ]
 
 MAPS, REGIONS, PICTURES = "maps.parquet", "regions.parquet", "pictures.parquet"
@@ -50,7 +50,7 @@ _GROUP = 32
 
 
 @dataclass(frozen=True)
-class KeptImage:
+class SavedImage:
     """What a run keeps of an image.
 
     Attributes:
@@ -74,12 +74,12 @@ class KeptImage:
     picture: bytes | None
 
 
-def write_kept(
+def write_saved_images(
     folder: Path,
     findings: Sequence[str],
     gamma: float,
     depends_on: Mapping[str, Any],
-    images: Iterable[KeptImage],
+    images: Iterable[SavedImage],
 ) -> None:
     """Write `maps.parquet`, `regions.parquet` and `pictures.parquet`, image by image, whatever their number.
 
@@ -173,7 +173,7 @@ _PICTURES = pa.schema({"image_id": pa.string(), "jpeg": pa.binary()})
 _SCHEMAS = {MAPS: _MAPS, REGIONS: _REGIONS, PICTURES: _PICTURES}
 
 
-def read_kept(folder: Path) -> Iterator[KeptImage]:
+def read_saved_images(folder: Path) -> Iterator[SavedImage]:
     """Read what a run kept, image by image, in the dataset's order.
 
     Raises:
@@ -191,7 +191,7 @@ def read_kept(folder: Path) -> Iterator[KeptImage]:
                 image_id = row["image_id"]
                 mine = drawn.take(image_id)
                 picture = shown.take(image_id)
-                yield KeptImage(
+                yield SavedImage(
                     index=row["index"],
                     image_id=image_id,
                     image_sha256=row["image_sha256"],
@@ -206,7 +206,7 @@ def read_kept(folder: Path) -> Iterator[KeptImage]:
                 raise ValueError(f"{folder} keeps something of an image {file.image_id!r} that {MAPS} does not name")
 
 
-def kept_digests(folder: Path, image_ids: Sequence[str], findings: Sequence[str]) -> NDArray[np.bytes_]:
+def saved_region_digests(folder: Path, image_ids: Sequence[str], findings: Sequence[str]) -> NDArray[np.bytes_]:
     """Return the digests of the regions that a run kept (N, C), 16 bytes each; empty without a region.
 
     Args:
@@ -221,14 +221,14 @@ def kept_digests(folder: Path, image_ids: Sequence[str], findings: Sequence[str]
     """
     row_of, column_of = ({name: place for place, name in enumerate(names)} for names in (image_ids, findings))
     digests = np.zeros((len(image_ids), len(findings)), "S16")
-    for image_id, finding, region in kept_regions(folder):
+    for image_id, finding, region in saved_regions(folder):
         if image_id not in row_of or finding not in column_of:
             raise ValueError(f"{folder / REGIONS} is of other images or findings than the run")
         digests[row_of[image_id], column_of[finding]] = region_digest(region)
     return digests
 
 
-def kept_regions(folder: Path) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
+def saved_regions(folder: Path) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
     """Go through the regions that a run kept: image, finding, and the region as it was scored (H, W).
 
     Raises:
@@ -244,7 +244,7 @@ def kept_regions(folder: Path) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
 
 
 @dataclass(frozen=True)
-class Case:
+class ScoredPair:
     """A scored pair as pictures show it.
 
     Attributes:
@@ -267,7 +267,7 @@ class Case:
     display: NDArray[np.uint8]
 
 
-class Cases:
+class ScoredPairs:
     """The scored pairs of a finished run, read from its files one at a time.
 
     Args:
@@ -310,7 +310,7 @@ class Cases:
         """Return the number of scored pairs."""
         return len(self._place)
 
-    def read(self, image_id: str, finding: str) -> Case:
+    def read(self, image_id: str, finding: str) -> ScoredPair:
         """Read a pair.
 
         Raises:
@@ -321,13 +321,13 @@ class Cases:
         with readable(self._folder):
             return self._read(image_id, finding, place)
 
-    def _read(self, image_id: str, finding: str, place: int) -> Case:
+    def _read(self, image_id: str, finding: str, place: int) -> ScoredPair:
         region = _row(self._regions, place)
         maps = _row(self._maps, self._map[image_id])
         display = _decoded(_row(self._pictures, self._picture[image_id])["jpeg"])
         saliency = _saliency(maps, len(self.findings))
         on_grid = _coverage(region).at(self._gamma)
-        return Case(
+        return ScoredPair(
             index=maps["index"],
             image_id=image_id,
             finding=finding,

@@ -28,7 +28,7 @@ __all__ = [
     "CURVES",
     "PER_IMAGE",
     "BatchScores",
-    "ImageRows",
+    "ImageScores",
     "PairCounts",
     "labels_digest",
     "pair_counts_writer",
@@ -48,7 +48,7 @@ _MAX_ROWS = 2 * 10**7
 
 
 @dataclass(frozen=True)
-class ImageRows:
+class ImageScores:
     """Scores of N images and C findings, every array (N, C) unless said otherwise.
 
     Attributes:
@@ -153,7 +153,7 @@ _PAIR_COLUMNS = {
 """Columns of `per_image.parquet` and the arrays they hold."""
 
 
-def scored_on(rows: ImageRows, findings: Sequence[str]) -> dict[str, dict[str, str]]:
+def scored_on(rows: ImageScores, findings: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return what images were scored on: of each finding a digest of the `labels` and one of the `regions`.
 
     The first is of the name and label of every image whose label is known, the second of the name and region of every
@@ -182,7 +182,7 @@ def _digest(pairs: Iterable[tuple[str, int | str]]) -> str:
     return hashlib.sha256(json.dumps(sorted(pairs)).encode()).hexdigest()
 
 
-def write_per_image(path: Path, rows: ImageRows, findings: Sequence[str]) -> None:
+def write_per_image(path: Path, rows: ImageScores, findings: Sequence[str]) -> None:
     """Write `per_image.parquet`: a row per image and finding, images in the dataset's order; null where not scored."""
     images, classes = rows.labels.shape
 
@@ -199,7 +199,7 @@ def write_per_image(path: Path, rows: ImageRows, findings: Sequence[str]) -> Non
     _write_table(path, pa.table(columns))
 
 
-def read_per_image(path: Path, findings: Sequence[str]) -> ImageRows:
+def read_per_image(path: Path, findings: Sequence[str]) -> ImageScores:
     """Read `per_image.parquet`.
 
     Args:
@@ -242,7 +242,7 @@ def read_per_image(path: Path, findings: Sequence[str]) -> ImageRows:
     arrays: dict[str, Any] = {"region_digests": _digests(path, table, columns["has_region"])}
     dtypes = {"labels": np.int8, "has_region": np.bool_}
     arrays |= {field: columns[name].astype(dtypes.get(field, np.float64)) for name, field in _PAIR_COLUMNS.items()}
-    return ImageRows(index=np.arange(images), image_ids=image_ids, patient_ids=patient_ids, **arrays)
+    return ImageScores(index=np.arange(images), image_ids=image_ids, patient_ids=patient_ids, **arrays)
 
 
 _DIGEST = "region_digest"
@@ -462,6 +462,6 @@ class BatchScores:
             name, and position of the finding.
     """
 
-    images: ImageRows
+    images: ImageScores
     pairs: PairCounts
     constant: tuple[tuple[int, str, int], ...]

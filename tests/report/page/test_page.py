@@ -23,7 +23,7 @@ from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
 from xbench.report.tables.table import percentage
-from xbench.runs.maps import Case
+from xbench.runs.maps import ScoredPair
 
 NUMBERS = {
     "grounding": ("pointing_game", "dice_best", "iou_best"),
@@ -262,7 +262,7 @@ def test_maps_are_normalised_as_the_metrics_do(three_runs, view, mode):
     draw = np.random.default_rng(0)
     for raw in (draw.normal(size=(7, 5)), np.full((7, 5), 3.0), draw.normal(size=(64, 48)) * 1e-30):
         raw = raw.astype(np.float32)
-        case = Case(0, "a", "b", raw, view, np.zeros((64, 48), bool), np.zeros((64, 48), np.uint8))
+        case = ScoredPair(0, "a", "b", raw, view, np.zeros((64, 48), bool), np.zeros((64, 48), np.uint8))
         expected = normalise(saliency_on_grid(torch.tensor(raw)[None], [view], (64, 48), mode))
         np.testing.assert_array_equal(map_on_grid(run, case), expected[0].numpy())
 

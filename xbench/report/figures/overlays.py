@@ -18,7 +18,7 @@ from xbench.report.case_choice import CaseScores, ChosenCase
 from xbench.report.maps import map_on_grid
 from xbench.report.schema import DatasetAnalysis, RunAnalysis
 from xbench.report.tables.cells import labels_in_order
-from xbench.runs.maps import Case, Cases
+from xbench.runs.maps import ScoredPair, ScoredPairs
 
 __all__ = ["overlays", "tinted"]
 
@@ -55,7 +55,7 @@ def tinted(display: NDArray[np.uint8], saliency: NDArray[np.float32]) -> NDArray
     return (display[..., None] * (1 - weight) + heat * weight).round().astype(np.uint8)
 
 
-def _draw_case(axes: Sequence[Axes], runs: Sequence[tuple[RunAnalysis, Cases]], chosen: ChosenCase) -> None:
+def _draw_case(axes: Sequence[Axes], runs: Sequence[tuple[RunAnalysis, ScoredPairs]], chosen: ChosenCase) -> None:
     read = [(entry, stored.read(chosen.image_id, chosen.finding)) for entry, stored in runs]
     # The pairs that are chosen have the same radiograph and region in all runs.
     case = read[0][1]
@@ -79,7 +79,7 @@ def _hit(scores: CaseScores) -> str:
     return scores.look if scores.pointing_hit in (0, 1) else f"hit {scores.pointing_hit:.2f}"
 
 
-def _draw(axis: Axes, picture: NDArray[np.uint8], case: Case) -> None:
+def _draw(axis: Axes, picture: NDArray[np.uint8], case: ScoredPair) -> None:
     height, width = case.region.shape
     axis.imshow(picture, extent=(0, width, height, 0), interpolation="bilinear")
     # Padded, so that a region at the border is closed there.

@@ -15,7 +15,7 @@ from xbench.report.maps import map_on_grid
 from xbench.report.schema import Analysis, RunAnalysis
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.cells import heading
-from xbench.runs.maps import Case, Cases
+from xbench.runs.maps import ScoredPair, ScoredPairs
 
 __all__ = ["case_data"]
 
@@ -41,7 +41,7 @@ def case_data(analysis: Analysis, count: int, progress: Progress | None = None) 
     chosen = [(dataset, case) for dataset in analysis.datasets for case in choose_cases(dataset.runs, count)]
     pictures: dict[str, str] = {}
     cases = []
-    kept: dict[str, list[tuple[RunAnalysis, Cases]]] = {}
+    kept: dict[str, list[tuple[RunAnalysis, ScoredPairs]]] = {}
     for done, (dataset, case) in enumerate(chosen):
         title = heading(dataset, analysis)
         if progress is not None:
@@ -55,7 +55,7 @@ def case_data(analysis: Analysis, count: int, progress: Progress | None = None) 
 
 
 def _case(
-    runs: Sequence[tuple[RunAnalysis, Cases]], dataset: str, chosen: ChosenCase, pictures: dict[str, str]
+    runs: Sequence[tuple[RunAnalysis, ScoredPairs]], dataset: str, chosen: ChosenCase, pictures: dict[str, str]
 ) -> dict[str, Any]:
     read = [(run, cases.read(chosen.image_id, chosen.finding)) for run, cases in runs]
     # The pairs that are chosen have the same radiograph and region in all runs.
@@ -76,7 +76,7 @@ def _case(
     }
 
 
-def _panel(run: RunAnalysis, case: Case, chosen: ChosenCase) -> dict[str, Any]:
+def _panel(run: RunAnalysis, case: ScoredPair, chosen: ChosenCase) -> dict[str, Any]:
     scores, images = chosen.scores[run.run.label], run.run.images
     place = images.image_ids.index(chosen.image_id), run.run.results.findings.index(chosen.finding)
     return {

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from xbench.geometry.coverage import Coverage
 from xbench.report.runs import Run
 from xbench.report.statistics.sample import Sample
-from xbench.runs.maps import kept_regions
+from xbench.runs.maps import saved_regions
 
 __all__ = ["Chance", "chance", "peak_density"]
 
@@ -55,7 +55,7 @@ def chance(run: Run, sample: Sample) -> Chance | None:
     found = {name: np.full(sample.dice.shape, np.nan) for name in ("dice", "iou", "dice_variance", "iou_variance")}
     hit = np.full(len(sample.hit), np.nan)
     maps: dict[tuple[int, int], _Maps] = {}
-    for image_id, finding, region in kept_regions(run.folder):
+    for image_id, finding, region in saved_regions(run.folder):
         place = place_of.get((image_id, finding))
         if place is None:
             continue

@@ -17,7 +17,7 @@ from xbench.report.runs import Run
 from xbench.report.schema import RunAnalysis
 from xbench.report.statistics.lesions import quadrants
 from xbench.report.statistics.sample import Sample
-from xbench.runs.maps import Case
+from xbench.runs.maps import ScoredPair
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Overlay:
         peak: Where the map is highest, x and y as shares of width and height.
     """
 
-    case: Case
+    case: ScoredPair
     saliency: NDArray[np.float32]
     reasons: tuple[str, ...]
     scores: CaseScores
