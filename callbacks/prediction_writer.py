@@ -14,10 +14,10 @@ from rich.console import Console
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
+from xbench.runs.files import WRITING
 from xbench.runs.folder import open_run_folder
-from xbench.runs.parquet import WRITING
-from xbench.runs.results import atomic_writer
 from xbench.runtime.distributed import gather
+from xbench.runtime.files import atomic_writer
 from xbench.types import Batch, ModelOutput
 
 

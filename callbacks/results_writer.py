@@ -11,11 +11,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.evaluation.provenance import numbers_depend_on
+from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.journal import BatchRecord, Journal, Records
 from xbench.runs.maps import SavedImage, write_saved_images
 from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
-from xbench.runs.scores import CURVES, PER_IMAGE, pair_counts_writer, write_per_image
+from xbench.runs.scores import pair_counts_writer, write_per_image
 from xbench.types import Batch, ModelOutput
 
 from .case_keeper import CaseKeeper

@@ -22,9 +22,9 @@ from xbench.commands import rescore
 from xbench.commands.verify import disagreements
 from xbench.errors import UserError
 from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.runs.files import Table
 from xbench.runs.finished import StoredRun
 from xbench.runs.maps import ScoredPairs, read_saved_images
-from xbench.runs.parquet import open_table
 
 TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
 # Images of several sizes, one that cannot be read and one with something odd; a last batch of another size.
@@ -247,7 +247,7 @@ def test_damaged_files(run, command, tmp_path, name):
 def test_no_turned_bit_of_a_page_becomes_another_number(run, name):
     path = run.folder / name
     content, draw = path.read_bytes(), np.random.default_rng(0)
-    rows = open_table(path).read().to_pylist()
+    rows = Table(path).read().to_pylist()
     # The description of the columns stands at the end, behind the pages.
     pages = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     found = 0
@@ -256,7 +256,7 @@ def test_no_turned_bit_of_a_page_becomes_another_number(run, name):
         damaged[int(draw.integers(4, pages))] ^= 1 << int(draw.integers(8))
         path.write_bytes(damaged)
         try:
-            assert open_table(path).read().to_pylist() == rows
+            assert Table(path).read().to_pylist() == rows
         except (OSError, ValueError, pa.ArrowException):
             found += 1
     assert found > 30

@@ -21,8 +21,9 @@ from xbench.commands.verify import disagreements
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.protocol.findings import findings_problem
-from xbench.runs.results import atomic_writer, macro_mean, read_results
+from xbench.runs.results import macro_mean, read_results
 from xbench.runs.scores import ImageScores
+from xbench.runtime.files import atomic_writer
 
 SKIP = ("--data.on_error", "skip")
 

@@ -20,10 +20,9 @@ from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics.functional import normalise
 from xbench.runs import scores as rows
+from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.maps import SavedImage, ScoredPairs, jpeg, read_saved_images, write_saved_images
 from xbench.runs.scores import (
-    CURVES,
-    PER_IMAGE,
     ImageScores,
     PairCounts,
     pair_counts_writer,

@@ -8,6 +8,7 @@ import numpy as np
 
 from xbench.geometry.coverage import Coverage, region_digest
 from xbench.protocol.published import published_split
+from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.maps import SavedImage, jpeg, write_saved_images
 from xbench.runs.results import (
     FindingClassification,
@@ -19,8 +20,6 @@ from xbench.runs.results import (
     write_results,
 )
 from xbench.runs.scores import (
-    CURVES,
-    PER_IMAGE,
     ImageScores,
     PairCounts,
     pair_counts_writer,

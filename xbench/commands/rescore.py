@@ -34,10 +34,17 @@ from xbench.evaluation.provenance import utf8, versions
 from xbench.evaluation.scoring import restore_metrics, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.protocol.findings import is_name
+from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.finished import StoredRun
 from xbench.runs.maps import SavedImage, write_saved_images
-from xbench.runs.results import Results, atomic_writer, outputs_depend_on, write_per_class, write_results
-from xbench.runs.scores import CURVES, PER_IMAGE, BatchScores, ImageScores, pair_counts_writer, write_per_image
+from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
+from xbench.runs.scores import (
+    BatchScores,
+    ImageScores,
+    pair_counts_writer,
+    write_per_image,
+)
+from xbench.runtime.files import atomic_writer
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
 

@@ -20,9 +20,16 @@ from rich.console import Console
 from scipy.stats import binomtest, mannwhitneyu
 
 from xbench.errors import UserError
-from xbench.runs.maps import REGIONS, saved_region_digests
+from xbench.runs.files import CURVES, PER_IMAGE, REGIONS
+from xbench.runs.maps import saved_region_digests
 from xbench.runs.results import SIGN_LEVEL, FindingClassification, FindingGrounding, Results, read_results
-from xbench.runs.scores import CURVES, PER_IMAGE, ImageScores, PairCounts, read_pair_counts, read_per_image, scored_on
+from xbench.runs.scores import (
+    ImageScores,
+    PairCounts,
+    read_pair_counts,
+    read_per_image,
+    scored_on,
+)
 
 __all__ = ["Disagreement", "disagreements", "verify"]
 

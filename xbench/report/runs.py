@@ -15,9 +15,21 @@ import pyarrow as pa
 
 from xbench.errors import UserError
 from xbench.report.names import model_title
-from xbench.runs.maps import MAPS, PICTURES, REGIONS, ScoredPairs, read_saved_images, readable, saved_region_digests
+from xbench.runs.files import CURVES, MAPS, PER_IMAGE, PICTURES, REGIONS
+from xbench.runs.maps import (
+    ScoredPairs,
+    read_saved_images,
+    readable,
+    saved_region_digests,
+)
 from xbench.runs.results import Results, read_results
-from xbench.runs.scores import CURVES, PER_IMAGE, ImageScores, PairCounts, read_pair_counts, read_per_image, scored_on
+from xbench.runs.scores import (
+    ImageScores,
+    PairCounts,
+    read_pair_counts,
+    read_per_image,
+    scored_on,
+)
 
 __all__ = ["Collection", "Run", "SetAside", "collect", "ground", "widest"]
 

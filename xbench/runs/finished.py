@@ -15,9 +15,10 @@ from xbench.geometry.coverage import area_and_centre, region_digest
 from xbench.geometry.grid import Upsampling
 from xbench.metrics.functional import TieRule
 from xbench.metrics.sweep import MAX_THRESHOLDS
-from xbench.runs.maps import MAPS, PICTURES, REGIONS, SavedImage, read_saved_images, readable
+from xbench.runs.files import MAPS, PER_IMAGE, PICTURES, REGIONS
+from xbench.runs.maps import SavedImage, read_saved_images, readable
 from xbench.runs.results import Results, outputs_depend_on, read_results
-from xbench.runs.scores import PER_IMAGE, ImageScores, read_per_image
+from xbench.runs.scores import ImageScores, read_per_image
 from xbench.types import Batch, ModelOutput, scored_pairs
 
 __all__ = ["Settings", "StoredRun"]

@@ -19,7 +19,7 @@ from lightning.pytorch.cli import SaveConfigCallback
 from xbench.errors import UserError
 from xbench.protocol.findings import is_folder_name
 from xbench.runs.journal import ABOUT, BatchRecord, Records, difference, read_about
-from xbench.runs.results import atomic_writer
+from xbench.runtime.files import atomic_writer
 
 JOURNAL = "journal"
 

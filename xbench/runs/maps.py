@@ -25,13 +25,10 @@ from numpy.typing import NDArray
 
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage, region_digest
-from xbench.runs.parquet import WRITING, Table, open_table
-from xbench.runs.results import atomic_writer
+from xbench.runs.files import MAPS, PICTURES, REGIONS, WRITING, Table
+from xbench.runtime.files import atomic_writer
 
 __all__ = [
-    "MAPS",
-    "PICTURES",
-    "REGIONS",
     "SavedImage",
     "ScoredPair",
     "ScoredPairs",
@@ -42,8 +39,6 @@ __all__ = [
     "saved_regions",
     "write_saved_images",
 ]
-
-MAPS, REGIONS, PICTURES = "maps.parquet", "regions.parquet", "pictures.parquet"
 
 _GROUP = 32
 """Images to a group of rows: few enough to read one case fast, enough to compress well."""
@@ -384,7 +379,7 @@ class _OfImages:
 
 
 def _opened(path: Path) -> Table:
-    file = open_table(path)
+    file = Table(path)
     try:
         schema = _SCHEMAS[path.name]
         if path.name == REGIONS and "kept" not in file.schema_arrow.names:

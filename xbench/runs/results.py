@@ -10,16 +10,15 @@ import csv
 import io
 import json
 import math
-import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from xbench.protocol.findings import MACRO, findings_problem, is_folder_name, is_name
+from xbench.runtime.files import atomic_writer
 
 __all__ = [
     "SIGN_LEVEL",
@@ -28,7 +27,6 @@ __all__ = [
     "FindingGrounding",
     "Macro",
     "Results",
-    "atomic_writer",
     "macro_mean",
     "outputs_depend_on",
     "read_results",
@@ -370,21 +368,6 @@ def write_per_class(path: Path, results: Results) -> None:
     writer.writerow([MACRO] + [macro.get(name) for name in (*grounding, *classification)])
     with atomic_writer(path) as file:
         file.write(text.getvalue().encode())
-
-
-@contextmanager
-def atomic_writer(path: Path) -> Iterator[Any]:
-    """Open a binary file that appears under its name complete or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:

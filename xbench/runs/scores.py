@@ -21,12 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from xbench.runs.parquet import WRITING, open_table
-from xbench.runs.results import atomic_writer
+from xbench.runs.files import PER_IMAGE, WRITING, Table
+from xbench.runtime.files import atomic_writer
 
 __all__ = [
-    "CURVES",
-    "PER_IMAGE",
     "BatchScores",
     "ImageScores",
     "PairCounts",
@@ -37,8 +35,6 @@ __all__ = [
     "scored_on",
     "write_per_image",
 ]
-
-PER_IMAGE, CURVES = "per_image.parquet", "curves.parquet"
 
 _PAIRS_AT_A_TIME = 1024
 """To a group of rows: enough to compress well."""
@@ -419,7 +415,7 @@ def _read(path: Path, columns: Mapping[str, type], *lists: str) -> pa.Table:
     Raises:
         ValueError: There are too many rows, or a column is missing, of another type, or has gaps that no run leaves.
     """
-    file = open_table(path)
+    file = Table(path)
     if file.metadata.num_rows > _MAX_ROWS:
         raise ValueError(f"{path} claims {file.metadata.num_rows} rows, more than the {_MAX_ROWS} that are read.")
     is_kind = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import yaml
 from xbench.commands.bench.config import BenchConfig, Options, Variant, expand
 from xbench.commands.configs import shipped
 from xbench.errors import UserError
+from xbench.runtime.files import atomic_writer
 
 __all__ = ["Job", "part_of", "plan"]
 
@@ -121,9 +120,8 @@ def _own_pair(pair: str, classes: Mapping[str, Any], model: str, dataset: str, o
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False, encoding="utf-8") as file:
-                file.write(text)
-            os.replace(file.name, path)
+            with atomic_writer(path, shared=True) as file:
+                file.write(text.encode())
         except OSError as error:
             raise UserError(f"bench: {path} cannot be written: {error.strerror}. Give another --out.") from error
     return path

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +15,7 @@ import transformers
 from torch.utils._pytree import tree_map_only
 
 import xbench
+from xbench.runtime.files import atomic_writer
 from xbench.runtime.paths import cache_folder
 
 __all__ = ["keep_queries"]
@@ -45,15 +46,13 @@ def keep_queries(
     # Absent, or damaged in any of the many ways in which the reader complains: then it is made again.
     except Exception:
         queries = encode()
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    try:
+    stored = io.BytesIO()
+    torch.save(tree_map_only(torch.Tensor, lambda tensor: tensor.detach().cpu().clone(), queries), stored)
+    # A full or read-only disk costs time, not results.
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(tree_map_only(torch.Tensor, lambda tensor: tensor.detach().cpu().clone(), queries), partial)
-        partial.replace(path)
-    except OSError:
-        # A full or read-only disk costs time, not results.
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+        with atomic_writer(path, shared=True) as file:
+            file.write(stored.getbuffer())
     return queries
 
 

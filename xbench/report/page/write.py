@@ -24,7 +24,7 @@ from xbench.report.sentences import headlines
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.cells import heading
 from xbench.report.tables.table import MISSING, TIED, Table
-from xbench.runs.results import atomic_writer
+from xbench.runtime.files import atomic_writer
 
 __all__ = ["CASES", "write_page"]
 

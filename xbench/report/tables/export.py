@@ -10,7 +10,7 @@ from typing import Any
 
 from xbench.report.runs import Run
 from xbench.report.schema import Analysis
-from xbench.runs.results import atomic_writer
+from xbench.runtime.files import atomic_writer
 
 __all__ = ["write_analysis"]
 

@@ -16,8 +16,8 @@ from xbench.report.runs import Run
 from xbench.report.statistics.lesions import area_groups
 from xbench.report.statistics.sample import Sample
 from xbench.report.wandb.overlays import Overlay, overlays
+from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.results import Results, macro_mean
-from xbench.runs.scores import CURVES, PER_IMAGE
 
 _GROUNDING = ("pointing_game", "dice_fixed", "dice_best", "iou_fixed", "iou_best")
 _CLASSIFICATION = ("auroc", "average_precision", "f1", "accuracy")

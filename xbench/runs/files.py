@@ -1,6 +1,7 @@
-"""Tables on disk, each page with a checksum: a bit that a disk or a copy has turned must not become another number.
+"""Names of the files of a run, and tables on disk.
 
-The description at a file's end has none.
+Each page of a table has a checksum: a bit that a disk or a copy has turned must not become another number. The
+description at a file's end has none.
 """
 
 from __future__ import annotations
@@ -13,19 +14,26 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["WRITING", "Table", "open_table"]
+__all__ = [
+    "CONFIG",
+    "CURVES",
+    "MAPS",
+    "PER_CLASS",
+    "PER_IMAGE",
+    "PICTURES",
+    "REGIONS",
+    "RESULTS",
+    "WRITING",
+    "Table",
+]
+
+RESULTS, CONFIG = "results.json", "config.yaml"
+"""Written last and first: a folder with a configuration and without results is an unfinished run."""
+PER_CLASS, PER_IMAGE, CURVES = "per_class.csv", "per_image.parquet", "curves.parquet"
+MAPS, REGIONS, PICTURES = "maps.parquet", "regions.parquet", "pictures.parquet"
 
 WRITING: Final[dict[str, Any]] = {"compression": "zstd", "write_page_checksum": True}
 """How tables are written: options of pyarrow."""
-
-
-def open_table(path: Path) -> Table:
-    """Open a table.
-
-    Raises:
-        OSError: It cannot be read or is no such file; or, when that is read, a page is damaged. The message names it.
-    """
-    return Table(path)
 
 
 class Table(pq.ParquetFile):
@@ -33,6 +41,9 @@ class Table(pq.ParquetFile):
 
     Attributes:
         file_name: Name of the file.
+
+    Raises:
+        OSError: The file cannot be read or is no table; or, later, a page that is read is damaged.
     """
 
     def __init__(self, path: Path) -> None:
