@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 import xbench
-from xbench.errors import UserError
-from xbench.runtime.faults import explain_fault, forgive_output, refused_output
+from xbench.errors import UserError, explain_machine_error
+from xbench.runtime.output import forgive_output, refused_output
 
 __all__ = ["main"]
 
@@ -103,7 +103,7 @@ def _run(command: str, options: Sequence[str]) -> int:
     except KeyboardInterrupt:
         explained = UserError("Stopped by Ctrl-C.", exit_status=130)
     except Exception as error:
-        found = error if isinstance(error, UserError) else explain_fault(error)
+        found = error if isinstance(error, UserError) else explain_machine_error(error)
         if found is None:
             raise
         explained = found

@@ -1,12 +1,21 @@
-"""The one kind of error that a user can cause and mend."""
+"""Errors that the command line explains in one paragraph: the user's, and the machine's (memory, disk, processes)."""
 
 from __future__ import annotations
 
-__all__ = ["UserError"]
+import errno
+import re
+import traceback
+
+__all__ = ["UserError", "explain_machine_error"]
+
+_KEPT = "What is finished is kept: the same command goes on from there, `test` with --resume true."
+_WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (?:is )?(.+)")
+_SHARED = re.compile(r"shared memory\(shm\)|/torch_\d+_|Unexpected bus error|signal: Bus error")
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
 class UserError(Exception):
-    """Something the user can mend: a path, an option, a file's content.
+    """Something the user can correct: a path, an option, a file's content.
 
     The message is one paragraph that says what is wrong, where (file, option, image) and what to do. The command line
     prints it without a traceback and exits with `exit_status`.
@@ -23,3 +32,47 @@ class UserError(Exception):
     def __reduce__(self) -> tuple[type[UserError], tuple[str, int]]:
         # Data workers hand exceptions over by pickle, and the default would lose the exit status.
         return type(self), (str(self), self.exit_status)
+
+
+def explain_machine_error(error: BaseException | None) -> UserError | None:
+    """Return a `UserError` for an error caused by the machine: memory, disk, a killed process; else None."""
+    explained = None
+    while error is not None:
+        # The innermost cause knows most: by which signal a worker was killed, and not only that it is gone.
+        explained = _explain(error) or explained
+        error = error.__cause__ or error.__context__
+    return explained
+
+
+def _explain(error: BaseException) -> UserError | None:
+    text = str(error)
+    if isinstance(error, RuntimeError) and _SHARED.search(text):
+        return UserError(
+            "A data worker could not hand over its images, for the shared memory of this machine is full (/dev/shm). "
+            "Enlarge it (docker run --shm-size 8g), or give a smaller --data.batch_size, fewer --data.num_workers, or "
+            f"--data.num_workers 0, which does without. {_KEPT}"
+        )
+    if isinstance(error, RuntimeError) and (worker := _WORKER.search(text)):
+        return _dead_worker(f", process {worker[1]}, died: {' '.join(worker[2].split()).rstrip('.')}")
+    # Torch passes on how it noticed if the worker is just about to be gone.
+    if isinstance(error, (ConnectionError, EOFError)) and _while_a_batch_was_fetched(error):
+        return _dead_worker(" died")
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        where = f"{error.filename} cannot be written" if error.filename else "A file or shared memory cannot be written"
+        return UserError(
+            f"{where}: {error.strerror}. Make room (the disks of --trainer.default_root_dir and --data.cache, the "
+            f"folder for temporary files, /dev/shm), or give another folder. {_KEPT}"
+        )
+    return None
+
+
+def _dead_worker(what: str) -> UserError:
+    return UserError(
+        f"A data worker{what}. If nobody killed it, memory has run out: give fewer --data.num_workers or a smaller "
+        f"--data.batch_size. {_KEPT}"
+    )
+
+
+def _while_a_batch_was_fetched(error: BaseException) -> bool:
+    frames = (frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__))
+    return "pin memory thread" in str(error) or "_try_get_data" in frames

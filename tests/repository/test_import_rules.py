@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import configparser
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from places import ROOT
 
 
@@ -19,7 +22,7 @@ def imports(path: Path) -> set[str]:
             found.add(node.module)
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-    return {name for name in found if name.split(".")[0] == "xbench"}
+    return found
 
 
 def test_nothing_in_the_package_imports_callbacks():
@@ -35,6 +38,19 @@ def test_setup_lists_every_package():
     listed = set(setup["options"]["packages"].split())
     existing = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "xbench").rglob("__init__.py")}
     assert listed == existing | {"xbench.callbacks", "xbench.configs"}
+
+
+def test_setup_declares_every_library_that_is_imported():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    lines = [line for line in setup["options"]["install_requires"].splitlines() if line and line[0] != "#"]
+    declared = {canonicalize_name(Requirement(line).name) for line in lines}
+    distributions = importlib.metadata.packages_distributions()
+    # The conformance tests are written for those who have pytest.
+    own = {*sys.stdlib_module_names, "xbench", "pytest"}
+    for path in [*(ROOT / "xbench").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py")]:
+        for name in {name.partition(".")[0] for name in imports(path)} - own:
+            assert declared & {canonicalize_name(one) for one in distributions[name]}, f"{path} imports {name}"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["list"], ["bench", "--models", "klip"]])

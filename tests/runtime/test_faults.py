@@ -15,7 +15,7 @@ from places import SUPPORT
 from run_files import read
 
 from xbench.cli import main
-from xbench.runtime.faults import explain_fault
+from xbench.errors import explain_machine_error
 
 IMAGES = 19
 RESUME = ("--resume", "true")
@@ -230,11 +230,11 @@ def test_a_full_disk_of_wandb_costs_nothing_but_its_own_files(disks, unbroken):
 
 
 def test_only_faults_of_the_machine_are_explained():
-    assert explain_fault(None) is None
-    assert explain_fault(RuntimeError("shapes differ")) is None
-    assert explain_fault(FileNotFoundError(2, "No such file", "x")) is None
+    assert explain_machine_error(None) is None
+    assert explain_machine_error(RuntimeError("shapes differ")) is None
+    assert explain_machine_error(FileNotFoundError(2, "No such file", "x")) is None
     full = OSError(28, "No space left on device", "/scratch/x")
     try:
         raise ValueError("a consequence") from full
     except ValueError as error:
-        assert "/scratch/x cannot be written: No space left on device" in str(explain_fault(error))
+        assert "/scratch/x cannot be written: No space left on device" in str(explain_machine_error(error))

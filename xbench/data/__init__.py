@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from xbench.runtime.lazy import lazy_attributes
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from xbench.data.datamodule import ChestXrayDataModule
@@ -32,19 +31,23 @@ __all__ = [
     "VinDrCXR",
 ]
 
-__getattr__ = lazy_attributes(
-    __name__,
-    {
-        "COVID19Rural": "datasets.covid",
-        "CheXlocalize": "datasets.chexlocalize",
-        "ChestXDet10": "datasets.chestxdet10",
-        "ChestXray14": "datasets.chestxray14",
-        "ChestXrayDataModule": "datamodule",
-        "PhantomCXR": "datasets.phantom",
-        "RSNAPneumonia": "datasets.rsna",
-        "Radiograph": "datamodule",
-        "Record": "datamodule",
-        "SIIMPneumothorax": "datasets.siim",
-        "VinDrCXR": "datasets.vindr",
-    },
-)
+# Imported on first use, so that one of them does not load the libraries of another.
+_MODULES = {
+    "COVID19Rural": "datasets.covid",
+    "CheXlocalize": "datasets.chexlocalize",
+    "ChestXDet10": "datasets.chestxdet10",
+    "ChestXray14": "datasets.chestxray14",
+    "ChestXrayDataModule": "datamodule",
+    "PhantomCXR": "datasets.phantom",
+    "RSNAPneumonia": "datasets.rsna",
+    "Radiograph": "datamodule",
+    "Record": "datamodule",
+    "SIIMPneumothorax": "datasets.siim",
+    "VinDrCXR": "datasets.vindr",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

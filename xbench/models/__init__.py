@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from xbench.runtime.lazy import lazy_attributes
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from xbench.models.base import VLM, SaliencyModel
@@ -34,21 +33,25 @@ __all__ = [
     "UniformRandom",
 ]
 
-__getattr__ = lazy_attributes(
-    __name__,
-    {
-        "BiomedCLIP": "biomedclip",
-        "CARZero": "carzero",
-        "CLIP": "clip",
-        "CentrePrior": "references",
-        "DeViDe": "devide",
-        "Demo": "demo",
-        "KAD": "kad",
-        "MAVL": "mavl",
-        "MedKLIP": "medklip",
-        "Oracle": "references",
-        "SaliencyModel": "base",
-        "UniformRandom": "references",
-        "VLM": "base",
-    },
-)
+# Imported on first use, so that one of them does not load the libraries of another.
+_MODULES = {
+    "BiomedCLIP": "biomedclip",
+    "CARZero": "carzero",
+    "CLIP": "clip",
+    "CentrePrior": "references",
+    "DeViDe": "devide",
+    "Demo": "demo",
+    "KAD": "kad",
+    "MAVL": "mavl",
+    "MedKLIP": "medklip",
+    "Oracle": "references",
+    "SaliencyModel": "base",
+    "UniformRandom": "references",
+    "VLM": "base",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
