@@ -37,7 +37,7 @@ from deterministic import images_of, weight
 from deterministic_checkpoints import MODELS, write_checkpoint
 
 from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP
-from xbench.models.components.carzero_text import WordPieces
+from xbench.models.carzero import WordPieces
 from xbench.types import ModelOutput
 
 WAYS: dict[str, dict[str, bool]] = {

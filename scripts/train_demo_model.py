@@ -31,7 +31,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import Tensor
 from torch.nn import functional
 
-from xbench.models.components.demo_network import DemoNetwork
+from xbench.models.demo import DemoNetwork
 from xbench.phantom import FINDINGS, draw_phantom
 
 TRAINING_SEED = 1_000_000

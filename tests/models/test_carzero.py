@@ -27,8 +27,7 @@ from transformers import BertConfig, BertModel
 from xbench.errors import UserError
 from xbench.geometry.grid import saliency_on_grid
 from xbench.models import carzero
-from xbench.models.carzero import CARZero
-from xbench.models.components.carzero_text import TOKENS, WordPieces, aggregate, clean
+from xbench.models.carzero import TOKENS, CARZero, WordPieces, aggregate, clean
 from xbench.protocol.findings import FINDINGS
 from xbench.protocol.prompts import prompts_in_style
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from xbench.errors import UserError
 from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP
-from xbench.models.components.book_model import TRUNK_WIDTH
+from xbench.models.components.book import TRUNK_WIDTH
 from xbench.models.mavl import _AttentionPool
 
 SIZE = 448

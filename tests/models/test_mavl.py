@@ -256,7 +256,7 @@ def write_concepts(path: Path, book: str, aspects: int = 8) -> str:
 
 def test_own_book(checkpoint: str, bert: str) -> None:
     model = attached(MAVL(checkpoint, bert, mode="text"), "Nodule", "COVID-19")
-    entries = [*wordings("references"), *wordings("findings")]
+    entries = [*wordings("normal"), *wordings("findings")]
     assert list(model.book.entries) == entries
     assert all(model.book.entries[name] == texts_of(name) for name in entries)
     assert model.prompts == [texts_of("Nodule"), texts_of("COVID-19")]

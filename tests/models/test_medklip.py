@@ -246,7 +246,7 @@ def score(model: MedKLIP, images: Tensor) -> Any:
 
 def test_own_book(checkpoint: str, small_bert: str) -> None:
     model = attached(MedKLIP(checkpoint, small_bert), "Nodule", "Edema")
-    entries = [*wordings("references"), *wordings("findings")]
+    entries = [*wordings("normal"), *wordings("findings")]
     assert entries[:2] == ["Normal", "Clear Lungs"]
     assert list(model.book.entries) == entries
     assert model.prompts == [[wording("Nodule").description], [wording("Edema").description]]

@@ -24,10 +24,11 @@ from xbench.data.records import Radiograph, Record
 from xbench.geometry.grid import FULL_VIEW, View, region_on_grid, saliency_on_grid
 from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
 from xbench.metrics import PointingGame, ThresholdSweep
-from xbench.models import biomedclip, carzero, clip
+from xbench.models import biomedclip, carzero
 from xbench.models.base import SaliencyModel
-from xbench.models.components import book_model as _book_model
+from xbench.models.components import book as _book
 from xbench.models.components import kebert as _kebert
+from xbench.models.components import open_clip
 from xbench.phantom import draw_phantom
 from xbench.types import Batch, ModelOutput
 
@@ -35,9 +36,9 @@ GRID = (224, 224)
 SHAPES = {"square": (320, 320), "portrait": (512, 380), "landscape": (380, 512), "odd": (333, 517), "long": (701, 467)}
 
 
-def of_open_clip(resize_mode: clip.ResizeMode | None = None, **changes: object) -> Preprocessing:
+def of_open_clip(resize_mode: open_clip.ResizeMode | None = None, **changes: object) -> Preprocessing:
     config = {**asdict(PreprocessCfg(size=224)), **changes}
-    return clip._preprocessing(config, resize_mode, "ViT-B-16")
+    return open_clip.preprocessing(config, resize_mode, "ViT-B-16")
 
 
 def of_kad(image_size: int, stride: int) -> Preprocessing:
@@ -65,9 +66,9 @@ CASES = {
     "CLIP, longest": Case(lambda: of_open_clip("longest")),
     "CLIP, squash": Case(lambda: of_open_clip("squash", interpolation="bilinear")),
     "BiomedCLIP": Case(lambda: of_open_clip(**biomedclip._config(None)["preprocess_cfg"])),
-    "MedKLIP and MAVL": Case(lambda: _book_model.preprocessing(224, equalise=False)),
+    "MedKLIP and MAVL": Case(lambda: _book.preprocessing(224, equalise=False)),
     # Of the 256 grey values of a soft edge, equalising a film of little but black leaves a handful.
-    "MedKLIP and MAVL, equalised": Case(lambda: _book_model.preprocessing(224, equalise=True), dice=0.9),
+    "MedKLIP and MAVL, equalised": Case(lambda: _book.preprocessing(224, equalise=True), dice=0.9),
     "KAD": Case(lambda: of_kad(512, 32)),
     "DeViDe": Case(lambda: of_kad(224, 16)),
     "CARZero": Case(lambda: carzero._preprocessing(224)),

@@ -144,7 +144,7 @@ MAY_NAME = {
     "xbench/protocol/findings.py",
     "xbench/phantom/lesions.py",
     "xbench/models/components/book.py",
-    "xbench/models/components/carzero_text.py",
+    "xbench/models/carzero.py",
     "xbench/models/kad.py",
     "xbench/models/components/kebert.py",
 }

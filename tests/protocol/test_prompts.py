@@ -26,7 +26,7 @@ from xbench.protocol.prompts import (
 )
 
 NAMES = [finding.name for finding in TABLE]
-REFERENCES = ["Normal", "Clear Lungs"]
+NORMAL = ["Normal", "Clear Lungs"]
 
 
 def texts_of(words: Wording) -> list[str]:
@@ -38,10 +38,10 @@ def texts_of(words: Wording) -> list[str]:
 
 def test_every_finding_is_worded_in_the_order_of_the_table() -> None:
     assert list(wordings("findings")) == NAMES
-    assert list(wordings("references")) == REFERENCES
+    assert list(wordings("normal")) == NORMAL
 
 
-@pytest.mark.parametrize("name", NAMES + REFERENCES)
+@pytest.mark.parametrize("name", NAMES + NORMAL)
 def test_form_of_a_wording(name: str) -> None:
     words = wording(name)
     assert tuple(words.aspects) == ASPECTS
@@ -63,23 +63,23 @@ def test_form_of_a_wording(name: str) -> None:
 
 
 def test_no_text_stands_twice() -> None:
-    texts = [text for name in NAMES + REFERENCES for text in texts_of(wording(name))]
+    texts = [text for name in NAMES + NORMAL for text in texts_of(wording(name))]
     assert len({text.lower() for text in texts}) == len(texts)
 
 
 def test_phrases_are_lower_case_but_for_acronyms() -> None:
-    capital = {word for name in NAMES + REFERENCES for word in phrase(name).split() if word != word.lower()}
+    capital = {word for name in NAMES + NORMAL for word in phrase(name).split() if word != word.lower()}
     assert capital == {"COVID-19"}
 
 
 def test_no_measurements() -> None:
-    texts = " ".join(text for name in NAMES + REFERENCES for text in texts_of(wording(name)))
+    texts = " ".join(text for name in NAMES + NORMAL for text in texts_of(wording(name)))
     assert re.findall(r"\S*\d\S*", texts) == ["COVID-19"]
     assert not re.search(r"\b(mm|cm|millimeters?|centimeters?|percent)\b", texts)
 
 
 def test_spelling_is_american_as_in_the_reports_models_were_trained_on() -> None:
-    texts = " ".join(text for name in NAMES + REFERENCES for text in texts_of(wording(name)))
+    texts = " ".join(text for name in NAMES + NORMAL for text in texts_of(wording(name)))
     assert not re.search(r"oedema|oesoph|centre|tumour|grey|neighbour|localised|calibre|haemo", texts)
 
 
@@ -116,7 +116,7 @@ def test_phrase(finding: str, expected: str) -> None:
     assert fill_templates(["There is {finding}.", "{finding}"], finding) == [f"There is {expected}.", expected]
 
 
-@pytest.mark.parametrize("name", [*NAMES, *REFERENCES])
+@pytest.mark.parametrize("name", [*NAMES, *NORMAL])
 def test_styles(name: str) -> None:
     words = wording(name)
     assert prompts_in_style("name", name) == [name]

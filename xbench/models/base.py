@@ -18,12 +18,12 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from xbench.errors import UserError
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
-from xbench.models.components.prompt_cache import keep_queries
+from xbench.models.components.prompt_cache import cached_queries
 from xbench.protocol.findings import canonical
 from xbench.protocol.prompts import STYLES, Style, prompts_in_style, read_prompts
 from xbench.types import Batch, ModelOutput
 
-__all__ = ["VLM", "SaliencyModel", "file_sha256", "first_layer_input"]
+__all__ = ["VLM", "SaliencyModel", "check_image_size", "file_sha256", "first_layer_input"]
 
 
 class SaliencyModel(pl.LightningModule, ABC):
@@ -246,13 +246,8 @@ class VLM(SaliencyModel):
         depends_on = self.queries_depend_on() if self._cache_queries else None
         if depends_on is None:
             return self.encode_prompts(prompts)
-        depends_on = {
-            **depends_on,
-            "model": type(self).__qualname__,
-            "device": self.device.type,
-            "dtype": str(self.dtype),
-        }
-        return keep_queries(lambda: self.encode_prompts(prompts), prompts, depends_on, self.device)
+        depends_on = {**depends_on, "device": self.device.type, "dtype": str(self.dtype)}
+        return cached_queries(lambda: self.encode_prompts(prompts), prompts, depends_on, type(self), self.device)
 
     def score(self, batch: Batch) -> ModelOutput:
         """Score a batch against the encoded prompts, and return what the dataset's findings got."""
@@ -272,6 +267,20 @@ class VLM(SaliencyModel):
         """Return the prompts, and where they come from."""
         source = {} if self.prompt_source is None else {"prompt_source": self.prompt_source}
         return {**source, "prompts": dict(zip(self.findings, self.prompts, strict=True))}
+
+
+def check_image_size(image_size: int, cell: int) -> None:
+    """Check that cells of so many pixels, each of which becomes one value of the map, tile the square input.
+
+    Raises:
+        UserError: They do not.
+    """
+    if image_size < cell or image_size % cell:
+        raise UserError(
+            f"--model.image_size {image_size}: the image encoder makes a token of every {cell} x {cell} pixels; give a "
+            f"multiple of {cell}.",
+            exit_status=2,
+        )
 
 
 def _by_finding(path: str) -> dict[str, list[str]]:

@@ -17,9 +17,9 @@ from open_clip.pretrained import download_pretrained_from_hf
 from open_clip.tokenizer import HFTokenizer
 
 from xbench.errors import UserError
-from xbench.models.clip import OpenCLIP, ResizeMode
+from xbench.models.components.checkpoint import first_line
 from xbench.models.components.clip_saliency import Saliency
-from xbench.models.components.open_clip import first_line, load_configured, read_config, weights_in
+from xbench.models.components.open_clip import OpenCLIP, ResizeMode, load_configured, read_config, weights_in
 
 __all__ = ["BiomedCLIP"]
 
@@ -66,10 +66,10 @@ class BiomedCLIP(OpenCLIP):
             in the checkpoint. By default what the folder of the checkpoint has, or else the authors': the
             configuration is known here, the tokeniser is fetched when prompts are encoded.
         templates: Present and absent prompt, each with `{finding}`.
-        resize_mode: As for `xbench.models.clip.CLIP`.
-        image_size: Likewise.
-        saliency: Likewise.
-        **options: Likewise.
+        resize_mode: As for `xbench.models.CLIP`, and so are the next two.
+        image_size: Side of the square input in pixels.
+        saliency: Definition of the maps.
+        **options: Those of every vision-language model, see `xbench.models.VLM`.
 
     Raises:
         UserError: Weights that cannot be had, read or fitted, or a size that 16 does not divide.
@@ -158,7 +158,7 @@ def _text_config(text_encoder: str | None, configured: str, folder: Path | None,
     """Return where the configuration of the BERT is; the folder `bert` is there to write one to."""
     if text_encoder is not None:
         try:
-            transformers.AutoConfig.from_pretrained(_expanded(text_encoder)).save_pretrained(bert)
+            transformers.AutoConfig.from_pretrained(os.path.expanduser(text_encoder)).save_pretrained(bert)
         except (OSError, ValueError) as error:
             raise UserError(
                 f"--model.text_encoder {text_encoder}: its config.json cannot be had ({first_line(error)}). Give a "
@@ -176,11 +176,7 @@ def _text_config(text_encoder: str | None, configured: str, folder: Path | None,
 
 def _tokenizer_source(text_encoder: str | None, text: dict[str, Any], folder: Path | None) -> str:
     if text_encoder is not None:
-        return _expanded(text_encoder)
+        return os.path.expanduser(text_encoder)
     if folder is not None and any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
         return str(folder)
     return text.get("hf_tokenizer_name") or _TEXT_ENCODER
-
-
-def _expanded(text_encoder: str) -> str:
-    return os.path.expanduser(text_encoder)

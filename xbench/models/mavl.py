@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from xbench.errors import UserError
 from xbench.models.components.bert import BIO_CLINICAL_BERT
-from xbench.models.components.book_model import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, Layers, Upsampling, trunk
+from xbench.models.components.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, Layers, Upsampling, trunk
 from xbench.models.components.checkpoint import fill, locate, read_tensors
 from xbench.models.components.query_decoder import choose
 from xbench.types import ModelOutput

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from xbench.models.components.bert import BIO_CLINICAL_BERT
-from xbench.models.components.book_model import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, Layers, Upsampling, trunk
+from xbench.models.components.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, Layers, Upsampling, trunk
 from xbench.models.components.checkpoint import fill, locate, read_tensors
 from xbench.types import ModelOutput
 

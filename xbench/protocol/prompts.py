@@ -52,14 +52,14 @@ class Wording:
 
 
 @cache
-def wordings(kind: Literal["findings", "references"]) -> Mapping[str, Wording]:
-    """Return the wording of every finding, or of the references (a radiograph without findings), by name."""
+def wordings(kind: Literal["findings", "normal"]) -> Mapping[str, Wording]:
+    """Return the wording of every finding, or of a normal radiograph and of clear lungs, by name."""
     with Path(__file__).with_name("prompts.yaml").open(encoding="utf-8") as stream:
         return {name: Wording(**entry) for name, entry in yaml.safe_load(stream)[kind].items()}
 
 
 def wording(finding: str) -> Wording:
-    """Return the wording of a finding or a reference.
+    """Return the wording of a finding, of `Normal` or of `Clear Lungs`.
 
     Raises:
         UserError: The package has no wording of that name.
@@ -182,7 +182,7 @@ def read_prompts(path: str | Path) -> dict[str, list[str]]:
 
 
 def _find(name: str) -> Wording | None:
-    return wordings("findings").get(name) or wordings("references").get(name)
+    return wordings("findings").get(name) or wordings("normal").get(name)
 
 
 # The entries of a file stay pairs, so that a name given twice shows; there are none in what is no mapping.

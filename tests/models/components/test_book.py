@@ -75,7 +75,7 @@ def test_prompts_replace_what_they_stand_for(count: int) -> None:
     book = with_findings(own_entries(9), ["Nodule"], [prompts])
     expected = {1: [*prompts, *usual[1:]], 8: [usual[0], *prompts], 9: prompts}[count]
     assert book.entries["Nodule"] == expected
-    assert list(book.entries) == [*wordings("references"), *wordings("findings")]
+    assert list(book.entries) == [*wordings("normal"), *wordings("findings")]
     assert own_entries(9)["Nodule"] == usual
 
 

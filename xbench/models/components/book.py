@@ -1,19 +1,60 @@
-"""The book that MedKLIP and MAVL read an image with: all that they ask about, which they always ask together.
+"""The book that MedKLIP and MAVL read an image with, and what their networks share.
 
-The queries of these models attend to one another, so the score of a finding depends on what else is in the book. The
-authors decode a fixed book of 75 entries and pick the columns that a dataset has. So does the harness.
+A book is all that these models ask about, always together: queries attend to one another, so the score of a finding
+depends on what else is in the book. The authors decode a fixed book of 75 entries and pick the columns that a dataset
+has. So does the harness. The networks share a ResNet-50 cut after its third stage, Bio_ClinicalBERT and a decoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision  # type: ignore[import-untyped]
+from torch import Tensor, nn
 
 from xbench.errors import UserError
+from xbench.geometry.grid import Upsampling
+from xbench.geometry.preprocessing import HistogramEqualisation, PillowResize, Preprocessing
+from xbench.models.base import VLM, check_image_size, file_sha256
+from xbench.models.components.bert import (
+    config_file,
+    encode_in_chunks,
+    load_bert,
+    tokenise_without_separator,
+    weights_file,
+)
+from xbench.models.components.query_decoder import Layers, QueryDecoder, choose
 from xbench.protocol.findings import canonical
 from xbench.protocol.prompts import prompts_in_style, read_prompts, wordings
 
-__all__ = ["OFFICIAL_ENTRIES", "Book", "entry_of", "own_entries", "own_texts", "read_entries", "with_findings"]
+__all__ = [
+    "OFFICIAL_ENTRIES",
+    "TRUNK_WIDTH",
+    "WIDTH",
+    "Book",
+    "BookModel",
+    "BookNetwork",
+    "entry_of",
+    "own_entries",
+    "own_texts",
+    "preprocessing",
+    "read_entries",
+    "trunk",
+    "with_findings",
+]
+
+WIDTH = 256
+"""Width of queries and image tokens."""
+
+TRUNK_WIDTH = 1024
+"""Channels of the third stage of a ResNet-50."""
+
+_STRIDE = 16
 
 _NAMES = """
 normal clear sharp sharply unremarkable intact stable free effusion opacity pneumothorax edema atelectasis tube
@@ -65,7 +106,7 @@ class Book:
     Attributes:
         entries: Everything that is asked together.
         columns: Name of the entry of each finding of the dataset, in their order.
-        added: Findings that the book had no entry for, which were appended to it.
+        added: Findings without an entry, which were appended.
     """
 
     entries: Entries
@@ -74,7 +115,7 @@ class Book:
 
     @property
     def indices(self) -> list[int]:
-        """The position of each finding's entry in the book."""
+        """Return the position of each finding's entry in the book."""
         names = list(self.entries)
         return [names.index(column) for column in self.columns]
 
@@ -85,20 +126,20 @@ def own_texts(finding: str, texts: int) -> list[str]:
 
 
 def own_entries(texts: int) -> Entries:
-    """Return the book in the words of the package: the two references, then every finding."""
-    return {name: own_texts(name, texts) for name in (*wordings("references"), *wordings("findings"))}
+    """Return the book in the words of the package: a normal radiograph, clear lungs, then every finding."""
+    return {name: own_texts(name, texts) for name in (*wordings("normal"), *wordings("findings"))}
 
 
 def read_entries(book: str, concepts: str | None, texts: int) -> Entries:
     """Read the authors' book, or one in its form.
 
     Args:
-        book: Path of a mapping from names to an explanation each.
-        concepts: For MAVL the path of a mapping from the same names to the texts on the other aspects.
+        book: JSON or YAML file with an explanation by name of the entry.
+        concepts: For MAVL the file with the texts on the other aspects, by the same names.
         texts: Number of texts of an entry, the explanation included.
 
     Raises:
-        UserError: A file that cannot be read, or an entry without the right number of texts.
+        UserError: A file cannot be read, or an entry has another number of texts.
     """
     explanations = read_prompts(book)
     # MedKLIP's file has lost a letter, which does no harm where entries are told by their position.
@@ -132,8 +173,8 @@ def entry_of(finding: str, entries: Entries) -> str | None:
 def with_findings(entries: Entries, findings: Sequence[str], prompts: Sequence[Sequence[str]]) -> Book:
     """Make the book of a run.
 
-    A finding's prompts stand in the place of its entry, if the book has one, or else at the end, as the authors of MAVL
-    append what is not in theirs. Beyond the 75 official entries, others stay out unless they belong to a finding.
+    A finding's prompts replace its entry, or are appended if the book has none, as the authors of MAVL do. Of a book
+    with the 75 official entries, others stay out unless they belong to a finding.
 
     Args:
         entries: From `read_entries` or `own_entries`.
@@ -170,3 +211,197 @@ def with_findings(entries: Entries, findings: Sequence[str], prompts: Sequence[S
         columns=tuple(found[finding] or finding for finding in findings),
         added=tuple(finding for finding in findings if found[finding] is None),
     )
+
+
+def trunk() -> nn.Sequential:
+    """Return a ResNet-50 up to its third stage: images (B, 3, H, W) to (B, 1024, H / 16, W / 16)."""
+    resnet = torchvision.models.resnet50(weights=None)
+    return nn.Sequential(*list(resnet.children())[:7])
+
+
+def preprocessing(image_size: int, equalise: bool) -> Preprocessing:
+    """Return the preprocessing of both: stretched to a square, before that equalised if so wanted."""
+    resize = PillowResize(image_size, "both", "bilinear")
+    return Preprocessing(
+        [HistogramEqualisation(), resize] if equalise else [resize],
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+    )
+
+
+class BookNetwork(nn.Module):
+    """The parts that both networks have, under the names of the authors' files."""
+
+    def __init__(self, head_inputs: int) -> None:
+        super().__init__()
+        self.disease_embedding_layer = nn.Linear(768, WIDTH)
+        self.decoder = QueryDecoder(WIDTH, heads=4)
+        self.classifier = nn.Linear(head_inputs, 2)
+
+    def classify(self, decoded: Tensor) -> Tensor:
+        """Return the logits of absent and present (..., 2), float32, as half precision has too few digits to rank."""
+        with torch.autocast(decoded.device.type, enabled=False):
+            return nn.functional.linear(decoded.float(), self.classifier.weight.float(), self.classifier.bias.float())
+
+
+class BookModel(VLM):
+    """A model that reads every image with a book; `texts` is the number of texts of an entry.
+
+    The other arguments are those of `xbench.models.MedKLIP` and `xbench.models.MAVL`.
+    """
+
+    model: Any
+    book: Book
+
+    def __init__(
+        self,
+        model: BookNetwork,
+        checkpoint: Path,
+        *,
+        texts: int,
+        text_encoder: str,
+        book: str | None,
+        concepts: str | None,
+        equalise: bool,
+        image_size: int,
+        layers: Layers,
+        heads: list[int] | None,
+        saliency_upsample: Upsampling,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        check_image_size(image_size, _STRIDE)
+        self.model = model.eval().requires_grad_(False)
+        self.checkpoint = checkpoint
+        self.texts = texts
+        self.text_encoder = text_encoder
+        self.image_size = image_size
+        self.equalise = equalise
+        self.layers = choose("layers", layers, 4)
+        self.heads = choose("heads", heads, 4)
+        self.saliency_upsample = saliency_upsample
+        self._files = [Path(file).expanduser() for file in (book, concepts) if file is not None]
+        self._entries = own_entries(texts) if book is None else read_entries(book, concepts, texts)
+        self.preprocessing = preprocessing(image_size, equalise)
+
+    def default_prompts(self, finding: str) -> list[str]:
+        """Return the texts of the finding's entry in the book, or those of the package if it has none."""
+        name = entry_of(finding, self._entries)
+        return own_texts(finding, self.texts) if name is None else list(self._entries[name])
+
+    def setup(self, stage: str) -> None:
+        """Put the prompts of the dataset's findings into the book."""
+        super().setup(stage)
+        self.book = with_findings(self._entries, self.findings, self.prompts)
+        self.prompts = [list(self.book.entries[column]) for column in self.book.columns]
+        self.columns = self.book.indices
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the tensors under the authors' names."""
+        return self.model.state_dict()
+
+    def asked(self) -> Sequence[Sequence[str]]:
+        """Return the texts of the whole book."""
+        return list(self.book.entries.values())
+
+    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """Encode the texts of C classes as `encode_tokens` does, cut off at 64 word pieces as the authors do.
+
+        Raises:
+            UserError: Not the number of texts that the model takes, or no vocabulary.
+        """
+        counts = {len(of_class) for of_class in prompts}
+        if counts != {self.texts}:
+            raise UserError(
+                f"{self.name} takes {self.texts} prompts per class, got {' and '.join(map(str, sorted(counts)))}."
+            )
+        return self.encode_tokens(*self._tokenise(prompts))
+
+    @torch.no_grad()
+    def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Encode the tokenised texts of all classes, which are to be asked together.
+
+        Args:
+            input_ids: (C, L), or (C, K, L) for K texts per class; int64, [CLS] first.
+            attention_mask: Same shape; by default 0 where the id is.
+
+        Returns:
+            Queries (C, K, 256) float32.
+
+        Raises:
+            UserError: Other shapes, or no text encoder.
+        """
+        if attention_mask is None:
+            attention_mask = (input_ids != 0).long()
+        given = input_ids.shape if input_ids.ndim == 3 else (*input_ids.shape[:1], 1, *input_ids.shape[1:])
+        if len(given) != 3 or given[1] != self.texts or attention_mask.shape != input_ids.shape:
+            wanted = "(C, L)" if self.texts == 1 else f"(C, {self.texts}, L)"
+            raise UserError(
+                f"{self.name} takes token ids and attention mask of shape {wanted}, got {tuple(input_ids.shape)} and "
+                f"{tuple(attention_mask.shape)}."
+            )
+        bert = self._bert.to(self.device)
+        first = encode_in_chunks(
+            lambda ids, mask: bert(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0],
+            input_ids.reshape(-1, input_ids.shape[-1]).to(self.device),
+            attention_mask.reshape(-1, input_ids.shape[-1]).to(self.device),
+        )
+        return self.model.disease_embedding_layer(first).unflatten(0, (-1, self.texts))
+
+    def decode(self, tokens: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Look at image tokens with all queries together.
+
+        Args:
+            tokens: (B, 256, rows, columns).
+            queries: (C, K, 256).
+
+        Returns:
+            Decoded queries (B, C, K, 256), and their attention to the tokens, mean over the chosen layers and heads,
+            (B, C, K, rows, columns), which sums to 1 over the tokens.
+        """
+        decoder = self.model.decoder
+        memory = decoder.keys_values(tokens.flatten(2).transpose(1, 2))
+        decoded, attention = decoder(queries.flatten(0, 1)[None].to(tokens.dtype), memory, self.layers)
+        weights = torch.stack([attention[layer][:, self.heads] for layer in self.layers]).float().mean(dim=(0, 2))
+        shape = queries.shape[:2]
+        return decoded.unflatten(1, shape), weights.unflatten(1, shape).unflatten(-1, tokens.shape[2:])
+
+    def provenance(self) -> dict[str, Any]:
+        """Return weights, text encoder, preprocessing, map, book and prompts."""
+        book = self.book
+        return {
+            "checkpoint": str(self.checkpoint),
+            "checkpoint_sha256": file_sha256(self.checkpoint),
+            "text_encoder": self.text_encoder,
+            "text_encoder_sha256": file_sha256(weights_file(self.text_encoder)),
+            "image_size": self.image_size,
+            "equalise": self.equalise,
+            "saliency": {"kind": "cross-attention", "layers": self.layers, "heads": self.heads},
+            "book": {
+                "files": {str(file): file_sha256(file) for file in self._files},
+                "official": {*OFFICIAL_ENTRIES} <= {*book.entries},
+                "entries": list(book.entries),
+                "columns": dict(zip(self.findings, book.columns, strict=True)),
+                "added": list(book.added),
+            },
+            **super().provenance(),
+        }
+
+    def queries_depend_on(self) -> Mapping[str, Any]:
+        """Return checkpoint, text encoder and the token ids of the book."""
+        return {
+            "checkpoint_sha256": file_sha256(self.checkpoint),
+            "text_encoder": [file_sha256(file(self.text_encoder)) for file in (config_file, weights_file)],
+            "token_ids": self._tokenise(self.asked())[0].tolist(),
+        }
+
+    def _tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Return token ids and attention mask (C, K, 64) of the texts of C classes."""
+        flat = [text for of_class in prompts for text in of_class]
+        input_ids, attention_mask = tokenise_without_separator(self.text_encoder, flat)
+        return input_ids.unflatten(0, (-1, self.texts)), attention_mask.unflatten(0, (-1, self.texts))
+
+    @cached_property
+    def _bert(self) -> Any:
+        # Not a submodule: its weights are not the checkpoint's.
+        return load_bert(self.text_encoder)

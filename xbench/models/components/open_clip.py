@@ -1,4 +1,4 @@
-"""Models of open_clip: from a name to a module with its weights, or to a paragraph that says what to do."""
+"""What CLIP and BiomedCLIP share: loading a model of open_clip, encoding pairs of prompts, scores and preprocessing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import json
 import logging
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import open_clip
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from open_clip.pretrained import download_pretrained_from_hf
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import QuickGELU, VisionTransformer
@@ -23,9 +29,16 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from torch import Tensor, nn
 
 from xbench.errors import UserError
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
+from xbench.models.base import VLM, file_sha256
 from xbench.models.components.checkpoint import fill, first_line, read_remarks, read_tensors
+from xbench.models.components.clip_saliency import Saliency, check_saliency, features_and_maps
+from xbench.protocol.prompts import fill_templates
+from xbench.types import ModelOutput
 
-__all__ = ["Loaded", "activation", "first_line", "load", "load_configured", "read_config", "weights_in"]
+__all__ = ["OpenCLIP", "ResizeMode", "load", "load_configured", "preprocessing", "read_config", "weights_in"]
+
+ResizeMode = Literal["shortest", "longest", "squash"]
 
 
 @dataclass(frozen=True)
@@ -45,13 +58,176 @@ class Loaded:
     model: Any
 
 
-def load(architecture: str, pretrained: str | None, checkpoint: str | None, image_size: int | None = None) -> Loaded:
-    """Load a model whose patch tokens compare with text. The arguments are those of `xbench.models.clip.CLIP`.
+class OpenCLIP(VLM):
+    """A model of open_clip; a subclass loads it. Arguments are those of `xbench.models.CLIP`.
 
-    Raises:
-        UserError: Unknown architecture or tag, weights that cannot be had, read or fitted, an image tower whose
-            patches do not share the way of the class token, or a size that its patches do not tile.
+    Every finding gets a pair of prompts, present and absent: its logit is the difference of the two scaled cosines,
+    its probability their softmax, and its map that of the present prompt.
     """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        templates: tuple[str, str],
+        resize_mode: ResizeMode | None,
+        saliency: Saliency,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.templates = templates
+        self.saliency = saliency
+        self.architecture, self.pretrained, self.checkpoint = loaded.architecture, loaded.pretrained, loaded.checkpoint
+        self.model = loaded.model
+        check_saliency(self.model.visual, saliency, self.architecture)
+        self.preprocessing = preprocessing(self.model.visual.preprocess_cfg, resize_mode, self.architecture)
+        self.image_size = self.model.visual.image_size[0]
+
+    def default_prompts(self, finding: str) -> list[str]:
+        """Return the present and the absent prompt."""
+        return fill_templates(self.templates, finding)
+
+    def word_prompts(self, finding: str, texts: Sequence[str]) -> list[str]:
+        """Return the texts as prompts of the present finding, and the absent prompt last.
+
+        Names and phrases go into the template; what says more than that stands for itself.
+        """
+        absent = self.default_prompts(finding)[1]
+        if self.prompt_source in ("name", "phrase"):
+            texts = [self.templates[0].format(finding=text) for text in texts]
+        return [*texts, absent]
+
+    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """Encode C pairs (or C single prompts) as `encode_tokens` does.
+
+        Of more than two prompts the last is the absent one, and the mean direction of the others the present one.
+
+        Raises:
+            UserError: A prompt is too long for the model, some classes lack the absent one, or there is no tokeniser.
+        """
+        flat = [prompt for of_finding in prompts for prompt in of_finding]
+        length = self._tokenizer.context_length
+        input_ids = self._tokenizer(flat)
+        # open_clip cuts long prompts off silently. With twice the room a prompt that fits gains nothing but padding.
+        longer = self._tokenizer(flat, context_length=2 * length)
+        padding = self._tokenizer([""], context_length=2 * length).mode().values
+        cut = (longer != padding).sum(dim=1) != (input_ids != padding).sum(dim=1)
+        if cut.any():
+            raise UserError(
+                f"The prompt {flat[int(cut.int().argmax())]!r} is longer than the {length} tokens that "
+                f"{self.architecture} reads. Shorten --model.templates, the name of the finding, or the text in "
+                "--model.prompts."
+            )
+        counts = [len(of_finding) for of_finding in prompts]
+        if {*counts} == {1}:
+            return self.encode_tokens(input_ids)
+        if {*counts} == {2}:
+            return self.encode_tokens(input_ids.unflatten(0, (-1, 2)))
+        if min(counts) < 2:
+            raise UserError(f"{self.name} takes an absent prompt for every finding or for none.")
+        # A file of prompts may word one finding by more texts than another.
+        classes = self.encode_tokens(input_ids).split(counts)
+        present = torch.stack([F.normalize(texts[:-1].mean(dim=0), dim=-1) for texts in classes])
+        return torch.stack([present, torch.stack([texts[-1] for texts in classes])], dim=1)
+
+    def queries_depend_on(self) -> dict[str, Any]:
+        """Return digest and architecture of the weights, and the token ids."""
+        tokens = self._tokenizer([prompt for of_finding in self.prompts for prompt in of_finding])
+        return {
+            "architecture": self.architecture,
+            "checkpoint_sha256": file_sha256(self.checkpoint),
+            "tokens": tokens.tolist(),
+        }
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the tensors under open_clip's names."""
+        return self.model.state_dict()
+
+    def remarks(self) -> Mapping[str, str]:
+        """Return the activation, QuickGELU or GELU: with the other one the weights would fit as well."""
+        return {"activation": _activation(self.model)}
+
+    def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Encode tokenised prompts.
+
+        Args:
+            input_ids: (C, L) or (C, 1, L) for one prompt per class, (C, 2, L) for pairs of present and absent; int64.
+            attention_mask: Same shape. open_clip derives its own mask from the padding, so this one must agree.
+
+        Returns:
+            Text vectors of unit length, (C, D) or (C, 2, D) float32: the queries of `forward`.
+
+        Raises:
+            UserError: Not one or two prompts per class, or an attention mask that open_clip cannot follow.
+        """
+        if input_ids.ndim == 3 and input_ids.shape[1] == 1:
+            input_ids = input_ids[:, 0]
+            attention_mask = None if attention_mask is None else attention_mask[:, 0]
+        if input_ids.ndim not in (2, 3) or (input_ids.ndim == 3 and input_ids.shape[1] != 2):
+            raise UserError(
+                f"{self.name} takes one prompt per class (C, L) or a pair of present and absent (C, 2, L), got token "
+                f"ids of shape {tuple(input_ids.shape)}. Give two --model.templates."
+            )
+        config = getattr(getattr(self.model, "text", None), "config", None)
+        if attention_mask is not None and config is not None:
+            followed = input_ids != config.pad_token_id
+            if not torch.equal(attention_mask.bool(), followed):
+                raise UserError(
+                    f"{self.name} reads every token but padding (id {config.pad_token_id}), and the attention mask "
+                    "says otherwise. Leave the mask out or pad with that id."
+                )
+        features = self.model.encode_text(input_ids.flatten(0, -2).to(self.device))
+        return F.normalize(features.float(), dim=-1).unflatten(0, input_ids.shape[:-1])
+
+    def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
+        """Score images against text vectors.
+
+        Args:
+            images: (B, 3, h, w) float, normalised.
+            queries: From `encode_tokens`. For pairs (C, 2, D), a class is scored against its own absent prompt; for
+                single prompts (C, D), the probabilities are the softmax over the C classes, as in the CLIP paper.
+
+        Returns:
+            Logits and probabilities (B, C); saliency (B, C, rows, columns) of the patch grid. All float32.
+        """
+        present = queries[:, 0] if queries.ndim == 3 else queries
+        pooled, saliency = features_and_maps(self.model, images, present, self.saliency)
+        # Under autocast the products below would fall back to 16 bits, too few to rank cosines.
+        with torch.autocast(images.device.type, enabled=False):
+            pooled = F.normalize(pooled.float(), dim=-1)
+            scale = self.model.logit_scale.float().exp()
+            cosines = torch.einsum("bd,c...d->bc...", pooled, queries)
+            if queries.ndim == 3:
+                logits = scale * (cosines[..., 0] - cosines[..., 1])
+                probabilities = torch.sigmoid(logits)
+            else:
+                bias = 0 if self.model.logit_bias is None else self.model.logit_bias.float()
+                logits = scale * cosines + bias
+                probabilities = logits.softmax(dim=1)
+        return ModelOutput(logits=logits, probabilities=probabilities, saliency=saliency)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return architecture, tag, weights, size, definition of the maps, and prompts."""
+        return {
+            "architecture": self.architecture,
+            "pretrained": self.pretrained,
+            "checkpoint": str(self.checkpoint),
+            "checkpoint_sha256": file_sha256(self.checkpoint),
+            "image_size": self.image_size,
+            "saliency": self.saliency,
+            **super().provenance(),
+        }
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return self._load_tokenizer()
+
+    @abstractmethod
+    def _load_tokenizer(self) -> Any:
+        """Return a tokeniser of open_clip, or raise a UserError. Token ids can be encoded without one."""
+
+
+def load(architecture: str, pretrained: str | None, checkpoint: str | None, image_size: int | None = None) -> Loaded:
+    """Load a model whose patch tokens compare with text. Arguments and errors are those of `xbench.models.CLIP`."""
     folder = _config_folder(architecture)
     trained_with: dict[str, Any] = {}
     if folder is None:
@@ -67,17 +243,14 @@ def load(architecture: str, pretrained: str | None, checkpoint: str | None, imag
 def load_configured(
     architecture: str, config: Mapping[str, Any], path: Path, image_size: int | None, advice: str
 ) -> Loaded:
-    """Load a model by its configuration instead of a name that open_clip knows.
+    """Load a model by the content of an open_clip_config.json instead of a name that open_clip knows.
 
     Args:
         architecture: How to call it.
-        config: Content of an open_clip_config.json.
+        config: The content.
         path: File of weights.
         image_size: As for `load`.
         advice: What to do if the weights do not fit.
-
-    Raises:
-        UserError: As `load`.
     """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -119,8 +292,7 @@ def weights_in(folder: Path, option: str) -> Path:
     return found[0]
 
 
-def activation(model: nn.Module) -> str:
-    """Return the activation of a model: QuickGELU, or else GELU."""
+def _activation(model: nn.Module) -> str:
     return "QuickGELU" if any(isinstance(part, QuickGELU) for part in model.modules()) else "GELU"
 
 
@@ -305,9 +477,9 @@ def _fill(model: nn.Module, found: dict[str, Tensor], path: Path, architecture: 
     """Give a model the weights found in a file, every name and shape as the model has them."""
     # The first is in OpenAI's own files, the second in converted ones.
     trained_with = "QuickGELU" if "input_resolution" in found else read_remarks(path).get("activation")
-    if trained_with not in (None, activation(model)):
+    if trained_with not in (None, _activation(model)):
         raise _activation_error(architecture, f"The weights in {path}", trained_with)
-    if trained_with is None and (named := _named_activation(path, architecture)) not in (None, activation(model)):
+    if trained_with is None and (named := _named_activation(path, architecture)) not in (None, _activation(model)):
         raise _activation_error(architecture, f"The weights in {path}, by the tag in its name,", named)
     # OpenAI's files hold three settings among the weights; older transformers counted positions in a buffer.
     settings = ("input_resolution", "context_length", "vocab_size", "text.transformer.embeddings.position_ids")
@@ -329,3 +501,49 @@ def _named_activation(path: Path, architecture: str) -> str | None:
     tags = [(name, tag) for name in both for tag in open_clip.list_pretrained_tags_by_model(name) if tag in text]
     found = {bool(open_clip.get_pretrained_cfg(*tag).get("quick_gelu")) for tag in tags}
     return None if len(found) != 1 else "QuickGELU" if found.pop() else "GELU"
+
+
+class _FitInSquare(PillowResize):
+    """Resize the longer side and pad the shorter one evenly, as open_clip does in its mode `longest`."""
+
+    def __init__(self, size: int, interpolation: Literal["bilinear", "bicubic"], fill: int) -> None:
+        super().__init__(size, "longest", interpolation)
+        self.fill = fill
+
+    def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
+        top, left = self._offset(img.shape)
+        resized = super().apply(img, **params)
+        square = np.full((self.size, self.size), self.fill, np.uint8)
+        square[top : top + resized.shape[0], left : left + resized.shape[1]] = resized
+        return square
+
+    def apply_to_keypoints(self, keypoints: NDArray[np.float32], **params: Any) -> NDArray[np.float32]:
+        top, left = self._offset(params["shape"])
+        moved = super().apply_to_keypoints(keypoints, **params)
+        moved[:, 0] += left
+        moved[:, 1] += top
+        return moved
+
+    def _target(self, shape: Sequence[int]) -> tuple[int, int]:
+        ratio = max(shape[:2]) / self.size
+        # Here open_clip rounds; for `shortest` it follows torchvision, which truncates.
+        return round(shape[0] / ratio), round(shape[1] / ratio)
+
+    def _offset(self, shape: Sequence[int]) -> tuple[int, int]:
+        height, width = self._target(shape)
+        return (self.size - height) // 2, (self.size - width) // 2
+
+
+def preprocessing(config: dict[str, Any], resize_mode: ResizeMode | None, architecture: str) -> Preprocessing:
+    """Return what open_clip's evaluation transform does with `preprocess_cfg`."""
+    size = config["size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    if height != width:
+        raise UserError(f"{architecture} takes images of {height} x {width} pixels; only square inputs are supported.")
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear" if config["interpolation"] == "bilinear" else "bicubic"
+    geometries: dict[str, list[PillowResize | CentreCrop]] = {
+        "shortest": [PillowResize(height, "shortest", interpolation), CentreCrop(height)],
+        "longest": [_FitInSquare(height, interpolation, config["fill_color"])],
+        "squash": [PillowResize(height, "both", interpolation)],
+    }
+    return Preprocessing(geometries[resize_mode or config["resize_mode"]], config["mean"], config["std"])

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from xbench.models.components.demo_network import DemoNetwork, load_demo_network
+from xbench.models.demo import DemoNetwork
 from xbench.phantom import FINDINGS, draw_phantom
 
 WEIGHTS = ROOT / "xbench" / "models" / "weights"
@@ -22,7 +22,7 @@ WEIGHTS = ROOT / "xbench" / "models" / "weights"
 
 @pytest.fixture(scope="module")
 def network() -> DemoNetwork:
-    return load_demo_network(WEIGHTS)
+    return DemoNetwork.trained()
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_a_missing_tensor_is_refused(tmp_path: Path) -> None:
     del weights["bias"]
     save_file(weights, tmp_path / "demo.safetensors")
     with pytest.raises(RuntimeError, match="bias"):
-        load_demo_network(tmp_path)
+        DemoNetwork.trained(tmp_path)
 
 
 def test_the_network_is_in_evaluation_mode(network: DemoNetwork) -> None:
