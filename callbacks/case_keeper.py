@@ -40,17 +40,16 @@ class CaseKeeper(Callback):
         if outputs is None:
             return
         saliency = outputs.saliency.float().cpu().numpy()
-        has_region = batch.has_region.cpu().numpy()
-        scored = {row: batch.scored[batch.scored[:, 0] == row, 1].tolist() for row in range(len(batch))}
-        index = batch.index.tolist()
+        truth, pairs = batch.truth, batch.truth.scored
+        scored = {row: pairs[pairs[:, 0] == row, 1].tolist() for row in range(len(batch))}
         self.latest = tuple(
             SavedImage(
-                index=index[row],
-                image_id=batch.image_ids[row],
+                index=int(truth.index[row]),
+                image_id=truth.image_ids[row],
                 image_sha256=batch.image_sha256[row],
-                view=batch.views[row],
+                view=truth.views[row],
                 saliency=saliency[row],
-                regions=dict(zip(has_region[row].nonzero()[0].tolist(), batch.coverage[row], strict=True)),
+                regions=truth.coverage[row],
                 scored=tuple(scored[row]),
                 picture=jpeg(_smaller(batch.display[row].cpu().numpy())) if scored[row] else None,
             )

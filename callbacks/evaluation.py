@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -12,7 +10,7 @@ from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.output_checks import check_output
 from xbench.evaluation.provenance import collect_provenance
-from xbench.evaluation.scoring import restore_metrics, score_batch
+from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.models.base import SaliencyModel
 from xbench.runs.folder import saved_config
@@ -21,7 +19,7 @@ from xbench.runs.results import Results
 from xbench.runs.scores import BatchScores, ImageScores
 from xbench.runtime.distributed import gather
 from xbench.runtime.stopwatch import Stopwatch
-from xbench.types import Batch, Failure, ModelOutput, Note
+from xbench.types import Batch, Failure, ModelOutput, Note, Rules, TieRule
 
 
 class Evaluation(Callback):
@@ -49,7 +47,7 @@ class Evaluation(Callback):
     latest: BatchScores | None = None
     stopwatch: Stopwatch
 
-    def __init__(self, thresholds: int = 101, ties: Literal["share", "any", "first"] = "share") -> None:
+    def __init__(self, thresholds: int = 101, ties: TieRule = "share") -> None:
         super().__init__()
         if thresholds < 3 or thresholds % 2 == 0:
             raise UserError(
@@ -121,13 +119,13 @@ class Evaluation(Callback):
         self.stopwatch.lap("forward")
         model, data = _parts(trainer)
         # The dataset's first, which is also the first of a process, so that any number of them leaves the same note.
-        if batch_idx == 0 and min([*batch.index.tolist(), *(f.index for f in batch.failures)]) < data.batch_size:
+        if batch_idx == 0 and batch.first < data.batch_size:
             problem: str | None = "what goes into the network is unchecked: no image of the first batch could be read"
             if outputs is not None:
                 problem = model.input_problem(batch, model.seen)
             if problem is not None:
                 # In the batch, whose notes the journal keeps for a run that goes on.
-                images = batch.image_ids or [failure.image_id for failure in batch.failures]
+                images = batch.truth.image_ids or [failure.image_id for failure in batch.failures]
                 batch.notes += [Note(problem, image_id) for image_id in images]
                 rank_zero_warn(f"{model.name}: {problem}.")
         model.seen = None
@@ -135,16 +133,9 @@ class Evaluation(Callback):
         self._notes += batch.notes
         self.latest = None
         if outputs is not None:
-            check_output(outputs, batch, model.name, data.findings)
-            self.latest = score_batch(
-                outputs,
-                batch,
-                model.saliency_upsample,
-                self._pointing_game,
-                self._sweep,
-                image_by_image=data.grid == "native",
-                stopwatch=self.stopwatch,
-            )
+            check_output(outputs, batch.truth, model.name, data.findings)
+            rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties)
+            self.latest = score_batch(outputs, batch.truth, rules, self.stopwatch)
             self._keep(self.latest)
         self.stopwatch.lap("metrics")
 
@@ -155,12 +146,12 @@ class Evaluation(Callback):
         self._restored += 1
         if record.scores is not None:
             self._keep(record.scores)
-            restore_metrics(record.scores, self._pointing_game, self._sweep)
 
     def _keep(self, scores: BatchScores) -> None:
         # Not the pixel counts, which are most of it: those are in the journal.
         self._images.append(scores.images)
         self._constant += scores.constant
+        add_scores(scores, self._pointing_game, self._sweep)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reduce over processes and prove that each image was scored exactly once."""

@@ -75,13 +75,13 @@ class PredictionWriter(Callback):
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         logits, probabilities = outputs.logits.double().cpu().numpy(), outputs.probabilities.double().cpu().numpy()
         saliency = outputs.saliency.float().cpu().numpy()
-        for row, index in enumerate(batch.index.tolist()):
+        for row, index in enumerate(batch.truth.index.tolist()):
             # Names of images may hold anything, slashes included; the position keeps the file names apart.
-            name = f"{index:06d}_{re.sub(r'[^A-Za-z0-9.-]+', '_', batch.image_ids[row])[:100]}.npz"
+            name = f"{index:06d}_{re.sub(r'[^A-Za-z0-9.-]+', '_', batch.truth.image_ids[row])[:100]}.npz"
             try:
                 with atomic_writer(self.folder / "saliency" / name) as file:
                     np.savez_compressed(
-                        file, saliency=saliency[row], view=batch.views[row], findings=np.array(data.findings)
+                        file, saliency=saliency[row], view=batch.truth.views[row], findings=np.array(data.findings)
                     )
             except OSError as error:
                 raise UserError(
@@ -92,7 +92,7 @@ class PredictionWriter(Callback):
                 (
                     index,
                     {
-                        "image_id": batch.image_ids[row],
+                        "image_id": batch.truth.image_ids[row],
                         "finding": finding,
                         "logit": float(logits[row, column]),
                         "probability": float(probabilities[row, column]),

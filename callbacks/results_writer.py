@@ -80,10 +80,9 @@ class ResultsWriter(Callback):
         """
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         keeper = CaseKeeper.find(trainer)
-        first = min([*batch.index.tolist(), *(failure.index for failure in batch.failures)])
         self._journal.append(
             BatchRecord(
-                batch=int(first) // data.batch_size,
+                batch=batch.first // data.batch_size,
                 scores=Evaluation.of(trainer).latest,
                 failures=tuple(batch.failures),
                 notes=tuple(batch.notes),

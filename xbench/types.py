@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry.coverage import Coverage
-from xbench.geometry.grid import View
+from xbench.geometry.coverage import Coverage, area_and_centre, region_digest
+from xbench.geometry.grid import Upsampling, View
 
-__all__ = ["Batch", "Failure", "ModelOutput", "Note", "Sample", "scored_pairs"]
+__all__ = ["Batch", "Failure", "GroundTruth", "ModelOutput", "Note", "Rules", "Sample", "TieRule"]
+
+TieRule = Literal["share", "any", "first"]
+"""What counts when several pixels share the maximum of a map; `pointing_hits` describes the three."""
 
 
 class Note(NamedTuple):
@@ -33,45 +36,126 @@ class Note(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sample:
-    """One radiograph, ready for a model, with its ground truth for C findings.
+class GroundTruth:
+    """What a dataset says about B images and C findings: all that scoring needs beside the model's output.
+
+    All but `regions` stays on the host, so that looking at it does not wait for an accelerator, and in numpy, so that
+    no precision plug-in rounds it with the images.
 
     Attributes:
-        index: Position in the dataset, 0-based.
-        image_id: The dataset's own name of the image.
-        image: Model input (3, h, w), float32, normalised as the model asks.
-        view: Part of the radiograph that the model input shows.
-        display: The grey radiograph on the evaluation grid (H, W), uint8, for pictures.
-        labels: (C,) int8: 1 present, 0 absent, -1 unknown.
-        regions: Annotated regions on the evaluation grid (K, H, W), bool: those of the K findings that have one, in
-            the order of the findings.
-        coverage: Which share of each grid pixel these K regions cover, for other gammas than the run's.
-        has_region: (C,) bool: whether the finding has an annotated region; K of them do.
-        region_places: Of each finding's region the share of the grid that it covers and its centre of mass, x and y
-            from 0 at the first edge to 1 at the last (C, 3), float64; NaN without a region.
-        region_digests: Digest of each finding's region on the grid (C,), 16 bytes; none without a region.
-        reader_agreement: Mean Dice and IoU between the regions of any two readers who drew the finding (C, 2),
+        index: Position of each image in the dataset, 0-based (B,) int64.
+        image_ids: The dataset's own names of the images.
+        patient_ids: Whose image each is; None where the dataset does not say.
+        views: Part of each radiograph that the model input shows.
+        labels: (B, C) int8: 1 present, 0 absent, -1 unknown.
+        coverage: Of each image by finding, for those that have an annotated region: which share of each pixel of the
+            evaluation grid it covers, for other gammas than the run's. Findings ascend.
+        regions: Of each image these K regions cut at the run's gamma (K, H, W), bool. One tensor per image, because on
+            the native grid images differ in size.
+        region_places: Share of the grid that each finding's region covers and its centre of mass, x and y from 0 at
+            the first edge to 1 at the last (B, C, 3), float64; NaN without a region.
+        region_digests: Digest of each finding's region on the grid (B, C), 16 bytes; none without a region.
+        reader_agreement: Mean Dice and IoU between the regions of any two readers who drew the finding (B, C, 2),
             float64; NaN unless there are several.
+    """
+
+    index: NDArray[np.int64]
+    image_ids: list[str]
+    patient_ids: list[str | None]
+    views: list[View]
+    labels: NDArray[np.int8]
+    coverage: list[Mapping[int, Coverage]]
+    regions: list[Tensor]
+    region_places: NDArray[np.float64]
+    region_digests: NDArray[np.bytes_]
+    reader_agreement: NDArray[np.float64]
+
+    @classmethod
+    def of_image(
+        cls,
+        index: int,
+        image_id: str,
+        patient_id: str | None,
+        view: View,
+        labels: NDArray[np.int8],
+        coverage: Mapping[int, Coverage],
+        reader_agreement: NDArray[np.float64],
+        gamma: float,
+        size: tuple[int, int],
+    ) -> GroundTruth:
+        """Cut the regions of one image at `gamma`, the share of a grid pixel that a region must cover.
+
+        The other arguments are the attributes for this image, without their first dimension; `size` is that of its
+        grid, (H, W).
+        """
+        places, digests = np.full((1, len(labels), 3), np.nan), np.zeros((1, len(labels)), "S16")
+        regions = np.zeros((len(coverage), *size), np.bool_)
+        for place, (column, covered) in enumerate(coverage.items()):
+            regions[place] = covered.at(gamma)
+            places[0, column], digests[0, column] = area_and_centre(regions[place]), region_digest(regions[place])
+        return cls(
+            index=np.array([index]),
+            image_ids=[image_id],
+            patient_ids=[patient_id],
+            views=[view],
+            labels=labels[None],
+            coverage=[coverage],
+            regions=[torch.from_numpy(regions)],
+            region_places=places,
+            region_digests=digests,
+            reader_agreement=reader_agreement[None],
+        )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[GroundTruth]) -> GroundTruth:
+        """Put images one after the other; of no parts the number of findings is 0."""
+        if not parts:
+            none = np.zeros((0, 0, 3))
+            digests = np.zeros((0, 0), "S16")
+            return cls(np.zeros(0, np.int64), [], [], [], none[..., 0].astype(np.int8), [], [], none, digests, none)
+        joined: dict[str, Any] = {}
+        for part in fields(cls):
+            values = [getattr(truth, part.name) for truth in parts]
+            is_array = isinstance(values[0], np.ndarray)
+            joined[part.name] = np.concatenate(values) if is_array else [one for value in values for one in value]
+        return cls(**joined | {"regions": _neighbours(joined["regions"])})
+
+    @property
+    def has_region(self) -> NDArray[np.bool_]:
+        """Which findings have an annotated region (B, C)."""
+        drawn = np.zeros(self.labels.shape, np.bool_)
+        for row, coverage in enumerate(self.coverage):
+            drawn[row, list(coverage)] = True
+        return drawn
+
+    @property
+    def scored(self) -> NDArray[np.int64]:
+        """Pairs that grounding is scored on, present with a region, row by row (P, 3).
+
+        Each is the place of the image in the batch, the finding, and which of the image's regions it is.
+        """
+        drawn = self.has_region
+        row, column = (drawn & (self.labels == 1)).nonzero()
+        return np.stack([row, column, drawn.cumsum(1)[row, column] - 1], axis=1)
+
+
+@dataclass(slots=True)
+class Sample:
+    """One radiograph, ready for a model, with its ground truth.
+
+    Attributes:
+        image: Model input (3, h, w), float32, normalised as the model asks.
+        display: The grey radiograph on the evaluation grid (H, W), uint8, for pictures.
         image_sha256: Digest of the model input, before mean and standard deviation.
-        patient_id: Whose image it is; None where the dataset does not say.
+        truth: What the dataset says about this image alone.
         notes: What is odd about it.
         seconds: How long it took to make.
     """
 
-    index: int
-    image_id: str
     image: Tensor
-    view: View
     display: Tensor
-    labels: Tensor
-    regions: Tensor
-    coverage: tuple[Coverage, ...]
-    has_region: Tensor
-    region_places: NDArray[np.float64]
-    region_digests: NDArray[np.bytes_]
-    reader_agreement: NDArray[np.float64]
     image_sha256: str
-    patient_id: str | None = None
+    truth: GroundTruth
     notes: tuple[Note, ...] = ()
     seconds: float = 0.0
 
@@ -95,95 +179,68 @@ class Failure:
 
 @dataclass(slots=True)
 class Batch:
-    """B samples side by side, and the images of the batch that could not be read.
+    """B images side by side, what the dataset says about them, and the images of the batch that could not be read.
 
-    Tensors are those of `Sample` with a leading batch dimension; `index` is (B,) int64. What lies on the evaluation
-    grid, `display` (H, W) and `regions` (K, H, W), comes as one tensor per image, because on the native grid images
-    differ in size. `scored` names the pairs that grounding is scored on, present with a region, on the host, so that
-    choosing them does not wait for an accelerator: place of the image in the batch, finding, and which of the image's
-    regions it is (P, 3) int64. `region_places` (B, C, 3), `region_digests` (B, C) and `reader_agreement` (B, C, 2) are
-    no tensors, so that no precision plug-in rounds them with the images. `seconds` is the sum over the images, spent in
-    the process that loaded them. When every image of the batch failed, B is 0, the lists are empty, and so are the
-    tensors, without the other dimensions.
+    When every image of the batch failed, B is 0, and arrays and tensors lack their other dimensions.
+
+    Attributes:
+        images: Model input (B, 3, h, w), float32, normalised as the model asks.
+        display: The grey radiographs on the evaluation grid (H, W), uint8; on the native grid they differ in size.
+        image_sha256: Digests of the model input, before mean and standard deviation.
+        truth: What the dataset says about them.
+        notes: What is odd about them.
+        failures: The images that could not be read.
+        seconds: How long it took to make them, summed over the images, in the process that loaded them.
     """
 
-    index: Tensor
-    image_ids: list[str]
     images: Tensor
-    views: list[View]
     display: list[Tensor]
-    labels: Tensor
-    regions: list[Tensor]
-    coverage: list[tuple[Coverage, ...]]
-    has_region: Tensor
-    scored: NDArray[np.int64]
-    region_places: NDArray[np.float64]
-    region_digests: NDArray[np.bytes_]
-    reader_agreement: NDArray[np.float64]
     image_sha256: list[str]
-    patient_ids: list[str | None]
-    notes: list[Note]
-    failures: list[Failure]
+    truth: GroundTruth
+    notes: list[Note] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
     seconds: float = 0.0
 
     def __len__(self) -> int:
         """Return the number of images that could be read."""
-        return len(self.image_ids)
+        return len(self.images)
 
     @classmethod
     def collate(cls, items: list[Sample | Failure]) -> Batch:
         """Stack samples, in their order, and set failures apart."""
         samples = [item for item in items if isinstance(item, Sample)]
-
-        def stack(tensors: list[Tensor]) -> Tensor:
-            return torch.stack(tensors) if tensors else torch.empty(0)
-
         return cls(
-            index=torch.tensor([sample.index for sample in samples], dtype=torch.int64),
-            image_ids=[sample.image_id for sample in samples],
-            images=stack([sample.image for sample in samples]),
-            views=[sample.view for sample in samples],
+            images=torch.stack([sample.image for sample in samples]) if samples else torch.empty(0),
             display=[image[0] for image in _neighbours([sample.display[None] for sample in samples])],
-            labels=stack([sample.labels for sample in samples]),
-            regions=_neighbours([sample.regions for sample in samples]),
-            coverage=[sample.coverage for sample in samples],
-            has_region=stack([sample.has_region for sample in samples]),
-            scored=scored_pairs(
-                [sample.labels.numpy() for sample in samples], [sample.has_region.numpy() for sample in samples]
-            ),
-            region_places=np.array([sample.region_places for sample in samples]),
-            region_digests=np.array([sample.region_digests for sample in samples]),
-            reader_agreement=np.array([sample.reader_agreement for sample in samples]),
             image_sha256=[sample.image_sha256 for sample in samples],
-            patient_ids=[sample.patient_id for sample in samples],
+            truth=GroundTruth.concatenate([sample.truth for sample in samples]),
             notes=[note for sample in samples for note in sample.notes],
             failures=[item for item in items if isinstance(item, Failure)],
             seconds=sum(sample.seconds for sample in samples),
         )
 
+    @property
+    def first(self) -> int:
+        """Position in the dataset of the first image, readable or not."""
+        return min([*self.truth.index.tolist(), *(failure.index for failure in self.failures)])
+
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on a device.
 
-        Lightning calls this, and would else look for tensors behind every name and number.
+        Lightning calls this, and would otherwise look for tensors behind every name and number.
         """
         non_blocking = torch.device(device).type == "cuda"
-
-        def move(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return value.to(device, non_blocking=non_blocking)
-            return [move(one) for one in value]
-
-        moved = [field.name for field in fields(self) if isinstance(getattr(self, field.name), Tensor)]
-        return replace(self, **{name: move(getattr(self, name)) for name in (*moved, "display", "regions")})
+        images, *others = (
+            tensor.to(device, non_blocking=non_blocking) for tensor in (self.images, *self.display, *self.truth.regions)
+        )
+        truth = replace(self.truth, regions=others[len(self.display) :])
+        return replace(self, images=images, display=others[: len(self.display)], truth=truth)
 
     def pin_memory(self) -> Batch:
         """Copy the tensors to page-locked memory; the data loader calls this before a transfer to a GPU."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Tensor):
-                setattr(self, field.name, value.pin_memory())
-            elif field.name in ("display", "regions"):
-                setattr(self, field.name, [one.pin_memory() for one in value])
+        self.images = self.images.pin_memory()
+        self.display = [display.pin_memory() for display in self.display]
+        self.truth.regions = [regions.pin_memory() for regions in self.truth.regions]
         return self
 
 
@@ -203,20 +260,23 @@ class ModelOutput:
     saliency: Tensor
 
 
-def scored_pairs(labels: Iterable[NDArray[np.int8]], has_region: Iterable[NDArray[np.bool_]]) -> NDArray[np.int64]:
-    """Return the pairs that grounding is scored on, as `Batch.scored` names them.
+@dataclass(frozen=True)
+class Rules:
+    """How maps are scored against annotated regions.
 
-    Args:
-        labels: Of B images (C,) each.
-        has_region: Likewise.
+    Attributes:
+        grid: Height and width of the evaluation grid, or the pixels of each image.
+        upsampling: How maps are enlarged to it.
+        gamma: Share of a grid pixel that a region covers at least.
+        thresholds: Number of thresholds k / (thresholds - 1) of the sweep; odd, so that 0.5 is one of them.
+        ties: What counts when several pixels share the maximum of a map.
     """
-    pairs = [
-        (row, column, place)
-        for row, (present, drawn) in enumerate(zip(labels, has_region, strict=True))
-        for place, column in enumerate(drawn.nonzero()[0].tolist())
-        if present[column] == 1
-    ]
-    return np.array(pairs, np.int64).reshape(-1, 3)
+
+    grid: tuple[int, int] | Literal["native"] = (224, 224)
+    upsampling: Upsampling = "bilinear"
+    gamma: float = 0.5
+    thresholds: int = 101
+    ties: TieRule = "share"
 
 
 def _neighbours(tensors: list[Tensor]) -> list[Tensor]:

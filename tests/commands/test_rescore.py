@@ -116,12 +116,12 @@ def test_a_metric_of_ones_own_gets_what_the_run_had(command, toy_config):
     stored = StoredRun.open(run.folder)
     pointing_game, sweep = PointingGame(3), ThresholdSweep(3)
     logits = []
-    for output, batch in stored.batches():
+    for output, truth in stored.batches():
         logits.append(output.logits)
-        for row, regions in enumerate(batch.regions):
+        for row, regions in enumerate(truth.regions):
             every = torch.zeros(1, 3, 224, 224, dtype=torch.bool)
-            every[0, batch.has_region[row]] = regions
-            valid = batch.has_region[row] & (batch.labels[row] == 1)
+            every[0, torch.from_numpy(truth.has_region[row])] = regions
+            valid = torch.from_numpy(truth.has_region[row] & (truth.labels[row] == 1))
             pointing_game.update(output.saliency[row : row + 1], every, valid[None])
             sweep.update(output.saliency[row : row + 1], every, valid[None])
     grounding = run.results["grounding"]["per_class"]

@@ -23,17 +23,17 @@ def sample_of(**options):
 
 def test_sample():
     sample = sample_of(grid=(40, 32), limit=4)[3]
-    assert sample.image_id == "square-003"
-    assert sample.labels.tolist() == [1, 1, -1]
-    assert sample.has_region.tolist() == [True, True, False]
-    assert sample.regions.shape == (2, 40, 32), "the regions that there are"
+    assert sample.truth.image_ids == ["square-003"]
+    assert sample.truth.labels.tolist() == [[1, 1, -1]]
+    assert sample.truth.has_region.tolist() == [[True, True, False]]
+    assert sample.truth.regions[0].shape == (2, 40, 32), "the regions that there are"
     assert sample.display.shape == (40, 32)
     assert sample.image.shape == (3, 56, 56)
-    assert sample.regions.dtype == torch.bool
+    assert sample.truth.regions[0].dtype == torch.bool
     assert sample.display.dtype == torch.uint8
     # The bright square, seen on the display: half the native size.
     bright = sample.display.numpy() > 200
-    region = sample.regions[0].numpy()
+    region = sample.truth.regions[0][0].numpy()
     assert np.logical_and(bright, region).sum() / np.logical_or(bright, region).sum() > 0.6
 
 
@@ -46,14 +46,14 @@ def test_native_sample():
         assert sample.display.numpy().shape == (80, [64, 50][index % 2])
         assert np.array_equal(sample.display, radiograph.image)
         assert np.array_equal(
-            sample.regions, np.array([*radiograph.regions.values()]).reshape(-1, *sample.display.shape)
+            sample.truth.regions[0], np.array([*radiograph.regions.values()]).reshape(-1, *sample.display.shape)
         )
-        assert sample.has_region.tolist() == [finding in radiograph.regions for finding in data.findings]
-        assert sample.notes == (Note("an annotation is odd", sample.image_id),) * (2 * (index == 3))
+        assert sample.truth.has_region[0].tolist() == [finding in radiograph.regions for finding in data.findings]
+        assert sample.notes == (Note("an annotation is odd", sample.truth.image_ids[0]),) * (2 * (index == 3))
 
 
 def tensors_of(batch: Batch) -> list[torch.Tensor]:
-    return [batch.index, batch.images, batch.labels, batch.has_region, *batch.display, *batch.regions]
+    return [batch.images, *batch.display, *batch.truth.regions]
 
 
 @pytest.mark.parametrize("widths", [(64,), (64, 50, 41)])
@@ -62,10 +62,10 @@ def test_batches_hold_each_image_on_its_grid(widths):
     chosen = [samples[index] for index in (3, 4, 2, 9)]
     batch = Batch.collate(chosen)
     assert len(batch) == 4
-    for sample, display, regions in zip(chosen, batch.display, batch.regions, strict=True):
+    for sample, display, regions in zip(chosen, batch.display, batch.truth.regions, strict=True):
         assert torch.equal(display, sample.display) and display.dtype == torch.uint8
-        assert torch.equal(regions, sample.regions) and regions.dtype == torch.bool
-    assert [len(regions) for regions in batch.regions] == batch.has_region.sum(1).tolist() == [2, 0, 0, 2]
+        assert torch.equal(regions, sample.truth.regions[0]) and regions.dtype == torch.bool
+    assert [len(regions) for regions in batch.truth.regions] == batch.truth.has_region.sum(1).tolist() == [2, 0, 0, 2]
     assert batch.notes == [Note("an annotation is odd", "square-003")] * 2
 
 
@@ -76,8 +76,9 @@ def test_batches_travel_to_a_device(indices, monkeypatch):
     moved = move_data_to_device(batch, torch.device("meta"))
     assert {tensor.device.type for tensor in tensors_of(moved)} == {"meta"}
     assert [tensor.shape for tensor in tensors_of(moved)] == [tensor.shape for tensor in tensors_of(batch)]
-    for name in ("image_ids", "views", "notes", "failures"):
-        assert getattr(moved, name) == getattr(batch, name)
+    for name in ("image_ids", "views", "coverage"):
+        assert getattr(moved.truth, name) == getattr(batch.truth, name)
+    assert (moved.notes, moved.failures) == (batch.notes, batch.failures)
     assert {tensor.device.type for tensor in tensors_of(batch)} == {"cpu"}
 
     pinned = []
@@ -97,11 +98,11 @@ def test_batches_of_workers(grid):
         data.setup("test")
     batches = list(shared.test_dataloader())
     for one, other in zip(alone.test_dataloader(), batches, strict=True):
-        assert one.image_ids == other.image_ids and one.failures == other.failures
+        assert one.truth.image_ids == other.truth.image_ids and one.failures == other.failures
         assert len(tensors_of(one)) == len(tensors_of(other))
         assert all(map(torch.equal, tensors_of(one), tensors_of(other)))
-    assert len(batches[1]) == 0 and batches[1].regions == [] and len(batches[1].failures) == 7
-    for tensors in (batches[0].display, batches[0].regions):
+    assert len(batches[1]) == 0 and batches[1].truth.regions == [] and len(batches[1].failures) == 7
+    for tensors in (batches[0].display, batches[0].truth.regions):
         storages = {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
         assert len(storages) == 1 if grid == 32 else len(storages) > 1
 
@@ -109,26 +110,26 @@ def test_batches_of_workers(grid):
 def test_limit_takes_the_first_images():
     samples = sample_of(limit=4)
     assert len(samples) == 4
-    assert [samples[i].image_id for i in range(4)] == [f"square-00{i}" for i in range(4)]
+    assert [samples[i].truth.image_ids for i in range(4)] == [[f"square-00{i}"] for i in range(4)]
 
 
 def test_unreadable_images_come_as_failures():
     samples = sample_of(unreadable=[1])
     assert isinstance(samples[1], Failure)
     batch = Batch.collate([samples[0], samples[1], samples[2]])
-    assert batch.index.tolist() == [0, 2]
-    assert batch.image_ids == ["square-000", "square-002"]
+    assert batch.truth.index.tolist() == [0, 2]
+    assert batch.truth.image_ids == ["square-000", "square-002"]
     assert [failure.index for failure in batch.failures] == [1]
     empty = Batch.collate([samples[1]])
     assert len(empty) == 0
-    assert empty.regions == empty.display == empty.notes == []
+    assert empty.truth.regions == empty.display == empty.notes == []
     assert [failure.image_id for failure in empty.failures] == ["square-001"]
 
 
 def test_prediction_knows_no_labels():
     data = Squares(num_workers=0)
     data.setup("predict")
-    assert data.samples(Brightness().preprocessing)[3].labels.tolist() == [-1, -1, -1]
+    assert data.samples(Brightness().preprocessing)[3].truth.labels.tolist() == [[-1, -1, -1]]
 
 
 def test_batches_without_a_trainer():
@@ -138,7 +139,7 @@ def test_batches_without_a_trainer():
     assert [len(batch) for batch in batches] == [8, 8, 4]
     assert batches[0].images.shape == (8, 3, 224, 224)
     assert 0 <= batches[0].images.min() <= batches[0].images.max() <= 1
-    assert batches[0].views == [(0, 0, 1, 1)] * 8
+    assert batches[0].truth.views == [(0, 0, 1, 1)] * 8
     data = Squares(num_workers=0, batch_size=8, grid="native", widths=[64, 50])
     data.setup("test")
     assert next(iter(data.test_dataloader())).images.shape == (8, 3, 224, 224)

@@ -14,10 +14,11 @@ from hypothesis.extra import numpy as arrays
 from scipy.spatial.distance import cdist
 
 from xbench.evaluation.scoring import _distances, _highest, _minimum_hits, _peaks, _places
+from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW
 from xbench.metrics import pointing_hits
 from xbench.metrics.peaks import peak_distance
-from xbench.types import scored_pairs
+from xbench.types import GroundTruth
 
 TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
 MODULES = ("geometry.grid", "evaluation.scoring", "metrics.per_class", "metrics.functional", "metrics.sweep")
@@ -110,8 +111,24 @@ def test_minima_in_the_region(maps, data):
 
 
 def test_a_region_of_a_finding_that_is_not_present_keeps_its_place():
-    labels = np.array([[0, 1, 1, -1, 1], [1, 0, 0, 0, 0], [1, 1, 0, 1, 1]], np.int8)
-    has_region = np.array([[1, 0, 1, 1, 1], [0, 1, 0, 0, 0], [0, 1, 1, 0, 1]], bool)
+    truth = GroundTruth.concatenate(
+        [
+            GroundTruth.of_image(
+                row,
+                f"image {row}",
+                None,
+                FULL_VIEW,
+                np.array(labels, np.int8),
+                {column: Coverage.of(np.ones((2, 2), bool), (2, 2)) for column in drawn},
+                np.full((5, 2), np.nan),
+                gamma=0.5,
+                size=(2, 2),
+            )
+            for row, (labels, drawn) in enumerate(
+                [([0, 1, 1, -1, 1], [0, 2, 3, 4]), ([1, 0, 0, 0, 0], [1]), ([1, 1, 0, 1, 1], [1, 2, 4])]
+            )
+        ]
+    )
     # Image, finding, and which of the image's regions, the others' counted.
-    assert scored_pairs(labels, has_region).tolist() == [[0, 2, 1], [0, 4, 3], [2, 1, 0], [2, 4, 2]]
-    assert scored_pairs(labels[:0], has_region[:0]).shape == (0, 3)
+    assert truth.scored.tolist() == [[0, 2, 1], [0, 4, 3], [2, 1, 0], [2, 4, 2]]
+    assert GroundTruth.concatenate([]).scored.shape == (0, 3)

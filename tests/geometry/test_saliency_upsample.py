@@ -256,12 +256,12 @@ def test_results_are_those_of_the_models_way(mode: Upsampling, crop: bool) -> No
     row = 0
     for batch, output in kept.steps:
         for image in range(len(batch)):
-            regions = iter(batch.regions[image])
+            regions = iter(batch.truth.regions[image])
             for finding in range(3):
-                if not batch.has_region[image, finding]:
+                if not batch.truth.has_region[image, finding]:
                     continue
                 raw = output.saliency[image, finding][None]
-                grid = saliency_on_grid(raw, [batch.views[image]], (224, 224), mode)
+                grid = saliency_on_grid(raw, [batch.truth.views[image]], (224, 224), mode)
                 region, mask = next(regions), normalise(grid)[0] >= 0.5
                 dice = 2 * int((region & mask).sum()) / int(region.sum() + mask.sum())
                 assert evaluation.rows.dice[row, finding] == pytest.approx(dice, abs=1e-12)

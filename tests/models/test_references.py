@@ -71,9 +71,9 @@ def test_centre_prior(command, tmp_path):
     samples = data.samples(CentrePrior().preprocessing)
     for finding in range(2):
         hits = [
-            sample.regions[sample.has_region[:finding].sum(), 111:113, 111:113].double().mean().item()
+            sample.truth.regions[0][sample.truth.has_region[0, :finding].sum(), 111:113, 111:113].double().mean().item()
             for sample in (samples[index] for index in range(20))
-            if sample.labels[finding] == 1
+            if sample.truth.labels[0, finding] == 1
         ]
         scores = run.results["grounding"]["per_class"][data.findings[finding]]
         assert scores["pointing_game"] == pytest.approx(sum(hits) / len(hits), abs=1e-12)

@@ -291,8 +291,8 @@ class Stored(SaliencyModel):
         self.preprocessing = Preprocessing(stretch((2, PIXELS)))
 
     def score(self, batch):
-        p = torch.tensor(dict(zip(MAPS, PROBABILITIES, strict=True))[batch.image_ids[0]], dtype=torch.float64)
-        maps = torch.tensor([[[MAPS[batch.image_ids[0]]]]], dtype=torch.float32)
+        p = torch.tensor(dict(zip(MAPS, PROBABILITIES, strict=True))[batch.truth.image_ids[0]], dtype=torch.float64)
+        maps = torch.tensor([[[MAPS[batch.truth.image_ids[0]]]]], dtype=torch.float32)
         return ModelOutput(p.logit().reshape(1, 1), p.reshape(1, 1), maps)
 
 

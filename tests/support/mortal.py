@@ -33,7 +33,7 @@ class Mortal(Brightness):
         rank = self.trainer.global_rank
         if log := os.environ.get("MORTAL_LOG"):
             with Path(log.format(rank=rank)).open("a") as file:
-                file.write("".join(f"{image_id}\n" for image_id in batch.image_ids))
+                file.write("".join(f"{image_id}\n" for image_id in batch.truth.image_ids))
         waits = os.environ.get("MORTAL_WAITS", "0").split()
         time.sleep(float(waits[rank % len(waits)]))
         return super().score(batch)

@@ -147,7 +147,7 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
             for note in sample.notes
             if note.text in vanished
         ]
-        for finding, has_region in zip(data.findings, sample.has_region.tolist(), strict=True):
+        for finding, has_region in zip(data.findings, sample.truth.has_region[0].tolist(), strict=True):
             if has_region and record.labels.get(finding) == 1:
                 report.with_region[finding] += 1
                 regions[finding].append(record)

@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import yaml
@@ -31,7 +31,7 @@ from xbench.commands.configs import check_yaml
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.provenance import utf8, versions
-from xbench.evaluation.scoring import restore_metrics, score_batch
+from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.protocol.findings import is_name
 from xbench.runs.files import CURVES, PER_IMAGE
@@ -47,10 +47,10 @@ from xbench.runs.scores import (
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
+from xbench.types import Rules, TieRule
 
 __all__ = ["rescore"]
 
-_TIES = ("share", "any", "first")
 _MOST_WORKERS = 64
 """Far more than one process can read for."""
 _USUAL_WORKERS = 16
@@ -72,7 +72,9 @@ def rescore(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run")
     parser.add_argument("--thresholds", type=int, help="number of thresholds from 0 to 1; odd")
-    parser.add_argument("--ties", choices=_TIES, help="what counts when several pixels share the maximum of a map")
+    parser.add_argument(
+        "--ties", choices=get_args(TieRule), help="what counts when several pixels share the maximum of a map"
+    )
     parser.add_argument("--gamma", type=float, help="share of a grid pixel that an annotation must cover, in (0, 1]")
     parser.add_argument(
         "--images", type=Path, metavar="FILE", help="score only the images that this text file names, one a line"
@@ -105,27 +107,7 @@ def rescore(arguments: Sequence[str]) -> None:
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
 
 
-@dataclass(frozen=True)
-class _Rules:
-    """By which a run is scored.
-
-    Attributes:
-        thresholds: Number of thresholds.
-        ties: Rule for tied maxima.
-        gamma: Share of a grid pixel that a region must cover.
-    """
-
-    thresholds: int
-    ties: Any
-    gamma: float
-
-    def metrics(self, classes: int) -> tuple[PointingGame, ThresholdSweep]:
-        """New metrics that follow these rules."""
-        return PointingGame(classes, ties=self.ties), ThresholdSweep(classes, self.thresholds)
-
-
-def _rules(run: StoredRun, thresholds: int | None, ties: str | None, gamma: float | None) -> _Rules:
-    stored = run.settings
+def _rules(run: StoredRun, thresholds: int | None, ties: str | None, gamma: float | None) -> Rules:
     if thresholds is not None and (thresholds < 3 or thresholds % 2 == 0):
         raise UserError(
             f"--thresholds {thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, such as 101.",
@@ -133,11 +115,8 @@ def _rules(run: StoredRun, thresholds: int | None, ties: str | None, gamma: floa
         )
     if gamma is not None and not 0 < gamma <= 1:
         raise UserError(f"--gamma {gamma} must lie in (0, 1].", exit_status=2)
-    return _Rules(
-        stored.thresholds if thresholds is None else thresholds,
-        stored.ties if ties is None else ties,
-        stored.gamma if gamma is None else gamma,
-    )
+    changes: dict[str, Any] = {"thresholds": thresholds, "ties": ties, "gamma": gamma}
+    return replace(run.rules, **{name: value for name, value in changes.items() if value is not None})
 
 
 def _workers(given: int | None) -> int:
@@ -185,17 +164,18 @@ def _new_folder(run: Path, out: Path | None) -> Path:
 
 
 def _score(
-    run: StoredRun, rules: _Rules, chosen: frozenset[str] | None, images: Path | None, workers: int, folder: Path
+    run: StoredRun, rules: Rules, chosen: frozenset[str] | None, images: Path | None, workers: int, folder: Path
 ) -> Results:
     """Score and write everything but the configuration; return the results."""
     stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
-    pointing_game, sweep = rules.metrics(len(stored.findings))
+    classes = len(stored.findings)
+    pointing_game, sweep = PointingGame(classes, rules.ties), ThresholdSweep(classes, rules.thresholds)
     parts: list[ImageScores] = []
     constant: list[tuple[int, str, int]] = []
 
     def scored() -> Iterator[SavedImage]:
         for kept, scores in _scores(run, rules, chosen, workers):
-            restore_metrics(scores, pointing_game, sweep)
+            add_scores(scores, pointing_game, sweep)
             parts.append(scores.images)
             constant.extend(scores.constant)
             add_pairs(scores.pairs)
@@ -242,7 +222,7 @@ def _score(
 
 
 def _scores(
-    run: StoredRun, rules: _Rules, chosen: frozenset[str] | None, workers: int
+    run: StoredRun, rules: Rules, chosen: frozenset[str] | None, workers: int
 ) -> Iterator[tuple[list[SavedImage], BatchScores]]:
     """Score batch by batch, each as a whole and in order, so that the number of processes changes nothing.
 
@@ -272,18 +252,15 @@ def _scores(
         ) from None
 
 
-def _score_batch(run: StoredRun, rules: _Rules, kept: Sequence[SavedImage]) -> BatchScores:
-    settings = run.settings
-    output, batch = run.batch(kept, rules.gamma)
-    metrics = rules.metrics(len(run.results.findings))
-    return score_batch(output, batch, settings.upsampling, *metrics, settings.grid == "native")
+def _score_batch(run: StoredRun, rules: Rules, kept: Sequence[SavedImage]) -> BatchScores:
+    return score_batch(*run.batch(kept, rules.gamma), rules)
 
 
-_task: tuple[StoredRun, _Rules]
+_task: tuple[StoredRun, Rules]
 """Of a worker."""
 
 
-def _begin_worker(run: StoredRun, rules: _Rules) -> None:
+def _begin_worker(run: StoredRun, rules: Rules) -> None:
     global _task
     _task = run, rules
     end_with_parent()
@@ -296,7 +273,7 @@ def _score_in_worker(kept: Sequence[SavedImage]) -> BatchScores:
     return _score_batch(*_task, kept)
 
 
-def _write_config(run: Path, folder: Path, rules: _Rules, all_images: bool) -> None:
+def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool) -> None:
     """Write the run's configuration with the new rules in it, so that a fresh run would follow them too."""
     stored = run / "config.yaml"
     text = stored.read_text(encoding="utf-8", errors="replace") if stored.is_file() else ""

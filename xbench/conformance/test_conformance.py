@@ -22,7 +22,7 @@ from xbench.data import ChestXrayDataModule, Radiograph, Record
 from xbench.geometry.grid import upsample
 from xbench.models.base import VLM, SaliencyModel, first_layer_input
 from xbench.phantom import FINDINGS, Phantom, draw_phantom
-from xbench.types import Batch, ModelOutput, scored_pairs
+from xbench.types import Batch, GroundTruth, ModelOutput
 
 # Enough to tell rounding from dependence: batches of other sizes take other paths through matrix products.
 _ROUNDING = 1e-3
@@ -328,10 +328,9 @@ def _parts(output: ModelOutput) -> Iterator[tuple[str, Tensor]]:
 
 def _part(batch: Batch, rows: Sequence[int]) -> Batch:
     """The batch of some of the images."""
-    labels, has_region = ([*part[list(rows)].cpu().numpy()] for part in (batch.labels, batch.has_region))
-    chosen: dict[str, Any] = {"notes": [], "failures": [], "seconds": 0.0, "scored": scored_pairs(labels, has_region)}
-    for field in fields(Batch):
-        if field.name not in chosen:
-            of_all = getattr(batch, field.name)
-            chosen[field.name] = of_all[list(rows)] if isinstance(of_all, Tensor) else [of_all[row] for row in rows]
-    return Batch(**chosen)
+
+    def chosen(of_all: Any) -> Any:
+        return [of_all[row] for row in rows] if isinstance(of_all, list) else of_all[list(rows)]
+
+    truth = GroundTruth(**{field.name: chosen(getattr(batch.truth, field.name)) for field in fields(GroundTruth)})
+    return Batch(chosen(batch.images), chosen(batch.display), chosen(batch.image_sha256), truth)

@@ -301,7 +301,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 "such images with --data.on_error skip (they are counted and named in results.json)."
             )
         timed_out = {failure.index: failure.timed_out for failure in batch.failures}
-        for index in sorted({*timed_out, *batch.index.tolist()}):
+        for index in sorted({*timed_out, *batch.truth.index.tolist()}):
             self.stall_guard.see(self.records[index].image_id, timed_out.get(index, False))
         return batch
 

@@ -17,9 +17,9 @@ from xbench.data.records import TIMEOUT, Grid, PreparedImage
 from xbench.data.workers.isolation import isolated
 from xbench.data.workers.stall import TimedOutError
 from xbench.errors import UserError
-from xbench.geometry.coverage import Coverage, area_and_centre, region_digest
+from xbench.geometry.coverage import Coverage
 from xbench.geometry.preprocessing import Preprocessing
-from xbench.types import Failure, Note, Sample
+from xbench.types import Failure, GroundTruth, Note, Sample
 
 if TYPE_CHECKING:
     from xbench.data.records import Radiograph, Record
@@ -96,28 +96,23 @@ class Samples(Dataset[Sample | Failure]):
             prepared = self.prepare(record)
         except UserError as error:
             return Failure(index, record.image_id, str(error), isinstance(error, TimedOutError))
-        regions = [coverage.at(self.gamma) for coverage in prepared.coverage]
-        places = dict(zip(prepared.findings, map(area_and_centre, regions), strict=True))
-        digests = dict(zip(prepared.findings, map(region_digest, regions), strict=True))
+        height, width = prepared.display.shape
+        truth = GroundTruth.of_image(
+            index,
+            record.image_id,
+            record.patient_id,
+            prepared.view,
+            labels=np.array([record.labels.get(finding, -1) for finding in self.findings], np.int8),
+            coverage=dict(zip(map(self.findings.index, prepared.findings), prepared.coverage, strict=True)),
+            reader_agreement=np.array([prepared.reader_agreement.get(name, (nan, nan)) for name in self.findings]),
+            gamma=self.gamma,
+            size=(height, width),
+        )
         return Sample(
-            index=index,
-            image_id=record.image_id,
             image=self.preprocessing.normalise(prepared.pixels),
-            view=prepared.view,
             display=torch.from_numpy(prepared.display),
-            labels=torch.tensor([record.labels.get(finding, -1) for finding in self.findings], dtype=torch.int8),
-            regions=torch.from_numpy(
-                np.stack(regions) if regions else np.zeros((0, *prepared.display.shape), np.bool_)
-            ),
-            coverage=prepared.coverage,
-            has_region=torch.tensor([finding in prepared.findings for finding in self.findings]),
-            region_places=np.array([places.get(finding, (nan,) * 3) for finding in self.findings]),
-            region_digests=np.array([digests.get(finding, "") for finding in self.findings], "S16"),
-            reader_agreement=np.array(
-                [prepared.reader_agreement.get(finding, (nan, nan)) for finding in self.findings]
-            ),
             image_sha256=prepared.sha256(),
-            patient_id=record.patient_id,
+            truth=truth,
             notes=tuple(Note(text, record.image_id) for text in prepared.notes),
             seconds=time.perf_counter() - started,
         )

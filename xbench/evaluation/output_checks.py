@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from xbench.errors import UserError
-from xbench.types import Batch, ModelOutput
+from xbench.types import GroundTruth, ModelOutput
 
 
-def check_output(output: ModelOutput, batch: Batch, model: str, findings: Sequence[str]) -> None:
+def check_output(output: ModelOutput, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
     """Refuse an output that cannot be scored.
 
     Args:
         output: What the model returned for the batch.
-        batch: B images.
+        truth: Of the B images.
         model: Name of the model.
         findings: Names of the C findings.
 
@@ -24,7 +24,7 @@ def check_output(output: ModelOutput, batch: Batch, model: str, findings: Sequen
         UserError: A shape is wrong, a value is not finite, a map does not fit float32, or a probability lies outside
             [0, 1]; names the image.
     """
-    expected = (len(batch), len(findings))
+    expected = (len(truth.image_ids), len(findings))
     shapes = {name: tuple(getattr(output, name).shape) for name in ("logits", "probabilities", "saliency")}
     if not (shapes["logits"] == shapes["probabilities"] == shapes["saliency"][:2] == expected) or (
         len(shapes["saliency"]) != 4 or 0 in shapes["saliency"]
@@ -42,14 +42,14 @@ def check_output(output: ModelOutput, batch: Batch, model: str, findings: Sequen
         (~(maps.amax(2) - maps.amin(2)).isfinite(), "NaN, infinity or a range beyond float32 among the saliency"),
         ((output.probabilities < 0) | (output.probabilities > 1), "a probability lies outside [0, 1]"),
     ):
-        _refuse(wrong, what, batch, model, findings)
+        _refuse(wrong, what, truth, model, findings)
 
 
-def _refuse(wrong: Tensor, what: str, batch: Batch, model: str, findings: Sequence[str]) -> None:
+def _refuse(wrong: Tensor, what: str, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
     if not wrong.any():
         return
     row, column = wrong.nonzero()[0].tolist()
     raise UserError(
-        f"{model}: {what} for image {batch.image_ids[row]}, finding {findings[column]}. Such an output cannot be "
+        f"{model}: {what} for image {truth.image_ids[row]}, finding {findings[column]}. Such an output cannot be "
         "scored: check the checkpoint and the image, and try --trainer.precision 32-true."
     )

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry.grid import Upsampling, View, on_host, runs_of_views, saliency_on_grid, seen_on_grid
+from xbench.geometry.grid import View, on_host, runs_of_views, saliency_on_grid, seen_on_grid
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.metrics.dense import dense_hits
 from xbench.metrics.functional import maps_per_chunk, pointing_hits
@@ -18,43 +18,37 @@ from xbench.metrics.peaks import peak_distance
 from xbench.metrics.sweep import PixelCounts
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.runtime.stopwatch import Stopwatch
-from xbench.types import Batch, ModelOutput
+from xbench.types import GroundTruth, ModelOutput, Rules
 
-__all__ = ["restore_metrics", "score_batch"]
+__all__ = ["add_scores", "score_batch"]
 
 _PIXELS_AT_A_TIME = 2**24
 """On the grid: one map of 4,096 x 4,096, or all pairs of any usual batch on 224 x 224."""
 
 
 def score_batch(
-    output: ModelOutput,
-    batch: Batch,
-    upsampling: Upsampling,
-    pointing_game: PointingGame,
-    sweep: ThresholdSweep,
-    image_by_image: bool = False,
-    stopwatch: Stopwatch | None = None,
+    output: ModelOutput, truth: GroundTruth, rules: Rules, stopwatch: Stopwatch | None = None
 ) -> BatchScores:
-    """Score a batch, and update the metrics with it.
+    """Score a truth.
 
     Args:
         output: Of the model; maps in the frame of its input.
-        batch: At least one image.
-        upsampling: How the model's maps are enlarged.
-        pointing_game: Gets the scored pairs.
-        sweep: Likewise; its number of thresholds is odd, so that 0.5 is one of them.
-        image_by_image: Keep images apart, which may differ in size.
+        truth: What the dataset says about the same images, at least one.
+        rules: How maps are scored; the regions of `truth` are cut at its gamma already.
         stopwatch: Counts bringing maps to the grid as `saliency`, the time before as `metrics`.
     """
     stopwatch = stopwatch or Stopwatch()
     device = output.saliency.device
+    classes = truth.labels.shape[1]
+    pointing_game = PointingGame(classes, rules.ties).to(device)
+    sweep = ThresholdSweep(classes, rules.thresholds).to(device)
     scored: list[_Scored] = []
-    for rows, columns, places, regions in _pairs(batch, image_by_image):
+    for rows, columns, places, regions in _pairs(truth, image_by_image=rules.grid == "native"):
         image, finding = (torch.from_numpy(place).to(device, non_blocking=True) for place in (rows, columns))
         raw = output.saliency[image, finding]
         stopwatch.lap("metrics")
-        views = [batch.views[row] for row in rows]
-        on_grid = saliency_on_grid(raw, views, (regions.shape[1], regions.shape[2]), upsampling)
+        views = [truth.views[row] for row in rows]
+        on_grid = saliency_on_grid(raw, views, (regions.shape[1], regions.shape[2]), rules.upsampling)
         stopwatch.lap("saliency")
         pointing_game.update_pairs(on_grid, regions, finding)
         sweep.update_pairs(on_grid, regions, finding)
@@ -68,18 +62,18 @@ def score_batch(
                 constant=sweep.pairs.counts.mask[:, -1] == 0,
                 hit=pointing_game.pairs.hit,
                 counts=sweep.pairs.counts,
-                fixed=torch.stack([sweep.pairs.dice, sweep.pairs.iou])[..., sweep.thresholds // 2],
+                fixed=torch.stack([sweep.pairs.dice, sweep.pairs.iou])[..., rules.thresholds // 2],
                 highest=_highest(on_grid),
                 minimum=_minimum_hits(on_grid, regions, views),
             )
         )
 
     # An accelerator is waited for from here on, once.
-    has_region = batch.has_region.cpu().numpy()
-    hit, dice, iou, peak_x, peak_y, distance, minimum = (np.full(has_region.shape, np.nan) for _ in range(7))
+    pointing_game.check_refused()
+    sweep.check_refused()
+    hit, dice, iou, peak_x, peak_y, distance, minimum = (np.full(truth.labels.shape, np.nan) for _ in range(7))
     counts: list[PairCounts] = []
     constant: list[tuple[int, str, int]] = []
-    index = batch.index.cpu().numpy()
     for part in scored:
         place = part.rows, part.columns
         hit[place] = part.hit.cpu().numpy()
@@ -87,16 +81,16 @@ def score_batch(
         minimum[place] = part.minimum.cpu().numpy()
         tied = _places(part.highest)
         peak_x[place], peak_y[place] = _peaks(tied, len(part.rows), part.size)
-        regions_of_pairs = (batch.regions[row][at] for row, at in zip(part.rows, part.places, strict=True))
+        regions_of_pairs = (truth.regions[row][at] for row, at in zip(part.rows, part.places, strict=True))
         distance[place] = _distances(tied, regions_of_pairs, hit[place])
         for pair in part.constant.nonzero()[:, 0].tolist():
             row, column = int(part.rows[pair]), int(part.columns[pair])
-            constant.append((int(index[row]), batch.image_ids[row], column))
+            constant.append((int(truth.index[row]), truth.image_ids[row], column))
         counts.append(
             PairCounts(
-                index=index[part.rows],
+                index=truth.index[part.rows],
                 column=part.columns,
-                image_ids=[batch.image_ids[row] for row in part.rows.tolist()],
+                image_ids=[truth.image_ids[row] for row in part.rows.tolist()],
                 grid=np.full(len(part.rows), part.size[0] * part.size[1], dtype=np.int64),
                 region=part.counts.region.cpu().numpy(),
                 mask=part.counts.mask.cpu().numpy().astype(np.int32),
@@ -104,32 +98,32 @@ def score_batch(
             )
         )
     images = ImageScores(
-        index=index,
-        image_ids=batch.image_ids,
-        patient_ids=batch.patient_ids,
-        labels=batch.labels.cpu().numpy(),
-        has_region=has_region,
+        index=truth.index,
+        image_ids=truth.image_ids,
+        patient_ids=truth.patient_ids,
+        labels=truth.labels,
+        has_region=truth.has_region,
         logits=output.logits.double().cpu().numpy(),
         probabilities=output.probabilities.double().cpu().numpy(),
         pointing_hit=hit,
         dice=dice,
         iou=iou,
-        region_area=batch.region_places[..., 0],
-        region_x=batch.region_places[..., 1],
-        region_y=batch.region_places[..., 2],
-        region_digests=batch.region_digests,
+        region_area=truth.region_places[..., 0],
+        region_x=truth.region_places[..., 1],
+        region_y=truth.region_places[..., 2],
+        region_digests=truth.region_digests,
         peak_x=peak_x,
         peak_y=peak_y,
         peak_distance=distance,
         minimum_hit=minimum,
-        reader_dice=batch.reader_agreement[..., 0],
-        reader_iou=batch.reader_agreement[..., 1],
+        reader_dice=truth.reader_agreement[..., 0],
+        reader_iou=truth.reader_agreement[..., 1],
     )
-    return BatchScores(images, PairCounts.concatenate(counts or [_no_pairs(sweep.thresholds)]), tuple(constant))
+    return BatchScores(images, PairCounts.concatenate(counts or [_no_pairs(rules.thresholds)]), tuple(constant))
 
 
-def restore_metrics(scores: BatchScores, pointing_game: PointingGame, sweep: ThresholdSweep) -> None:
-    """Update metrics with a batch that was scored before, to the bit as scoring it again would."""
+def add_scores(scores: BatchScores, pointing_game: PointingGame, sweep: ThresholdSweep) -> None:
+    """Update metrics with the scored pairs of a batch, to the bit as its maps would."""
     pairs = scores.pairs
     classes = torch.from_numpy(pairs.column)
     place = np.searchsorted(scores.images.index, pairs.index)
@@ -170,28 +164,28 @@ class _Scored:
 
 
 def _pairs(
-    batch: Batch, image_by_image: bool
+    truth: GroundTruth, image_by_image: bool
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Tensor]]:
     """Scored pairs, row by row, in portions that bound the memory.
 
     Args:
-        batch: At least one image, on any device.
+        truth: Of at least one image, on any device.
         image_by_image: Keep images apart, which may differ in size.
 
     Yields:
         Place of the image in the batch (P,), finding (P,), place of the region among the image's (P,), and region
         (P, H, W) bool; P is at least 1.
     """
-    scored = batch.scored
-    groups = [scored[scored[:, 0] == row] for row in range(len(batch))] if image_by_image else [scored]
+    scored = truth.scored
+    groups = [scored[scored[:, 0] == row] for row in range(len(truth.index))] if image_by_image else [scored]
     for pairs in groups:
         if not len(pairs):
             continue
         row, _, place = pairs[0]
-        step = max(1, _PIXELS_AT_A_TIME // batch.regions[row][place].numel())
+        step = max(1, _PIXELS_AT_A_TIME // truth.regions[row][place].numel())
         for start in range(0, len(pairs), step):
             rows, columns, places = pairs[start : start + step].T.copy()
-            regions = torch.stack([batch.regions[row][place] for row, place in zip(rows, places, strict=True)])
+            regions = torch.stack([truth.regions[row][place] for row, place in zip(rows, places, strict=True)])
             yield rows, columns, places, regions
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from xbench.geometry.grid import upsample
-from xbench.metrics.functional import TieRule, is_finite, maps_per_chunk
+from xbench.metrics.functional import is_finite, maps_per_chunk
+from xbench.types import TieRule
 
 __all__ = ["all_on_grid", "dense_hits", "in_any_order"]
 

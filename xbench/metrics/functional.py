@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from xbench.geometry.grid import chunk_pixels, on_host, upsample
+from xbench.types import TieRule
 
 __all__ = [
-    "TieRule",
     "check_inputs",
     "check_pair_inputs",
     "check_pairs",
@@ -25,8 +25,6 @@ __all__ = [
     "stretch",
     "to_fixed_point",
 ]
-
-TieRule = Literal["share", "any", "first"]
 
 _ONE = 2**40
 

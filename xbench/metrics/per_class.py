@@ -185,8 +185,12 @@ class PerClassMetric(Metric, ABC, Generic[Pairs]):
         with in_any_order():
             getattr(self, state).index_add_(0, classes, values)
 
-    def _check_refused(self) -> None:
-        """Refusal of what was handed over on an accelerator and could not be refused there."""
+    def check_refused(self) -> None:
+        """Refuse what was handed over on an accelerator and could not be refused there.
+
+        Raises:
+            ValueError: A pair has no score.
+        """
         if not self.refused.any():
             return
         found = []

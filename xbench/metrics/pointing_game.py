@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from xbench.metrics.dense import all_on_grid, dense_hits
-from xbench.metrics.functional import TieRule, check_pairs, from_fixed_point, pairs_on_grid, pointing_hits
+from xbench.metrics.functional import check_pairs, from_fixed_point, pairs_on_grid, pointing_hits
 from xbench.metrics.per_class import ClassPairs, PerClassMetric
+from xbench.types import TieRule
 
 __all__ = ["PointingGame", "PointingGamePairs"]
 
@@ -88,7 +89,7 @@ class PointingGame(PerClassMetric[PointingGamePairs]):
         Raises:
             ValueError: A pair that was handed over on an accelerator has no score.
         """
-        self._check_refused()
+        self.check_refused()
         return {"pointing_game": from_fixed_point(self.hit_sum, self.count), "count": self.count.clone()}
 
     def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:

@@ -107,7 +107,7 @@ class ThresholdSweep(PerClassMetric[ThresholdSweepPairs]):
         Raises:
             ValueError: A pair that was handed over on an accelerator has no score.
         """
-        self._check_refused()
+        self.check_refused()
         return {
             "dice": from_fixed_point(self.dice_sum, self.count[:, None]),
             "iou": from_fixed_point(self.iou_sum, self.count[:, None]),

@@ -32,15 +32,15 @@ class Oracle(SaliencyModel):
         Raises:
             UserError: Images of the batch differ in size on the native grid, which one tensor of maps cannot hold.
         """
-        sizes = {regions.shape[1:] for regions in batch.regions}
+        sizes = {regions.shape[1:] for regions in batch.truth.regions}
         if len(sizes) > 1:
             raise UserError(
                 f"{self.name}: its maps are the annotated regions themselves, and on the native grid the images of a "
                 "batch differ in size: set --data.batch_size 1."
             )
-        labels = batch.labels.float()
+        labels = torch.from_numpy(batch.truth.labels).to(self.device, torch.float32)
         saliency = torch.zeros(*labels.shape, *sizes.pop(), dtype=torch.float32, device=labels.device)
-        saliency[batch.has_region] = torch.cat(batch.regions).float()
+        saliency[torch.from_numpy(batch.truth.has_region)] = torch.cat(batch.truth.regions).float()
         return ModelOutput(logits=labels, probabilities=labels.clamp(min=0), saliency=saliency)
 
 
@@ -99,7 +99,7 @@ class UniformRandom(SaliencyModel):
 
     def score(self, batch: Batch) -> ModelOutput:
         """Return noise."""
-        noise = torch.stack([self._noise(image_id) for image_id in batch.image_ids]).to(self.device)
+        noise = torch.stack([self._noise(image_id) for image_id in batch.truth.image_ids]).to(self.device)
         probabilities = noise[..., -1]
         maps = noise[..., :-1].unflatten(-1, (self.size, self.size))
         return ModelOutput(logits=torch.logit(probabilities, eps=1e-6), probabilities=probabilities, saliency=maps)

@@ -93,14 +93,14 @@ def test_records_travel_to_workers(tmp_path):
     data = toy(write(tmp_path, "a,One,1,1,4,4", "b,,,,,"))
     data.setup("test")
     samples = pickle.loads(pickle.dumps(data.samples(Preprocessing(stretch((16, 16))))))
-    assert samples[0].has_region.tolist() == [True, False]
+    assert samples[0].truth.has_region[0].tolist() == [True, False]
 
 
 def test_an_annotation_outside_of_the_image(tmp_path):
     data = toy(write(tmp_path, "a,One,20,20,30,30", "b,,,,,"))
     data.setup("test")
     sample = data.samples(Preprocessing(stretch((16, 16))))[0]
-    assert sample.has_region.tolist() == [False, False]
+    assert sample.truth.has_region[0].tolist() == [False, False]
     assert [note.text for note in sample.notes] == [CUT_OFF, covers_nothing("One")]
 
 

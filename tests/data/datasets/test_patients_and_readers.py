@@ -27,7 +27,7 @@ def test_patients_are_known_where_names_tell(downloads, dataset):
     expected = {name: PATIENTS[dataset](name) if dataset in PATIENTS else None for name in told}
     assert told == expected and len(told) > 3
     sample = data.samples(Preprocessing(stretch((32, 32))))[0]
-    assert sample.patient_id == expected[sample.image_id]
+    assert sample.truth.patient_ids == [expected[sample.truth.image_ids[0]]]
 
 
 @pytest.mark.parametrize("layout", ["physionet", "kaggle"])
@@ -68,14 +68,14 @@ def test_agreement_reaches_the_sample_also_when_prepared(downloads):
     samples = data.samples(Preprocessing(stretch((32, 32))))
     seen = 0
     for index, record in enumerate(data.records):
-        sample, agreement = samples[index], data.load(record).reader_agreement
-        assert sample.reader_agreement.shape == (21, 2) and sample.reader_agreement.dtype == np.float64
+        (sampled,), agreement = samples[index].truth.reader_agreement, data.load(record).reader_agreement
+        assert sampled.shape == (21, 2) and sampled.dtype == np.float64
         for column, finding in enumerate(data.findings):
             if finding in agreement:
-                assert tuple(sample.reader_agreement[column].tolist()) == agreement[finding]
+                assert tuple(sampled[column].tolist()) == agreement[finding]
                 seen += 1
             else:
-                assert np.isnan(sample.reader_agreement[column]).all()
+                assert np.isnan(sampled[column]).all()
         prepared = samples.prepare(record)
         again = unpack(bytearray(pack(prepared)))
         assert again.reader_agreement == prepared.reader_agreement == agreement

@@ -34,9 +34,9 @@ def test_labels_of_samples_agree_with_their_regions_in_any_order():
         sample = samples[index]
         assert isinstance(sample, Sample)
         expected = draw_phantom(0, index, 64, 64).masks
-        assert sample.labels.tolist() == [int(finding in expected) for finding in FINDINGS]
-        assert sample.has_region.tolist() == (sample.labels == 1).tolist()
-        seen += sample.labels
+        assert sample.truth.labels[0].tolist() == [int(finding in expected) for finding in FINDINGS]
+        assert np.array_equal(sample.truth.has_region, sample.truth.labels == 1)
+        seen += sample.truth.labels[0]
     assert seen.sum() > 4
 
 

@@ -95,8 +95,8 @@ def test_samples(official):
     for index, record in enumerate(data.records):
         sample = samples[index]
         assert isinstance(sample, Sample)
-        assert sample.labels.tolist() == [record.labels["Pneumothorax"]]
-        assert sample.has_region.tolist() == [len(official.masks[record.image_id]) == 1]
+        assert sample.truth.labels[0].tolist() == [record.labels["Pneumothorax"]]
+        assert sample.truth.has_region[0].tolist() == [len(official.masks[record.image_id]) == 1]
 
 
 @pytest.mark.parametrize(("header", "before"), [("ImageId, EncodedPixels", ""), ("ImageId,EncodedPixels", " ")])

@@ -38,7 +38,6 @@ from xbench.data.store.store import PreparedStore, find_store, pack, store_for, 
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
-from xbench.types import Sample
 
 GEOMETRY = Preprocessing(stretch((32, 32)))
 
@@ -152,14 +151,20 @@ def test_samples_are_the_same_with_and_without(tmp_path, grid, geometry):
     # Nothing is decoded any more.
     blind = replace(having, load=None)
     for index in range(len(data.records)):
-        for field in fields(Sample):
-            one, other = getattr(without[index], field.name), getattr(blind[index], field.name)
-            if isinstance(one, Tensor | np.ndarray):
-                assert one.dtype == other.dtype
-                np.testing.assert_array_equal(np.asarray(one), np.asarray(other), field.name)
-            elif field.name != "seconds":
-                assert one == other
+        one, other = (
+            {**dict(_fields(samples[index])), **dict(_fields(samples[index].truth))} for samples in (without, blind)
+        )
+        for name in one.keys() - {"seconds", "truth"}:
+            np.testing.assert_equal(one[name], other[name], name)
+            assert getattr(one[name], "dtype", None) == getattr(other[name], "dtype", None)
     assert all(map(having.store.holds, data.records))
+
+
+def _fields(value):
+    # Tensors as arrays, lists of them included, for numpy to compare.
+    for field in fields(value):
+        content = getattr(value, field.name)
+        yield field.name, np.asarray(content) if isinstance(content, Tensor) or field.name == "regions" else content
 
 
 def test_prepared_images_are_read_by_spawned_processes_too(tmp_path):
