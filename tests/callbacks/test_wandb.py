@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import wandb
-from forked import run
+from processes import start
 from toys import Brightness, Squares
 
 from xbench.callbacks import case_keeper, experiment_logging, wandb_logger
@@ -305,19 +305,17 @@ def test_what_wandb_does_and_how_it_fails_never_touches_the_files_of_a_run(comma
             assert path.read_bytes() == (failing.folder / path.name).read_bytes(), path.name
 
 
-def test_a_service_that_is_killed_in_the_middle_costs_no_result(toy_config, tmp_path):
+def test_a_service_that_is_killed_in_the_middle_costs_no_result(command, toy_config, tmp_path):
     config = tmp_path / "kills.yaml"
     config.write_text("trainer: {callbacks+: [{class_path: mortal.KillsWandb}]}\n")
-    words = ("-m", "xbench.cli", "test", "--config", toy_config, "--config", config)
-    folders, outputs = [], []
-    for root, logger in (("plain", ("--trainer.logger", "false")), ("killed", LOGGER)):
-        more = ("--trainer.default_root_dir", tmp_path / root)
-        done = run(*words, *logger, *more, folder=tmp_path, WANDB_MODE="offline")
-        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-        outputs.append(done)
-        folders += [path.parent for path in (tmp_path / root).glob("*/*/results.json")]
-    assert "0 services of W&B killed" in outputs[0].stdout and "1 services of W&B killed" in outputs[1].stdout
-    assert "own files are complete" in " ".join(outputs[1].stderr.split())
+    words = ("test", "--config", toy_config, "--config", config, "--trainer.default_root_dir")
+    plain = command(*words, tmp_path / "plain", "--trainer.logger", "false")
+    assert plain.status == 0 and "0 services of W&B killed" in plain.output, plain.errors
+    killed = start([*words, tmp_path / "killed", *LOGGER], tmp_path, WANDB_MODE="offline")
+    assert killed.wait() == 0 and "1 services of W&B killed" in killed.said, killed.said
+    assert "Traceback" not in killed.said and "own files are complete" in " ".join(killed.said.split())
+    folders = [path.parent for root in ("plain", "killed") for path in (tmp_path / root).glob("*/*/results.json")]
+    assert len(folders) == 2
     for name in ("per_image.parquet", "curves.parquet", "maps.parquet", "per_class.csv"):
         assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
 

@@ -6,15 +6,12 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from forked import Python, environment, run
 from official.siim import write_siim
 from plugin.pictures import Pictures, write_pictures
+from processes import run_ranks, start, until
 from toys import Brightness
 
 from xbench.data.store.store import PreparedStore
@@ -176,22 +173,10 @@ def test_a_killed_prepare_is_resumed(command, pictures_config, tmp_path):
     """SIGKILL leaves no chance to tidy up."""
     options = ["--config", str(pictures_config), "--data.cache", str(tmp_path / "cache")]
     slow = [*options, "--data.seconds", "0.25", "--data.num_workers", "1"]
-    process = Python(
-        [sys.executable, "-m", "xbench.cli", "prepare", *slow],
-        env=environment(),
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + 120
-        while sum(path.stat().st_size for path in tmp_path.glob("cache/*/index.bin")) < 3 * 56:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    process = start(["prepare", *slow], tmp_path)
+    until(lambda: sum(path.stat().st_size for path in tmp_path.glob("cache/*/index.bin")) >= 3 * 56)
+    process.kill(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
     (folder,) = (tmp_path / "cache").iterdir()
     survived = len(PreparedStore(folder))
     assert 3 <= survived < 12
@@ -223,9 +208,8 @@ def test_two_processes_read_it_too(command, pictures_config, tmp_path):
     alone = command("test", *options)
     command("prepare", *options, "--data.cache", tmp_path / "cache")
     more = ("--data.cache", tmp_path / "cache", "--trainer.devices", "2", "--trainer.default_root_dir", "two")
-    more += ("--oversubscribe", "true")
-    done = run("-m", "xbench.cli", "test", *options, *more, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    statuses, told = run_ranks(2, ["test", *options, *more, "--oversubscribe", "true"], tmp_path)
+    assert statuses == [0, 0], told
     (results,) = tmp_path.glob("two/*/*/results.json")
     assert json.loads(results.read_text())["provenance"]["prepared"]["images"] == 12
     assert files(results.parent) == files(alone.folder)

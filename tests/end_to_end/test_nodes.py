@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
+import signal
 import subprocess
 import sys
 import time
@@ -13,8 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from forked import Python, environment, run
 from places import ROOT
+from processes import environment, free_port, start
+from run_files import read
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from xbench.cli import main
 
 SCRIPT = ROOT / "configs" / "slurm" / "test.sbatch"
 IMAGES = 19
@@ -24,7 +28,6 @@ CONFIG = (
     "unreadable: [4, 5, 8], on_error: skip, odd: [1, 3, 4, 6]}}\n"
     "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, default_root_dir: runs}\n"
 )
-TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
 
 # Hands its words and its environment over to the test, which does what srun does, and waits for the exit status.
 SRUN = """#!{python} -IS
@@ -37,94 +40,72 @@ with open("status") as status:
 """
 
 
-def free_port(low: int = 0, high: int = 65_536) -> int:
-    for port in [0] if not low else range(low, high):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return probe.getsockname()[1]
-    raise OSError("no port is free")
-
-
-def read(folder: Path) -> dict[str, bytes | str]:
-    """Files of the one finished run in a folder, the provenance taken out."""
-    (run,) = folder.glob("runs/*/*/results.json")
-    results = json.loads(run.read_text())
-    assert results.pop("provenance")["devices"]["processes"] in (1, 2)
-    return {"results.json": json.dumps(results)} | {name: (run.parent / name).read_bytes() for name in TABLES}
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]:
     """What one process writes."""
     folder = tmp_path_factory.mktemp("alone")
     (folder / "mortal.yaml").write_text(CONFIG)
-    done = run("-m", "xbench.cli", "test", "--config", "mortal.yaml", "--trainer.devices", "1", folder=folder)
-    assert done.returncode == 0, done.stderr
+    options = ("--trainer.devices", "1", "--trainer.default_root_dir", str(folder / "runs"))
+    assert main(["test", "--config", str(folder / "mortal.yaml"), *options]) == 0
     return read(folder)
 
 
+def torchrun(words: Sequence[str]) -> int:
+    """Do on one of two nodes what torchrun does, the run itself in a fork."""
+    port, *words = words
+    rendezvous = {"run_id": "tests", "rdzv_backend": "c10d", "rdzv_endpoint": f"127.0.0.1:{port}"}
+    config = LaunchConfig(2, 2, 1, **rendezvous, start_method="fork")
+    return max(elastic_launch(config, main)(words).values())
+
+
 def test_torchrun_on_two_nodes(tmp_path, alone):
-    rendezvous = ("--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{free_port()}")
-    launcher = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "1", *rendezvous, "-m")
-    options = ("--config", "mortal.yaml", "--trainer.num_nodes", "2", "--trainer.devices", "1")
-    command = [sys.executable, *launcher, "xbench.cli", "test", *options]
     (tmp_path / "mortal.yaml").write_text(CONFIG)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    nodes = [Python(command, cwd=tmp_path, env=environment(), **pipes) for _ in range(2)]
-    try:
-        said = [node.communicate(timeout=300)[0].decode() for node in nodes]
-    finally:
-        for node in nodes:
-            node.kill()
-    assert [node.returncode for node in nodes] == [0, 0], said
+    options = ("--config", "mortal.yaml", "--trainer.num_nodes", "2", "--trainer.devices", "1")
+    words = [free_port(), "test", *options]
+    nodes = [start(words, tmp_path, f"said-{node}", torchrun) for node in range(2)]
+    assert [node.wait() for node in nodes] == [0, 0], [node.said for node in nodes]
     assert read(tmp_path) == alone
-    assert sum("Results:" in text for text in said) == 1, "only the first process writes"
+    assert sum("Results:" in node.said for node in nodes) == 1, "only the first process writes"
 
 
-def srun(words: Sequence[str], variables: dict[str, str], folder: Path, preempt_at: int | None) -> int:
-    """What srun does for a step of one task on each of two nodes.
+def srun(words: Sequence[str], variables: dict[str, str], folder: Path, preempt_at: int | None) -> tuple[int, str]:
+    """Do what srun does for a step of one task on each of two nodes.
 
     It sets variables, and with --kill-on-bad-exit it ends all tasks when one fails. Pre-emption, once so many images
     are scored, sends SIGTERM to every task.
     """
     options = words[: words.index("python")]
-    command = [sys.executable, *words[len(options) + 1 :]]
-    nodes = variables["SLURM_JOB_NODELIST"].split(",")
-    with (folder / "said").open("a") as said:
-        tasks = []
-        for task, node in enumerate(nodes):
-            about = {"SLURM_PROCID": task, "SLURM_NODEID": task, "SLURM_LOCALID": 0, "SLURMD_NODENAME": node}
-            about |= {"SLURM_STEP_ID": 0, "SLURM_STEP_NUM_TASKS": len(nodes)}
-            own = variables | {name: str(value) for name, value in about.items()}
-            tasks.append(Python(command, env=own, cwd=folder, stdout=said, stderr=said))
-    log, preempted, deadline = folder / "log", False, time.monotonic() + 240
-    while any(task.poll() is None for task in tasks):
+    assert words[len(options) :][:3] == ["python", "-m", "xbench.cli"]
+    tasks = []
+    for task, node in enumerate(variables["SLURM_JOB_NODELIST"].split(",")):
+        about = {"SLURM_PROCID": task, "SLURM_NODEID": task, "SLURM_LOCALID": 0, "SLURMD_NODENAME": node}
+        about |= {"SLURM_STEP_ID": 0, "SLURM_STEP_NUM_TASKS": 2}
+        tasks.append(start(words[len(options) + 3 :], folder, f"said-{task}", **variables | about))
+    log, preempted, deadline = folder / "log", False, time.monotonic() + 120
+    while None in (statuses := [task.process.exitcode for task in tasks]):
         scored = len(log.read_text().splitlines()) if log.exists() else 0
         if preempt_at is not None and not preempted and scored >= preempt_at:
             preempted = True
             for task in tasks:
-                task.terminate()
-        failed = "--kill-on-bad-exit=1" in options and not preempted and any(task.poll() for task in tasks)
+                task.kill(signal.SIGTERM)
+        failed = "--kill-on-bad-exit=1" in options and not preempted and any(statuses)
         if failed or time.monotonic() > deadline:
             for task in tasks:
-                task.kill()
+                task.kill(signal.SIGKILL)
         time.sleep(0.01)
-    return max(abs(task.returncode) for task in tasks)
+    return max(abs(status) for status in statuses), "".join(task.said for task in tasks)
 
 
 def submit(folder: Path, preempt_at: int | None = None, **more: str) -> tuple[int, str]:
     """Run the body of the shipped script as SLURM would, with a stand-in for srun; return status and output."""
     (folder / "mortal.yaml").write_text(CONFIG)
-    for name in ("asked", "status", "said"):
+    for name in ("asked", "status"):
         (folder / name).unlink(missing_ok=True)
     (folder / "srun").write_text(SRUN.format(python=sys.executable))
     (folder / "srun").chmod(0o755)
     os.mkfifo(folder / "status")
     # Lightning takes the port from the last four digits of the job's number, and the first node for the address.
-    job = free_port(15_000 + os.getpid() % 4_000, 25_000) - 15_000
+    job = free_port(range(15_000 + os.getpid() % 4_000, 25_000)) - 15_000
     slurm = {
         "SLURM_JOB_ID": f"77{job:04d}",
         "SLURM_JOB_NAME": "xbench",
@@ -144,9 +125,9 @@ def submit(folder: Path, preempt_at: int | None = None, **more: str) -> tuple[in
             while not (folder / "asked").exists():
                 assert script.poll() is None
                 time.sleep(0.01)
-            status = srun(*json.loads((folder / "asked").read_text()), folder, preempt_at)
+            status, said = srun(*json.loads((folder / "asked").read_text()), folder, preempt_at)
             (folder / "status").write_text(str(status))
-            return script.wait(60), (folder / "said").read_text()
+            return script.wait(60), said
         finally:
             script.kill()
 

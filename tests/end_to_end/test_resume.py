@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import Ended, Python, environment, run
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import run_ranks, start, start_ranks, until
 from run_files import read
 
 from xbench.cli import main
@@ -43,10 +41,10 @@ def words(folder: Path, *options: str) -> list[str]:
     return ["test", "--config", str(folder / "mortal.yaml"), *runs, *options]
 
 
-def begin(folder: Path, dies: str, *options: str) -> Ended:
-    """Run in a process of its own until it dies."""
-    log = str(folder / "first.log")
-    return run("-m", "xbench.cli", *words(folder, *options), folder=folder, MORTAL_DIES=dies, MORTAL_LOG=log)
+def begin(folder: Path, dies: str) -> tuple[int, str]:
+    """Run in a process of its own until it dies; return its exit status and what it said."""
+    process = start(words(folder), folder, MORTAL_DIES=dies, MORTAL_LOG=folder / "first.log")
+    return process.wait(), process.said
 
 
 def go_on(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
@@ -73,8 +71,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed at its fourth scored batch."""
     folder = tmp_path_factory.mktemp("killed")
-    died = begin(folder, "SIGKILL 3 0")
-    assert died.returncode == -9, died.stderr
+    status, said = begin(folder, "SIGKILL 3 0")
+    assert status == -9, said
     assert not [*folder.glob("runs/*/*/results.json")]
     return folder
 
@@ -124,10 +122,9 @@ def test_a_damaged_record_and_all_behind_it_are_done_again(broken, unbroken, mon
 
 @pytest.mark.parametrize("command", ["test", "predict"])
 def test_ctrl_c_says_how_to_go_on(tmp_path, unbroken, monkeypatch, command):
-    monkeypatch.setenv("MORTAL_DIES", "SIGINT 5 0")
-    ended = run("-m", "xbench.cli", command, *words(tmp_path)[1:], folder=tmp_path)
-    assert ended.returncode == 130 and "Traceback" not in ended.stderr, ended.stderr
-    said = ended.stderr.splitlines()[-1]
+    process = start([command, *words(tmp_path)[1:]], tmp_path, MORTAL_DIES="SIGINT 5 0")
+    assert process.wait() == 130 and "Traceback" not in process.said, process.said
+    said = process.said.splitlines()[-1]
     (folder,) = tmp_path.glob("runs/*/*")
     if command == "predict":
         assert said == "error: Stopped by Ctrl-C."
@@ -140,26 +137,23 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, unbroken, monkeypatch, command):
 @pytest.mark.parametrize("wait", ["0.05 0.05", "0 0.3"])
 def test_ctrl_c_over_several_processes(tmp_path, unbroken, monkeypatch, wait):
     """A terminal sends it to all of them."""
-    monkeypatch.setenv("MORTAL_WAITS", wait)
-    two = ("--trainer.devices", "2", "--oversubscribe", "true")
-    command = [sys.executable, "-m", "xbench.cli", *words(tmp_path, *two)]
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with Python(command, cwd=tmp_path, env=environment(), text=True, start_new_session=True, **pipes) as process:
-        while not [*tmp_path.glob("runs/*/*/journal/*.records")]:
-            time.sleep(0.02)
-        os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in said, said
-    assert said.count("error: ") == 1 and "--resume true" in said, said
+    two = words(tmp_path, "--trainer.devices", "2", "--oversubscribe", "true")
+    ranks = start_ranks(2, two, tmp_path, MORTAL_WAITS=wait)
+    until(lambda: [*tmp_path.glob("runs/*/*/journal/*.records")])
+    for rank in ranks:
+        rank.kill(signal.SIGINT)
+    assert [rank.wait() for rank in ranks] == [130, 130]
+    said = ranks[0].said + ranks[1].said
+    assert "Traceback" not in said and said.count("error: ") == 1 and "--resume true" in said, said
     assert go_on(tmp_path, monkeypatch) == 0
     assert read(tmp_path) == unbroken
 
 
 def test_sigterm_keeps_what_is_finished(tmp_path, unbroken, monkeypatch):
     """As SLURM sends it before pre-emption."""
-    ended = begin(tmp_path, "SIGTERM 5 0")
-    assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
-    assert "SIGTERM" in ended.stderr and "--resume true" in ended.stderr
+    status, said = begin(tmp_path, "SIGTERM 5 0")
+    assert status == 1 and "Traceback" not in said, said
+    assert "SIGTERM" in said and "--resume true" in said
     assert go_on(tmp_path, monkeypatch) == 0
     assert read(tmp_path) == unbroken
     both = logged(tmp_path / "first.log") + logged(tmp_path / "second.log")
@@ -167,18 +161,18 @@ def test_sigterm_keeps_what_is_finished(tmp_path, unbroken, monkeypatch):
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-def test_one_process_of_two_dies_and_one_or_three_go_on(tmp_path, unbroken, monkeypatch, processes):
+def test_one_process_of_two_dies_and_one_or_three_go_on(tmp_path, unbroken, processes):
+    many = ("--oversubscribe", "true", "--trainer.devices")
     # The next batch goes to whoever is free: only beside a slow process is the other one sure to come to its third.
-    monkeypatch.setenv("MORTAL_WAITS", "0.3 0")
-    died = begin(tmp_path, "SIGKILL 2 1", "--trainer.devices", "2", "--oversubscribe", "true")
-    assert died.returncode != 0
+    variables = {"MORTAL_DIES": "SIGKILL 2 1", "MORTAL_WAITS": "0.3 0"}
+    statuses, said = run_ranks(2, words(tmp_path, *many, "2"), tmp_path, **variables)
+    assert statuses[0] > 0 and statuses[1] == -9, said
     assert not [*tmp_path.glob("runs/*/*/results.json")]
     finished = len({batch for file in tmp_path.glob("runs/*/*/journal") for batch in Records(file).batches})
     assert 2 <= finished < 10
-    monkeypatch.delenv("MORTAL_WAITS")
-    more = ("--trainer.devices", str(processes), "--oversubscribe", "true")
-    again = begin(tmp_path, "", "--resume", "true", *more)
-    assert again.returncode == 0, again.stderr
+    again = words(tmp_path, "--resume", "true", *many, str(processes))
+    statuses, said = run_ranks(processes, again, tmp_path)
+    assert statuses == [0] * processes, said
     assert read(tmp_path) == unbroken
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import environment, run
 from places import SUPPORT
+from processes import environment, run, until
 from run_files import read
 
 from xbench.cli import main
@@ -50,20 +50,14 @@ def results(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def processes_of(session: int) -> list[str]:
-    """Processes of a session, once they have had two seconds to end."""
-    for _ in range(20):
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                state, _, _, its_session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
-            except OSError:
-                continue
-            if state != "Z" and int(its_session) == session:
-                found.append(path.name)
-        if not found:
-            break
-        time.sleep(0.1)
+def processes_about(folder: Path) -> list[str]:
+    """Processes whose command names a folder, forks of them too."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        # Some end while we look.
+        with contextlib.suppress(OSError):
+            if str(folder) in path.read_text(errors="replace"):
+                found.append(path.parent.name)
     return found
 
 
@@ -84,10 +78,10 @@ def test_files_that_crash_or_hang_are_left_out_and_named(tmp_path, monkeypatch):
     """The command as users type it: the numbers are those of a run whose files are merely unreadable."""
     files = lay_out(tmp_path)
     options = words(tmp_path, "--data.on_error", "skip", "--data.num_workers", "2", "--data.timeout", "2")
-    done = run("-m", "xbench.cli", *options, folder=tmp_path, FAULTS="crash:3 abort:6 hang:9")
+    done = run(*options, folder=tmp_path, FAULTS="crash:3 abort:6 hang:9")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "Skipped 3 images" in done.stdout
-    assert not processes_of(done.session)
+    until(lambda: not processes_about(tmp_path), seconds=2)
     reasons = {failure["image_id"]: failure["reason"] for failure in results(tmp_path)["counts"]["skipped"]}
     assert reasons == {
         "square-003": f"The decoder crashed (SIGSEGV) on {files / 'square-003.png'}.",
@@ -169,8 +163,6 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dic
     lay_out(folder)
     variables = environment(WANDB_MODE="offline")
     variables.pop("WANDB_DATA_DIR", None)
-    # Not forked: a process may leave for mounts of its own only while it has no other thread, and some libraries start
-    # theirs again in every fork.
     command = ["unshare", "-rm", sys.executable, str(SUPPORT / "small_disks.py"), str(folder)]
     done = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

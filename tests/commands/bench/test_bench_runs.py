@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from forked import Python, environment
+from processes import start, until
 
 import xbench.commands.bench.preflight
 import xbench.commands.bench.worker
@@ -543,19 +543,13 @@ def test_a_benchmark_that_is_killed_goes_on(bench: Bench, monkeypatch):
         "trainer: {logger: false, accelerator: cpu}\n",
     )
     words = ["bench", "--config", "slow.yaml"]
-    command = [sys.executable, "-m", "xbench.cli", *words]
     with monkeypatch.context() as patch:
         patch.setattr(xbench.commands.bench.worker, "run_logged", run_logged)
         patch.setattr(xbench.commands.bench.preflight, "Resolver", Resolver)
-        killed = Python(command, cwd=bench.folder, env=environment(), stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 240
-        while not [*bench.folder.glob("runs/brightness_slow/*/config.yaml")]:
-            assert time.monotonic() < deadline and killed.poll() is None
-            time.sleep(0.1)
-    finally:
-        killed.kill()
-        killed.wait()
+        killed = start(words, bench.folder)
+    until(lambda: [*bench.folder.glob("runs/brightness_slow/*/config.yaml")])
+    killed.kill(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
     assert not [*bench.folder.glob("runs/brightness_slow/*/results.json")]
 
     def say(screen: Screen, text: str) -> None:

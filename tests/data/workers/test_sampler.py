@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from forked import run
 from hypothesis import given
 from hypothesis import strategies as st
+from lightning.pytorch import Trainer
+from mortal import Mortal
+from processes import run_ranks
+from toys import Squares
 
+from xbench.callbacks.evaluation import Evaluation
+from xbench.callbacks.prediction_writer import PredictionWriter
 from xbench.cli import main
 from xbench.data.workers.sampler import DealtBatchSampler
 from xbench.errors import UserError
@@ -25,25 +31,6 @@ PARTS = (
     "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false}\n"
 )
 SCORED = [f"square-{index:03d}" for index in range(IMAGES) if index not in (4, 9)]
-# What a run from Python that evaluates twice and then predicts in the same processes looks like.
-SCRIPT = """
-import sys
-from lightning.pytorch import Trainer
-from mortal import Mortal
-from toys import Squares
-from xbench.callbacks.evaluation import Evaluation
-from xbench.callbacks.prediction_writer import PredictionWriter
-
-data, model = Squares(num_workers=2, images=24, batch_size=2), Mortal()
-common = dict(accelerator="cpu", devices=2, logger=False, enable_checkpointing=False, use_distributed_sampler=False)
-evaluation = Evaluation()
-trainer = Trainer(callbacks=[evaluation], **common)
-for _ in range(2):
-    trainer.test(model, data, verbose=False)
-    if trainer.is_global_zero:
-        print("MACRO", evaluation.results.images, evaluation.results.grounding_macro)
-Trainer(callbacks=[PredictionWriter()], default_root_dir=sys.argv[1], **common).predict(model, data)
-"""
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 5), st.data())
@@ -123,8 +110,8 @@ def test_a_fast_process_takes_more_and_the_results_stay(command, workers, tmp_pa
     assert main(words(alone, command, "--trainer.devices", "1")) == 0
     started = words(both, command, *TWO, "--data.num_workers", workers)
     log = str(tmp_path / "log-{rank}")
-    done = run("-m", "xbench.cli", *started, folder=both, MORTAL_WAITS="0 0.4", MORTAL_LOG=log)
-    assert done.returncode == 0, done.stderr
+    statuses, said = run_ranks(2, started, both, MORTAL_WAITS="0 0.4", MORTAL_LOG=log)
+    assert statuses == [0, 0], said
     assert len(read(both)) > (4 if command == "test" else len(SCORED))
     assert read(both) == read(alone)
     fast, slow = logged(tmp_path / "log-0"), logged(tmp_path / "log-1")
@@ -132,11 +119,23 @@ def test_a_fast_process_takes_more_and_the_results_stay(command, workers, tmp_pa
     assert len(fast) > len(slow) >= BATCH
 
 
+def evaluate_twice_and_predict(words: Sequence[str]) -> None:
+    """A run from Python: three loops in the same processes."""
+    data, model = Squares(num_workers=2, images=24, batch_size=2), Mortal()
+    common = dict(accelerator="cpu", devices=2, logger=False, enable_checkpointing=False, use_distributed_sampler=False)
+    evaluation = Evaluation()
+    trainer = Trainer(callbacks=[evaluation], **common)
+    for _ in range(2):
+        trainer.test(model, data, verbose=False)
+        if trainer.is_global_zero:
+            print("MACRO", evaluation.results.images, evaluation.results.grounding_macro)
+    Trainer(callbacks=[PredictionWriter()], default_root_dir=words[0], **common).predict(model, data)
+
+
 def test_loops_in_one_process_share_no_counter(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    done = run(*torchrun, "script.py", tmp_path, folder=tmp_path, MORTAL_LOG=str(tmp_path / "log"))
-    assert done.returncode == 0, done.stderr
-    first, second = (line for line in done.stdout.splitlines() if line.startswith("MACRO"))
+    log = tmp_path / "log"
+    statuses, said = run_ranks(2, [tmp_path], tmp_path, evaluate_twice_and_predict, MORTAL_LOG=log)
+    assert statuses == [0, 0], said
+    first, second = (line for line in said.splitlines() if line.startswith("MACRO"))
     assert first == second and first.startswith(f"MACRO {IMAGES} ")
-    assert sorted(logged(tmp_path / "log")) == sorted(3 * [f"square-{index:03d}" for index in range(IMAGES)])
+    assert sorted(logged(log)) == sorted(3 * [f"square-{index:03d}" for index in range(IMAGES)])

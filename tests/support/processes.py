@@ -1,0 +1,131 @@
+"""Commands in processes of their own: new interpreters, and forks where only signals or several ranks matter.
+
+A new interpreter imports for about six seconds before it does anything, a fork for none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from places import SUPPORT
+
+from xbench.cli import main
+
+_fork = multiprocessing.get_context("fork")
+
+
+def environment(**more: object) -> dict[str, str]:
+    """Environment of a command that finds the tests' plug-ins, and is told of no cluster, threads or service of W&B."""
+    left_out = ("SLURM", "MASTER_", "OMP_NUM_THREADS", "WANDB_SERVICE")
+    usual = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    plug_ins = {"PYTHONPATH": str(SUPPORT), "CUDA_VISIBLE_DEVICES": ""}
+    return usual | plug_ins | {name: str(value) for name, value in more.items()}
+
+
+def run(*words: object, folder: Path, **variables: object) -> subprocess.CompletedProcess[str]:
+    """Run `python -m xbench.cli WORDS` in a folder, in a new interpreter."""
+    command = [sys.executable, "-m", "xbench.cli", *map(str, words)]
+    env = environment(**variables)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A command in a fork of this process, which writes to files what it prints."""
+
+    process: BaseProcess
+    output: Path
+
+    @property
+    def said(self) -> str:
+        """What it has printed, both streams together."""
+        return self.output.read_text()
+
+    def kill(self, number: int) -> None:
+        """Send it a signal."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def wait(self, seconds: float = 120) -> int:
+        """Return its exit status, negative for the signal that ended it; it is killed once the time is over."""
+        self.process.join(seconds)
+        if self.process.exitcode is None:
+            # A process that hangs in a collective ignores gentler signals.
+            self.process.kill()
+            self.process.join()
+            raise TimeoutError(self.said)
+        return self.process.exitcode
+
+
+def start(
+    words: Sequence[object], folder: Path, name: str = "said", command: Callable = main, **variables: object
+) -> Fork:
+    """Start a command in a fork of this process, which prints to the file `name` of the folder."""
+    # What is garbage here is not the fork's to tear down: workers of this process, say.
+    gc.collect()
+    arguments = (command, [str(word) for word in words], folder, name, environment(**variables))
+    process = _fork.Process(target=_command, args=arguments)
+    process.start()
+    return Fork(process, folder / name)
+
+
+def start_ranks(
+    count: int, words: Sequence[object], folder: Path, command: Callable = main, **variables: object
+) -> list[Fork]:
+    """Start the command in several forks, told what torchrun tells its processes."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "TORCHELASTIC_RUN_ID": "tests"}
+    shared |= {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": 0}
+    return [
+        start(words, folder, f"said-{rank}", command, **shared, RANK=rank, LOCAL_RANK=rank, **variables)
+        for rank in range(count)
+    ]
+
+
+def run_ranks(
+    count: int, words: Sequence[object], folder: Path, command: Callable = main, **variables: object
+) -> tuple[list[int], str]:
+    """Run the command in several forks, and return their exit statuses and all that they printed."""
+    ranks = start_ranks(count, words, folder, command, **variables)
+    return [rank.wait() for rank in ranks], "".join(rank.said for rank in ranks)
+
+
+def _command(command: Callable, words: Sequence[str], folder: Path, name: str, variables: Mapping[str, str]) -> None:
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC)
+    for number in (1, 2):
+        os.dup2(descriptor, number)
+    sys.stdout = sys.stderr = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    # pytest collects warnings, which nobody would see.
+    warnings.showwarning = lambda *about: print(warnings.formatwarning(*about[:4]), file=sys.stderr)
+    sys.exit(command(words))
+
+
+def free_port(candidates: Iterable[int] = (0,)) -> int:
+    """Return the first of these ports that nobody uses; any, if none are given."""
+    for port in candidates:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return probe.getsockname()[1]
+    raise OSError("no port is free")
+
+
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to be so in time"
+        time.sleep(0.02)
