@@ -43,7 +43,7 @@ class ConsoleSummary(Callback):
 
 def _table(results: Results) -> Table:
     table = Table(
-        title=f"{results.model} on {results.dataset} ({results.split}), images: {results.images}",
+        title=f"{results.model} on {results.dataset} ({results.split}), images: {results.counts.images}",
         caption="n: images with the finding and its region. Point.: pointing game. Best: at the threshold with the "
         "largest mean, chosen on these same images.",
         box=box.SIMPLE_HEAD,
@@ -57,7 +57,7 @@ def _table(results: Results) -> Table:
         table.add_column(heading, justify="right", no_wrap=True, min_width=5, style="cyan")
 
     for finding in results.findings:
-        grounding, recognition = results.grounding[finding], results.classification[finding]
+        grounding, recognition = results.grounding.per_class[finding], results.classification.per_class[finding]
         table.add_row(
             finding,
             str(grounding.count),
@@ -72,10 +72,9 @@ def _table(results: Results) -> Table:
             _number(recognition.accuracy),
         )
     table.add_section()
-    macro = {**results.grounding_macro, **results.classification_macro}
     numbers = ("pointing_game", "dice_fixed", "dice_best", "iou_fixed", "iou_best")
     scores = ("auroc", "average_precision", "f1", "accuracy")
-    table.add_row("Macro", "", *[_number(macro[name]) for name in (*numbers, *scores)], style="bold")
+    table.add_row("Macro", "", *[_number(results.macro[name]) for name in (*numbers, *scores)], style="bold")
     return table
 
 
@@ -98,19 +97,20 @@ def _remarks(results: Results) -> list[str]:
     remarks = []
     if (warning := results.sign_warning()) is not None:
         remarks.append(warning)
-    if results.skipped:
-        first = results.skipped[0]
+    counts = results.counts
+    if counts.skipped:
+        first = counts.skipped[0]
         remarks.append(
-            f"Skipped {len(results.skipped)} images that could not be read; results.json names them all. The first: "
-            f"{first['image_id']}: {first['reason']}"
+            f"Skipped {len(counts.skipped)} images that could not be read; results.json names them all. The first: "
+            f"{first.image_id}: {first.reason}"
         )
-    for note in results.notes:
-        images = "1 image" if note["count"] == 1 else f"{note['count']} images"
-        remarks.append(f"{images}: {note['note']} (first: {note['first'][0]}).")
-    if results.constant_maps["count"]:
-        first = results.constant_maps["first"][0]
+    for note in counts.notes:
+        images = "1 image" if note.count == 1 else f"{note.count} images"
+        remarks.append(f"{images}: {note.note} (first: {note.first[0]}).")
+    if constant := counts.constant_maps.count:
+        pair = counts.constant_maps.first[0]
         remarks.append(
-            f"{results.constant_maps['count']} saliency maps are the same everywhere and point nowhere (first: image "
-            f"{first['image_id']}, {first['finding']})."
+            f"{constant} saliency maps are the same everywhere and point nowhere (first: image {pair.image_id}, "
+            f"{pair.finding})."
         )
     return remarks

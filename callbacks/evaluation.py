@@ -208,8 +208,8 @@ class Evaluation(Callback):
             UserError: Every scored saliency map is constant.
         """
         results = self.results
-        scored = sum(count.with_region for count in results.counts.values()) if results else 0
-        if results and scored and results.constant_maps["count"] == scored:
+        scored = sum(count.with_region for count in results.counts.per_finding.values()) if results else 0
+        if results and scored and results.counts.constant_maps.count == scored:
             raise UserError(
                 f"{results.model}: all {scored} scored saliency maps are constant, each the same value at every pixel, "
                 "so the grounding numbers of this run mean nothing (the classification numbers stand). Check what the "

@@ -107,7 +107,7 @@ class ExperimentLogging(Callback):
 
 def _scalars(results: Results) -> dict[str, float]:
     named: Mapping[str, float | None] = {
-        **{f"grounding/{name}": value for name, value in results.grounding_macro.items()},
-        **{f"classification/{name}": value for name, value in results.classification_macro.items()},
+        **{f"grounding/{name}": value for name, value in results.grounding.macro.items()},
+        **{f"classification/{name}": value for name, value in results.classification.macro.items()},
     }
     return {name: value for name, value in named.items() if value is not None}

@@ -322,8 +322,8 @@ def test_drifts_are_sorted_and_complete(run):
     stored = read_results(run / "results.json")
     again = read_results(run / "results.json")
     finding = stored.findings[0]
-    again.classification_macro["auroc"] += 1e-9
-    again.grounding[finding].dice_curve[3] += 0.25
+    again.classification.macro["auroc"] += 1e-9
+    again.grounding.per_class[finding].dice_curve[3] += 0.25
     found = drifts(stored, again)
     assert [drift.place for drift in found] == [
         f"grounding / {finding} / dice_curve at 0.03",

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from run_files import change
 from synthetic import write_run
-from test_runs import change
 
 from xbench.geometry.coverage import region_digest
 from xbench.report.case_choice import choose_cases

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import json
 import shutil
 
 import numpy as np
 import pytest
+from run_files import change
 from synthetic import write_run
 
 from xbench.errors import UserError
@@ -15,18 +15,6 @@ LATER = "2026-02-02_00-00-00"
 
 def written(root, *runs):
     return [write_run(root, model, images=16, with_cases=False, **settings) for model, settings in runs]
-
-
-def change(folder, **entries):
-    path = folder / "results.json"
-    content = json.loads(path.read_text())
-    for place, value in entries.items():
-        *parents, name = place.split("__")
-        target = content
-        for parent in parents:
-            target = target[parent]
-        target[name] = value
-    path.write_text(json.dumps(content))
 
 
 def test_runs_are_found_at_any_depth_and_once(three_runs):

@@ -62,8 +62,8 @@ def test_digests_are_equal_just_where_labels_and_regions_are(data, order):
             ]
             for both in ((truth[0][:, c], truth[1][:, c]) for truth in (one, other))
         ]
-        assert (digests[0][finding]["labels"] == digests[1][finding]["labels"]) == (labels[0] == labels[1])
-        assert (digests[0][finding]["regions"] == digests[1][finding]["regions"]) == (scored[0] == scored[1])
+        assert (digests[0][finding].labels == digests[1][finding].labels) == (labels[0] == labels[1])
+        assert (digests[0][finding].regions == digests[1][finding].regions) == (scored[0] == scored[1])
 
 
 @pytest.fixture(scope="module")

@@ -15,3 +15,16 @@ def read(folder: Path) -> dict[str, bytes | str]:
     del results["provenance"]
     assert not (path.parent / "journal").exists()
     return {"results.json": json.dumps(results)} | {name: (path.parent / name).read_bytes() for name in TABLES}
+
+
+def change(folder: Path, **entries: object) -> None:
+    """Change entries of a run's results.json; `__` parts the keys of a place."""
+    path = folder / "results.json"
+    content = json.loads(path.read_text())
+    for place, value in entries.items():
+        *parents, name = place.split("__")
+        target = content
+        for parent in parents:
+            target = target[parent]
+        target[name] = value
+    path.write_text(json.dumps(content))

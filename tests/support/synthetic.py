@@ -11,10 +11,15 @@ from xbench.protocol.published import published_split
 from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.maps import SavedImage, jpeg, write_saved_images
 from xbench.runs.results import (
+    Classification,
+    ConstantMaps,
+    Counts,
     FindingClassification,
     FindingCounts,
     FindingGrounding,
+    Grounding,
     Results,
+    SignTest,
     macro_mean,
     write_per_class,
     write_results,
@@ -177,25 +182,31 @@ def results_of(model, dataset, findings, table, counts, settings) -> Results:
         dataset=dataset,
         split=published_split(dataset) or "test",
         findings=tuple(findings),
-        images=len(table.image_ids),
-        skipped=[],
-        constant_maps={"count": 0, "first": []},
-        notes=[],
-        counts={
-            finding: FindingCounts(
-                int((table.labels[:, c] == 1).sum()),
-                int((table.labels[:, c] == 0).sum()),
-                int(table.scored[:, c].sum()),
-            )
-            for c, finding in enumerate(findings)
-        },
-        thresholds=[k / (THRESHOLDS - 1) for k in range(THRESHOLDS)],
-        grounding=grounding,
-        grounding_macro={n: macro_mean([getattr(s, n) for s in grounding.values()]) for n in numbers["grounding"]},
-        classification=classification,
-        classification_macro={
-            n: macro_mean([getattr(s, n) for s in classification.values()]) for n in numbers["classification"]
-        },
+        counts=Counts(
+            images=len(table.image_ids),
+            skipped=[],
+            constant_maps=ConstantMaps(0, []),
+            notes=[],
+            per_finding={
+                finding: FindingCounts(
+                    int((table.labels[:, c] == 1).sum()),
+                    int((table.labels[:, c] == 0).sum()),
+                    int(table.scored[:, c].sum()),
+                )
+                for c, finding in enumerate(findings)
+            },
+        ),
+        scored_on=scored_on(table, findings),
+        grounding=Grounding(
+            thresholds=[k / (THRESHOLDS - 1) for k in range(THRESHOLDS)],
+            per_class=grounding,
+            macro={n: macro_mean([getattr(s, n) for s in grounding.values()]) for n in numbers["grounding"]},
+            sign_test=SignTest(macro_mean([one.pointing_game_of_minimum for one in grounding.values()]), 1.0, []),
+        ),
+        classification=Classification(
+            per_class=classification,
+            macro={n: macro_mean([getattr(s, n) for s in classification.values()]) for n in numbers["classification"]},
+        ),
         provenance={
             "versions": {"xbench": "0"},
             "command": ["python", "-m", "xbench.cli", "test", "--config", f"{model}_{dataset}"],
@@ -205,12 +216,6 @@ def results_of(model, dataset, findings, table, counts, settings) -> Results:
             "data": {"class": "x", "batch_size": 8, "limit": None, "grid": [GRID, GRID], "gamma": 0.5},
             "evaluation": {"thresholds": THRESHOLDS, "ties": "share"},
             "seconds": {"forward": 1.0},
-        },
-        scored_on=scored_on(table, findings),
-        sign_test={
-            "pointing_game_of_minimum": macro_mean([one.pointing_game_of_minimum for one in grounding.values()]),
-            "sign_p": 1.0,
-            "may_be_wrong": [],
         },
     )
 

@@ -162,19 +162,20 @@ def _read(folder: Path) -> Results:
 
 def _numbers(results: Results) -> dict[str, Any]:
     """Every number of a run by its place; of curves the values one by one."""
-    numbers: dict[str, Any] = {"counts / images": results.images, "counts / skipped": len(results.skipped)}
+    counts, grounding = results.counts, results.grounding
+    numbers: dict[str, Any] = {"counts / images": counts.images, "counts / skipped": len(counts.skipped)}
     for finding in results.findings:
-        numbers |= {f"counts / {finding} / {key}": value for key, value in asdict(results.counts[finding]).items()}
-        for key, value in asdict(results.grounding[finding]).items():
+        numbers |= {f"counts / {finding} / {key}": value for key, value in asdict(counts.per_finding[finding]).items()}
+        for key, value in asdict(grounding.per_class[finding]).items():
             if isinstance(value, list):
-                for threshold, mean in zip(results.thresholds, value, strict=True):
+                for threshold, mean in zip(grounding.thresholds, value, strict=True):
                     numbers[f"grounding / {finding} / {key} at {threshold:g}"] = mean
             else:
                 numbers[f"grounding / {finding} / {key}"] = value
-        scores = asdict(results.classification[finding])
+        scores = asdict(results.classification.per_class[finding])
         numbers |= {f"classification / {finding} / {key}": value for key, value in scores.items()}
-    numbers |= {f"grounding / macro / {key}": value for key, value in results.grounding_macro.items()}
-    numbers |= {f"classification / macro / {key}": value for key, value in results.classification_macro.items()}
+    numbers |= {f"grounding / macro / {key}": value for key, value in grounding.macro.items()}
+    numbers |= {f"classification / macro / {key}": value for key, value in results.classification.macro.items()}
     return numbers
 
 

@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -188,33 +188,29 @@ def _score(
     with pair_counts_writer(folder / CURVES, stored.findings, rules.thresholds) as add_pairs:
         write_saved_images(folder, stored.findings, rules.gamma, outputs_depend_on(provenance), bar)
     rows = ImageScores.concatenate(parts)
-    results = replace(
-        summarise(
-            (stored.model, stored.dataset, stored.split if images is None else images.stem),
-            stored.findings,
-            rows,
-            pointing_game.compute(),
-            sweep.compute(),
-            constant=sorted(constant),
-            provenance=provenance
-            | {
-                "evaluation": {"thresholds": rules.thresholds, "ties": rules.ties},
-                "data": provenance["data"] | {"gamma": rules.gamma},
-                "seconds": {stage: round(seconds, 3) for stage, seconds in stopwatch.seconds.items()},
-                "rescored": {
-                    "from": utf8(str(run.folder.absolute())),
-                    "images": None
-                    if chosen is None
-                    else hashlib.sha256("\n".join(sorted(chosen)).encode()).hexdigest(),
-                    "command": [utf8(word) for word in sys.orig_argv],
-                    "versions": versions(),
-                },
+    results = summarise(
+        (stored.model, stored.dataset, stored.split if images is None else images.stem),
+        stored.findings,
+        rows,
+        pointing_game.compute(),
+        sweep.compute(),
+        constant=sorted(constant),
+        provenance=provenance
+        | {
+            "evaluation": {"thresholds": rules.thresholds, "ties": rules.ties},
+            "data": provenance["data"] | {"gamma": rules.gamma},
+            "seconds": {stage: round(seconds, 3) for stage, seconds in stopwatch.seconds.items()},
+            "rescored": {
+                "from": utf8(str(run.folder.absolute())),
+                "images": None if chosen is None else hashlib.sha256("\n".join(sorted(chosen)).encode()).hexdigest(),
+                "command": [utf8(word) for word in sys.orig_argv],
+                "versions": versions(),
             },
-        ),
-        # Whatever images are chosen now, these were not there to choose from, and these were odd.
-        skipped=stored.skipped,
-        notes=stored.notes,
+        },
     )
+    # Whatever images are chosen now, these were not there to choose from, and these were odd.
+    counts = replace(results.counts, skipped=stored.counts.skipped, notes=stored.counts.notes)
+    results = replace(results, counts=counts)
     write_per_image(folder / PER_IMAGE, rows, results.findings)
     write_per_class(folder / "per_class.csv", results)
     write_results(folder / "results.json", results)
@@ -297,10 +293,8 @@ def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool) -> No
 def _changes(stored: Results, results: Results) -> Table:
     """Macro numbers before and after."""
     table = Table("Macro", "As stored", "Now", "Change", title=f"{results.model} on {results.dataset}", box=None)
-    before: Mapping[str, float | None] = {**stored.grounding_macro, **stored.classification_macro}
-    now: Mapping[str, float | None] = {**results.grounding_macro, **results.classification_macro}
-    for name in now:
-        one, other = before.get(name), now[name]
+    for name, other in results.macro.items():
+        one = stored.macro.get(name)
         change = "-" if one is None or other is None else f"{other - one:+.4f}"
         table.add_row(name, *("-" if value is None else f"{value:.4f}" for value in (one, other)), change)
     return table

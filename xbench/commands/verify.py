@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,7 @@ def _numbers(run: _Run) -> Iterator[_Number]:
     yield from _curves(run)
     yield from _per_image(run)
     yield from _scored_on(run)
-    content = run.results.as_json()
+    content = asdict(run.results)
     yield from _images_left_out(run)
     counts = {key: value for key, value in content["counts"].items() if key not in ("skipped", "notes")}
     yield from _compare(f"{_RESULTS} / counts", counts, _counts(run))
@@ -230,7 +230,8 @@ def _per_image(run: _Run) -> Iterator[_Number]:
 def _scored_on(run: _Run) -> Iterator[_Number]:
     """The digests of labels and regions, and the regions that the run kept."""
     rows, findings = run.rows, run.results.findings
-    yield from _compare(f"{_RESULTS} / scored_on", run.results.scored_on, scored_on(rows, findings))
+    derived = {finding: asdict(digests) for finding, digests in scored_on(rows, findings).items()}
+    yield from _compare(f"{_RESULTS} / scored_on", asdict(run.results)["scored_on"], derived)
     if run.digests is not None and run.digests.size:
         row, column = np.unravel_index((rows.region_digests != run.digests).argmax(), run.digests.shape)
         pair = f"{rows.image_ids[row]} / {findings[column]}"
@@ -249,12 +250,12 @@ def _images_left_out(run: _Run) -> Iterator[_Number]:
     """No image is both scored and skipped, and notes name as many images as they count, up to ten."""
     place = f"{_RESULTS} / counts"
     scored = {*run.rows.image_ids}
-    for number, skipped in enumerate(run.results.skipped):
-        name = skipped["image_id"]
+    for number, skipped in enumerate(run.results.counts.skipped):
+        name = skipped.image_id
         yield f"{place} / skipped / {number}", "skipped", f"scored as {name}" if name in scored else "skipped"
-    for number, note in enumerate(run.results.notes):
-        yield f"{place} / notes / {number} / first", note["first"], sorted({*note["first"]})
-        yield f"{place} / notes / {number} / images named", len(note["first"]), min(10, note["count"])
+    for number, note in enumerate(run.results.counts.notes):
+        yield f"{place} / notes / {number} / first", note.first, sorted({*note.first})
+        yield f"{place} / notes / {number} / images named", len(note.first), min(10, note.count)
 
 
 def _counts(run: _Run) -> dict[str, Any]:

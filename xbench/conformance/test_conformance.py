@@ -297,9 +297,9 @@ def test_it_runs_in_the_harness(model: SaliencyModel) -> None:
     evaluation = Evaluation()
     _trainer(evaluation).test(model, datamodule=_Films(batch_size=4, num_workers=0, cache=False), verbose=False)
     assert evaluation.results is not None
-    assert evaluation.results.images == 6
-    assert evaluation.results.grounding_macro["pointing_game"] is not None
-    assert evaluation.results.classification_macro["auroc"] is not None
+    assert evaluation.results.counts.images == 6
+    assert evaluation.results.grounding.macro["pointing_game"] is not None
+    assert evaluation.results.classification.macro["auroc"] is not None
 
 
 def _trainer(callback: Callback) -> Trainer:

@@ -16,10 +16,18 @@ from xbench.metrics.sign import sign_tests
 from xbench.protocol.findings import MACRO
 from xbench.runs.results import (
     SIGN_LEVEL,
+    Classification,
+    ConstantMap,
+    ConstantMaps,
+    Counts,
     FindingClassification,
     FindingCounts,
     FindingGrounding,
+    Grounding,
+    NoteCount,
     Results,
+    SignTest,
+    Skipped,
     macro_mean,
 )
 from xbench.runs.scores import ImageScores, scored_on
@@ -69,45 +77,51 @@ def summarise(
         dataset=dataset,
         split=split,
         findings=tuple(findings),
-        images=len(images.image_ids),
-        skipped=[{"image_id": failure.image_id, "reason": failure.reason} for failure in failures],
-        constant_maps={
-            "count": len(constant),
-            "first": [{"image_id": image_id, "finding": findings[column]} for _, image_id, column in constant[:10]],
-        },
-        notes=_count_images(notes),
-        counts={
-            finding: FindingCounts(
-                positives=int((images.labels[:, c] == 1).sum()),
-                negatives=int((images.labels[:, c] == 0).sum()),
-                with_region=int(images.scored[:, c].sum()),
-            )
-            for c, finding in enumerate(findings)
-        },
-        thresholds=[k / steps for k in range(steps + 1)],
-        grounding=grounding,
-        grounding_macro={
-            name: macro_mean([getattr(scores, name) for scores in grounding.values()]) for name in _GROUNDING_NUMBERS
-        },
-        classification={
-            finding: FindingClassification(**asdict(score)) for finding, score in zip(findings, scores, strict=True)
-        },
-        classification_macro={name: getattr(recognition, name) for name in _CLASSIFICATION_NUMBERS},
-        provenance=dict(provenance or {}),
+        counts=Counts(
+            images=len(images.image_ids),
+            skipped=[Skipped(failure.image_id, failure.reason) for failure in failures],
+            constant_maps=ConstantMaps(
+                len(constant), [ConstantMap(image_id, findings[column]) for _, image_id, column in constant[:10]]
+            ),
+            notes=_count_images(notes),
+            per_finding={
+                finding: FindingCounts(
+                    positives=int((images.labels[:, c] == 1).sum()),
+                    negatives=int((images.labels[:, c] == 0).sum()),
+                    with_region=int(images.scored[:, c].sum()),
+                )
+                for c, finding in enumerate(findings)
+            },
+        ),
         scored_on=scored_on(images, findings),
-        sign_test={
-            "pointing_game_of_minimum": macro_mean([one.pointing_game_of_minimum for one in grounding.values()]),
-            "sign_p": together,
-            "may_be_wrong": [name for name, p in p_values.items() if p is not None and p <= SIGN_LEVEL],
-        },
+        grounding=Grounding(
+            thresholds=[k / steps for k in range(steps + 1)],
+            per_class=grounding,
+            macro={
+                name: macro_mean([getattr(scores, name) for scores in grounding.values()])
+                for name in _GROUNDING_NUMBERS
+            },
+            sign_test=SignTest(
+                pointing_game_of_minimum=macro_mean([one.pointing_game_of_minimum for one in grounding.values()]),
+                sign_p=together,
+                may_be_wrong=[name for name, p in p_values.items() if p is not None and p <= SIGN_LEVEL],
+            ),
+        ),
+        classification=Classification(
+            per_class={
+                finding: FindingClassification(**asdict(score)) for finding, score in zip(findings, scores, strict=True)
+            },
+            macro={name: getattr(recognition, name) for name in _CLASSIFICATION_NUMBERS},
+        ),
+        provenance=dict(provenance or {}),
     )
 
 
-def _count_images(notes: Iterable[Note]) -> list[dict[str, Any]]:
+def _count_images(notes: Iterable[Note]) -> list[NoteCount]:
     images: defaultdict[str, set[str]] = defaultdict(set)
     for note in notes:
         images[note.text].add(note.image_id)
-    return [{"note": text, "count": len(ids), "first": sorted(ids)[:10]} for text, ids in sorted(images.items())]
+    return [NoteCount(text, len(ids), sorted(ids)[:10]) for text, ids in sorted(images.items())]
 
 
 def _grounding(

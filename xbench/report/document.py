@@ -78,7 +78,7 @@ def _compared(analysis: Analysis) -> Iterator[str]:
 
 
 def _images(dataset: DatasetAnalysis) -> str:
-    counts = sorted({entry.run.results.images for entry in dataset.runs})
+    counts = sorted({entry.run.results.counts.images for entry in dataset.runs})
     return " or ".join(f"{count:,}" for count in counts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from xbench.runs.maps import (
     readable,
     saved_region_digests,
 )
-from xbench.runs.results import Results, read_results
+from xbench.runs.results import Results, ScoredOn, read_results
 from xbench.runs.scores import (
     ImageScores,
     PairCounts,
@@ -58,7 +58,7 @@ class Run:
     results: Results
     images: ImageScores
     pairs: PairCounts
-    scored_on: Mapping[str, Mapping[str, str]]
+    scored_on: Mapping[str, ScoredOn]
     settings: Mapping[str, str]
     data_settings: frozenset[str]
     label: str
@@ -143,15 +143,15 @@ def collect(paths: Sequence[Path]) -> Collection:
     return Collection(tuple(runs), tuple(aside))
 
 
-def ground(run: Run) -> str:
-    """Return what a run was scored on as a text that it shares with those that were scored on the same."""
-    return json.dumps(run.scored_on, sort_keys=True)
+def ground(run: Run) -> Hashable:
+    """Return what a run was scored on, equal for runs that were scored on the same."""
+    return frozenset(run.scored_on.items())
 
 
 def widest(runs: Sequence[Run]) -> Run:
     """Return the run with the most images; of several one with pictures, then one scored on what most runs were."""
     common = Counter(map(ground, runs))
-    return max(runs, key=lambda run: (run.results.images, run.pictured, common[ground(run)]))
+    return max(runs, key=lambda run: (run.results.counts.images, run.pictured, common[ground(run)]))
 
 
 def _run_folders(paths: Iterable[Path]) -> list[Path]:
@@ -175,13 +175,15 @@ def _read(folder: Path) -> Run:
     images = read_per_image(folder / PER_IMAGE, results.findings)
     images.check_complete()
     pairs = read_pair_counts(folder / CURVES, results.findings, images.image_ids)
-    if len(images.image_ids) != results.images:
-        raise ValueError(f"results.json counts {results.images} images, {PER_IMAGE} has {len(images.image_ids)}")
+    if len(images.image_ids) != results.counts.images:
+        raise ValueError(f"results.json counts {results.counts.images} images, {PER_IMAGE} has {len(images.image_ids)}")
     scored = list(zip(*images.scored.nonzero(), strict=True))
     if sorted(zip(pairs.index, pairs.column, strict=True)) != scored:
         raise ValueError(f"{PER_IMAGE} has {len(scored)} scored pairs, {CURVES} has {len(pairs.index)} or others")
-    if pairs.mask.shape[1] != len(results.thresholds):
-        raise ValueError(f"results.json names {len(results.thresholds)} thresholds, {CURVES} has {pairs.mask.shape[1]}")
+    if pairs.mask.shape[1] != len(results.grounding.thresholds):
+        raise ValueError(
+            f"results.json names {len(results.grounding.thresholds)} thresholds, {CURVES} has {pairs.mask.shape[1]}"
+        )
     truth = scored_on(images, results.findings)
     return Run(folder, results, images, pairs, truth, *_settings(results, truth), model_title(results.model))
 
@@ -252,7 +254,7 @@ _NO_SETTING_OF_DATA = {*_NO_SETTING, "on_error", "split"}
 _GROUND = ("scored_images", "scored_labels", "scored_regions")
 
 
-def _settings(results: Results, truth: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, str], frozenset[str]]:
+def _settings(results: Results, truth: Mapping[str, ScoredOn]) -> tuple[dict[str, str], frozenset[str]]:
     """What distinguishes runs of one model on one dataset, and which of it options of the dataset are.
 
     Digests stand instead of what is long.
@@ -266,9 +268,9 @@ def _settings(results: Results, truth: Mapping[str, Mapping[str, str]]) -> tuple
         "limit": data.get("limit"),
         **{key: value for key, value in model.items() if key not in _NO_SETTING},
         **(provenance.get("evaluation") or {}),
-        "scored_images": results.images,
-        "scored_labels": _digest([truth[finding]["labels"] for finding in results.findings]),
-        "scored_regions": _digest([truth[finding]["regions"] for finding in results.findings]),
+        "scored_images": results.counts.images,
+        "scored_labels": _digest([truth[finding].labels for finding in results.findings]),
+        "scored_regions": _digest([truth[finding].regions for finding in results.findings]),
     }
     if prompts is not None:
         source = model.get("prompt_source")

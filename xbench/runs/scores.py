@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from xbench.runs.files import PER_IMAGE, WRITING, Table
+from xbench.runs.results import ScoredOn
 from xbench.runtime.files import atomic_writer
 
 __all__ = [
@@ -149,7 +150,7 @@ _PAIR_COLUMNS = {
 """Columns of `per_image.parquet` and the arrays they hold."""
 
 
-def scored_on(rows: ImageScores, findings: Sequence[str]) -> dict[str, dict[str, str]]:
+def scored_on(rows: ImageScores, findings: Sequence[str]) -> dict[str, ScoredOn]:
     """Return what images were scored on: of each finding a digest of the `labels` and one of the `regions`.
 
     The first is of the name and label of every image whose label is known, the second of the name and region of every
@@ -165,7 +166,7 @@ def scored_on(rows: ImageScores, findings: Sequence[str]) -> dict[str, dict[str,
     for c, finding in enumerate(findings):
         regions = [(rows.image_ids[row], digests[row, c].item()) for row in np.flatnonzero(rows.scored[:, c])]
         labels = zip(rows.image_ids, rows.labels[:, c].tolist(), strict=True)
-        found[finding] = {"labels": labels_digest(labels), "regions": _digest(regions)}
+        found[finding] = ScoredOn(labels_digest(labels), _digest(regions))
     return found
 
 

@@ -14,7 +14,7 @@ import pytest
 from xbench.commands.bench.jobs import Job
 from xbench.commands.bench.process import Interrupted, interruptible, run_logged
 from xbench.commands.bench.screen import Estimate
-from xbench.runs.results import Results
+from xbench.runs.results import Classification, ConstantMaps, Counts, Grounding, Results
 
 
 @pytest.fixture
@@ -126,11 +126,11 @@ def test_a_run_that_will_not_end_is_killed(tmp_path, monkeypatch, keep):
 
 def results(model: str, images: int, seconds: float) -> Results:
     spent = {"provenance": {"seconds": {"setup": 99.0, "text": 99.0, "loading": seconds / 2, "forward": seconds / 2}}}
-    empty = {"counts": {}, "grounding": {}, "grounding_macro": {}, "classification": {}, "classification_macro": {}}
     return Results(
-        **{"model": model, "dataset": "d", "split": "test", "findings": (), "images": images, "skipped": []},
-        **{"constant_maps": {"count": 0}, "notes": [], "thresholds": []},
-        **empty,
+        **{"model": model, "dataset": "d", "split": "test", "findings": ()},
+        counts=Counts(images, [], ConstantMaps(0, []), [], {}),
+        grounding=Grounding([], {}, {}),
+        classification=Classification({}, {}),
         **spent,
     )
 

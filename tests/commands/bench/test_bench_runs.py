@@ -31,7 +31,17 @@ from xbench.commands.bench.screen import Screen
 from xbench.commands.run import Resolver
 from xbench.evaluation.provenance import versions
 from xbench.models.base import file_sha256
-from xbench.runs.results import FindingClassification, FindingCounts, FindingGrounding, Results, write_results
+from xbench.runs.results import (
+    Classification,
+    ConstantMaps,
+    Counts,
+    FindingClassification,
+    FindingCounts,
+    FindingGrounding,
+    Grounding,
+    Results,
+    write_results,
+)
 from xbench.runtime.digests import source_sha256
 
 # A model with a checkpoint, and a dataset with a file of annotations, as anyone might write them.
@@ -78,11 +88,15 @@ class Data(Squares):
 
 # What a run's provenance says; what tests of single changes need is made by real runs.
 _RESULTS: dict[str, Any] = {
-    **{"model": "m", "dataset": "d", "split": "test", "findings": ("Square",), "skipped": [], "notes": []},
-    **{"thresholds": [0.0, 0.5, 1.0], "grounding": {"Square": FindingGrounding(0, *[None] * 9)}},
-    **{"classification": {"Square": FindingClassification(None, None, None, None, 2, 1)}},
-    **{"grounding_macro": {"pointing_game": 0.5, "dice_fixed": 0.25, "dice_best": 0.375}},
-    **{"classification_macro": {"auroc": 0.75}},
+    **{"model": "m", "dataset": "d", "split": "test", "findings": ("Square",)},
+    "grounding": Grounding(
+        thresholds=[0.0, 0.5, 1.0],
+        per_class={"Square": FindingGrounding(0, *[None] * 9)},
+        macro={"pointing_game": 0.5, "dice_fixed": 0.25, "dice_best": 0.375},
+    ),
+    "classification": Classification(
+        per_class={"Square": FindingClassification(None, None, None, None, 2, 1)}, macro={"auroc": 0.75}
+    ),
 }
 
 
@@ -148,9 +162,13 @@ class Bench:
             "seconds": {"forward": 1.0},
         }
         results = Results(
-            images=len(data.records),
-            counts={"Square": FindingCounts(2, 1, 2)},
-            constant_maps={"count": 2 if constant else 0, "first": []},
+            counts=Counts(
+                images=len(data.records),
+                skipped=[],
+                constant_maps=ConstantMaps(2 if constant else 0, []),
+                notes=[],
+                per_finding={"Square": FindingCounts(2, 1, 2)},
+            ),
             provenance=provenance,
             **_RESULTS,
         )

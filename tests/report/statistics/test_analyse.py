@@ -19,6 +19,7 @@ from xbench.report.statistics.paired import TESTED
 from xbench.report.statistics.sample import Sample
 from xbench.report.tables.comparisons import comparisons
 from xbench.report.tables.export import write_analysis
+from xbench.runs.results import ConstantMaps, NoteCount, Skipped
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,12 @@ def test_values_are_those_of_results_json(analysis):
     for dataset in analysis.datasets:
         for run in dataset.runs:
             results = run.run.results
-            stored = {"macro": {**results.grounding_macro, **results.classification_macro}}
+            stored = {"macro": results.macro}
             for finding in FINDINGS:
-                stored[finding] = {**vars(results.grounding[finding]), **vars(results.classification[finding])}
+                stored[finding] = {
+                    **vars(results.grounding.per_class[finding]),
+                    **vars(results.classification.per_class[finding]),
+                }
             for finding, numbers in stored.items():
                 ours = run.macro if finding == "macro" else run.findings[finding]
                 assert [*ours] == [*NUMBERS]
@@ -56,7 +60,7 @@ def test_values_are_those_of_results_json(analysis):
                     if key in numbers:
                         assert estimate.value == pytest.approx(numbers[key], abs=1e-12), (finding, key)
                         compared += 1
-            curve = np.mean([results.grounding[finding].dice_curve for finding in FINDINGS], axis=0)
+            curve = np.mean([results.grounding.per_class[finding].dice_curve for finding in FINDINGS], axis=0)
             assert [estimate.value for estimate in run.dice_curve] == pytest.approx(curve, abs=1e-12)
     assert compared == 4 * 4 * 9
 
@@ -404,15 +408,16 @@ def fewer(run, images):
 
 def test_notes_say_what_makes_runs_hard_to_compare(collection):
     kad, clip = (next(run for run in collection.runs if run.label == label) for label in ("KAD", "CLIP"))
-    results = replace(
-        kad.results,
-        skipped=[{"image_id": "image-9999", "reason": "The file is torn."}],
-        constant_maps={"count": 2, "first": []},
+    counts = replace(
+        kad.results.counts,
+        skipped=[Skipped("image-9999", "The file is torn.")],
+        constant_maps=ConstantMaps(2, []),
         notes=[
-            {"note": f"{INPUT_NOTE}: it is 255 times too large", "count": 8, "first": ["image-0000"]},
-            {"note": "a box is odd", "count": 1, "first": ["image-0000"]},
+            NoteCount(f"{INPUT_NOTE}: it is 255 times too large", 8, ["image-0000"]),
+            NoteCount("a box is odd", 1, ["image-0000"]),
         ],
     )
+    results = replace(kad.results, counts=counts)
     odd = replace(fewer(kad, 50), results=results, settings={**kad.settings, "annotation": "abc", "limit": "50"})
     found = analyse(Collection((clip, odd), ())).datasets[0]
     notes = "\n".join(found.notes)

@@ -64,12 +64,12 @@ class DataState:
 
         Regions cannot be compared before they are drawn; what they are drawn from is, by digest or time stamp.
         """
-        left_out = {skipped["image_id"] for skipped in results.skipped}
+        left_out = {skipped.image_id for skipped in results.counts.skipped}
         scored = [(image_id, labels) for image_id, labels in self.labels if image_id not in left_out]
         return [
             finding
             for finding, digests in (results.scored_on or {}).items()
-            if digests["labels"] != labels_digest((image_id, labels.get(finding, -1)) for image_id, labels in scored)
+            if digests.labels != labels_digest((image_id, labels.get(finding, -1)) for image_id, labels in scored)
         ]
 
 
@@ -95,8 +95,8 @@ class Finished:
     @property
     def _meaningless(self) -> bool:
         """Whether every scored map is constant, with which a run ends in an error after its files are written."""
-        scored = sum(count.with_region for count in self.results.counts.values())
-        return bool(scored) and self.results.constant_maps["count"] == scored
+        scored = sum(count.with_region for count in self.results.counts.per_finding.values())
+        return bool(scored) and self.results.counts.constant_maps.count == scored
 
 
 class FinishedRuns:
@@ -195,8 +195,8 @@ def _changes(config: Mapping[str, Any], results: Results, data: DataState | None
         if file and digest and _sha256_or_none(Path(file).expanduser()) != digest:
             yield str(file)
     if data is not None:
-        if data.images != results.images + len(results.skipped):
-            yield f"{results.images + len(results.skipped)} images are now {data.images}"
+        if data.images != results.counts.images + len(results.counts.skipped):
+            yield f"{results.counts.images + len(results.counts.skipped)} images are now {data.images}"
         recorded, today = provenance.get("annotation_sha256") or {}, data.annotations
         yield from (name for name in {**recorded, **today} if recorded.get(name) != today.get(name))
         if relabelled := data.relabelled(results):

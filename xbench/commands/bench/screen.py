@@ -67,14 +67,14 @@ class Estimate:
         self._spent: defaultdict[tuple[str, ...], list[tuple[float, int]]] = defaultdict(list)
         self._overheads: list[float] = []
         for results in finished:
-            self._note((results.model,), _work(results), results.images)
+            self._note((results.model,), _work(results), results.counts.images)
 
     def add(self, job: Job, results: Results, seconds: float) -> None:
         """Take a run into account."""
         work = _work(results)
         self._overheads.append(max(0.0, seconds - work))
-        self._note((job.model, job.variant), work, results.images)
-        self._note((job.model,), work, results.images)
+        self._note((job.model, job.variant), work, results.counts.images)
+        self._note((job.model,), work, results.counts.images)
 
     def seconds(self, job: Job, images: int) -> float | None:
         """Return how long a run will take; None if nothing is known."""
@@ -182,7 +182,7 @@ def _table(outcomes: Sequence[Outcome]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for outcome in outcomes:
         results = outcome.results
-        macro = {} if results is None else {**results.grounding_macro, **results.classification_macro}
+        macro = {} if results is None else results.macro
         numbers = (macro.get(name) for name in ("pointing_game", "dice_fixed", "auroc", "dice_best"))
         table.add_row(
             outcome.job.name,

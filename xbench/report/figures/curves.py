@@ -22,7 +22,7 @@ def dice_over_thresholds(analysis: Analysis, look: Mapping[str, Style]) -> Figur
     figure, axes = _panels(analysis)
     for axis, dataset in zip(axes, analysis.datasets, strict=True):
         for entry in _last_first(dataset):
-            thresholds = entry.run.results.thresholds
+            thresholds = entry.run.results.grounding.thresholds
             marked = [place for place, threshold in enumerate(thresholds) if round(threshold, 6) in _MARKED]
             _band(axis, thresholds, entry.dice_curve, look[entry.run.label], marked, len(dataset.runs))
         for reference in dataset.references:

@@ -41,7 +41,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
     return {
         "label": run.run.label,
         "macro": _estimates(run.macro),
-        "thresholds": [round(value, 4) for value in run.run.results.thresholds],
+        "thresholds": [round(value, 4) for value in run.run.results.grounding.thresholds],
         "curve": [_estimate(point) for point in run.dice_curve],
         "areas": [
             {

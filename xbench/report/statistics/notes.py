@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import isnan
 
 from xbench.geometry.preprocessing import INPUT_NOTE
@@ -36,7 +36,7 @@ def dataset_notes(runs: Sequence[Run], measures: Mapping[str, Measures]) -> tupl
     )
     notes += _different(
         runs,
-        lambda run: str(len(run.results.thresholds)),
+        lambda run: str(len(run.results.grounding.thresholds)),
         "The runs swept different numbers of thresholds",
     )
     for run in runs:
@@ -47,14 +47,13 @@ def dataset_notes(runs: Sequence[Run], measures: Mapping[str, Measures]) -> tupl
             notes.append(f"{run.label}: {warning}")
         if limit := run.settings.get("limit"):
             notes.append(f"{run.label} was limited to the first {limit} images: no number of it describes the dataset.")
-        notes += [f"{run.label}: {note['note']}." for note in results.notes if note["note"].startswith(INPUT_NOTE)]
-        if results.skipped:
-            first = results.skipped[0]
+        notes += [f"{run.label}: {note.note}." for note in results.counts.notes if note.note.startswith(INPUT_NOTE)]
+        if skipped := results.counts.skipped:
             notes.append(
-                f"{run.label} left out {_count(len(results.skipped), 'image')} that could not be scored; the first is "
-                f"{first.get('image_id')}: {first.get('reason')}"
+                f"{run.label} left out {_count(len(skipped), 'image')} that could not be scored; the first is "
+                f"{skipped[0].image_id}: {skipped[0].reason}"
             )
-        if count := results.constant_maps.get("count"):
+        if count := results.counts.constant_maps.count:
             notes.append(
                 f"{run.label} has {_count(count, 'constant saliency map')}, the same value at every pixel, scored as "
                 "zeros with all pixels tied for the maximum."
@@ -72,10 +71,10 @@ _TOLERANCE = 1e-9
 def _disagreement(run: Run, measures: Measures) -> str | None:
     """Say that the run's tables give other numbers than its results.json, if so."""
     results, point = run.results, measures.point
-    stored = {"macro": {**results.grounding_macro, **results.classification_macro}}
+    stored = {"macro": results.macro}
     derived = {"macro": {key: macro(point, key) for key in point}}
     for column, finding in enumerate(measures.sample.findings):
-        both = results.grounding.get(finding), results.classification.get(finding)
+        both = results.grounding.per_class.get(finding), results.classification.per_class.get(finding)
         stored[finding] = {key: value for half in both if half is not None for key, value in vars(half).items()}
         derived[finding] = {key: float(values[column]) for key, values in point.items()}
     wrong = [
@@ -114,10 +113,10 @@ def _different_images(runs: Sequence[Run], samples: Mapping[str, Sample]) -> lis
 
 def _different_ground(runs: Sequence[Run], samples: Mapping[str, Sample]) -> list[str]:
     """Say which runs have other labels or regions than most on images that both scored, where, and by which options."""
-    groups: defaultdict[str, list[Run]] = defaultdict(list)
+    groups: defaultdict[Hashable, list[Run]] = defaultdict(list)
     for run in runs:
         groups[ground(run)].append(run)
-    usual = max(groups.values(), key=lambda group: (len(group), group[0].results.images))
+    usual = max(groups.values(), key=lambda group: (len(group), group[0].results.counts.images))
     notes = []
     for group in groups.values():
         one, other = samples[group[0].label], samples[usual[0].label]
@@ -165,7 +164,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 def _different(
     runs: Sequence[Run], what: Callable[[Run], str], sentence: str, shown: Callable[[Run], str] | None = None
 ) -> list[str]:
-    having: defaultdict[str, list[Run]] = defaultdict(list)
+    having: defaultdict[Hashable, list[Run]] = defaultdict(list)
     for run in runs:
         having[what(run)].append(run)
     if len(having) < 2:

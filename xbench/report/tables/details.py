@@ -89,7 +89,7 @@ def best_and_worst_findings(analysis: Analysis) -> Table | None:
         for entry in _in_order(dataset.runs):
             for place, finding in best_and_worst(entry):
                 values = entry.findings[finding]
-                scored = entry.run.results.grounding[finding].count
+                scored = entry.run.results.grounding.per_class[finding].count
                 cells = [number(values.get(key)) for key in numbers]
                 cells.insert(1, number(floor_of(dataset, finding, "pointing_game")))
                 names = [words(text) for text in (heading(dataset, analysis), entry.run.label, place, finding)]

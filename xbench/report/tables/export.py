@@ -34,9 +34,9 @@ def _plain(value: Any) -> Any:
             "label": value.label,
             "model": value.model,
             "folder": str(value.folder),
-            "images": value.results.images,
+            "images": value.results.counts.images,
             "settings": dict(value.settings),
-            "thresholds": list(value.results.thresholds),
+            "thresholds": list(value.results.grounding.thresholds),
         }
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}

@@ -116,7 +116,8 @@ def _wrong_means(published: Mapping[str, PublishedPointingGame]) -> list[str]:
 def _counts(dataset: DatasetAnalysis) -> Iterator[Row]:
     """How many images stand behind each finding's number: ours, and what the published digits imply."""
     numbers = {
-        tuple(entry.run.results.grounding[finding].count for finding in dataset.findings) for entry in dataset.runs
+        tuple(entry.run.results.grounding.per_class[finding].count for finding in dataset.findings)
+        for entry in dataset.runs
     }
     for scored in sorted(numbers):
         yield Row((words("Images scored, ours"), Cell(MISSING), *map(count, scored)), "count")

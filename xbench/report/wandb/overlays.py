@@ -102,7 +102,7 @@ def overlays(run: Run, count: int) -> Iterator[Overlay]:
     for chosen in choose_cases([analysis], count):
         case = cases.read(chosen.image_id, chosen.finding)
         place = row_of[chosen.image_id], run.results.findings.index(chosen.finding)
-        threshold = run.results.grounding[chosen.finding].dice_best_threshold
+        threshold = run.results.grounding.per_class[chosen.finding].dice_best_threshold
         yield Overlay(
             case=case,
             saliency=map_on_grid(run, case),

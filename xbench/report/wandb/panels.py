@@ -56,7 +56,7 @@ def log_panels(target: Any, run: Run, pictures: int) -> None:
 
 def _per_finding(results: Results) -> dict[str, float]:
     """Numbers as `<number>/<finding>`: for columns of runs, parallel coordinates and bars, too many for panels."""
-    parts = ((_GROUNDING, results.grounding), (_CLASSIFICATION, results.classification))
+    parts = ((_GROUNDING, results.grounding.per_class), (_CLASSIFICATION, results.classification.per_class))
     values = {
         f"{name}/{finding}": getattr(scores[finding], name)
         for names, scores in parts
@@ -70,10 +70,11 @@ def _log_curves(target: Any, results: Results) -> None:
     """Macro Dice and IoU as `curves/*` over `threshold`: plain line plots, which W&B overlays and averages by group."""
     target.define_metric("threshold", hidden=True, summary="none")
     target.define_metric("curves/*", step_metric="threshold", summary="none")
-    for place, threshold in enumerate(results.thresholds):
+    for place, threshold in enumerate(results.grounding.thresholds):
+        per_class = results.grounding.per_class.values()
         means = {
             f"curves/{kind}": macro_mean(
-                [curve[place] for scores in results.grounding.values() if (curve := getattr(scores, f"{kind}_curve"))]
+                [curve[place] for scores in per_class if (curve := getattr(scores, f"{kind}_curve"))]
             )
             for kind in ("dice", "iou")
         }
@@ -101,8 +102,8 @@ def _log_areas(target: Any, sample: Sample) -> None:
 def _findings_table(results: Results) -> wandb.Table:
     table = wandb.Table(columns=list(_FINDINGS_COLUMNS))
     for finding in results.findings:
-        numbers = {**vars(results.grounding[finding]), **vars(results.classification[finding])}
-        numbers |= {"finding": finding, "with_region": results.counts[finding].with_region}
+        numbers = {**vars(results.grounding.per_class[finding]), **vars(results.classification.per_class[finding])}
+        numbers |= {"finding": finding, "with_region": results.counts.per_finding[finding].with_region}
         table.add_data(*[numbers[column] for column in _FINDINGS_COLUMNS])
     return table
 
@@ -123,13 +124,13 @@ def _pairs_table(run: Run) -> wandb.Table:
 
 
 def _charts(results: Results) -> dict[str, Any]:
-    grounded = {finding: scores for finding, scores in results.grounding.items() if scores.count}
+    grounded = {finding: scores for finding, scores in results.grounding.per_class.items() if scores.count}
     if not grounded:
         return {}
     charts: dict[str, Any] = {}
     for kind, title in (("dice", "Dice"), ("iou", "IoU")):
         charts[f"{kind}_curve"] = wandb.plot.line_series(
-            xs=results.thresholds,
+            xs=results.grounding.thresholds,
             ys=[getattr(scores, f"{kind}_curve") for scores in grounded.values()],
             keys=list(grounded),
             title=f"Mean {title} by threshold",
@@ -139,7 +140,7 @@ def _charts(results: Results) -> dict[str, Any]:
     points = [
         [finding, auroc, scores.pointing_game]
         for finding, scores in grounded.items()
-        if (auroc := results.classification[finding].auroc) is not None
+        if (auroc := results.classification.per_class[finding].auroc) is not None
     ]
     if points:
         charts["auroc_pointing_game"] = wandb.plot.scatter(
@@ -173,13 +174,12 @@ def _cases_table(chosen: Sequence[Overlay], images: Sequence[wandb.Image]) -> wa
 
 def _log_files(target: Any, run: Run) -> None:
     results = run.results
-    macro = {**results.grounding_macro, **results.classification_macro}
     artifact = wandb.Artifact(
         # W&B takes no other characters.
         re.sub(r"[^\w.-]", "_", f"{results.model}_{results.dataset}", flags=re.ASCII)[:128],
         type="results",
-        description=f"{results.model} on {results.dataset} ({results.split}), {results.images} images",
-        metadata={"settings": dict(run.settings), "macro": macro},
+        description=f"{results.model} on {results.dataset} ({results.split}), {results.counts.images} images",
+        metadata={"settings": dict(run.settings), "macro": results.macro},
     )
     for name in _FILES:
         artifact.add_file(str(run.folder / name), name)

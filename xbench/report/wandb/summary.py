@@ -69,7 +69,7 @@ def log_report(
                 {
                     "label": run.label,
                     "dataset": run.dataset,
-                    "images": run.results.images,
+                    "images": run.results.counts.images,
                     "git_commit": run.results.provenance.get("git_commit"),
                     "settings": dict(run.settings),
                 }
