@@ -23,8 +23,8 @@ from scipy.stats import norm
 
 from xbench.report.schema import NUMBERS
 from xbench.report.statistics import paired
-from xbench.report.statistics.comparing import compare, macro_difference
 from xbench.report.statistics.measures import measure
+from xbench.report.statistics.paired import compare, macro_difference
 from xbench.report.statistics.sample import Sample
 
 FINDINGS, FOLDS = 3, 5

@@ -17,8 +17,8 @@ from xbench.geometry.coverage import region_digest
 from xbench.report.case_choice import choose_cases
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
-from xbench.report.statistics.comparing import common_measures
 from xbench.report.statistics.measures import measure
+from xbench.report.statistics.paired import common_measures
 from xbench.report.statistics.sample import Sample, common_samples, differences
 from xbench.report.tables.contents import all_tables
 

@@ -8,10 +8,9 @@ from synthetic import FINDINGS, write_run
 
 from xbench.report.runs import collect
 from xbench.report.schema import Correlation, Estimate
-from xbench.report.sentences import headlines
+from xbench.report.sentences import dataset_in_words, headlines
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.cells import Column, rows_of_models, scores_of
-from xbench.report.words import dataset_in_words
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +36,13 @@ def test_ties_are_said(analysis):
     dataset = analysis.datasets[0]
     best, second = (run.run.label for run in dataset.runs[:2])
     tied = replace(dataset, tied_with_best={"pointing_game": frozenset({best, second})})
-    assert f"cannot tell it from {second}." in said(replace(analysis, datasets=(tied,)), "highest pointing game")
+    assert f"Not significantly different (paired test): {second}." in said(
+        replace(analysis, datasets=(tied,)), "highest pointing game"
+    )
     alone = replace(dataset, tied_with_best={"pointing_game": frozenset({best})})
-    assert "tells it from every other" in said(replace(analysis, datasets=(alone,)), "highest pointing game")
+    assert "Every other model is significantly different" in said(
+        replace(analysis, datasets=(alone,)), "highest pointing game"
+    )
 
 
 def test_a_run_that_was_never_tested_is_not_called_worse(analysis):
@@ -50,12 +53,15 @@ def test_a_run_that_was_never_tested_is_not_called_worse(analysis):
     text = said(
         replace(analysis, datasets=(replace(dataset, tied_with_best=alone, comparisons=left),)), "highest pointing game"
     )
-    assert "tells it from every model it was tested against" in text
-    assert f"could not be tested against {third}, so this is no ranking" in text
+    assert "Every other model that could be tested is significantly different" in text
+    assert f"No test was possible against {third}, so this is no ranking" in text
     none = replace(dataset, tied_with_best=alone, comparisons=())
     text = said(replace(analysis, datasets=(none,)), "highest pointing game")
-    assert "paired test" not in text and f"tested against {' and '.join(sorted((second, third)))}, so" in text
-    assert not any("tells it from" in text for text in dataset_in_words(none))
+    assert (
+        "paired test" not in text
+        and f"No test was possible against {' and '.join(sorted((second, third)))}, so" in text
+    )
+    assert not any("significantly" in text for text in dataset_in_words(none))
     assert dataset.ranked("dice_best") and dataset.ranked("f1")
     assert not none.ranked("dice_best") and not none.ranked("f1")
     for ranked, of in ((True, dataset), (False, none)):
@@ -65,13 +71,13 @@ def test_a_run_that_was_never_tested_is_not_called_worse(analysis):
 
 
 def test_lesions_recognised_without_looking(analysis):
-    text = said(analysis, "points elsewhere")
+    text = said(analysis, "peaks elsewhere")
     for run in (analysis.datasets[0].runs[0], analysis.datasets[0].runs[-1]):
         parts = run.quadrants.values()
         elsewhere = sum(part.elsewhere * part.count for part in parts)
         near = sum(part.near_miss * part.count for part in parts)
         recognised = elsewhere + near + sum(part.both * part.count for part in parts)
-        assert f"{100 * elsewhere / recognised:.1f} % for {run.run.label}" in text
+        assert f"{100 * elsewhere / recognised:.1f} % ({run.run.label})" in text
 
 
 def test_means_over_runs(analysis):
@@ -79,7 +85,7 @@ def test_means_over_runs(analysis):
     gap = sum(run.macro["dice_gap"].value for run in runs) / len(runs)
     optimism = sum(run.macro["dice_optimism"].value for run in runs) / len(runs)
     text = said(analysis, "Threshold 0.5 costs")
-    assert f"{100 * gap:.1f} percentage points" in text and f"flatters by {100 * optimism:.1f}" in text
+    assert f"{100 * gap:.1f} percentage points" in text and f"overstates Dice by {100 * optimism:.1f}" in text
     small = sum(run.areas[0].scores["pointing_game"].value for run in runs) / len(runs)
     assert f"{100 * small:.1f} % on the smallest" in said(analysis, "smallest lesions")
 
@@ -88,8 +94,8 @@ def test_correlations(analysis):
     line = Correlation("models", None, (("A", 0.5, 0.5),) * 7, 1.0, 0.0, 0.62, 0.0004)
     falling = Correlation("findings", None, (("A", 0.5, 0.5),) * 90, -1.0, 0.0, 0.11, 0.2)
     text = said(replace(analysis, correlations=(line, falling)), "AUROC")
-    assert "over 7 models" in text and "62.0 %" in text and "p < 0.001" in text
-    assert "90 points" in text and "falling" in text and "p = 0.200" in text
+    assert "62.0 % of the variation in pointing game (7 models" in text and "p < 0.001" in text
+    assert "11.0 % (90 model-finding pairs" in text and "falling" in text and "p = 0.200" in text
     assert not [text for text in headlines(replace(analysis, correlations=())) if "AUROC" in text]
 
 
@@ -97,7 +103,7 @@ def test_floors_are_named(tmp_path):
     write_run(tmp_path, "clip", skill=0.0, images=40)
     write_run(tmp_path, "centre", skill=1.0, images=40)
     analysis = analyse(collect([tmp_path]))
-    text = said(analysis, "knows nothing of the image")
+    text = said(analysis, "ignores the image")
     numbers = analysis.datasets[0].runs[0].findings
     floors = [reference for reference in analysis.datasets[0].references if reference.kind == "floor"]
     assert len(floors) > 1

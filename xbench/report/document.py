@@ -7,10 +7,9 @@ from typing import Literal
 
 from xbench.report.figures.write import Drawn
 from xbench.report.schema import Analysis, DatasetAnalysis
-from xbench.report.sentences import headlines
+from xbench.report.sentences import count_of, dataset_in_words, headlines
 from xbench.report.tables.cells import heading, labels_in_order
 from xbench.report.tables.table import Table, escaped, to_markdown
-from xbench.report.words import dataset_in_words
 
 __all__ = ["document"]
 
@@ -61,8 +60,8 @@ def _section(name: str, names: Literal[1, 2]) -> str:
 def _compared(analysis: Analysis) -> Iterator[str]:
     labels = labels_in_order(entry for dataset in analysis.datasets for entry in dataset.runs)
     yield (
-        f"{_count(len(labels), 'model or setting', 'models or settings')} on "
-        f"{_count(len(analysis.datasets), 'dataset', 'datasets')}; "
+        f"{count_of(len(labels), 'model or setting', 'models or settings')} on "
+        f"{count_of(len(analysis.datasets), 'dataset')}; "
         f"thresholds cross-fitted in {analysis.folds} folds. The page [index.html](index.html) shows the "
         "same with curves to explore and cases to look through, [analysis.json](analysis.json) has every number."
     )
@@ -105,7 +104,3 @@ def _figure(figure: Drawn) -> str:
 
 def _points(texts: Sequence[str]) -> str:
     return "\n".join(f"- {escaped(text)}" for text in texts)
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"

@@ -1,107 +1,124 @@
-"""The findings of a report in words, for a reader in a hurry."""
+"""What a report says in sentences: its headlines, what it found on each dataset, and notes on what cannot be compared.
+
+Nothing is said that is not computed.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.names import dataset_title
+from xbench.report.runs import Run, widest
 from xbench.report.schema import (
     NEAR,
+    NUMBERS,
     Analysis,
     Correlation,
     DatasetAnalysis,
     Estimate,
-    Reference,
     RunAnalysis,
     floor_of,
 )
-from xbench.report.words import tests_in_words
 
-__all__ = ["headlines"]
+__all__ = ["Different", "count_of", "dataset_in_words", "dataset_notes", "headlines", "listed"]
 
-_FEW = 3
-"""Up to so many datasets get a sentence each."""
+_FEW_DATASETS = 3
+"""Up to so many datasets get a headline each."""
+_FEW_PAIRS = 10
+"""Pairs below which a share of them is no finding."""
+_FEW_FINDINGS = 5
+"""Findings that a note names one by one."""
+_TOLERANCE = 1e-9
+"""Far above the rounding of a run's sums, far below what a table shows."""
 
 
 def headlines(analysis: Analysis) -> tuple[str, ...]:
-    """Return what a report found, each point a sentence or two of plain text; nothing is said that is not computed."""
+    """Return what a report found, each point a sentence or two of plain text."""
+    datasets = analysis.datasets
+    runs = [run for dataset in datasets for run in dataset.runs]
     return (
-        *_signs(analysis.datasets),
-        *_best(analysis.datasets),
-        *_floors(analysis.datasets),
-        *_recognised_elsewhere(analysis.datasets),
+        *(
+            f"{run.run.label} on {dataset_title(run.run.dataset)}: {warning}"
+            for run in runs
+            if (warning := run.run.results.sign_warning())
+        ),
+        *_best_models(datasets),
+        *_no_better_than_floors(datasets),
+        *_recognised_elsewhere(runs),
         *_correlations(analysis.correlations),
-        *_thresholds(analysis.datasets),
-        *_sizes(analysis.datasets),
+        *_cost_of_thresholds(runs),
+        *_lesion_sizes(runs),
     )
 
 
-def _signs(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
-    """Name the runs whose maps may be upside down."""
-    for dataset in datasets:
-        for run in dataset.runs:
-            if warning := run.run.results.sign_warning():
-                yield f"{run.run.label} on {dataset_title(dataset.dataset)}: {warning}"
+def dataset_in_words(dataset: DatasetAnalysis) -> tuple[str, ...]:
+    """Return what was found on a dataset and its notes, each point a sentence or two of plain text."""
+    return (
+        *(text for key in ("pointing_game", "dice_cross_fitted", "auroc") for text in _best_runs(dataset, key)),
+        *_calibration(dataset),
+        *_optimism(dataset),
+        *_findings_recognised_elsewhere(dataset),
+        *_chance(dataset),
+        *dataset.notes,
+    )
 
 
-def _best(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
-    """Say who points best."""
-    bests = [(dataset, _leader(dataset)) for dataset in datasets]
-    known = [(dataset, best) for dataset, best in bests if best is not None]
-    if len(known) > _FEW:
-        counts = Counter(best.run.label for _, best in known).most_common()
-        said = _listed([f"{label} on {count} of {len(known)} datasets" for label, count in counts])
-        yield f"Highest pointing game: {said}. The table below marks whom a paired test cannot tell from the best."
+def _best_models(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
+    bests = [
+        (dataset, max(values, key=lambda label: values[label]))
+        for dataset in datasets
+        if (values := _values(dataset, "pointing_game"))
+    ]
+    if len(bests) > _FEW_DATASETS:
+        counts = Counter(label for _, label in bests).most_common()
+        said = listed([f"{label} on {count} of {len(bests)} datasets" for label, count in counts])
+        yield f"Highest pointing game: {said}. The table of grounding marks what is not significantly different."
         return
-    for dataset, best in known:
-        score, title = best.macro["pointing_game"], dataset_title(dataset.dataset)
-        found = (
-            f"in the annotated region in {_percent(score.value)} of images{_interval(score)}, averaged over findings."
+    for dataset, label in bests:
+        score = next(entry.macro["pointing_game"] for entry in dataset.runs if entry.run.label == label)
+        peaks = (
+            f"peaks inside the annotated region in {_percent(score.value)} of images{_interval(score)}, averaged over "
+            "findings."
         )
+        title = dataset_title(dataset.dataset)
         if len(dataset.runs) == 1:
-            yield f"On {title}, the maximum of the map of {best.run.label} lies {found}"
-            continue
-        yield f"On {title}, {best.run.label} has the highest pointing game: the maximum of its map lies {found}" + (
-            tests_in_words(dataset, "pointing_game", best.run.label)
-        )
+            yield f"On {title}, the map of {label} {peaks}"
+        else:
+            tests = _tests(dataset, "pointing_game", label)
+            yield f"On {title}, {label} has the highest pointing game: its map {peaks}{tests}"
 
 
-def _floors(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
-    """Name who does no better than a map that knows nothing."""
+def _no_better_than_floors(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
     guessing, whole = [], []
     for dataset in datasets:
-        image = _reference(dataset, "Whole image")
+        image = next((floor for floor in dataset.references if floor.title == "Whole image"), None)
         for run in dataset.runs:
             where = f"{run.run.label} on {dataset_title(dataset.dataset)}"
             # A floor of the macro would mix findings that the middle of the image hits always with those it never does.
             beaten = [
                 finding
                 for finding, numbers in run.findings.items()
-                if (floor := floor_of(dataset, finding, "pointing_game")) is not None
-                and _at_most(numbers.get("pointing_game"), floor)
+                if _at_most(numbers.get("pointing_game"), floor_of(dataset, finding, "pointing_game"))
             ]
             if beaten:
-                guessing.append(f"{where} for {_listed(beaten)}")
+                guessing.append(f"{where} for {listed(beaten)}")
             if image is not None and _at_most(run.macro.get("dice_best"), image.macro.get("dice_best"), 1e-4):
                 whole.append(where)
     if guessing:
-        yield (
-            "On some findings a map that knows nothing of the image points as well as the model: "
-            f"{'; '.join(guessing)}."
-        )
+        yield f"No better at pointing than a map that ignores the image: {'; '.join(guessing)}."
     if whole:
         yield (
-            "Best-threshold Dice no higher than marking the whole image, so that it says nothing about the map: "
-            f"{_listed(whole)}."
+            "At the best threshold, Dice is no higher than for marking the whole image, so it is no sign of grounding: "
+            f"{listed(whole)}."
         )
 
 
-def _recognised_elsewhere(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
+def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> Iterator[str]:
     """Say how often a model recognises a finding and looks elsewhere, near misses left out."""
-    recognised: Counter[str] = Counter()
-    elsewhere: Counter[str] = Counter()
-    for run in (run for dataset in datasets for run in dataset.runs):
+    recognised, elsewhere = Counter[str](), Counter[str]()
+    for run in runs:
         for quadrants in run.quadrants.values():
             recognised[run.run.label] += round(quadrants.count * (quadrants.both + quadrants.recognised_only))
             elsewhere[run.run.label] += round(quadrants.count * quadrants.elsewhere)
@@ -109,76 +126,267 @@ def _recognised_elsewhere(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
     if not shares:
         return
     (least, first), (most, last) = shares[0], shares[-1]
-    far = f"more than {_percent(NEAR, 0)} of the film's width from the region"
-    if first == last:
-        yield (
-            f"Of the lesions that {first} recognises by its score, its map points elsewhere, {far}, in "
-            f"{_percent(least)}."
-        )
-    else:
-        yield (
-            f"Of the lesions that a model recognises by its score, its map points elsewhere, {far}, in "
-            f"{_percent(least)} for {first}, the fewest, and in {_percent(most)} for {last}, the most."
-        )
+    who = first if len(shares) == 1 else "a model"
+    said = _percent(most)
+    if least != most:
+        said = f"between {_percent(least)} ({first}) and {said} ({last})"
+    yield (
+        f"Where {who} recognises a finding, its map peaks elsewhere, more than {_percent(NEAR, 0)} of the film's width "
+        f"from the region, in {said} of images."
+    )
 
 
 def _correlations(correlations: Sequence[Correlation]) -> Iterator[str]:
-    """Say how far recognition tells grounding."""
-    pooled = {entry.scope: entry for entry in correlations if entry.dataset is None and entry.r_squared is not None}
-    said = []
-    if models := pooled.get("models"):
-        said.append(
-            f"over {len(models.points)} models it accounts for {_percent(models.r_squared)} of the variance of the "
-            f"pointing game{_direction(models)}"
-        )
-    if findings := pooled.get("findings"):
-        said.append(
-            f"over {len(findings.points)} points of a model and finding for {_percent(findings.r_squared)}"
-            f"{_direction(findings)}"
-        )
+    said: list[str] = []
+    for scope, points in (("models", "models"), ("findings", "model-finding pairs")):
+        for line in correlations:
+            if line.scope == scope and line.dataset is None and line.r_squared is not None:
+                about = [f"{len(line.points)} {points}"]
+                if line.p is not None:
+                    about.append("p < 0.001" if line.p < 0.001 else f"p = {line.p:.3f}")
+                if line.slope is not None and line.slope < 0:
+                    about.append("falling as AUROC rises")
+                what = "" if said else " of the variation in pointing game"
+                said.append(f"{_percent(line.r_squared)}{what} ({', '.join(about)})")
     if said:
-        yield f"How far AUROC tells grounding: {', '.join(said)}."
+        yield f"AUROC explains {listed(said)}."
 
 
-def _thresholds(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
-    """Say what the fixed threshold costs, and how far one chosen on the scored images flatters."""
-    runs = [run for dataset in datasets for run in dataset.runs]
-    gap, optimism = _mean(runs, "dice_gap"), _mean(runs, "dice_optimism")
+def _cost_of_thresholds(runs: Sequence[RunAnalysis]) -> Iterator[str]:
+    gap, optimism = (_mean(run.macro[number].value for run in runs) for number in ("dice_gap", "dice_optimism"))
     if gap is not None:
-        flatters = "" if optimism is None else f" Choosing it on the same images flatters by {100 * optimism:.1f}."
         yield (
-            f"Threshold 0.5 costs {100 * gap:.1f} percentage points of Dice against the best threshold, averaged over "
-            f"models and datasets.{flatters}"
+            f"Threshold 0.5 costs {100 * gap:.1f} percentage points of Dice against the best threshold{_over(runs)}."
+            + ("" if optimism is None else f" {_OVERSTATES} {100 * optimism:.1f}.")
         )
 
 
-def _sizes(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
-    """Set the smallest tenth of lesions against the largest."""
-    small, large = [], []
-    for run in (run for dataset in datasets for run in dataset.runs):
-        if len(run.areas) > 1:
-            ends = [run.areas[end].scores["pointing_game"].value for end in (0, -1)]
-            if ends[0] is not None and ends[1] is not None:
-                small.append(ends[0])
-                large.append(ends[1])
-    if small:
+_OVERSTATES = "Choosing the threshold on the very images that are scored overstates Dice by"
+
+
+def _lesion_sizes(runs: Sequence[RunAnalysis]) -> Iterator[str]:
+    """Compare the smallest tenth of lesions with the largest."""
+    sized = [run for run in runs if len(run.areas) > 1]
+    small, large = (_mean(run.areas[end].scores["pointing_game"].value for run in sized) for end in (0, -1))
+    if small is not None:
         yield (
-            f"The pointing game is {_percent(sum(small) / len(small))} on the smallest lesions of each dataset and "
-            f"{_percent(sum(large) / len(large))} on the largest, averaged over models and datasets."
+            f"The pointing game is {_percent(small)} on the smallest lesions of each dataset and {_percent(large)} on "
+            f"the largest{_over(sized)}."
         )
 
 
-def _leader(dataset: DatasetAnalysis) -> RunAnalysis | None:
-    def score(run: RunAnalysis) -> float:
-        value = run.macro["pointing_game"].value
-        return -1.0 if value is None else value
+def _best_runs(dataset: DatasetAnalysis, key: str) -> Iterator[str]:
+    values = _values(dataset, key)
+    if not values:
+        return
+    leaders = [label for label, value in values.items() if value == max(values.values())]
+    best = next(entry.macro[key] for entry in dataset.runs if entry.run.label == leaders[0])
+    tests = _tests(dataset, key, leaders[0]) if len(values) > len(leaders) == 1 else ""
+    yield f"{NUMBERS[key].title}: {listed(leaders)} with {_percent(best.value, 2)}{_interval(best, 2)}.{tests}"
 
-    best = max(dataset.runs, key=score, default=None)
-    return None if best is None or best.macro["pointing_game"].value is None else best
+
+def _tests(dataset: DatasetAnalysis, number: str, best: str) -> str:
+    """Say which runs the paired tests tell from the best one, which not, and which were not tested."""
+    tied = sorted(dataset.tied_with_best.get(number, frozenset()) - {best})
+    untested = dataset.untested(number, best)
+    said = ""
+    if tied:
+        said += f" Not significantly different (paired test): {listed(tied)}."
+    elif len(_values(dataset, number)) - 1 > len(untested):
+        said += (
+            f" Every other model{' that could be tested' if untested else ''} is significantly different (paired test)."
+        )
+    if untested:
+        said += f" No test was possible against {listed(untested)}, so this is no ranking: the notes say why."
+    return said
 
 
-def _reference(dataset: DatasetAnalysis, title: str) -> Reference | None:
-    return next((reference for reference in dataset.references if reference.title.startswith(title)), None)
+def _calibration(dataset: DatasetAnalysis) -> Iterator[str]:
+    gaps = _values(dataset, "dice_gap")
+    if gaps:
+        label = max(gaps, key=lambda label: gaps[label])
+        begin = "Largest calibration gap: threshold 0.5" if len(gaps) > 1 else "Threshold 0.5"
+        yield f"{begin} costs {label} {100 * gaps[label]:.2f} points of Dice against its best threshold."
+
+
+def _optimism(dataset: DatasetAnalysis) -> Iterator[str]:
+    optimism = _values(dataset, "dice_optimism")
+    if optimism:
+        label = max(optimism, key=lambda label: optimism[label])
+        most = f" on average, most for {label} ({100 * optimism[label]:.2f})" if len(optimism) > 1 else ""
+        yield f"{_OVERSTATES} {100 * sum(optimism.values()) / len(optimism):.2f} points{most}."
+
+
+def _findings_recognised_elsewhere(dataset: DatasetAnalysis) -> Iterator[str]:
+    shares = [
+        (shares.elsewhere, f"{finding} by {entry.run.label} ({_percent(shares.elsewhere, 2)} of {shares.count} images)")
+        for entry in dataset.runs
+        for finding, shares in entry.quadrants.items()
+        if shares.count >= _FEW_PAIRS and shares.elsewhere > 0
+    ]
+    if shares:
+        said = [text for _, text in sorted(shares, key=lambda share: -share[0])[:3]]
+        yield f"Most often recognised while the map peaks elsewhere: {listed(said)}."
+
+
+def _chance(dataset: DatasetAnalysis) -> Iterator[str]:
+    for reference in dataset.references:
+        expected = reference.macro.get("pointing_game", Estimate(None)).value
+        spread = reference.spread.get("pointing_game")
+        if expected is not None and spread is not None:
+            yield (
+                f"Random maps have a pointing game of {_percent(expected, 2)} on average; single runs of random maps "
+                f"have a standard deviation of {100 * spread:.2f} points."
+            )
+
+
+Different = tuple[Sequence[Run], Sequence[Run], int, Mapping[str, tuple[int, int]]]
+"""Runs scored alike, the runs scored as most were, how many images both scored, and by finding on how many of these the
+labels differ, and on how many others the regions."""
+
+
+def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]) -> tuple[str, ...]:
+    """Return what a reader must know before setting the runs of a dataset side by side, and of each run alone.
+
+    Args:
+        entries: All runs of one dataset and split.
+        different: Those scored on other labels or regions than most, on images that both scored.
+    """
+    runs = [entry.run for entry in entries]
+    images = {run.label: frozenset(run.images.image_ids) for run in runs}
+    notes = []
+    if len({*images.values()}) > 1:
+        counts = ", ".join(f"{label} {len(ids):,}" for label, ids in images.items())
+        notes.append(
+            f"The runs scored different images: {counts}; {len(frozenset.intersection(*images.values())):,} are common "
+            "to all. Tables show each run on its own images, tests compare two runs on the images that both scored."
+        )
+    notes += _ground_notes(runs, different)
+    notes += _differing(
+        runs,
+        "The runs scored different findings, so their means over findings are over different ones",
+        lambda run: ", ".join(run.results.findings),
+        lambda run: count_of(len(run.results.findings), "finding"),
+    )
+    notes += _differing(
+        runs,
+        "The runs read different annotation files; paired tests use the labels and regions that agree",
+        lambda run: run.settings.get("annotation", "none"),
+    )
+    notes += _differing(
+        runs, "The runs swept different numbers of thresholds", lambda run: str(len(run.results.grounding.thresholds))
+    )
+    return (*notes, *(note for entry in entries for note in _notes_of(entry)))
+
+
+def _differing(
+    runs: Sequence[Run], sentence: str, what: Callable[[Run], str], shown: Callable[[Run], str] | None = None
+) -> Iterator[str]:
+    having: defaultdict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        having[what(run)].append(run)
+    if len(having) > 1:
+        groups = [f"{(shown or what)(group[0])} ({_labels(group)})" for group in having.values()]
+        yield f"{sentence}: {'; '.join(groups)}."
+
+
+def _notes_of(entry: RunAnalysis) -> Iterator[str]:
+    run, results = entry.run, entry.run.results
+    yield from _disagreement(entry)
+    if warning := results.sign_warning():
+        yield f"{run.label}: {warning}"
+    if limit := run.settings.get("limit"):
+        yield f"{run.label} was limited to the first {limit} images: its numbers do not describe the dataset."
+    for note in results.counts.notes:
+        if note.note.startswith(INPUT_NOTE):
+            yield f"{run.label}: {note.note}."
+    if skipped := results.counts.skipped:
+        yield (
+            f"{run.label} left out {count_of(len(skipped), 'image')} that could not be scored; the first is "
+            f"{skipped[0].image_id}: {skipped[0].reason}"
+        )
+    if count := results.counts.constant_maps.count:
+        yield (
+            f"{run.label} has {count_of(count, 'constant saliency map')}, the same value at every pixel, scored as "
+            "zeros with all pixels tied for the maximum."
+        )
+
+
+def _disagreement(entry: RunAnalysis) -> Iterator[str]:
+    """Say that the run's tables give other numbers than its results.json, if so."""
+    results, derived = entry.run.results, {"macro": entry.macro, **entry.findings}
+    stored = {"macro": results.macro}
+    for finding in entry.findings:
+        both = results.grounding.per_class.get(finding), results.classification.per_class.get(finding)
+        stored[finding] = {key: value for half in both if half is not None for key, value in vars(half).items()}
+    wrong = [
+        (finding, key, value, derived[finding][key].value)
+        for finding, numbers in stored.items()
+        for key, value in numbers.items()
+        if key in NUMBERS and not _agree(value, derived[finding][key].value)
+    ]
+    if wrong:
+        finding, key, says, give = wrong[0]
+        yield (
+            f"{entry.run.label}: results.json in {entry.run.folder} disagrees with the tables beside it in "
+            f"{count_of(len(wrong), 'number')}; the first is {key} of {finding}, {says} there and {give} by the "
+            "tables, which this report follows. Do these files belong together?"
+        )
+
+
+def _agree(stored: float | None, derived: float | None) -> bool:
+    if stored is None or derived is None:
+        return stored is derived
+    return abs(stored - derived) <= _TOLERANCE
+
+
+def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[str]:
+    """Say which runs have other labels or regions than most, where, and by which options."""
+    notes = []
+    for group, usual, images, differ in different:
+        where = [
+            f"the {what} of {_counted({finding: counts[place] for finding, counts in differ.items()})}"
+            for place, what in enumerate(("labels", "regions"))
+            if any(counts[place] for counts in differ.values())
+        ]
+        notes.append(
+            f"{_labels(group)} and {_labels(usual)} were scored on different ground: {_options(group, usual)}. Of "
+            f"{count_of(images, 'image')} that both scored, {' and '.join(where)} differ. Paired tests and pictures "
+            "leave these pairs out, tests of AUROC only images whose labels differ. Do not compare the other numbers "
+            "of these runs."
+        )
+    if notes:
+        notes.append(
+            f"Floors and ceilings without a run of their own use the labels and regions of {widest(runs).label}."
+        )
+    return notes
+
+
+def _options(group: Sequence[Run], usual: Sequence[Run]) -> str:
+    """Name the settings of the dataset in which no run of a group agrees with a run of the other."""
+    said = []
+    names = {name for run in (*group, *usual) for name in run.data_settings} | {"annotation"}
+    for name in sorted(names):
+        mine, theirs = ({run.settings.get(name, "none") for run in runs} for runs in (group, usual))
+        if not mine & theirs:
+            said.append(f"{name.replace('_', ' ')} {' or '.join(sorted(mine))} against {' or '.join(sorted(theirs))}")
+    return ", ".join(said) or "no option on record says why"
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """Name the findings that differ, each with on how many images, the most first."""
+    most = sorted((finding for finding in counts if counts[finding]), key=lambda finding: -counts[finding])
+    more = f" and {count_of(len(most) - _FEW_FINDINGS, 'more finding')}" if len(most) > _FEW_FINDINGS else ""
+    return ", ".join(f"{finding} on {counts[finding]:,}" for finding in most[:_FEW_FINDINGS]) + more
+
+
+def _labels(runs: Sequence[Run]) -> str:
+    return ", ".join(run.label for run in runs)
+
+
+def _values(dataset: DatasetAnalysis, key: str) -> dict[str, float]:
+    values = {entry.run.label: entry.macro.get(key, Estimate(None)).value for entry in dataset.runs}
+    return {label: value for label, value in values.items() if value is not None}
 
 
 def _at_most(score: Estimate | None, floor: Estimate | None, slack: float = 0.0) -> bool:
@@ -187,30 +395,33 @@ def _at_most(score: Estimate | None, floor: Estimate | None, slack: float = 0.0)
     return score.value <= floor.value + slack
 
 
-def _mean(runs: Sequence[RunAnalysis], number: str) -> float | None:
-    values = [run.macro[number].value for run in runs if number in run.macro]
+def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
-def _direction(correlation: Correlation) -> str:
-    falling = ", falling as AUROC rises" if correlation.slope is not None and correlation.slope < 0 else ""
-    return falling + ("" if correlation.p is None else f" ({_p(correlation.p)})")
-
-
-def _p(value: float) -> str:
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+def _over(runs: Sequence[RunAnalysis]) -> str:
+    """Say what a mean over runs is over, if they are several."""
+    several = {"models": {run.run.label for run in runs}, "datasets": {run.run.dataset for run in runs}}
+    what = [name for name, values in several.items() if len(values) > 1]
+    return f", averaged over {' and '.join(what)}" if what else ""
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
     return "\u2013" if value is None else f"{100 * value:.{digits}f}\u00a0%"
 
 
-def _interval(estimate: Estimate) -> str:
+def _interval(estimate: Estimate, digits: int = 1) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
-    return f" (95\u00a0% interval {100 * estimate.low:.1f} to {100 * estimate.high:.1f})"
+    return f" (95\u00a0% interval {100 * estimate.low:.{digits}f} to {100 * estimate.high:.{digits}f})"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return names as a list in words: `A, B and C`."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def count_of(number: int, thing: str, things: str = "") -> str:
+    """Return a number of things: `1 image`, `2 images`."""
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"

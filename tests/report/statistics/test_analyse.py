@@ -221,17 +221,17 @@ def test_area_bins_hold_all_pairs_in_order_and_ties_together(analysis):
         assert {*part.scores} == {"pointing_game", "dice_fixed", "dice_cross_fitted"}
     sample = Sample.of(run.run)
     tied = replace(sample, area=np.where(np.arange(len(area)) % 3 == 0, 0.2, 0.1))
-    assert sorted(len(group.pairs) for group in area_groups(tied)) == sorted(
+    assert sorted(len(group) for group in area_groups(tied)) == sorted(
         [(len(area) + 2) // 3, len(area) - (len(area) + 2) // 3]
     )
-    assert [len(group.pairs) for group in area_groups(replace(tied, area=np.full(len(area), 0.1)))] == [len(area)]
+    assert [len(group) for group in area_groups(replace(tied, area=np.full(len(area), 0.1)))] == [len(area)]
 
 
 def test_many_pairs_make_ten_even_bins(tmp_path):
     write_run(tmp_path, "clip", images=220, with_cases=False)
     sample = Sample.of(collect([tmp_path]).runs[0])
     sample = replace(sample, area=np.random.default_rng(0).permutation(len(sample.area)) / len(sample.area))
-    sizes = [len(group.pairs) for group in area_groups(sample)]
+    sizes = [len(group) for group in area_groups(sample)]
     assert len(sizes) == 10 and max(sizes) - min(sizes) <= 1
 
 

@@ -47,18 +47,18 @@ def test_cross_fitted_scores_by_plain_loops(folds):
         for name in ("dice", "iou"):
             expected = plain_cross_fitted(getattr(sample, name), of_pairs, mine)
             assert found.numbers[f"{name}_cross_fitted"][column] == pytest.approx(expected, abs=1e-12)
-            assert getattr(found, f"{name}_of_pairs")[mine].mean() == pytest.approx(expected, abs=1e-12)
+            assert found.of_pairs[name][mine].mean() == pytest.approx(expected, abs=1e-12)
 
 
 def test_what_a_fold_scores_does_not_move_its_own_threshold():
     sample = random_sample(8)
     folds = pair_folds(sample, 5)
-    before = grounding(sample, folds).dice_thresholds
+    before = grounding(sample, folds).thresholds["dice"]
     moved = 0
     for fold in range(5):
         dice = sample.dice.copy()
         dice[folds == fold] = np.random.default_rng(fold).random(dice[folds == fold].shape)
-        after = grounding(replace(sample, dice=dice), folds).dice_thresholds
+        after = grounding(replace(sample, dice=dice), folds).thresholds["dice"]
         for column in range(3):
             assert after[column, fold] == before[column, fold]
         moved += any(after[place] != before[place] for place in before)
@@ -81,5 +81,5 @@ def test_tied_thresholds_resolve_to_the_lowest_whatever_the_order_of_sums():
     third = np.random.default_rng(1).random(len(sample.hit)) / 3
     flat = np.repeat(third[:, None], 101, axis=1)
     flat[:, :7] /= 2
-    found = grounding(replace(sample, dice=flat), pair_folds(sample, 5)).dice_thresholds
+    found = grounding(replace(sample, dice=flat), pair_folds(sample, 5)).thresholds["dice"]
     assert {*found.values()} == {7}

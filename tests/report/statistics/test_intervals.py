@@ -6,6 +6,7 @@ from math import inf
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import plain_numbers, random_sample
@@ -13,12 +14,12 @@ from scipy.special import expit, logit
 from scipy.stats import binomtest, norm, ttest_rel
 from scipy.stats import t as student
 
+from xbench.metrics import classification_scores
 from xbench.report.schema import NUMBERS
 from xbench.report.statistics import intervals
-from xbench.report.statistics.comparing import macro_difference
 from xbench.report.statistics.cross_fitting import pair_folds
-from xbench.report.statistics.measures import Group, macro, measure
-from xbench.report.statistics.paired import TESTED
+from xbench.report.statistics.measures import RECOGNITION, macro, measure, recognition
+from xbench.report.statistics.paired import TESTED, macro_difference
 
 HIT_OR_MISS = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=60)
 
@@ -369,17 +370,17 @@ def test_a_finding_of_one_patient_has_no_interval_but_its_macro_has():
 def test_groups_are_means_of_their_pairs():
     sample = random_sample(4)
     folds = pair_folds(sample, 5)
-    group = Group(np.arange(0, len(sample.hit), 3), ("pointing_game", "dice_fixed", "dice_cross_fitted"))
-    measures = measure(sample, 5, (group,))
-    at = [measures.fitted.dice_thresholds[int(sample.pair_column[pair]), int(folds[pair])] for pair in group.pairs]
-    fitted = np.array([sample.dice[pair, place] for pair, place in zip(group.pairs, at, strict=True)])
-    clusters = sample.pair_cluster[group.pairs], len(sample.clusters)
+    pairs, measures = np.arange(0, len(sample.hit), 3), measure(sample, 5)
+    means = measures.means(pairs, ("pointing_game", "dice_fixed", "dice_cross_fitted"))
+    at = [measures.fitted.thresholds["dice"][int(sample.pair_column[pair]), int(folds[pair])] for pair in pairs]
+    fitted = np.array([sample.dice[pair, place] for pair, place in zip(pairs, at, strict=True)])
+    clusters = sample.pair_cluster[pairs], len(sample.clusters)
     for name, spread in (
-        ("pointing_game", intervals.share(sample.hit[group.pairs], *clusters)),
-        ("dice_fixed", intervals.mean(sample.dice[group.pairs, 5], *clusters)),
+        ("pointing_game", intervals.share(sample.hit[pairs], *clusters)),
+        ("dice_fixed", intervals.mean(sample.dice[pairs, 5], *clusters)),
         ("dice_cross_fitted", intervals.mean(fitted, *clusters)),
     ):
-        found = measures.groups[0][name]
+        found = means[name]
         assert (found.low, found.value, found.high) == pytest.approx(
             (spread.interval()[0], spread.value, spread.interval()[1])
         )
@@ -413,3 +414,29 @@ def test_60_images_with_12_positives_are_enough(name, truth):
         covered += low <= truth <= high
     # Standard error 0.9 %.
     assert 0.93 <= covered / count <= 0.98
+
+
+@given(seed=st.integers(0, 10_000), images=st.integers(1, 25), levels=st.integers(2, 12), per_patient=st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_recognition_is_that_of_runs(seed, images, levels, per_patient):
+    sample = random_sample(seed, images=images, levels=levels, per_patient=per_patient)
+    ours = recognition(sample)
+    labels = torch.from_numpy(sample.labels.astype(np.int64))
+    theirs = classification_scores(labels, torch.from_numpy(sample.probabilities))
+    for column, score in enumerate(theirs):
+        for name in RECOGNITION:
+            expected, found = getattr(score, name), ours[name][column]
+            assert (expected is None) == (found is None), name
+            if found is not None:
+                assert found.value == pytest.approx(expected, abs=1e-13), name
+
+
+def test_auroc_by_hand():
+    sample = random_sample(0, images=4, findings=1, per_patient=1)
+    sample = replace(
+        sample,
+        labels=np.array([[1], [1], [0], [0]], np.int8),
+        probabilities=np.array([[0.9], [0.4], [0.4], [0.1]]),
+    )
+    # Pairs: above, above, tied, above.
+    assert recognition(sample)["auroc"][0].value == 3.5 / 4

@@ -10,10 +10,19 @@ from scipy.stats import norm, permutation_test, rankdata, ttest_1samp, wilcoxon
 from synthetic import recognised
 
 from xbench.report.schema import Comparison, Estimate
-from xbench.report.statistics.comparing import common_measures, compare, tied_with_best
 from xbench.report.statistics.cross_fitting import pair_folds
 from xbench.report.statistics.measures import macro, measure
-from xbench.report.statistics.paired import TESTED, PairedTest, contributions, exchange_tests, holm, paired_test
+from xbench.report.statistics.paired import (
+    TESTED,
+    PairedTest,
+    common_measures,
+    compare,
+    contributions,
+    exchange_tests,
+    holm,
+    paired_test,
+    tied_with_best,
+)
 from xbench.report.statistics.sample import common_samples
 
 
@@ -82,7 +91,7 @@ def test_thresholds_are_chosen_anew_after_every_exchange(name):
         pairs = [np.flatnonzero(sample.pair_column == column) for column in range(3)]
         means = [[plain_cross_fitted(curve, folds, mine) for mine in pairs] for curve in curves]
         assert found[place] == pytest.approx(np.mean(means[0]) - np.mean(means[1]), abs=1e-11)
-        fixed = getattr(first.fitted, f"{name}_of_pairs") - getattr(second.fitted, f"{name}_of_pairs")
+        fixed = first.fitted.of_pairs[name] - second.fitted.of_pairs[name]
         kept = np.mean([(row[sample.pair_cluster[mine]] * fixed[mine]).mean() for mine in pairs])
         moved += abs(found[place] - kept) > 1e-9
     assert moved  # the thresholds of the runs as they are would not do

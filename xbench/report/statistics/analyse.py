@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import count
 from math import comb
 
 from xbench.errors import UserError
 from xbench.report.names import dataset_title
-from xbench.report.runs import Collection, Run, widest
+from xbench.report.runs import Collection, Run, ground, widest
 from xbench.report.schema import Analysis, DatasetAnalysis, RunAnalysis, StudyRow
-from xbench.report.statistics.comparing import common_measures, compare, tied_with_best
+from xbench.report.sentences import Different, dataset_notes
 from xbench.report.statistics.correlation import correlations
-from xbench.report.statistics.lesions import area_bins, area_groups, position_cells, position_groups, quadrants
+from xbench.report.statistics.lesions import area_bins, position_cells, quadrants
 from xbench.report.statistics.measures import Measures, measure
-from xbench.report.statistics.notes import dataset_notes
+from xbench.report.statistics.paired import common_measures, compare, tied_with_best
 from xbench.report.statistics.references import references
-from xbench.report.statistics.sample import Sample
+from xbench.report.statistics.sample import Sample, differences
 from xbench.report.statistics.studies import studies
 
 __all__ = ["Progress", "analyse"]
@@ -43,15 +44,20 @@ def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Pro
     grouped: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in collection.runs:
         grouped[run.dataset, run.results.split].append(run)
-    steps = _Steps(progress, sum(_steps(runs) for runs in grouped.values()))
+    total, done = sum(_steps(runs) for runs in grouped.values()), count()
+
+    def begin(what: str) -> None:
+        if progress:
+            progress(next(done), total, what)
+
     datasets: list[DatasetAnalysis] = []
     study_rows: list[StudyRow] = []
     for place in sorted(grouped):
-        dataset, rows = _dataset(grouped[place], folds, seed, steps)
+        dataset, rows = _dataset(grouped[place], folds, seed, begin)
         datasets.append(dataset)
         study_rows += rows
     lines, notes = correlations(datasets)
-    steps.finished()
+    begin("done")
     return Analysis(
         datasets=tuple(datasets),
         correlations=lines,
@@ -62,80 +68,57 @@ def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Pro
     )
 
 
-class _Steps:
-    """Counts what is done."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-
-    def next(self, what: str) -> None:
-        if self._progress:
-            self._progress(self._done, self._total, what)
-        self._done += 1
-
-    def finished(self) -> None:
-        if self._progress:
-            self._progress(self._total, self._total, "done")
-
-
 def _steps(runs: Sequence[Run]) -> int:
     models = [run for run in runs if not run.instrument]
     return len(runs) + comb(len(models), 2)
 
 
-def _dataset(runs: Sequence[Run], folds: int, seed: int, steps: _Steps) -> tuple[DatasetAnalysis, Sequence[StudyRow]]:
+def _dataset(
+    runs: Sequence[Run], folds: int, seed: int, begin: Callable[[str], None]
+) -> tuple[DatasetAnalysis, Sequence[StudyRow]]:
     name, split = runs[0].dataset, runs[0].results.split
-    ground = f"{name}/{split}"
+    place = f"{name}/{split}"
     title = dataset_title(name)
     measures: dict[str, Measures] = {}
-    analyses: list[RunAnalysis] = []
+    entries: list[RunAnalysis] = []
     for run in runs:
-        steps.next(f"{title}: {run.label}")
-        of_run, measures[run.label] = _run(run, folds)
-        analyses.append(of_run)
-    models = sorted((a for a in analyses if not a.run.instrument), key=_rank)
+        begin(f"{title}: {run.label}")
+        measures[run.label] = measure(Sample.of(run), folds)
+        entries.append(_run(run, measures[run.label]))
+    models = sorted((entry for entry in entries if not entry.run.instrument), key=_rank)
 
     def on_common(first: str, second: str) -> tuple[Measures, Measures] | None:
         return common_measures(measures[first], measures[second], folds)
 
-    labels = [analysis.run.label for analysis in models]
-    comparisons = compare(labels, on_common, seed, ground, lambda pair: steps.next(f"{title}: {pair}"))
+    labels = [entry.run.label for entry in models]
+    comparisons = compare(labels, on_common, seed, place, lambda pair: begin(f"{title}: {pair}"))
     floors = widest(runs)
+    instruments = [entry for entry in entries if entry.run.instrument]
     analysis = DatasetAnalysis(
         dataset=name,
         split=split,
         findings=tuple(dict.fromkeys(finding for run in runs for finding in run.results.findings)),
         runs=tuple(models),
-        references=references(
-            floors,
-            measures[floors.label].sample,
-            [analysis for analysis in analyses if analysis.run.instrument],
-            folds,
-        ),
+        references=references(floors, measures[floors.label].sample, instruments, folds),
         comparisons=comparisons,
-        tied_with_best=tied_with_best({analysis.run.label: analysis.macro for analysis in models}, comparisons),
-        notes=dataset_notes(runs, measures),
+        tied_with_best=tied_with_best({entry.run.label: entry.macro for entry in models}, comparisons),
+        notes=dataset_notes(entries, _different_ground(runs, measures)),
     )
     # The rows of a study ask for the same few pairs of runs again and again.
-    return analysis, studies(models, lru_cache(maxsize=16)(on_common), seed, ground)
+    return analysis, studies(models, lru_cache(maxsize=16)(on_common), seed, place)
 
 
-def _run(run: Run, folds: int) -> tuple[RunAnalysis, Measures]:
-    sample = Sample.of(run)
-    areas, positions = area_groups(sample), position_groups(sample, run)
-    measures = measure(sample, folds, (*areas, *positions))
-    steps = max(1, sample.dice.shape[1] - 1)
+def _run(run: Run, measures: Measures) -> RunAnalysis:
+    sample = measures.sample
+    last = max(1, sample.dice.shape[1] - 1)
     thresholds = {
         finding: {
-            name: tuple(place / steps for (column, _), place in sorted(chosen.items()) if column == own)
-            for name, chosen in (
-                ("dice", measures.fitted.dice_thresholds),
-                ("iou", measures.fitted.iou_thresholds),
-            )
+            name: tuple(place / last for (column, _), place in sorted(chosen.items()) if column == own)
+            for name, chosen in measures.fitted.thresholds.items()
         }
         for own, finding in enumerate(sample.findings)
     }
-    analysis = RunAnalysis(
+    return RunAnalysis(
         run=run,
         clustered_by=sample.clustered_by,
         clusters=len(sample.clusters),
@@ -143,11 +126,23 @@ def _run(run: Run, folds: int) -> tuple[RunAnalysis, Measures]:
         findings=measures.findings(),
         dice_curve=measures.curve(),
         thresholds=thresholds,
-        areas=area_bins(measures, areas),
-        positions=position_cells(measures, positions, run),
+        areas=area_bins(measures),
+        positions=position_cells(measures, run),
         quadrants=quadrants(sample, run),
     )
-    return analysis, measures
+
+
+def _different_ground(runs: Sequence[Run], measures: Mapping[str, Measures]) -> Iterator[Different]:
+    """Find the runs with other labels or regions than most of the runs."""
+    groups: defaultdict[Hashable, list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[ground(run)].append(run)
+    usual = max(groups.values(), key=lambda group: (len(group), group[0].results.counts.images))
+    for group in groups.values():
+        one, other = (measures[these[0].label].sample for these in (group, usual))
+        differ = {} if group is usual else differences(one, other)
+        if differ:
+            yield group, usual, len({*one.image_ids} & {*other.image_ids}), differ
 
 
 def _rank(analysis: RunAnalysis) -> tuple[float, str]:

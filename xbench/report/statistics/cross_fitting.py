@@ -25,17 +25,14 @@ class Grounding:
 
     Attributes:
         numbers: By name, (C,); NaN where a number does not exist.
-        dice_of_pairs: Dice of each pair at the threshold that is best on the other folds, (P,); NaN without one.
-        iou_of_pairs: Likewise IoU.
-        dice_thresholds: By finding and fold, places of the thresholds among the T.
-        iou_thresholds: Likewise.
+        of_pairs: By `dice` and `iou`, score of each pair at the threshold that is best on the other folds, (P,); NaN
+            without one.
+        thresholds: By `dice` and `iou`, then by finding and fold, places of the thresholds among the T.
     """
 
     numbers: dict[str, NDArray[np.float64]]
-    dice_of_pairs: NDArray[np.float64]
-    iou_of_pairs: NDArray[np.float64]
-    dice_thresholds: dict[tuple[int, int], int]
-    iou_thresholds: dict[tuple[int, int], int]
+    of_pairs: dict[str, NDArray[np.float64]]
+    thresholds: dict[str, dict[tuple[int, int], int]]
 
 
 def pair_folds(sample: Sample, folds: int) -> NDArray[np.int64]:
@@ -94,7 +91,7 @@ def grounding(sample: Sample, folds: NDArray[np.int64]) -> Grounding:
             numbers[f"{name}_cross_fitted"][column] = summed * unit
     numbers["dice_optimism"] = numbers["dice_best"] - numbers["dice_cross_fitted"]
     numbers["dice_gap"] = numbers["dice_best"] - numbers["dice_fixed"]
-    return Grounding(numbers, of_pairs["dice"], of_pairs["iou"], chosen["dice"], chosen["iou"])
+    return Grounding(numbers, of_pairs, chosen)
 
 
 def exact_scale(count: float) -> float:

@@ -7,94 +7,74 @@ from numpy.typing import NDArray
 
 from xbench.report.runs import Run
 from xbench.report.schema import NEAR, AreaBin, PositionCell, Quadrants
-from xbench.report.statistics.measures import Group, Measures
+from xbench.report.statistics.measures import Measures
 from xbench.report.statistics.sample import Sample
 
-__all__ = ["area_bins", "area_groups", "position_cells", "position_groups", "quadrants"]
+__all__ = ["area_bins", "area_groups", "position_cells", "quadrants"]
 
 _BINS, _PAIRS_IN_A_BIN, _SIDE = 10, 10, 3
 
 
-def area_groups(sample: Sample) -> tuple[Group, ...]:
-    """Return the pairs by decile of their regions' area, smallest first.
+def area_groups(sample: Sample) -> list[NDArray[np.int64]]:
+    """Return the places of pairs by decile of their regions' area, smallest first.
 
     Fewer than 100 pairs make fewer bins of about ten. Regions of one size stay together, so that bins may differ in
     number, and there may be fewer.
     """
     bins = min(_BINS, max(1, len(sample.area) // _PAIRS_IN_A_BIN))
     if not len(sample.area):
-        return ()
+        return []
     edges = np.quantile(sample.area, np.arange(1, bins) / bins)
     place = np.searchsorted(edges, sample.area)
-    numbers = ("pointing_game", "dice_fixed", "dice_cross_fitted")
-    return tuple(Group(np.flatnonzero(place == bin_), numbers) for bin_ in np.unique(place))
+    return [np.flatnonzero(place == bin_) for bin_ in np.unique(place)]
 
 
-def area_bins(measures: Measures, groups: tuple[Group, ...]) -> tuple[AreaBin, ...]:
-    """Return the scores by area.
-
-    Args:
-        measures: Of the run; its first groups are these.
-        groups: From `area_groups`.
-    """
+def area_bins(measures: Measures) -> tuple[AreaBin, ...]:
+    """Return the scores by decile of the regions' area, smallest first."""
     bins = []
-    for group, scores in zip(groups, measures.groups, strict=False):
-        area = measures.sample.area[group.pairs]
+    for pairs in area_groups(measures.sample):
+        area = measures.sample.area[pairs]
         bins.append(
             AreaBin(
                 low=float(area.min()),
                 high=float(area.max()),
                 count=len(area),
-                scores=scores,
+                scores=measures.means(pairs, ("pointing_game", "dice_fixed", "dice_cross_fitted")),
                 whole_image=float((2 * area / (1 + area)).mean()),
             )
         )
     return tuple(bins)
 
 
-def position_groups(sample: Sample, run: Run) -> tuple[Group, ...]:
-    """Return the pairs by the cell of a 3 x 3 division of the image that their region's centre of mass lies in.
+def position_cells(measures: Measures, run: Run) -> tuple[PositionCell, ...]:
+    """Return the scores by the cell of a 3 x 3 division of the image that the region's centre of mass lies in.
 
-    Nine groups row by row, or none without a pair.
+    Nine cells row by row; none without pairs.
     """
+    sample, images = measures.sample, run.images
     if not len(sample.hit):
         return ()
-    cell = _cells(_of_pairs(sample, run, run.images.region_x), _of_pairs(sample, run, run.images.region_y))
-    return tuple(Group(np.flatnonzero(cell == place), ("pointing_game", "dice_fixed")) for place in range(_SIDE**2))
-
-
-def position_cells(measures: Measures, groups: tuple[Group, ...], run: Run) -> tuple[PositionCell, ...]:
-    """Return the scores by position, nine cells row by row; none without pairs.
-
-    Args:
-        measures: Of the run; its last groups are these.
-        groups: From `position_groups`.
-        run: The run.
-    """
-    if not groups:
-        return ()
-    peak = _cells(*(_of_pairs(measures.sample, run, place) for place in (run.images.peak_x, run.images.peak_y)))
-    return tuple(
-        PositionCell(
-            row=place // _SIDE,
-            column=place % _SIDE,
-            count=len(group.pairs),
-            scores=scores,
-            peaks=float((peak == place).mean()),
+    region = _cells(sample.of_pairs(run, images.region_x), sample.of_pairs(run, images.region_y))
+    peak = _cells(sample.of_pairs(run, images.peak_x), sample.of_pairs(run, images.peak_y))
+    cells = []
+    for place in range(_SIDE**2):
+        pairs = np.flatnonzero(region == place)
+        cells.append(
+            PositionCell(
+                row=place // _SIDE,
+                column=place % _SIDE,
+                count=len(pairs),
+                scores=measures.means(pairs, ("pointing_game", "dice_fixed")),
+                peaks=float((peak == place).mean()),
+            )
         )
-        for place, (group, scores) in enumerate(zip(groups, measures.groups[-len(groups) :], strict=True))
-    )
+    return tuple(cells)
 
 
 def quadrants(sample: Sample, run: Run) -> dict[str, Quadrants]:
-    """Return by finding how recognition and grounding go together; only findings with both labels and a scored pair.
-
-    Args:
-        sample: Of the run.
-        run: The run.
-    """
+    """Return by finding how recognition and grounding go together; only findings with both labels and a scored pair."""
     found = {}
-    near = _of_pairs(sample, run, run.images.peak_distance) <= NEAR
+    near = sample.of_pairs(run, run.images.peak_distance) <= NEAR
     for column, finding in enumerate(sample.findings):
         threshold = _youden(sample.labels[:, column], sample.probabilities[:, column])
         pairs = np.flatnonzero(sample.pair_column == column)
@@ -124,13 +104,6 @@ def _youden(labels: NDArray[np.int8], probabilities: NDArray[np.float64]) -> flo
     rejected = np.searchsorted(negative, candidates)
     # In whole numbers, so that ties are ties.
     return float(candidates[(rejected * len(positive) - missed * len(negative)).argmax()])
-
-
-def _of_pairs(sample: Sample, run: Run, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Values of the run's images and findings as those of the sample's pairs (P,)."""
-    row_of = {image_id: row for row, image_id in enumerate(run.images.image_ids)}
-    rows = np.array([row_of[sample.image_ids[image]] for image in sample.pair_image], dtype=np.int64)
-    return values[rows, sample.pair_column]
 
 
 def _cells(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.int64]:

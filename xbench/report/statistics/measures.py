@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -13,23 +13,11 @@ from xbench.report.schema import NUMBERS, Estimate
 from xbench.report.statistics import intervals
 from xbench.report.statistics.cross_fitting import GROUNDING, Grounding, grounding, pair_folds
 from xbench.report.statistics.intervals import Limits, Spread
-from xbench.report.statistics.recognition import RECOGNITION, recognition
 from xbench.report.statistics.sample import Sample
 
-__all__ = ["Group", "Measures", "estimate", "macro", "macro_columns", "measure"]
+__all__ = ["RECOGNITION", "Measures", "estimate", "macro", "macro_columns", "measure", "recognition"]
 
-
-@dataclass(frozen=True)
-class Group:
-    """Some pairs of a sample, of whatever findings, whose mean scores are asked for.
-
-    Attributes:
-        pairs: Places among the P.
-        numbers: Which of `pointing_game`, `dice_fixed` and `dice_cross_fitted`.
-    """
-
-    pairs: NDArray[np.int64]
-    numbers: tuple[str, ...]
+RECOGNITION = ("auroc", "average_precision", "f1", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -43,7 +31,6 @@ class Measures:
             exist, and for optimism, which has no interval.
         folds: Fold of each scored pair, (P,), from `pair_folds`.
         fitted: Grounding, with the thresholds chosen and the scores of pairs.
-        groups: Of each group by number, value and interval.
     """
 
     sample: Sample
@@ -51,7 +38,6 @@ class Measures:
     spreads: Mapping[str, Sequence[Spread | None]]
     folds: NDArray[np.int64]
     fitted: Grounding
-    groups: tuple[dict[str, Estimate], ...] = field(default=())
 
     def findings(self) -> dict[str, dict[str, Estimate]]:
         """Return the numbers by finding, then by key of `NUMBERS`."""
@@ -86,6 +72,29 @@ class Measures:
             found.append(estimate(value, _combined(spreads)))
         return tuple(found)
 
+    def means(self, pairs: NDArray[np.int64], numbers: Sequence[str]) -> dict[str, Estimate]:
+        """Return mean scores of some pairs, whatever their findings.
+
+        Args:
+            pairs: Places among the P.
+            numbers: Which of `pointing_game`, `dice_fixed` and `dice_cross_fitted`.
+        """
+        sample, means = self.sample, {}
+        scores = {
+            "pointing_game": sample.hit,
+            "dice_fixed": sample.dice[:, sample.fixed],
+            "dice_cross_fitted": self.fitted.of_pairs["dice"],
+        }
+        for name in numbers:
+            known = pairs[~np.isnan(scores[name][pairs])]
+            if not len(known):
+                means[name] = Estimate(None)
+                continue
+            compute = _of_hits(sample) if name == "pointing_game" else partial(intervals.mean, unseen=_unseen(sample))
+            spread = compute(scores[name][known], sample.pair_cluster[known], len(sample.clusters))
+            means[name] = estimate(spread.value, spread.interval())
+        return means
+
 
 def estimate(value: float, limits: Limits | None) -> Estimate:
     """Return a value, NaN where it does not exist, with its interval; the two were summed in different orders."""
@@ -117,14 +126,8 @@ def macro(numbers: Mapping[str, NDArray[np.float64]], key: str) -> float:
     return float(numbers[key][columns].mean()) if columns else float("nan")
 
 
-def measure(sample: Sample, folds: int, groups: tuple[Group, ...] = ()) -> Measures:
-    """Compute every number of a sample.
-
-    Args:
-        sample: The sample.
-        folds: Folds of cross-fitting.
-        groups: Pairs whose mean scores are asked for besides.
-    """
+def measure(sample: Sample, folds: int) -> Measures:
+    """Compute every number of a sample, with thresholds cross-fitted in so many folds."""
     pair_fold = pair_folds(sample, folds)
     fitted = grounding(sample, pair_fold)
     of_images = recognition(sample)
@@ -139,8 +142,27 @@ def measure(sample: Sample, folds: int, groups: tuple[Group, ...] = ()) -> Measu
         spreads={**_grounding_spreads(sample, pair_fold, fitted), **of_images},
         folds=pair_fold,
         fitted=fitted,
-        groups=tuple(_group_means(sample, fitted, group) for group in groups),
     )
+
+
+def recognition(sample: Sample) -> dict[str, list[Spread | None]]:
+    """Return AUROC, average precision, F1 and accuracy of each finding.
+
+    The values are those of `xbench.metrics.classification_scores`, and None where it gives None: AUROC and average
+    precision need both labels, F1 a positive, accuracy an image whose label is known.
+    """
+    found: dict[str, list[Spread | None]] = {name: [] for name in RECOGNITION}
+    for column in range(len(sample.findings)):
+        known = sample.labels[:, column] >= 0
+        present, scores = sample.labels[known, column] == 1, sample.probabilities[known, column]
+        called, clusters, count = scores >= 0.5, sample.image_cluster[known], len(sample.clusters)
+        both = present.any() and not present.all()
+        for name, compute in (("auroc", intervals.auroc), ("average_precision", intervals.average_precision)):
+            found[name].append(compute(present, scores, clusters, count) if both else None)
+        found["f1"].append(intervals.f1(present, called, clusters, count) if present.any() else None)
+        right = (called == present).astype(np.float64)
+        found["accuracy"].append(intervals.share(right, clusters, count) if len(present) else None)
+    return found
 
 
 def _combined(spreads: Sequence[Spread | None]) -> Limits | None:
@@ -157,7 +179,7 @@ def _grounding_spreads(
         mine = np.flatnonzero(sample.pair_column == column)
         folds, of = pair_fold[mine], (sample.pair_cluster[mine], len(sample.clusters))
         found["pointing_game"][column] = _of_hits(sample)(sample.hit[mine], *of)
-        found["dice_gap"][column] = intervals.gap(sample.dice[mine], sample.fixed, fitted.dice_of_pairs[mine], *of)
+        found["dice_gap"][column] = intervals.gap(sample.dice[mine], sample.fixed, fitted.of_pairs["dice"][mine], *of)
         for name in ("dice", "iou"):
             curves = getattr(sample, name)[mine]
             found[f"{name}_best"][column] = intervals.best(curves, *of, unseen)
@@ -175,21 +197,3 @@ def _unseen(sample: Sample) -> float:
 def _of_hits(sample: Sample) -> Callable[[NDArray[np.float64], NDArray[np.int64], int], Spread]:
     """What gives the spread of a pointing game."""
     return partial(intervals.mean, unseen=0.0) if sample.chances else intervals.share
-
-
-def _group_means(sample: Sample, fitted: Grounding, group: Group) -> dict[str, Estimate]:
-    scores = {
-        "pointing_game": sample.hit,
-        "dice_fixed": sample.dice[:, sample.fixed],
-        "dice_cross_fitted": fitted.dice_of_pairs,
-    }
-    means = {}
-    for name in group.numbers:
-        pairs = group.pairs[~np.isnan(scores[name][group.pairs])]
-        if not len(pairs):
-            means[name] = Estimate(None)
-            continue
-        compute = _of_hits(sample) if name == "pointing_game" else partial(intervals.mean, unseen=_unseen(sample))
-        spread = compute(scores[name][pairs], sample.pair_cluster[pairs], len(sample.clusters))
-        means[name] = estimate(spread.value, spread.interval())
-    return means

@@ -1,22 +1,35 @@
-"""Floors and ceilings: what useless and perfect answers score on a dataset."""
+"""Floors and ceilings: what useless and perfect answers score on a dataset.
+
+The floor of chance is the expectation over many random maps, with the spread of one draw. A random map has 14 x 14
+cells (those of a ViT-B/16 at 224 pixels), uniform and independent, and is enlarged bilinearly.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from xbench.geometry.coverage import Coverage
 from xbench.report.runs import Run
-from xbench.report.schema import Estimate, Reference, RunAnalysis
-from xbench.report.statistics.chance import chance
-from xbench.report.statistics.measures import measure
+from xbench.report.schema import NUMBERS, Estimate, Reference, RunAnalysis
+from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.sample import Sample
+from xbench.runs.maps import saved_regions
 
-__all__ = ["references"]
+__all__ = ["chance", "peak_density", "references"]
 
 _FLOORS = ("centre", "random")
 _AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "iou_fixed")
+
+_CELLS = 14
+_PEAKS, _MAPS = 20_000, 64
+"""Draws behind the expected pointing game, which takes few pixels of each, and Dice and IoU, which take all."""
+_LONGEST = 224
+"""Sides of a grid in pixels; larger grids are brought to it, for what 14 cells score does not depend on that."""
 
 
 def references(run: Run, sample: Sample, instruments: Sequence[RunAnalysis], folds: int) -> tuple[Reference, ...]:
@@ -29,37 +42,37 @@ def references(run: Run, sample: Sample, instruments: Sequence[RunAnalysis], fol
         folds: Folds of cross-fitting.
     """
     # Scores that do not depend on the threshold need no more than two folds.
-    whole = measure(whole_image(sample), folds=2)
-    floors = [Reference("Whole image", "floor", whole.macro(), whole.findings())]
+    floors = [_reference("Whole image", "floor", measure(whole_image(sample), folds=2), NUMBERS)]
     ceilings: list[Reference] = []
-    if (drawn := chance(run, sample)) is not None:
-        of_chance = measure(drawn.sample, folds)
-        known = _without_f1(of_chance.macro())
-        by_finding = {finding: _without_f1(numbers) for finding, numbers in of_chance.findings().items()}
-        floors.append(Reference("Random", "floor", known, by_finding, drawn.spread))
-    for analysis in instruments:
-        title, macro, findings = analysis.run.label, analysis.macro, analysis.findings
-        if analysis.run.model == "random" and drawn is not None:
-            # One draw of what stands there already.
-            continue
-        if analysis.run.model in _FLOORS:
-            floors.append(Reference(title, "floor", macro, findings))
+    drawn = chance(run, sample)
+    if drawn is not None:
+        # F1 and accuracy depend on where probabilities lie and not on their order alone.
+        keys = [key for key in NUMBERS if key not in ("f1", "accuracy")]
+        floors.append(_reference("Random", "floor", measure(drawn[0], folds), keys, drawn[1]))
+    for entry in instruments:
+        if entry.run.model in _FLOORS:
+            # A run of random maps is one draw of what stands there already.
+            if entry.run.model != "random" or drawn is None:
+                floors.append(Reference(entry.run.label, "floor", entry.macro, entry.findings))
         else:
-            ceilings.append(Reference(title, "ceiling", macro, findings))
+            ceilings.append(Reference(entry.run.label, "ceiling", entry.macro, entry.findings))
     if (agreement := reader_agreement(run, sample)) is not None:
-        of_readers = measure(agreement, folds=2)
-        macro = {key: value for key, value in of_readers.macro().items() if key in _AGREEMENT}
-        findings = {
-            finding: {key: value for key, value in numbers.items() if key in _AGREEMENT}
-            for finding, numbers in of_readers.findings().items()
-        }
-        ceilings.append(Reference("Reader agreement", "ceiling", macro, findings))
+        ceilings.append(_reference("Reader agreement", "ceiling", measure(agreement, folds=2), _AGREEMENT))
     return tuple(floors + ceilings)
 
 
-def _without_f1(numbers: dict[str, Estimate]) -> dict[str, Estimate]:
-    """Leave out F1 and accuracy, which depend on where probabilities lie and not on their order alone."""
-    return {key: value for key, value in numbers.items() if key not in ("f1", "accuracy")}
+def _reference(
+    title: str,
+    kind: Literal["floor", "ceiling"],
+    measures: Measures,
+    keys: Iterable[str],
+    spread: Mapping[str, float] | None = None,
+) -> Reference:
+    def chosen(numbers: Mapping[str, Estimate]) -> dict[str, Estimate]:
+        return {key: numbers[key] for key in keys}
+
+    findings = {finding: chosen(numbers) for finding, numbers in measures.findings().items()}
+    return Reference(title, kind, chosen(measures.macro()), findings, spread or {})
 
 
 def whole_image(sample: Sample) -> Sample:
@@ -82,19 +95,141 @@ def whole_image(sample: Sample) -> Sample:
 
 def reader_agreement(run: Run, sample: Sample) -> Sample | None:
     """Return the sample in which a pair scores the agreement of its readers; None where no finding had several."""
-    row_of = {image_id: row for row, image_id in enumerate(run.images.image_ids)}
-    rows = np.array([row_of[sample.image_ids[image]] for image in sample.pair_image], dtype=np.int64)
-    dice, iou = (scores[rows, sample.pair_column] for scores in (run.images.reader_dice, run.images.reader_iou))
-    several = ~np.isnan(dice)
-    if not several.any():
+    dice, iou = (sample.of_pairs(run, scores)[:, None] for scores in (run.images.reader_dice, run.images.reader_iou))
+    several = np.flatnonzero(~np.isnan(dice))
+    return replace(sample, dice=dice, iou=iou).with_pairs(several) if len(several) else None
+
+
+def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
+    """Score random maps on the regions of a run; None if it did not keep those of all its pairs.
+
+    Args:
+        run: Its regions are read one after the other.
+        sample: Of the run.
+
+    Returns:
+        The sample with every pair's expected hit, Dice and IoU and all probabilities alike, and the standard deviation
+        of the macro number in a run that draws one map for every pair, by key of `NUMBERS`: `pointing_game`,
+        `dice_fixed` and `iou_fixed`.
+    """
+    if not run.pictured or not len(sample.hit):
         return None
-    return replace(
+    place_of = {
+        (sample.image_ids[image], sample.findings[column]): place
+        for place, (image, column) in enumerate(zip(sample.pair_image, sample.pair_column, strict=True))
+    }
+    found = {name: np.full(sample.dice.shape, np.nan) for name in ("dice", "iou", "dice_variance", "iou_variance")}
+    hit = np.full(len(sample.hit), np.nan)
+    maps: dict[tuple[int, int], _Maps] = {}
+    for image_id, finding, region in saved_regions(run.folder):
+        place = place_of.get((image_id, finding))
+        if place is None:
+            continue
+        height, width = (min(side, _LONGEST) for side in region.shape)
+        on_grid = Coverage.of(region, (height, width)).at(0.5)
+        if (height, width) not in maps:
+            maps[height, width] = _Maps(height, width, sample.dice.shape[1])
+        drawn = maps[height, width]
+        hit[place] = drawn.density[on_grid].sum()
+        for name, scores in zip(("dice", "iou"), drawn.scores(on_grid), strict=True):
+            found[name][place], found[f"{name}_variance"][place] = scores.mean(0), scores.var(0)
+    if np.isnan(hit).any():
+        return None
+    variances = {
+        "pointing_game": hit * (1 - hit),
+        "dice_fixed": found["dice_variance"][:, sample.fixed],
+        "iou_fixed": found["iou_variance"][:, sample.fixed],
+    }
+    expected = replace(
         sample,
-        pair_image=sample.pair_image[several],
-        pair_column=sample.pair_column[several],
-        hit=sample.hit[several],
-        dice=dice[several, None],
-        iou=iou[several, None],
-        area=sample.area[several],
-        region=sample.region[several],
+        hit=hit,
+        dice=found["dice"],
+        iou=found["iou"],
+        probabilities=np.ones_like(sample.probabilities),
+        chances=True,
     )
+    return expected, {key: _deviation(sample, variance) for key, variance in variances.items()}
+
+
+def _deviation(sample: Sample, variance: NDArray[np.float64]) -> float:
+    """Standard deviation of the mean over findings of means over pairs that vary independently, by (P,)."""
+    count = np.bincount(sample.pair_column)
+    total = np.bincount(sample.pair_column, variance)[count > 0]
+    return float(np.sqrt((total / count[count > 0] ** 2).sum()) / (count > 0).sum())
+
+
+class _Maps:
+    """Random maps on a grid (H, W).
+
+    Attributes:
+        density: Share of the maps whose maximum is at a pixel (H, W); tied places share it.
+    """
+
+    density: NDArray[np.float64]
+
+    def __init__(self, height: int, width: int, thresholds: int) -> None:
+        self.density = peak_density((height, width), _PEAKS)
+        cells = np.random.default_rng(1).random((_MAPS, _CELLS, _CELLS))
+        maps = np.stack([_enlarged(one, _places(height), _places(width)).ravel() for one in cells], 1)
+        low, high = maps.min(0), maps.max(0)
+        # The highest threshold that a pixel reaches, of each map apart.
+        reached = np.floor((maps - low) / (high - low) * (thresholds - 1)).astype(np.int32)
+        self._thresholds = thresholds
+        self._keys = reached + thresholds * np.arange(_MAPS, dtype=np.int32)
+        self._mask = self._at_least(self._keys)
+
+    def scores(self, region: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return Dice and IoU of each map at each threshold, (maps, T), on a region (H, W)."""
+        overlap, area = self._at_least(self._keys[region.ravel()]), region.sum()
+        return 2 * overlap / (self._mask + area), overlap / (self._mask + area - overlap)
+
+    def _at_least(self, keys: NDArray[np.int32]) -> NDArray[np.int64]:
+        counts = np.bincount(keys.ravel(), minlength=_MAPS * self._thresholds).reshape(_MAPS, -1)
+        return counts[:, ::-1].cumsum(1)[:, ::-1]
+
+
+def peak_density(size: tuple[int, int], draws: int, seed: int = 0) -> NDArray[np.float64]:
+    """Return where the maxima of random maps lie: the share of them at each pixel of the grid (H, W).
+
+    Between four centres of cells a bilinear map rises or falls along either axis, so of the pixels there one of the
+    outermost four is the highest: only those are looked at. Beyond the outermost centres pixels tie. Turning maps over
+    gives four for one.
+    """
+    axes = [_places(side) for side in size]
+    places = [np.unique(axis, return_inverse=True, return_counts=True) for axis in axes]
+    ends = [_ends(distinct) for distinct, _, _ in places]
+    rows, columns = (distinct[end] for (distinct, _, _), end in zip(places, ends, strict=True))
+    counts = np.zeros(len(rows) * len(columns))
+    random = np.random.default_rng(seed)
+    for start in range(0, draws, 500):
+        cells = random.random((min(500, draws - start), _CELLS, _CELLS))
+        highest = _enlarged(cells, rows, columns).reshape(len(cells), -1).argmax(1)
+        counts += np.bincount(highest, minlength=len(counts))
+    of_places = np.zeros([len(distinct) for distinct, _, _ in places])
+    of_places[np.ix_(*ends)] = counts.reshape(len(rows), len(columns)) / draws
+    (_, row, tied_rows), (_, column, tied_columns) = places
+    density = (of_places / np.outer(tied_rows, tied_columns))[np.ix_(row, column)]
+    return (density + density[::-1] + density[:, ::-1] + density[::-1, ::-1]) / 4
+
+
+def _places(pixels: int) -> NDArray[np.float64]:
+    """Place the centres of grid pixels among those of the cells, (pixels,)."""
+    return ((np.arange(pixels) + 0.5) * _CELLS / pixels - 0.5).clip(0, _CELLS - 1)
+
+
+def _ends(places: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Which of ascending places are the first or the last between two cells."""
+    cell = np.floor(places)
+    changes = np.diff(cell, prepend=-1, append=_CELLS) > 0
+    return np.flatnonzero(changes[:-1] | changes[1:])
+
+
+def _enlarged(
+    cells: NDArray[np.float64], rows: NDArray[np.float64], columns: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Bilinear values of cells (..., h, w) at rows (R,) and columns (C,), as (..., R, C)."""
+    for axis, places in ((-2, rows[:, None]), (-1, columns)):
+        before = np.minimum(np.floor(places), _CELLS - 2).astype(np.int64)
+        first, second = (np.take(cells, cell.ravel(), axis) for cell in (before, before + 1))
+        cells = first + (places - before) * (second - first)
+    return cells

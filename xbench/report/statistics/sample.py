@@ -92,10 +92,16 @@ class Sample:
         """Place of the fixed threshold, 0.5, among the T."""
         return self.dice.shape[1] // 2
 
-    @property
-    def image_clusters(self) -> list[str]:
-        """Name of each image's cluster, N of them."""
-        return [self.clusters[place] for place in self.image_cluster]
+    def with_pairs(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
+        """Return the sample with some of its pairs, by a mask (P,) or by their places, in that order."""
+        names = ("pair_image", "pair_column", "hit", "dice", "iou", "area", "region")
+        return replace(self, **{name: getattr(self, name)[kept] for name in names})
+
+    def of_pairs(self, run: Run, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return values of a run's images and findings, (N, C) in its own order, as those of this sample's pairs."""
+        row_of = {image_id: row for row, image_id in enumerate(run.images.image_ids)}
+        rows = np.array([row_of[self.image_ids[image]] for image in self.pair_image], dtype=np.int64)
+        return values[rows, self.pair_column]
 
     def same_ground(self, other: Sample) -> bool:
         """Tell whether both have the same images, clusters, labels, scored pairs and regions, whatever the scores."""
@@ -128,7 +134,7 @@ def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | Non
         kept = both[sample.pair_image, sample.pair_column]
         halves.append(
             replace(
-                _with_pairs(sample, kept),
+                sample.with_pairs(kept),
                 labels=labels,
                 clustered_by=leader.clustered_by,
                 clusters=leader.clusters,
@@ -184,14 +190,14 @@ def _restricted(sample: Sample, image_ids: Sequence[str], findings: Sequence[str
     columns = np.array([sample.findings.index(finding) for finding in findings])
     new_row, new_column = np.full(len(sample.image_ids), -1), np.full(len(sample.findings), -1)
     new_row[rows], new_column[columns] = np.arange(len(rows)), np.arange(len(columns))
-    names = sample.image_clusters
-    clusters, place = np.unique(np.array([names[row] for row in rows], dtype=object), return_inverse=True)
+    names = [sample.clusters[place] for place in sample.image_cluster[rows]]
+    clusters, place = np.unique(np.array(names, dtype=object), return_inverse=True)
     kept = (new_row[sample.pair_image] >= 0) & (new_column[sample.pair_column] >= 0)
-    chosen = _with_pairs(sample, kept)
+    chosen = sample.with_pairs(kept)
     pair_image, pair_column = new_row[chosen.pair_image], new_column[chosen.pair_column]
     order = np.lexsort([pair_column, pair_image])
     return replace(
-        _with_pairs(replace(chosen, pair_image=pair_image, pair_column=pair_column), order),
+        replace(chosen, pair_image=pair_image, pair_column=pair_column).with_pairs(order),
         findings=tuple(findings),
         clusters=tuple(clusters.tolist()),
         image_ids=tuple(image_ids),
@@ -199,8 +205,3 @@ def _restricted(sample: Sample, image_ids: Sequence[str], findings: Sequence[str
         labels=sample.labels[np.ix_(rows, columns)],
         probabilities=sample.probabilities[np.ix_(rows, columns)],
     )
-
-
-def _with_pairs(sample: Sample, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Sample:
-    names = ("pair_image", "pair_column", "hit", "dice", "iou", "area", "region")
-    return replace(sample, **{name: getattr(sample, name)[kept] for name in names})

@@ -8,10 +8,9 @@ from math import comb
 
 from xbench.report.names import model_title
 from xbench.report.schema import Estimate, RunAnalysis, StudyRow
-from xbench.report.statistics.comparing import Pairing
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.statistics.measures import Measures
-from xbench.report.statistics.paired import PairedTest, exchange_tests, holm, paired_test
+from xbench.report.statistics.paired import PairedTest, Pairing, exchange_tests, holm, paired_test
 
 __all__ = ["STUDIES", "studies"]
 

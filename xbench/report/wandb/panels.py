@@ -92,9 +92,9 @@ def _log_areas(target: Any, sample: Sample) -> None:
             {
                 # Fewer than 100 pairs make fewer groups, which share the ten deciles among them.
                 "area_decile": 10 * place / len(groups),
-                "by_area/dice_fixed": float(sample.dice[group.pairs, sample.fixed].mean()),
-                "by_area/pointing_game": float(sample.hit[group.pairs].mean()),
-                "by_area/region_area": float(sample.area[group.pairs].mean()),
+                "by_area/dice_fixed": float(sample.dice[group, sample.fixed].mean()),
+                "by_area/pointing_game": float(sample.hit[group].mean()),
+                "by_area/region_area": float(sample.area[group].mean()),
             }
         )
 

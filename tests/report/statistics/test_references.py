@@ -15,11 +15,11 @@ from xbench.geometry.grid import upsample
 from xbench.metrics import count_pixels, normalise, pointing_hits
 from xbench.models.references import UniformRandom
 from xbench.report.runs import collect
+from xbench.report.sentences import dataset_in_words
 from xbench.report.statistics.analyse import analyse
-from xbench.report.statistics.chance import _CELLS, _MAPS, chance, peak_density
 from xbench.report.statistics.measures import measure
+from xbench.report.statistics.references import _CELLS, _MAPS, chance, peak_density
 from xbench.report.statistics.sample import Sample
-from xbench.report.words import dataset_in_words
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_the_maxima_are_those_of_the_whole_maps(size):
 
 def test_pairs_have_the_means_of_drawn_maps(run):
     sample = Sample.of(run)
-    found = chance(run, sample).sample
+    found, _ = chance(run, sample)
     cases = run.cases()
     maps = normalise(upsample(torch.from_numpy(np.random.default_rng(1).random((_MAPS, _CELLS, _CELLS))), (56, 56)))
     for place in (0, 7, len(sample.hit) - 1):
@@ -58,9 +58,9 @@ def test_pairs_have_the_means_of_drawn_maps(run):
 def test_the_floor_is_what_runs_of_random_score_on_average(run):
     """The mean of twelve runs lies within four standard errors of the floor, and they spread as it says."""
     sample = Sample.of(run)
-    found = chance(run, sample)
+    found, spread = chance(run, sample)
     columns = [sample.pair_column == column for column in range(len(FINDINGS))]
-    expected = np.mean([found.sample.hit[mine].mean() for mine in columns])
+    expected = np.mean([found.hit[mine].mean() for mine in columns])
     cases, model = run.cases(), UniformRandom()
     model.findings = sample.findings
     regions = [
@@ -73,9 +73,9 @@ def test_the_floor_is_what_runs_of_random_score_on_average(run):
         raw = [noise[sample.image_ids[i]][c] for i, c in zip(sample.pair_image, sample.pair_column, strict=True)]
         hits = pointing_hits(upsample(torch.stack(raw), (56, 56)), torch.stack(regions)).numpy()
         macros.append(np.mean([hits[mine].mean() for mine in columns]))
-    assert abs(np.mean(macros) - expected) < 4 * found.spread["pointing_game"] / 12**0.5
+    assert abs(np.mean(macros) - expected) < 4 * spread["pointing_game"] / 12**0.5
     # Chi-squared with 11 degrees of freedom leaves this range once in 10,000 samples.
-    assert 0.35 < np.std(macros, ddof=1) / found.spread["pointing_game"] < 1.8
+    assert 0.35 < np.std(macros, ddof=1) / spread["pointing_game"] < 1.8
 
 
 def test_a_report_has_the_floor_and_leaves_single_draws_out(run, tmp_path):
@@ -92,11 +92,11 @@ def test_a_report_has_the_floor_and_leaves_single_draws_out(run, tmp_path):
         assert 0 < floor.findings[finding]["pointing_game"].value < 0.5
         # At threshold 0 any map marks everything.
         assert floor.findings[finding]["dice_best"].value >= whole.findings[finding]["dice_best"].value - 1e-12
-    assert any("in the mean of many draws" in text for text in dataset_in_words(dataset))
+    assert any("single runs of random maps" in text for text in dataset_in_words(dataset))
 
 
 def test_expectations_vary_less_than_hits_that_are_counted(run):
-    sample = chance(run, Sample.of(run)).sample
+    sample, _ = chance(run, Sample.of(run))
     widths = [
         estimate.high - estimate.low
         for chances in (True, False)
