@@ -14,8 +14,12 @@ import pytest
 import torch
 from downloads import Downloads
 from hypothesis import settings
+from synthetic import write_run
 
 from xbench.cli import main
+from xbench.report.runs import collect
+from xbench.report.schema import Analysis
+from xbench.report.statistics.analyse import analyse
 
 # The machine that runs tests is shared, and contended threads are slower than one.
 torch.set_num_threads(1)
@@ -51,6 +55,22 @@ class Run:
     def rows(self) -> list[dict[str, Any]]:
         assert self.folder is not None, self.errors
         return pq.read_table(self.folder / "per_image.parquet").to_pylist()
+
+
+@pytest.fixture(scope="session")
+def three_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with finished runs of CLIP, KAD and CARZero on ChestX-ray14, from the least skilled to the most."""
+    root = tmp_path_factory.mktemp("three_runs")
+    write_run(root, "clip", skill=0.2, recognition=0.3)
+    write_run(root, "kad", skill=0.6, recognition=1.2)
+    write_run(root, "carzero", skill=0.9, recognition=2.0)
+    return root
+
+
+@pytest.fixture(scope="session")
+def three_analysed(three_runs: Path) -> Analysis:
+    """What a report says of them."""
+    return analyse(collect([three_runs]))
 
 
 @pytest.fixture(scope="session")

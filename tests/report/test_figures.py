@@ -5,11 +5,14 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from synthetic import write_run
 
 from xbench.report.figures import write as figures
+from xbench.report.figures.overlays import tinted
+from xbench.report.figures.style import styles
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 
@@ -66,3 +69,19 @@ def test_figures_fit_a_column_or_a_page(drawn):
         if not name.startswith("overlays"):
             assert figure.get_figwidth() in (3.4, 7.0), name
             assert figure.get_figheight() < 9.5, name
+
+
+def test_colours_belong_to_models_and_marks_to_runs(three_analysed):
+    runs = three_analysed.datasets[0].runs
+    every = styles(runs, ["CLIP", "KAD", "CARZero"])
+    fewer = styles([entry for entry in runs if entry.run.label != "CLIP"], ["KAD", "CARZero"])
+    assert all(every[label].colour == fewer[label].colour for label in ("KAD", "CARZero"))
+    assert len({style.colour for style in every.values()}) == len({style.marker for style in every.values()}) == 3
+
+
+def test_an_overlay_leaves_the_radiograph_alone_where_the_map_is_zero():
+    display = np.array([[0, 100, 255]], np.uint8)
+    picture = tinted(display, np.array([[0, 0, 1]], np.float32))
+    assert picture[0, :2].tolist() == [[0, 0, 0], [100, 100, 100]]
+    # Inferno ends in a bright yellow.
+    assert picture[0, 2, 0] > 240 > picture[0, 2, 2]

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
 from synthetic import FINDINGS, write_run
 
 from xbench.report.runs import collect
@@ -13,50 +12,46 @@ from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.cells import Column, rows_of_models, scores_of
 
 
-@pytest.fixture(scope="module")
-def analysis(three_runs):
-    return analyse(collect([three_runs]))
-
-
 def said(analysis, *words):
     found = [text for text in headlines(analysis) if all(word in text for word in words)]
     assert len(found) == 1, (words, headlines(analysis))
     return found[0].replace("\u00a0", " ")
 
 
-def test_best_model_is_named_with_its_score(analysis):
-    best = analysis.datasets[0].runs[0]
+def test_best_model_is_named_with_its_score(three_analysed):
+    best = three_analysed.datasets[0].runs[0]
     results = json.loads((best.run.folder / "results.json").read_text())
-    text = said(analysis, "ChestX-ray14", "highest pointing game")
+    text = said(three_analysed, "ChestX-ray14", "highest pointing game")
     assert best.run.label in text
     assert f"{100 * results['grounding']['macro']['pointing_game']:.1f} %" in text
 
 
-def test_ties_are_said(analysis):
-    dataset = analysis.datasets[0]
+def test_ties_are_said(three_analysed):
+    dataset = three_analysed.datasets[0]
     best, second = (run.run.label for run in dataset.runs[:2])
     tied = replace(dataset, tied_with_best={"pointing_game": frozenset({best, second})})
     assert f"Not significantly different (paired test): {second}." in said(
-        replace(analysis, datasets=(tied,)), "highest pointing game"
+        replace(three_analysed, datasets=(tied,)), "highest pointing game"
     )
     alone = replace(dataset, tied_with_best={"pointing_game": frozenset({best})})
     assert "Every other model is significantly different" in said(
-        replace(analysis, datasets=(alone,)), "highest pointing game"
+        replace(three_analysed, datasets=(alone,)), "highest pointing game"
     )
 
 
-def test_a_run_that_was_never_tested_is_not_called_worse(analysis):
-    dataset = analysis.datasets[0]
+def test_a_run_that_was_never_tested_is_not_called_worse(three_analysed):
+    dataset = three_analysed.datasets[0]
     best, second, third = (run.run.label for run in dataset.runs)
     alone = {"pointing_game": frozenset({best})}
     left = tuple(entry for entry in dataset.comparisons if {entry.first, entry.second} != {best, third})
     text = said(
-        replace(analysis, datasets=(replace(dataset, tied_with_best=alone, comparisons=left),)), "highest pointing game"
+        replace(three_analysed, datasets=(replace(dataset, tied_with_best=alone, comparisons=left),)),
+        "highest pointing game",
     )
     assert "Every other model that could be tested is significantly different" in text
     assert f"No test was possible against {third}, so this is no ranking" in text
     none = replace(dataset, tied_with_best=alone, comparisons=())
-    text = said(replace(analysis, datasets=(none,)), "highest pointing game")
+    text = said(replace(three_analysed, datasets=(none,)), "highest pointing game")
     assert (
         "paired test" not in text
         and f"No test was possible against {' and '.join(sorted((second, third)))}, so" in text
@@ -70,9 +65,9 @@ def test_a_run_that_was_never_tested_is_not_called_worse(analysis):
         assert any(cell.mark for cell in cells) == ranked, "what was scored on other ground is not ranked"
 
 
-def test_lesions_recognised_without_looking(analysis):
-    text = said(analysis, "peaks elsewhere")
-    for run in (analysis.datasets[0].runs[0], analysis.datasets[0].runs[-1]):
+def test_lesions_recognised_without_looking(three_analysed):
+    text = said(three_analysed, "peaks elsewhere")
+    for run in (three_analysed.datasets[0].runs[0], three_analysed.datasets[0].runs[-1]):
         parts = run.quadrants.values()
         elsewhere = sum(part.elsewhere * part.count for part in parts)
         near = sum(part.near_miss * part.count for part in parts)
@@ -80,23 +75,23 @@ def test_lesions_recognised_without_looking(analysis):
         assert f"{100 * elsewhere / recognised:.1f} % ({run.run.label})" in text
 
 
-def test_means_over_runs(analysis):
-    runs = analysis.datasets[0].runs
+def test_means_over_runs(three_analysed):
+    runs = three_analysed.datasets[0].runs
     gap = sum(run.macro["dice_gap"].value for run in runs) / len(runs)
     optimism = sum(run.macro["dice_optimism"].value for run in runs) / len(runs)
-    text = said(analysis, "Threshold 0.5 costs")
+    text = said(three_analysed, "Threshold 0.5 costs")
     assert f"{100 * gap:.1f} percentage points" in text and f"overstates Dice by {100 * optimism:.1f}" in text
     small = sum(run.areas[0].scores["pointing_game"].value for run in runs) / len(runs)
-    assert f"{100 * small:.1f} % on the smallest" in said(analysis, "smallest lesions")
+    assert f"{100 * small:.1f} % on the smallest" in said(three_analysed, "smallest lesions")
 
 
-def test_correlations(analysis):
+def test_correlations(three_analysed):
     line = Correlation("models", None, (("A", 0.5, 0.5),) * 7, 1.0, 0.0, 0.62, 0.0004)
     falling = Correlation("findings", None, (("A", 0.5, 0.5),) * 90, -1.0, 0.0, 0.11, 0.2)
-    text = said(replace(analysis, correlations=(line, falling)), "AUROC")
+    text = said(replace(three_analysed, correlations=(line, falling)), "AUROC")
     assert "62.0 % of the variation in pointing game (7 models" in text and "p < 0.001" in text
     assert "11.0 % (90 model-finding pairs" in text and "falling" in text and "p = 0.200" in text
-    assert not [text for text in headlines(replace(analysis, correlations=())) if "AUROC" in text]
+    assert not [text for text in headlines(replace(three_analysed, correlations=())) if "AUROC" in text]
 
 
 def test_floors_are_named(tmp_path):
@@ -119,10 +114,37 @@ def test_floors_are_named(tmp_path):
     assert "CLIP on ChestX-ray14" in text
 
 
-def test_many_datasets_are_counted(analysis):
-    many = replace(analysis, datasets=analysis.datasets * 5)
+def test_many_datasets_are_counted(three_analysed):
+    many = replace(three_analysed, datasets=three_analysed.datasets * 5)
     assert "CARZero on 5 of 5 datasets" in said(many, "Highest pointing game")
 
 
-def test_nothing_is_said_of_nothing(analysis):
-    assert headlines(replace(analysis, datasets=(), correlations=())) == ()
+def test_nothing_is_said_of_nothing(three_analysed):
+    assert headlines(replace(three_analysed, datasets=(), correlations=())) == ()
+
+
+def test_the_words_are_the_numbers(three_analysed):
+    (dataset,) = three_analysed.datasets
+    said = dataset_in_words(dataset)
+    macro = {entry.run.label: {key: e.value for key, e in entry.macro.items()} for entry in dataset.runs}
+    said = [text.replace("\u00a0", " ") for text in said]
+    for sentence, key in zip(said[:3], ("pointing_game", "dice_cross_fitted", "auroc"), strict=True):
+        best = max(macro, key=lambda label: macro[label][key])
+        assert f": {best} with {100 * macro[best][key]:.2f} %" in sentence
+        tied = dataset.tied_with_best[key] - {best}
+        assert ("Not significantly" in sentence) == bool(tied)
+        assert all(label in sentence for label in tied)
+    worst = max(macro, key=lambda label: macro[label]["dice_gap"])
+    assert f"costs {worst} {100 * macro[worst]['dice_gap']:.2f} points" in said[3]
+    flattered = max(macro, key=lambda label: macro[label]["dice_optimism"])
+    mean = sum(numbers["dice_optimism"] for numbers in macro.values()) / 3
+    assert f"by {100 * mean:.2f} points" in said[4]
+    assert f"{flattered} ({100 * macro[flattered]['dice_optimism']:.2f})" in said[4]
+    shares = [
+        (shares.elsewhere, finding, entry.run.label)
+        for entry in dataset.runs
+        for finding, shares in entry.quadrants.items()
+        if shares.count >= 10
+    ]
+    share, finding, label = max(shares)
+    assert f"elsewhere: {finding} by {label} ({100 * share:.2f} %" in said[5]

@@ -29,14 +29,9 @@ def stored(three_runs: Path) -> dict[str, dict]:
 
 
 @pytest.fixture(scope="module")
-def analysis(three_runs: Path):
-    return analyse(collect([three_runs]))
-
-
-@pytest.fixture(scope="module")
-def tables(analysis):
-    made = {table.name: table for table in all_tables(analysis)}
-    assert len(made) == len(all_tables(analysis))
+def tables(three_analysed):
+    made = {table.name: table for table in all_tables(three_analysed)}
+    assert len(made) == len(all_tables(three_analysed))
     return made
 
 
@@ -200,8 +195,8 @@ def test_shares_of_quadrants_are_whole(tables):
         assert sum(cell.value for cell in row.cells[4:]) == pytest.approx(1)
 
 
-def test_best_and_worst_findings(analysis, stored):
-    for entry in analysis.datasets[0].runs:
+def test_best_and_worst_findings(three_analysed, stored):
+    for entry in three_analysed.datasets[0].runs:
         hits = {
             finding: scores["pointing_game"]
             for finding, scores in stored[entry.run.label]["grounding"]["per_class"].items()
