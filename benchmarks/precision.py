@@ -6,15 +6,14 @@ difference over all golden cases. Of DeViDe there is no authors' code, so its nu
 float32. Prompts are encoded in float32 in every column, as in a run. Each model is measured in a process of its own, on
 the CPU.
 
-    python benchmarks/precision.py VECTORS              all of them
-    python benchmarks/precision.py VECTORS carzero kad  these
+    python benchmarks/precision.py              all of them
+    python benchmarks/precision.py carzero kad  these
 
-VECTORS is the folder that holds `carzero/golden.npz`, `kad/golden.npz` and so on. Compiling takes minutes for each.
+Compiling takes minutes for each.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -33,8 +32,10 @@ from torch import Tensor
 
 # The weights and inputs of the golden vectors, as the tests draw them.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-from deterministic import images_of, weight
+from deterministic import images_of, tokens_of, weight
 from deterministic_checkpoints import MODELS, write_checkpoint
+from golden import Case as Golden
+from golden import case_of
 
 from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP
 from xbench.models.carzero import WordPieces
@@ -46,7 +47,6 @@ WAYS: dict[str, dict[str, bool]] = {
     "compile": {"compile": True},
     "channels_last": {"channels_last": True},
 }
-VECTORS = ("carzero", "kad", "mavl", "medklip", "openclip")
 OUTPUTS = {"logits": "logits", "probabilities": "probabilities", "maps": "saliency"}
 
 
@@ -68,22 +68,17 @@ class Case:
 
 
 def main() -> None:
-    if len(sys.argv) < 2:
-        print(__doc__)
-        return
-    vectors, chosen = Path(sys.argv[1]), sys.argv[2:] or MODELS
-    if missing := [name for name in VECTORS if not (vectors / name / "golden.npz").is_file()]:
-        sys.exit(f"{vectors} lacks the golden vectors of {', '.join(missing)}.")
+    chosen = sys.argv[1:] or MODELS
     print(f"Largest difference from the authors' numbers; {processor()}, torch {torch.__version__}.\n")
     print(f"| model | output | range | {' | '.join(WAYS)} |")
     print("| --- " * (3 + len(WAYS)) + "|")
     for model in chosen:
-        for number, (output, values) in enumerate(alone(measure, model, vectors).items()):
+        for number, (output, values) in enumerate(alone(measure, model).items()):
             cells = " | ".join(f"{value:.2g}" for value in values)
             print(f"| {'' if number else NAMES[model]} | {output} | {cells} |", flush=True)
 
 
-def measure(model: str, vectors: Path) -> dict[str, list[float]]:
+def measure(model: str) -> dict[str, list[float]]:
     """Return by output the range of its numbers and by how much each way is off. Runs in a process of its own.
 
     The range is that of the logits or probabilities of an image, or of a map: the median of all there are.
@@ -92,7 +87,7 @@ def measure(model: str, vectors: Path) -> dict[str, list[float]]:
     ranges: dict[str, list[float]] = {output: [] for output in OUTPUTS}
     largest = {output: dict.fromkeys(WAYS, 0.0) for output in OUTPUTS}
     with tempfile.TemporaryDirectory() as folder:
-        for case in CASES[model](vectors, Path(folder)):
+        for case in CASES[model](Path(folder)):
             expected = case.expected or outcome(case, "float32")
             for output, numbers in expected.items():
                 axes = (-2, -1) if output == "maps" else -1
@@ -123,109 +118,87 @@ def outcome(case: Case, way: str) -> dict[str, np.ndarray]:
 # The golden cases
 
 
-def of_clip(vectors: Path, folder: Path) -> Iterator[Case]:
+def of_clip(folder: Path) -> Iterator[Case]:
     file = folder / "clip.safetensors"
     shapes = open_clip.create_model("ViT-B-32").state_dict()
     save_file({name: weight(name, tuple(tensor.shape)) for name, tensor in shapes.items()}, file)
-    yield of_open_clip(vectors, "a", partial(CLIP, "ViT-B-32", checkpoint=str(file)))
-    yield of_open_clip(vectors, "q", partial(CLIP, "ViT-B-32-quickgelu", checkpoint=str(file)))
+    tokens = {"length": 77, "vocabulary": 49406, "start": 49406, "end": 49407}
+    yield of_open_clip("a", partial(CLIP, "ViT-B-32", checkpoint=str(file)), **tokens)
+    yield of_open_clip("q", partial(CLIP, "ViT-B-32-quickgelu", checkpoint=str(file)), **tokens)
 
 
-def of_biomedclip(vectors: Path, folder: Path) -> Iterator[Case]:
-    arguments = checkpoint_of("biomedclip", folder)
-    yield of_open_clip(vectors, "b", partial(BiomedCLIP, **arguments))
+def of_biomedclip(folder: Path) -> Iterator[Case]:
+    build = partial(BiomedCLIP, **write_checkpoint("biomedclip", folder, full=True))
+    yield of_open_clip("b", build, length=256, vocabulary=30522)
 
 
-def of_open_clip(vectors: Path, case: str, build: Callable[..., VLM]) -> Case:
-    about, golden = read(vectors / "openclip" / "golden", case)
-    text = torch.nn.functional.normalize(torch.from_numpy(golden["text_features"]), dim=-1)
-    expected = {output: golden[output] for output in OUTPUTS}
-    return Case(build, images_of(about["seed"], about["images"]), lambda network: text, expected)
+def of_open_clip(name: str, build: Callable[..., VLM], **tokens: int) -> Case:
+    golden = case_of("openclip", name)
+    ids, _ = tokens_of(**golden.about["tokens"], **tokens)
+    expected = {output: golden.arrays[output] for output in OUTPUTS}
+    return Case(build, golden.images, lambda network: network.encode_tokens(ids), expected)
 
 
-def of_medklip(vectors: Path, folder: Path) -> Iterator[Case]:
-    arguments = checkpoint_of("medklip", folder)
-    for case in ("case0", "case1"):
-        about, golden = read(vectors / "medklip" / "golden", case)
-        queries = torch.from_numpy(golden["query_embeddings"])[:, None]
-        yield of_two_columns(partial(MedKLIP, **arguments), about["inputs"]["image"], queries, golden, "probabilities")
+def of_medklip(folder: Path) -> Iterator[Case]:
+    build = partial(MedKLIP, **write_checkpoint("medklip", folder, full=True))
+    for golden in (case_of("medklip", "case0"), case_of("medklip", "case1")):
+        queries = torch.from_numpy(golden.arrays["query_embeddings"])[:, None]
+        yield of_two_columns(build, golden, lambda network, queries=queries: queries, "probabilities")
 
 
-def of_mavl(vectors: Path, folder: Path) -> Iterator[Case]:
-    arguments = checkpoint_of("mavl", folder)
-    for case in ("case0", "case1"):
-        about, golden = read(vectors / "mavl" / "golden", case)
-        queries = torch.from_numpy(golden["query_embeddings"])
-        yield of_two_columns(
-            partial(MAVL, **arguments),
-            about["inputs"]["image"],
-            queries,
-            golden,
-            "probabilities_feature",
-        )
+def of_mavl(folder: Path) -> Iterator[Case]:
+    build = partial(MAVL, **write_checkpoint("mavl", folder, full=True))
+    for golden in (case_of("mavl", "case0"), case_of("mavl", "case1")):
+        queries = torch.from_numpy(golden.arrays["query_embeddings"])
+        yield of_two_columns(build, golden, lambda network, queries=queries: queries, "probabilities_feature")
 
 
-def of_kad(vectors: Path, folder: Path) -> Iterator[Case]:
-    arguments = checkpoint_of("kad", folder)
-    for case in ("square224", "square512"):
-        about, golden = read(vectors / "kad" / "golden", case)
-        queries = torch.from_numpy(golden["text_features"])
-        build = partial(KAD, **arguments, image_size=about["image"]["height"])
-        yield of_two_columns(build, about["image"], queries, golden, "probability")
+def of_kad(folder: Path) -> Iterator[Case]:
+    arguments = write_checkpoint("kad", folder, full=True)
+    for golden in (case_of("kad", "square224"), case_of("kad", "square512")):
+        build = partial(KAD, **arguments, image_size=golden.about["images"]["size"])
+        yield of_two_columns(build, golden, partial(encode, tokens=golden.tokens), "probability")
 
 
 def of_two_columns(
-    build: Callable[..., VLM], image: dict[str, Any], queries: Tensor, golden: dict[str, np.ndarray], probabilities: str
+    build: Callable[..., VLM], golden: Golden, queries: Callable[[Any], Any], probabilities: str
 ) -> Case:
     """Return a case whose golden logits are those of absent and present."""
+    logits = golden.arrays["logits"]
     expected = {
-        "logits": golden["logits"][..., 1] - golden["logits"][..., 0],
-        "probabilities": golden[probabilities],
-        "maps": golden["maps"],
+        "logits": logits[..., 1] - logits[..., 0],
+        "probabilities": golden.arrays[probabilities],
+        "maps": golden.arrays["maps"],
     }
-    images = images_of(image["seed"], image["batch"], image["height"])
-    return Case(build, images, lambda network: queries, expected)
+    return Case(build, golden.images, queries, expected)
 
 
-def of_carzero(vectors: Path, folder: Path) -> Iterator[Case]:
-    arguments = checkpoint_of("carzero", folder)
-    for case in ("a", "b"):
-        about, golden = read(vectors / "carzero" / "golden", case)
-        tokens = [torch.from_numpy(golden[name]) for name in ("input_ids", "attention_mask")]
+def encode(network: Any, tokens: tuple[Tensor, Tensor]) -> Any:
+    return network.encode_tokens(*tokens)
 
-        def queries(network: CARZero, tokens: list[Tensor] = tokens) -> Any:
+
+def of_carzero(folder: Path) -> Iterator[Case]:
+    build = partial(CARZero, **write_checkpoint("carzero", folder, full=True))
+    for golden in (case_of("carzero", "a"), case_of("carzero", "b")):
+
+        def queries(network: CARZero, tokens: tuple[Tensor, Tensor] = golden.tokens) -> Any:
             # The vocabulary that the golden vectors were made with.
             ids = torch.arange(network.text_encoder.model.config.vocab_size)
             network.word_pieces = WordPieces((ids >= 1000) & (ids % 4 == 0), separator=102)
             return network.encode_tokens(*tokens)
 
-        logits, maps = golden["logits"], golden["attention_maps"]
+        logits, maps = golden.arrays["logits"], golden.arrays["attention_maps"]
         expected = {"logits": logits, "probabilities": 1 / (1 + np.exp(-logits)), "maps": maps}
-        yield Case(partial(CARZero, **arguments), images_of(about["image_seed"], about["images"]), queries, expected)
+        yield Case(build, golden.images, queries, expected)
 
 
-def of_devide(vectors: Path, folder: Path) -> Iterator[Case]:
-    # Its text encoder is KAD's, and so are its queries.
-    golden = read(vectors / "kad" / "golden", "square224")[1]
-    queries = torch.from_numpy(golden["text_features"])
-    arguments = checkpoint_of("devide", folder)
-    yield Case(partial(DeViDe, **arguments), images_of("devide", 2), lambda network: queries)
+def of_devide(folder: Path) -> Iterator[Case]:
+    build = partial(DeViDe, **write_checkpoint("devide", folder, full=True))
+    tokens = case_of("kad", "square224").tokens
+    yield Case(build, images_of("devide", 2), partial(encode, tokens=tokens))
 
 
-def checkpoint_of(model: str, folder: Path) -> dict[str, Any]:
-    """Write a checkpoint and return the arguments that name it."""
-    return {**write_checkpoint(model, folder, full=True)}
-
-
-def read(file: Path, case: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return what a case of golden vectors was made from, and its arrays by name."""
-    cases = json.loads(file.with_suffix(".json").read_text())["cases"]
-    about = cases[case] if isinstance(cases, dict) else next(one for one in cases if one["name"] == case)
-    arrays = np.load(file.with_suffix(".npz"))
-    return about, {name.partition("/")[2]: arrays[name] for name in arrays if name.startswith(f"{case}/")}
-
-
-CASES: dict[str, Callable[[Path, Path], Iterator[Case]]] = {
+CASES: dict[str, Callable[[Path], Iterator[Case]]] = {
     "carzero": of_carzero,
     "clip": of_clip,
     "biomedclip": of_biomedclip,

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ import transformers
 from deterministic import images_of, random_state, weight
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
-from places import SHARED
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -24,7 +22,6 @@ from xbench.models import biomedclip
 from xbench.models.biomedclip import BiomedCLIP
 from xbench.models.clip import CLIP
 
-SHARED = SHARED / "parity" / "openclip" / "golden.npz"
 HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
 BERT = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "chest", "x", "-", "ray", "showing", "without", "edema"]
@@ -46,38 +43,6 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(biomedclip, "download_pretrained_from_hf", refuse)
     monkeypatch.setattr(transformers.utils.hub, "hf_hub_download", refuse)
-
-
-# The real size
-
-
-@pytest.mark.skipif(not SHARED.exists(), reason="needs the golden vectors beside the repository")
-def test_golden_vectors(tmp_path: Path) -> None:
-    """From a file of weights alone: nothing else is needed for token ids."""
-    golden = np.load(SHARED)
-    config = json.loads(SHARED.with_suffix(".json").read_text())["biomedclip_like_model_cfg"]
-    config["text_cfg"] |= {"hf_model_name": str(tmp_path), "hf_tokenizer_name": str(tmp_path)}
-    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
-    transformers.BertConfig(vocab_size=30522).save_pretrained(tmp_path)
-    file = tmp_path / "alone" / "open_clip_pytorch_model.bin"
-    file.parent.mkdir()
-    torch.save(weights_of(tmp_path), file)
-    model = BiomedCLIP(checkpoint=str(file))
-    file.unlink()
-    queries = model.encode_tokens(torch.from_numpy(golden["b/input_ids"].astype(np.int64)))
-    images = images_of("openclip-public-b", 2)
-    with torch.no_grad():
-        output = model(images, queries)
-        pair = model(images[:1], queries[None, :2])
-    text = golden["b/text_features"] / np.linalg.norm(golden["b/text_features"], axis=1, keepdims=True)
-    np.testing.assert_allclose(queries, text, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(output.logits, golden["b/logits"], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(output.probabilities, golden["b/probabilities"], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(output.saliency, golden["b/maps"], rtol=0, atol=1e-6)
-    difference = golden["b/logits"][0, 0] - golden["b/logits"][0, 1]
-    np.testing.assert_allclose(pair.logits, [[difference]], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(pair.probabilities, [[1 / (1 + math.exp(-difference))]], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(pair.saliency[0, 0], golden["b/maps"][0, 0], rtol=0, atol=1e-6)
 
 
 @pytest.fixture
@@ -106,12 +71,6 @@ def test_configuration_of_the_authors(configured: dict[str, Any], tmp_path: Path
     check_bert_base(configured["bert"])
     assert configured["preprocess_cfg"] == {}
     assert configured["model_cfg"]["text_cfg"]["context_length"] == 256
-    if SHARED.exists():
-        spec = json.loads(SHARED.with_suffix(".json").read_text())["biomedclip_like_model_cfg"]
-        assert configured["model_cfg"]["vision_cfg"] == spec["vision_cfg"]
-        assert configured["model_cfg"]["embed_dim"] == spec["embed_dim"]
-        for key in ("hf_proj_type", "hf_pooler_type", "context_length"):
-            assert configured["model_cfg"]["text_cfg"][key] == spec["text_cfg"][key]
 
 
 # Everything else on a small one

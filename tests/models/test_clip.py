@@ -4,8 +4,7 @@ import hashlib
 import json
 import math
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,8 @@ import open_clip
 import pytest
 import torch
 import transformers
-from deterministic import grey, images_of, random_state, weight
+from deterministic import grey, images_of, weight
+from golden import case_of
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import save_file
@@ -26,28 +26,12 @@ from xbench.models.clip import CLIP
 from xbench.models.components import open_clip as _open_clip
 from xbench.models.components.clip_saliency import project
 
-HERE = Path(__file__).resolve().parent
-SHARED = HERE.parents[1] / ".." / "shared" / "parity" / "openclip" / "golden.npz"
 TINY = {
     "embed_dim": 16,
     "vision_cfg": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
     "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
 }
 PAIRS = [[f"a chest x-ray {word} {finding}" for word in ("showing", "without")] for finding in ("edema", "a mass", "!")]
-
-
-def token_ids(seed: str, rows: int, length: int, vocabulary: int, start: int, end: int) -> tuple[Tensor, Tensor]:
-    state = random_state(f"tokens/{seed}")
-    ids, mask = np.zeros((rows, length), np.int64), np.zeros((rows, length), np.int64)
-    for row in range(rows):
-        words = int(state.randint(2, max(3, length - 2)))
-        ids[row, : words + 2] = [start, *state.randint(1000, vocabulary, size=words), end]
-        mask[row, : words + 2] = 1
-    return torch.from_numpy(ids), torch.from_numpy(mask)
-
-
-def clip_ids(seed: str, rows: int) -> Tensor:
-    return token_ids(seed, rows, 77, 49406, 49406, 49407)[0]
 
 
 def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -61,60 +45,6 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(open_clip, "download_pretrained", refuse)
     monkeypatch.setattr(_open_clip, "download_pretrained_from_hf", refuse)
-
-
-# Parity with open_clip's own numbers
-
-
-@pytest.fixture(scope="module")
-def vit_b_32() -> Iterator[Callable[[str], CLIP]]:
-    built: dict[str, CLIP] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "weights.safetensors")
-        with torch.device("meta"):
-            without_weights = open_clip.create_model("ViT-B-32", device="meta")
-        save_file(weights_of(without_weights), file)
-
-        def build(architecture: str) -> CLIP:
-            if architecture not in built:
-                built[architecture] = CLIP(architecture, checkpoint=str(file))
-            return built[architecture]
-
-        yield build
-
-
-@pytest.mark.parametrize(
-    ("case", "architecture", "images", "classes"),
-    [("a", "ViT-B-32", 2, 3), ("q", "ViT-B-32-quickgelu", 1, 2)],
-    ids=["gelu", "quickgelu"],
-)
-def test_golden_vectors(
-    vit_b_32: Callable[[str], CLIP], case: str, architecture: str, images: int, classes: int
-) -> None:
-    golden = np.load(HERE / "clip_golden.npz")
-    model = vit_b_32(architecture)
-    seed = f"openclip-public-{case}"
-    queries = model.encode_tokens(clip_ids(seed, classes))
-    output = model(images_of(seed, images), queries)
-    np.testing.assert_allclose(output.logits, golden[f"{case}_logits"], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(output.probabilities, golden[f"{case}_probabilities"], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(output.saliency, golden[f"{case}_maps"], rtol=0, atol=1e-6)
-    if SHARED.exists():
-        complete = np.load(SHARED)
-        text = complete[f"{case}/text_features"]
-        text = text / np.linalg.norm(text, axis=1, keepdims=True)
-        np.testing.assert_allclose(queries, text, rtol=0, atol=1e-6)
-        np.testing.assert_allclose(output.logits, complete[f"{case}/cosine"] / 0.07, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(output.saliency, complete[f"{case}/maps"], rtol=0, atol=1e-6)
-
-
-def test_golden_preprocessing(vit_b_32: Callable[[str], CLIP]) -> None:
-    pixels, view = vit_b_32("ViT-B-32").preprocessing(grey("wide", 300, 417))
-    np.testing.assert_array_equal(pixels[0, ::16, ::16], np.load(HERE / "clip_golden.npz")["preprocessed"])
-    # 417 x 300 becomes 311 x 224, of which 44 (of 87, rounded to even) columns go on the left.
-    np.testing.assert_allclose(view, [44 / 311, 0, (44 + 224) / 311, 1], rtol=0, atol=1e-6)
-    if SHARED.exists():
-        np.testing.assert_array_equal(pixels[0], np.load(SHARED)["preprocess/wide_first_channel"])
 
 
 # Everything else on models of a few thousand weights
@@ -190,7 +120,7 @@ def test_model_is_frozen_and_ready(tiny: CLIP) -> None:
 
 def test_tokeniser(tiny: CLIP) -> None:
     prompts = ["There is Atelectasis", "There is no Atelectasis", "Edema", "a chest x-ray showing a 2.5 cm nodule"]
-    ids = np.load(HERE / "clip_golden.npz")["tokenizer"]
+    ids = case_of("openclip", "tokeniser").arrays["ids"]
     padded = np.pad(ids, ((0, 0), (0, 77 - ids.shape[1])))
     expected = tiny.encode_tokens(torch.from_numpy(padded.astype(np.int64)))
     assert torch.equal(tiny.encode_prompts([[prompt] for prompt in prompts]), expected)

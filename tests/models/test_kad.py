@@ -4,7 +4,6 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,16 +12,11 @@ import numpy as np
 import pytest
 import torch
 from kad_reference import (
-    PARITY,
     Decoder,
     DenseEncoder,
     ResNetEncoder,
     Text,
     ViTEncoder,
-    deterministic,
-    golden,
-    nested,
-    official_weights,
     sections,
     varied,
 )
@@ -32,22 +26,11 @@ from torch import Tensor, nn
 
 from xbench.data.datasets.chestxray14 import ChestXray14
 from xbench.errors import UserError
-from xbench.geometry.preprocessing import PillowResize, Preprocessing
-from xbench.models.components import kebert as _kebert
 from xbench.models.components.kebert import KEBERTModel, class_name
 from xbench.models.components.vit import side_of, with_timm_names
-from xbench.models.devide import DeViDe
 from xbench.models.kad import KAD
-from xbench.protocol.findings import FINDINGS
 from xbench.protocol.prompts import prompts_in_style
 from xbench.types import ModelOutput
-
-GOLDEN = [
-    ("golden", "square512"),
-    ("golden", "square224"),
-    ("golden_variants", "stride16_224"),
-    ("golden_variants", "vit384"),
-]
 
 
 def write(folder: Path, content: dict[str, Any]) -> str:
@@ -77,122 +60,6 @@ def attached(model: KEBERTModel, findings: Sequence[str], classes: Sequence[str]
     return model
 
 
-# The official implementation's own numbers.
-
-
-class TestGolden:
-    @pytest.fixture(scope="class")
-    def text_and_decoder(self) -> dict[str, Tensor]:
-        return official_weights("manifest.json", ("text_encoder", "model"))
-
-    @pytest.fixture(scope="class")
-    def official(
-        self, text_and_decoder: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory
-    ) -> Iterator[Callable[[str], KAD]]:
-        """Loads a manifest's weights from a file in the official layout; one model is in memory at a time."""
-        folder, loaded = tmp_path_factory.mktemp("kad"), {}
-
-        def load(manifest: str) -> KAD:
-            if manifest not in loaded:
-                loaded.clear()
-                tensors = {**official_weights(manifest, ("image_encoder",)), **text_and_decoder}
-                loaded[manifest] = KAD(checkpoint=write(folder, nested(tensors)))
-            return loaded[manifest]
-
-        yield load
-        (folder / "best_valid.pt").unlink(missing_ok=True)
-
-    @pytest.mark.parametrize(("file", "case"), GOLDEN, ids=[case for _, case in GOLDEN])
-    def test_the_official_numbers_come_out(
-        self, official: Callable[[str], KAD], monkeypatch: pytest.MonkeyPatch, file: str, case: str
-    ) -> None:
-        draw = deterministic()
-        cases, arrays = golden(file)
-        model = official(cases[case]["manifest"])
-        expected = {name.removeprefix(f"{case}/"): arrays[name] for name in arrays.files if name.startswith(f"{case}/")}
-        ids, mask = draw.token_ids(**cases[case]["tokens"])
-        images = draw.image(**cases[case]["image"])
-
-        queries = model.encode_tokens(ids, mask)
-        monkeypatch.setattr(model.image_encoder, "forward", cache(model.image_encoder.forward))
-        seen = model.image_encoder(images).flatten(1, 2)
-        attention = model.model(seen, queries, range(4))[1]
-        output = model(images, queries)
-
-        vit = case == "vit384"
-        assert largest(queries, expected["text_features"]) < 1e-5
-        assert largest(seen[:, :8], expected["image_tokens_first8"]) < (5e-5 if vit else 1e-5)
-        assert largest(seen[:, -4:], expected["image_tokens_last4"]) < (5e-5 if vit else 1e-5)
-        if not vit:
-            assert largest(seen.mean(dim=1), expected["image_pool"]) < 1e-5
-        assert largest(output.logits, expected["logits"][..., 1] - expected["logits"][..., 0]) < 5e-6
-        assert largest(output.probabilities, expected["probability"]) < 2e-6
-        assert largest(output.saliency, expected["maps"]) < 1e-7
-        for layer, of_layer in attention.items():
-            maps = of_layer.mean(dim=1).unflatten(-1, output.saliency.shape[-2:])
-            assert largest(maps, expected["layer_maps"][layer]) < 1e-7
-
-        overlay = cases[case]["overlay"]
-        heat = output.saliency[overlay["image"], overlay["class"]]
-        heat = torch.nn.functional.interpolate(
-            (heat / heat.max() * 255)[None, None], (overlay["height"], overlay["width"]), mode="bilinear"
-        )
-        assert largest(heat[0, 0], expected["overlay_heat_float"]) < 1e-2
-
-    def test_devide_is_kad_where_it_is_told_to_be(
-        self, official: Callable[[str], KAD], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        draw = deterministic()
-        cases, arrays = golden("golden_variants")
-        case = cases["vit384"]
-        checkpoint = official(case["manifest"]).checkpoint
-        model = DeViDe(checkpoint=str(checkpoint), image_size=384, image_encoder_norm=False)
-        images = draw.image(**case["image"])
-        monkeypatch.setattr(model.image_encoder, "forward", cache(model.image_encoder.forward))
-        seen = model.image_encoder(images).flatten(1, 2)
-        assert largest(seen[:, :8], arrays["vit384/image_tokens_first8"]) < 5e-5
-        assert largest(seen[:, -4:], arrays["vit384/image_tokens_last4"]) < 5e-5
-        queries = model.encode_tokens(*draw.token_ids(**case["tokens"]))
-        output = model(images, queries)
-        logits = arrays["vit384/logits"]
-        assert largest(output.logits, logits[..., 1] - logits[..., 0]) < 5e-6
-        assert largest(output.probabilities, arrays["vit384/probability"]) < 2e-6
-        assert largest(output.saliency, arrays["vit384/layer_maps"].mean(axis=0)) < 1e-7
-
-
-PREPROCESSED = ["grey_square", "grey_shorter_side", "grey_enlarged", "rgba_square", "sixteen_bit"]
-
-
-@pytest.mark.skipif(not PARITY.is_dir(), reason="the golden vectors are not here")
-@pytest.mark.parametrize("case", PREPROCESSED)
-def test_images_come_in_as_officially(case: str) -> None:
-    facts = json.loads((PARITY / "kad" / "preprocess.json").read_text())["cases"]
-    arrays = np.load(PARITY / "kad" / "preprocess.npz")
-    assert sorted(facts) == sorted(PREPROCESSED)
-    pixels, expected = arrays[f"{case}/pixels"], torch.from_numpy(arrays[f"{case}/tensor"])
-    size = facts[case]["img_res"]
-    if case == "sixteen_bit":
-        pixels = (pixels / pixels.max() * 255).astype(np.uint8)
-    statistics = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    preprocessing = _kebert._stretched(size, 4, *statistics)
-    if case == "grey_shorter_side":
-        preprocessing = Preprocessing([PillowResize(size, "shortest")], *statistics)
-    # The harness hands over grey images; in a colour image every channel goes the same way.
-    channels = [pixels] * 3 if pixels.ndim == 2 else [np.ascontiguousarray(pixels[..., c]) for c in range(3)]
-    ours = torch.stack([preprocessing(channel)[0][c] for c, channel in enumerate(channels)])
-    assert ours.shape == expected.shape
-    assert largest(ours, expected) < 1e-6
-
-
-@pytest.mark.skipif(not PARITY.is_dir(), reason="the golden vectors are not here")
-def test_queries_are_the_official_class_names() -> None:
-    official = json.loads((PARITY / "kad" / "queries.json").read_text())
-    ours = {class_name(finding) for findings in FINDINGS.values() for finding in findings}
-    # Hernia is the one class of ChestX-ray14 that none of the datasets has annotated.
-    assert set(official["chestxray14"]) - ours == {"hernia"}
-    assert set(official["chexpert5"]) <= ours
-
-
 def test_other_findings_are_asked_by_their_name_in_lower_case() -> None:
     assert [class_name(finding) for finding in ("Pleural Thickening", "Mass", "Enlarged PA", "COVID-19")] == [
         "pleural thicken",
@@ -206,9 +73,8 @@ def test_other_findings_are_asked_by_their_name_in_lower_case() -> None:
 
 
 @pytest.fixture(autouse=True)
-def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "official" not in request.fixturenames:
-        shrink(monkeypatch)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from book_reference import (
-    PARITY,
     largest,
     mavl,
     official_shapes,
     official_weights,
-    tokens_of,
     write_book,
     write_official,
     write_small_bert,
 )
-from deterministic import images_of
+from deterministic import images_of, quick_weight
 from torch import Tensor
 
 from xbench.errors import UserError
@@ -32,24 +28,11 @@ from xbench.models.components.book import OFFICIAL_ENTRIES
 from xbench.models.mavl import MAVL
 from xbench.protocol.findings import FINDINGS
 from xbench.protocol.prompts import ASPECTS, prompts_in_style, wording, wordings
-from xbench.types import ModelOutput
-
-HERE = PARITY / "mavl"
-needs_vectors = pytest.mark.skipif(not HERE.is_dir(), reason="needs the golden vectors beside the repository")
-
-# From the golden vectors' first case.
-LOGITS = [[-2.0946379, -1.8738362, -1.9874234, -1.8913007], [-2.110404, -1.8922218, -2.0025735, -1.908258]]
-TEXT = [[0.5003607, 0.49963936, 0.50417674, 0.50326943], [0.50038373, 0.4996163, 0.5041556, 0.5031734]]
-# Image 1, disease 2, row 5: the mean over four aspects, and the maximum.
-MEAN_ROW = [0.00634688, 0.0050033, 0.00516349, 0.00508527, 0.00454672, 0.00450021, 0.00525369]
-MEAN_ROW += [0.00483151, 0.005, 0.00536145, 0.00439953, 0.00449884, 0.00557278, 0.0044356]
-MAX_ROW = [0.00638335, 0.00505646, 0.00527723, 0.00510355, 0.00458456, 0.00451848, 0.00529313]
-MAX_ROW += [0.00488258, 0.00511471, 0.00540871, 0.00449523, 0.00456709, 0.00559765, 0.00457365]
 
 
 @pytest.fixture(scope="module")
 def weights() -> dict[str, Tensor]:
-    return official_weights("mavl")
+    return official_weights("mavl", quick_weight)
 
 
 @pytest.fixture(scope="module")
@@ -68,118 +51,8 @@ def model(checkpoint: str, bert: str) -> MAVL:
     return MAVL(checkpoint, bert)
 
 
-@pytest.fixture(scope="module")
-def golden_model(checkpoint: str, golden_bert: str) -> MAVL:
-    return MAVL(checkpoint, golden_bert)
-
-
-def golden_tokens(case: int, diseases: int) -> tuple[Tensor, Tensor]:
-    explanation = tokens_of(f"mavl/public/{case}/disease", diseases)
-    aspects = tokens_of(f"mavl/public/{case}/concept", 8 * diseases)
-    ids, mask = (
-        torch.cat([first[:, None], rest.view(diseases, 8, -1)], dim=1)
-        for first, rest in zip(explanation, aspects, strict=True)
-    )
-    return ids, mask
-
-
-def with_options(checkpoint: str, **options: Any) -> MAVL:
-    return MAVL(checkpoint, **options)
-
-
 def queries_of(count: int) -> Tensor:
     return torch.randn(count, 9, 256, generator=torch.Generator().manual_seed(count))
-
-
-# The authors' numbers
-
-
-def test_golden_numbers(checkpoint: str, golden_model: MAVL, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Encoding takes longer than all the rest, and has a test below that compares it with these.
-    queries = (
-        torch.from_numpy(np.load(HERE / "golden.npz")["case0/query_embeddings"])
-        if HERE.is_dir()
-        else golden_model.encode_tokens(*golden_tokens(0, 4))
-    )
-    images = images_of("mavl/public/0", 2)
-    monkeypatch.setattr(golden_model.model.backbone, "forward", cache(golden_model.model.backbone.forward))
-    output = golden_model(images, queries)
-    assert largest(output.logits, LOGITS) < 1e-5
-    assert largest(output.probabilities, output.logits.sigmoid()) < 1e-6
-    assert largest(output.saliency[1, 2, 5], MEAN_ROW) < 1e-7
-
-    def scored(**options: Any) -> ModelOutput:
-        model = MAVL(checkpoint, **options)
-        model.model.backbone = golden_model.model.backbone
-        return model(images, queries)
-
-    other = scored(mode="text", merge="max")
-    assert largest(other.probabilities, TEXT) < 1e-6
-    assert largest(other.logits.sigmoid(), TEXT) < 1e-6
-    assert largest(other.saliency[1, 2, 5], MAX_ROW) < 1e-7
-    assert torch.equal(scored(merge="global").saliency, scored(aspects=(0,)).saliency)
-
-
-@needs_vectors
-@pytest.mark.parametrize(("case", "images", "diseases"), [(0, 2, 4), (1, 1, 6)])
-def test_golden_vectors(
-    golden_model: MAVL, monkeypatch: pytest.MonkeyPatch, case: int, images: int, diseases: int
-) -> None:
-    golden = {
-        name.removeprefix(f"case{case}/"): array
-        for name, array in np.load(HERE / "golden.npz").items()
-        if name.startswith(f"case{case}/")
-    }
-    ids, mask = golden_tokens(case, diseases)
-    np.testing.assert_array_equal(ids[:, 0], golden["disease_book/input_ids"])
-    np.testing.assert_array_equal(ids[:, 1:].flatten(0, 1), golden["concept_book/input_ids"])
-    np.testing.assert_array_equal(mask[:, 1:].flatten(0, 1), golden["concept_book/attention_mask"])
-    # Two diseases will do: prompts do not influence each other when they are encoded.
-    queries = torch.from_numpy(golden["query_embeddings"]).clone()
-    encoded = golden_model.encode_tokens(ids[1:3], mask[1:3])
-    assert largest(encoded, queries[1:3]) < 3e-5
-    queries[1:3] = encoded
-
-    pixels = images_of(f"mavl/public/{case}", images)
-    network = golden_model.model
-    monkeypatch.setattr(network.backbone, "forward", cache(network.backbone.forward))
-    features = network.backbone(pixels)
-    tokens = network.image_tokens(features)
-    assert largest(tokens, golden["image_features"]) < 3e-5
-    assert largest(network.pool(features), golden["global_features"]) < 3e-5
-    assert largest(golden_model.decode(tokens, queries)[1], golden["maps_all_aspects"]) < 1e-7
-
-    def output(**options: Any) -> ModelOutput:
-        usual = {option: getattr(golden_model, option) for option in options}
-        vars(golden_model).update(options)
-        scored = golden_model(pixels, queries)
-        vars(golden_model).update(usual)
-        return scored
-
-    scored = output()
-    assert largest(scored.logits, golden["logits"][..., 1] - golden["logits"][..., 0]) < 1e-5
-    assert largest(scored.probabilities, golden["probabilities_feature"]) < 3e-6
-    assert largest(scored.saliency, golden["maps"]) < 1e-7
-    text = output(mode="text", merge="max")
-    assert largest(text.probabilities, golden["probabilities_text"]) < 1e-6
-    assert largest(text.saliency, golden["maps_max"]) < 1e-7
-    assert largest(output(aspects=[0], merge="global").saliency, golden["maps_global"]) < 1e-7
-
-
-@needs_vectors
-@pytest.mark.parametrize(("case", "equalise"), [("chexpert_grey", False), ("rsna_dicom", True)])
-def test_golden_preprocessing(checkpoint: str, case: str, equalise: bool) -> None:
-    golden = np.load(HERE / "preprocess.npz")
-    preprocessing = MAVL(checkpoint, equalise=equalise).preprocessing
-    pixels = golden[f"{case}/pixels"]
-    np.testing.assert_array_equal(preprocessing.pixels(pixels)[0], golden[f"{case}/resized"])
-    assert largest(preprocessing(pixels)[0][:, ::8, ::8], golden[f"{case}/tensor_every_8"]) < 1e-6
-
-
-@needs_vectors
-def test_reference_has_the_shapes_of_the_manifest() -> None:
-    listed = json.loads((HERE / "manifest.json").read_text())["parameters"]
-    assert official_shapes("mavl") == {name: tuple(entry["shape"]) for name, entry in listed.items()}
 
 
 # A second implementation
@@ -195,7 +68,7 @@ def test_against_plain_functions(weights: dict[str, Tensor], checkpoint: str, mo
     maps = attention.mean(dim=(1, 2))
     assert largest(output.saliency.flatten(2), maps[:, :, [0, 6, 7, 8]].mean(dim=2)) < 1e-7
     options = {"layers": [3, 1], "heads": [2], "aspects": (4, 2), "image_size": size}
-    chosen = with_options(checkpoint, **options)(images, queries)
+    chosen = MAVL(checkpoint, **options)(images, queries)
     expected = (attention[:, 1, 2] + attention[:, 3, 2])[:, :, [2, 4]].mean(dim=2) / 2
     assert largest(chosen.saliency.flatten(2), expected) < 1e-7
     if size != 224:

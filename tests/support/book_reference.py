@@ -10,16 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from deterministic import random_state, weight
-from places import SHARED
-from safetensors.torch import save_file
+from deterministic import weight
 from torch import Tensor
 from torchvision.models import resnet50  # type: ignore[import-untyped]
 from transformers import BertConfig, BertModel
 
 from xbench.models.components.book import OFFICIAL_ENTRIES
-
-PARITY = SHARED / "parity"
 
 VOCABULARY = [
     "[PAD]",
@@ -37,16 +33,6 @@ VOCABULARY = [
     ".",
     ":",
 ]
-
-
-def tokens_of(seed: str, rows: int, length: int = 64, vocabulary: int = 28996) -> tuple[Tensor, Tensor]:
-    state = random_state(f"tokens/{seed}")
-    ids, mask = np.zeros((rows, length), np.int64), np.zeros((rows, length), np.int64)
-    for row in range(rows):
-        words = int(state.randint(2, max(3, length - 2)))
-        ids[row, : words + 2] = [101, *state.randint(1000, vocabulary, size=words), 102]
-        mask[row, : words + 2] = 1
-    return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
 def largest(ours: Tensor, expected: Any) -> float:
@@ -116,19 +102,6 @@ def write_official(weights: dict[str, Tensor], folder: Path) -> str:
     extra = {"optimizer": {"state": {}, "param_groups": [{"lr": 1e-4}]}, "config": {"d_model": 256}, "epoch": 39}
     torch.save({"model": wrapped, **extra}, path)
     return str(path)
-
-
-def write_bert(folder: Path) -> str:
-    """Write the text encoder of the golden vectors as a folder of the Hugging Face hub."""
-    config = BertConfig(vocab_size=28996)
-    config.save_pretrained(folder)
-    with torch.device("meta"):
-        names = BertModel(config, add_pooling_layer=False).state_dict()
-    save_file(
-        {name: weight(f"text_encoder.{name}", tuple(t.shape)) for name, t in names.items()},
-        folder / "model.safetensors",
-    )
-    return str(folder)
 
 
 def write_small_bert(folder: Path) -> str:

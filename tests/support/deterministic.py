@@ -52,3 +52,16 @@ def images_of(seed: str, batch: int, size: int = 224) -> Tensor:
 def grey(seed: str, height: int, width: int) -> np.ndarray:
     coarse = random_state("gray/" + seed).randint(0, 256, size=(-(-height // 8), -(-width // 8)))
     return coarse.astype(np.uint8).repeat(8, 0).repeat(8, 1)[:height, :width]
+
+
+def tokens_of(
+    seed: str, rows: int, length: int = 64, vocabulary: int = 28996, start: int = 101, end: int = 102
+) -> tuple[Tensor, Tensor]:
+    """Ids and mask (rows, length) of texts of different lengths."""
+    state = random_state(f"tokens/{seed}")
+    ids, mask = np.zeros((rows, length), np.int64), np.zeros((rows, length), np.int64)
+    for row in range(rows):
+        words = int(state.randint(2, max(3, length - 2)))
+        ids[row, : words + 2] = [start, *state.randint(1000, vocabulary, size=words), end]
+        mask[row, : words + 2] = 1
+    return torch.from_numpy(ids), torch.from_numpy(mask)

@@ -1,24 +1,15 @@
-"""KAD as plain modules with all the names of an official file, and what its golden vectors were made from."""
+"""KAD as plain modules with all the names of an official file."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
-import numpy as np
-import pytest
 import torch
 import torch.nn.functional as F
 from deterministic_checkpoints import BERT, BLOCKS
-from places import SHARED
 from torch import Tensor, nn
 from torchvision.models import densenet121, resnet50
 from transformers import BertConfig, BertModel
-
-PARITY = SHARED / "parity"
 
 
 class ResNetEncoder(nn.Module):
@@ -148,49 +139,3 @@ def sections(image: nn.Module, text: nn.Module, decoder: nn.Module) -> dict[str,
         "config": {"img_res": 224, "text_encoder": "bert"},
         "epoch": 3,
     }
-
-
-def deterministic() -> ModuleType:
-    """Return the module by which the golden vectors' weights and inputs were drawn, or skip."""
-    path = PARITY / "deterministic.py"
-    if not path.is_file():
-        pytest.skip("the golden vectors are not here")
-    spec = importlib.util.spec_from_file_location("deterministic", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def official_weights(manifest: str, wanted: Sequence[str]) -> dict[str, Tensor]:
-    """Return the golden vectors' weights of some sections, by the manifest's names."""
-    draw = deterministic()
-    parameters = json.loads((PARITY / "kad" / manifest).read_text())["parameters"]
-    drawn: dict[str, Tensor] = {}
-    for name, entry in sorted(parameters.items(), key=lambda item: "alias_of" in item[1]):
-        if not name.startswith(tuple(f"{section}." for section in wanted)):
-            continue
-        if name.endswith("position_ids"):
-            drawn[name] = torch.arange(512)[None]
-        elif entry.get("integer"):
-            drawn[name] = torch.tensor(entry["value"])
-        elif entry.get("unused"):
-            # May be anything.
-            drawn[name] = torch.full(entry["shape"], torch.nan)
-        else:
-            drawn[name] = drawn[entry["alias_of"]] if "alias_of" in entry else draw.weight(name, entry["shape"])
-    return drawn
-
-
-def nested(tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Return tensors by section, beside what else an official file has."""
-    parts: dict[str, Any] = {"optimizer": {"state": {}}, "config": {"img_res": 224}, "epoch": 1}
-    for name, tensor in tensors.items():
-        section, _, rest = name.partition(".")
-        parts.setdefault(section, {})[rest] = tensor
-    return parts
-
-
-def golden(file: str) -> tuple[dict[str, Any], Any]:
-    """Return the cases of a file of golden vectors and its arrays."""
-    return json.loads((PARITY / "kad" / f"{file}.json").read_text())["cases"], np.load(PARITY / "kad" / f"{file}.npz")

@@ -1,0 +1,354 @@
+"""The numbers of the authors' own code, for weights of the released size; see `golden` of tests/support."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from book_reference import official_shapes
+from deterministic import grey, tokens_of, weight
+from golden import case_of, facts, shapes_of, weights_of
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+from transformers import BertConfig, BertModel
+
+from xbench.geometry.preprocessing import PillowResize, Preprocessing
+from xbench.models import CLIP, KAD, MAVL, BiomedCLIP, CARZero, DeViDe, MedKLIP, biomedclip, carzero, devide, kad
+from xbench.models import mavl as _mavl
+from xbench.models import medklip as _medklip
+from xbench.models.carzero import WordPieces, clean
+from xbench.models.components import book as _book
+from xbench.models.components import open_clip as _open_clip
+from xbench.models.components.book import OFFICIAL_ENTRIES, entry_of
+from xbench.models.components.kebert import class_name
+from xbench.protocol.findings import FINDINGS
+from xbench.types import ModelOutput
+
+pytestmark = pytest.mark.parity
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Build a model from tensors as if a file of the authors held them; files have tests of their own."""
+
+    def from_tensors(model: Callable[..., Any], module: Any, tensors: Mapping[str, Tensor], **options: Any) -> Any:
+        monkeypatch.setattr(module, "read_tensors", lambda path, sections=(): tensors)
+        for name in {"read_settings", "read_remarks"} & {*vars(module)}:
+            monkeypatch.setattr(module, name, lambda path: {})
+        if hasattr(module, "locate"):
+            monkeypatch.setattr(module, "locate", lambda checkpoint, *_: Path(checkpoint))
+        return model(checkpoint="memory.ckpt", **options)
+
+    return from_tensors
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Compute once what a test looks at often."""
+    return lambda part, name="forward": monkeypatch.setattr(part, name, cache(getattr(part, name)))
+
+
+def drawn(network: nn.Module, prefix: str = "") -> dict[str, Tensor]:
+    return {name: weight(prefix + name, tuple(tensor.shape)) for name, tensor in network.state_dict().items()}
+
+
+def lead(logits: np.ndarray) -> Tensor:
+    """How far present leads over absent."""
+    return torch.from_numpy(logits[..., 1] - logits[..., 0])
+
+
+def off(ours: Tensor, expected: Any) -> float:
+    assert tuple(ours.shape) == tuple(np.shape(expected))
+    return float((ours - torch.as_tensor(expected)).abs().max())
+
+
+# CLIP and BiomedCLIP
+
+
+def test_clip(build: Callable[..., Any]) -> None:
+    with torch.device("meta"):
+        tensors = drawn(open_clip.create_model("ViT-B-32", device="meta"))
+    for name, architecture in (("a", "ViT-B-32"), ("q", "ViT-B-32-quickgelu")):
+        case, model = case_of("openclip", name), build(CLIP, _open_clip, dict(tensors), architecture=architecture)
+        ids, _ = tokens_of(**case.about["tokens"], length=77, vocabulary=49406, start=49406, end=49407)
+        queries = model.encode_tokens(ids)
+        output = model(case.images, queries)
+        assert case.off("text", queries) < 1e-6
+        assert case.off("logits", output.logits) < 1e-5
+        assert case.off("probabilities", output.probabilities) < 1e-6
+        assert case.off("maps", output.saliency) < 1e-6
+    arrays = case_of("openclip", "preprocessing").arrays
+    pixels, view = model.preprocessing(grey("wide", 300, 417))
+    np.testing.assert_array_equal(pixels[0, ::8, ::8], arrays["wide"])
+    # 417 x 300 becomes 311 x 224, of which 44 (of 87, rounded to even) columns go on the left.
+    np.testing.assert_allclose(view, [44 / 311, 0, (44 + 224) / 311, 1], rtol=0, atol=1e-6)
+
+
+def test_biomedclip(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From weights alone: nothing else is needed for token ids."""
+    expected = facts("biomedclip_config")
+    config = biomedclip._MODEL
+    assert (config["vision_cfg"], config["embed_dim"]) == (expected["vision_cfg"], expected["embed_dim"])
+    for key in ("hf_proj_type", "hf_pooler_type", "context_length"):
+        assert config["text_cfg"][key] == expected["text_cfg"][key]
+
+    built: list[Any] = []
+    create = open_clip.create_model
+
+    def creating(*arguments: Any, **options: Any) -> Any:
+        built.append(create(*arguments, **options))
+        return built[-1]
+
+    monkeypatch.setattr(open_clip, "create_model", creating)
+    monkeypatch.setattr(_open_clip, "read_tensors", lambda path: drawn(built[-1]))
+    model = BiomedCLIP(checkpoint="open_clip_pytorch_model.bin")
+    case = case_of("openclip", "b")
+    queries = model.encode_tokens(tokens_of(**case.about["tokens"], length=256, vocabulary=30522)[0])
+    with torch.no_grad():
+        output, pair = model(case.images, queries), model(case.images[:1], queries[None, :2])
+    assert case.off("text", queries) < 1e-6
+    assert case.off("logits", output.logits) < 1e-5
+    assert case.off("probabilities", output.probabilities) < 1e-6
+    assert case.off("maps", output.saliency) < 1e-6
+    difference = torch.from_numpy(case.arrays["logits"][:1, :1] - case.arrays["logits"][:1, 1:2])
+    assert off(pair.logits, difference) < 1e-5
+    assert off(pair.probabilities, difference.sigmoid()) < 1e-6
+    assert off(pair.saliency[0, 0], case.arrays["maps"][0, 0]) < 1e-6
+
+
+# CARZero
+
+
+def test_carzero(build: Callable[..., Any], once: Callable[..., None]) -> None:
+    model = build(CARZero, carzero, {f"CARZero.{name}": tensor for name, tensor in weights_of("carzero").items()})
+    # The stub of a vocabulary by which the authors' code was run.
+    ids = torch.arange(28996)
+    model.word_pieces = WordPieces((ids >= 1000) & (ids % 4 == 0), separator=102)
+    once(model.img_encoder)
+    for name in ("a", "b"):
+        case = case_of("carzero", name)
+        images = case.images
+        given = [torch.nn.functional.pad(part, (0, carzero.TOKENS - part.shape[1])) for part in case.tokens]
+        text = model.encode_text(*given)
+        assert case.off("text_global", text[:, 0]) < 1e-5
+        # Of values up to 13.5, the authors' own float32 is 1.3e-5 from what it would be in float64.
+        assert case.off("text_local_every64", text[:, 1:, ::64].transpose(1, 2)) < 2.5e-5
+        queries = model.encode_tokens(*given)
+        output = model(images, queries)
+        assert case.off("logits", output.logits) < 2e-6
+        assert case.off("attention_maps", output.saliency) < 5e-8
+        torch.testing.assert_close(output.probabilities, 1 / (1 + torch.exp(-output.logits)))
+        tokens = model.img_encoder(images)
+        assert case.off("image_global", tokens[:, 0]) < 1e-5
+        assert case.off("image_local_every64", tokens[:, 1:, ::64].mT.unflatten(-1, (14, 14))) < 1e-5
+        fusion = model.fusion_module
+        by_sentence, attention = fusion(queries[0], fusion.keys_values(tokens), range(4))
+        assert case.off("logits_query_text_memory_image", by_sentence) < 2e-6
+        weights = torch.stack([attention[layer].mean(dim=1) for layer in range(4)], dim=1)
+        assert case.off("attention_per_layer_query_text", weights) < 5e-8
+        by_image, attention = fusion(tokens[:, 0], queries[1], range(4))
+        assert case.off("logits_query_image_memory_text", by_image.T) < 2e-6
+        weights = torch.stack([attention[layer].mean(dim=1).transpose(0, 1) for layer in range(4)], dim=1)
+        assert case.off("attention_per_layer_query_image", weights) < 5e-8
+
+
+def test_carzero_preprocessing() -> None:
+    preprocessing = carzero._preprocessing(224)
+    expected = case_of("carzero", "preprocessing").arrays
+    for about in facts("carzero_preprocessing"):
+        image = grey(about["seed"], about["height"], about["width"])
+        np.testing.assert_array_equal(preprocessing.pixels(image)[0][::4, ::4], expected[about["seed"]])
+        tensor, _ = preprocessing(image)
+        for name in ("min", "max", "mean"):
+            assert float(getattr(tensor, name)()) == pytest.approx(about[f"tensor_{name}"], abs=1e-6)
+
+
+def test_carzero_cleaning() -> None:
+    for raw, normalised in facts("carzero_cleaning").items():
+        assert clean(raw) == normalised
+
+
+# KAD and DeViDe
+
+
+@pytest.fixture(scope="module")
+def text_and_decoder() -> dict[str, Tensor]:
+    return weights_of("kad", ("text_encoder.", "model."))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "cases"),
+    [("kad", ("square512", "square224")), ("kad_224", ("stride16_224",)), ("kad_vit", ("vit384",))],
+)
+def test_kad(
+    manifest: str,
+    cases: tuple[str, ...],
+    text_and_decoder: dict[str, Tensor],
+    build: Callable[..., Any],
+    once: Callable[..., None],
+) -> None:
+    tensors = {**weights_of(manifest, ("image_encoder.",)), **text_and_decoder}
+    model = build(KAD, kad, tensors)
+    once(model.image_encoder)
+    for name in cases:
+        case = case_of("kad", name)
+        images, queries = case.images, model.encode_tokens(*case.tokens)
+        seen = model.image_encoder(images).flatten(1, 2)
+        output = model(images, queries)
+        vit = name == "vit384"
+        assert case.off("text_features", queries) < 1e-5
+        assert case.off("image_tokens_first8", seen[:, :8]) < (5e-5 if vit else 1e-5)
+        assert case.off("image_tokens_last4", seen[:, -4:]) < (5e-5 if vit else 1e-5)
+        if not vit:
+            assert case.off("image_pool", seen.mean(dim=1)) < 1e-5
+        assert off(output.logits, lead(case.arrays["logits"])) < 5e-6
+        assert case.off("probability", output.probabilities) < 2e-6
+        assert case.off("maps", output.saliency) < 1e-7
+        attention = model.model(seen, queries, range(4))[1]
+        maps = torch.stack([attention[layer].mean(dim=1) for layer in range(4)])
+        assert case.off("layer_maps", maps.unflatten(-1, output.saliency.shape[-2:])) < 1e-7
+        overlay = case.about["overlay"]
+        heat = output.saliency[overlay["image"], overlay["class"]][None, None]
+        size = overlay["height"], overlay["width"]
+        assert case.off("overlay_heat_float", interpolate(heat / heat.max() * 255, size, mode="bilinear")[0, 0]) < 1e-2
+    if manifest == "kad_vit":
+        check_devide(build(DeViDe, devide, tensors, image_encoder_norm=False))
+
+
+def check_devide(model: DeViDe) -> None:
+    """Where it is told to be KAD, DeViDe is KAD, but for the layers of the map."""
+    case = case_of("kad", "vit384")
+    output = model(case.images, model.encode_tokens(*case.tokens))
+    assert off(output.logits, lead(case.arrays["logits"])) < 5e-6
+    assert case.off("probability", output.probabilities) < 2e-6
+    assert case.off("mean_map", output.saliency) < 1e-7
+
+
+@pytest.mark.parametrize("name", facts("kad_preprocessing"))
+def test_kad_preprocessing(name: str) -> None:
+    arrays, size = case_of("kad", "preprocessing").arrays, facts("kad_preprocessing")[name]
+    pixels = arrays[f"{'grey_square' if name == 'grey_shorter_side' else name}/pixels"]
+    if name == "sixteen_bit":
+        pixels = (pixels / pixels.max() * 255).astype(np.uint8)
+    preprocessing = Preprocessing([PillowResize(size, "both", "bicubic")], *IMAGENET)
+    if name == "grey_shorter_side":
+        preprocessing = Preprocessing([PillowResize(size, "shortest")], *IMAGENET)
+    # The harness hands over grey images; in a colour image every channel goes the same way.
+    channels = [pixels] * 3 if pixels.ndim == 2 else [np.ascontiguousarray(pixels[..., c]) for c in range(3)]
+    ours = torch.stack([preprocessing(channel)[0][c] for c, channel in enumerate(channels)])
+    assert off(ours[:, ::4, ::4], arrays[f"{name}/tensor"]) < 1e-6
+
+
+def test_kad_class_names() -> None:
+    official = facts("kad_queries")
+    ours = {class_name(finding) for findings in FINDINGS.values() for finding in findings}
+    # Hernia is the one class of ChestX-ray14 that none of the datasets has annotated.
+    assert {*official["chestxray14"]} - ours == {"hernia"}
+    assert {*official["chexpert5"]} <= ours
+
+
+# MedKLIP and MAVL
+
+
+@pytest.fixture(scope="module")
+def bert() -> BertModel:
+    """The text encoder of the golden vectors of MedKLIP and MAVL."""
+    with torch.device("meta"):
+        network = BertModel(BertConfig(vocab_size=28996), add_pooling_layer=False)
+    network.to_empty(device="cpu").load_state_dict(drawn(network, "text_encoder."))
+    network.embeddings.position_ids.copy_(torch.arange(512)[None])
+    network.embeddings.token_type_ids.zero_()
+    return network.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", ["case0", "case1"])
+def test_medklip(name: str, bert: BertModel, build: Callable[..., Any], once: Callable[..., None]) -> None:
+    case, model = case_of("medklip", name), build(MedKLIP, _medklip, weights_of("medklip"))
+    vars(model)["_bert"] = bert
+    ids, mask = tokens_of(**case.about["tokens"]["disease_book"])
+    # Some of the 75 will do: encoded one by one, or in whatever company, prompts do not influence each other.
+    rows = slice(0, len(ids), len(ids) // 5)
+    queries = torch.from_numpy(case.arrays["query_embeddings"])[:, None].clone()
+    encoded = model.encode_tokens(ids[rows], mask[rows])
+    assert off(encoded, queries[rows]) < 3e-5
+    queries[rows] = encoded
+    images = case.images
+    once(model.model, "image_tokens")
+    assert case.off("image_features", model.model.image_tokens(images).flatten(2).transpose(1, 2)) < 3e-5
+    output = model(images, queries)
+    assert off(output.logits, lead(case.arrays["logits"])) < 1e-5
+    assert case.off("probabilities", output.probabilities) < 3e-6
+    assert case.off("maps", output.saliency) < 1e-7
+    per_layer = []
+    for layer in range(4):
+        model.layers = [layer]
+        per_layer.append(model(images, queries).saliency)
+    assert case.off("maps_per_layer", torch.stack(per_layer, dim=1)) < 1e-7
+
+
+def test_columns_of_medklip_are_those_of_the_chestxray14_script() -> None:
+    arrays = case_of("medklip", "case1").arrays
+    book = {name: [""] for name in OFFICIAL_ENTRIES}
+    in_order = ["Atelectasis", "Cardiomegaly", "Pleural Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"]
+    in_order += ["Pneumothorax", "Consolidation", "Edema", "Emphysema", "Pulmonary Fibrosis", "Pleural Thickening"]
+    columns = [OFFICIAL_ENTRIES.index(str(entry_of(finding, book))) for finding in in_order]
+    # The script's last is hernia, which no dataset here annotates.
+    np.testing.assert_array_equal(arrays["probabilities"][:, columns], arrays["probabilities_cxr14"][:, :13])
+
+
+@pytest.mark.parametrize("name", ["case0", "case1"])
+def test_mavl(name: str, bert: BertModel, build: Callable[..., Any], once: Callable[..., None]) -> None:
+    case, model = case_of("mavl", name), build(MAVL, _mavl, weights_of("mavl"))
+    vars(model)["_bert"] = bert
+    books = (tokens_of(**case.about["tokens"][book]) for book in ("disease_book", "concept_book"))
+    (explanation, mask), (aspects, aspects_mask) = books
+    ids = torch.cat([explanation[:, None], aspects.unflatten(0, (-1, 8))], dim=1)
+    mask = torch.cat([mask[:, None], aspects_mask.unflatten(0, (-1, 8))], dim=1)
+    # Two diseases will do: prompts do not influence each other when they are encoded.
+    queries = torch.from_numpy(case.arrays["query_embeddings"]).clone()
+    encoded = model.encode_tokens(ids[1:3], mask[1:3])
+    assert off(encoded, queries[1:3]) < 3e-5
+    queries[1:3] = encoded
+    images, network = case.images, model.model
+    once(network.backbone)
+    features = network.backbone(images)
+    tokens = network.image_tokens(features)
+    assert case.off("image_features", tokens) < 3e-5
+    assert case.off("global_features", network.pool(features)) < 3e-5
+    assert case.off("maps_all_aspects", model.decode(tokens, queries)[1]) < 1e-7
+
+    def scored(**options: Any) -> ModelOutput:
+        other = build(MAVL, _mavl, {**network.state_dict()}, **options) if options else model
+        other.model.backbone = network.backbone
+        return other(images, queries)
+
+    assert off(scored().logits, lead(case.arrays["logits"])) < 1e-5
+    assert case.off("probabilities_feature", scored().probabilities) < 3e-6
+    assert case.off("maps", scored().saliency) < 1e-7
+    text = scored(mode="text", merge="max")
+    assert case.off("probabilities_text", text.probabilities) < 1e-6
+    assert case.off("maps_max", text.saliency) < 1e-7
+    assert case.off("maps_global", scored(merge="global").saliency) < 1e-7
+
+
+@pytest.mark.parametrize(("name", "equalise"), [("chexpert_grey", False), ("rsna_dicom", True)])
+def test_preprocessing_of_medklip_and_mavl(name: str, equalise: bool) -> None:
+    arrays = case_of("mavl", "preprocessing").arrays
+    preprocessing = _book.preprocessing(224, equalise)
+    pixels = arrays[f"{name}/pixels"]
+    np.testing.assert_array_equal(preprocessing.pixels(pixels)[0][::2, ::4], arrays[f"{name}/resized"])
+    tensor, view = preprocessing(pixels)
+    assert off(tensor[:, ::8, ::8], arrays[f"{name}/tensor"]) < 1e-6
+    assert view == (0, 0, 1, 1)
+
+
+@pytest.mark.parametrize("model", ["medklip", "mavl"])
+def test_the_reference_has_the_shapes_of_the_authors_file(model: str) -> None:
+    assert official_shapes(model) == shapes_of(model)
