@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torchmetrics.classification import BinaryROC, BinaryStatScores
 
 __all__ = ["ClassificationScores", "MacroScores", "classification_scores", "macro"]
 
@@ -53,10 +52,10 @@ class MacroScores:
 
 
 def classification_scores(labels: Tensor, probabilities: Tensor) -> list[ClassificationScores]:
-    """Scores of each finding over all images, one entry per class.
+    """Return the scores of each finding over all images, one entry per class.
 
-    The images must all be at hand on one process; nothing is synchronised. Ranking and counting are torchmetrics'; see
-    `_rank_counts` for why its float32 areas are not.
+    The images must all be at hand on one process; nothing is synchronised. Ranking is exact: torchmetrics' areas, built
+    on float32 rates, err in the seventh digit.
 
     Args:
         labels: (N, C) integer: 1 positive, 0 negative, -1 unknown and left out.
@@ -86,7 +85,6 @@ def classification_scores(labels: Tensor, probabilities: Tensor) -> list[Classif
         raise ValueError(f"probabilities must be floating, not {probabilities.dtype}")
     if ((labels < -1) | (labels > 1)).any():
         raise ValueError(f"labels must be 1, 0 or -1, but {sorted(set(labels.unique().tolist()) - {-1, 0, 1})} occur")
-    # torchmetrics takes anything outside [0, 1] for logits and applies a sigmoid without a word.
     wrong = (labels >= 0) & ~((probabilities >= 0) & (probabilities <= 1))
     if wrong.any():
         row, column = wrong.nonzero()[0].tolist()
@@ -98,7 +96,7 @@ def classification_scores(labels: Tensor, probabilities: Tensor) -> list[Classif
 
 
 def macro(scores: Sequence[ClassificationScores]) -> MacroScores:
-    """Unweighted means over the findings with both labels present, the same findings for all four scores.
+    """Average without weights over the findings with both labels present, the same findings for all four scores.
 
     Args:
         scores: One entry per finding.
@@ -126,35 +124,33 @@ def _class_scores(labels: Tensor, probabilities: Tensor) -> ClassificationScores
     negatives = len(labels) - positives
     auroc = average_precision = None
     if positives and negatives:
-        true, false = _rank_counts(labels, probabilities, positives, negatives)
+        true, false = _rank_counts(labels, probabilities)
         area = (false.diff() * (true[1:] + true[:-1])).sum()  # twice the number of rightly ordered pairs, exactly
         auroc = int(area) / (2 * positives * negatives)
         precision = true[1:].double() / (true[1:] + false[1:])
         average_precision = float((true.diff() * precision).sum() / positives)
-    # Decisions instead of probabilities: torchmetrics' own threshold is `>`, and 0.5 itself counts as positive here.
-    decisions = BinaryStatScores(sync_on_compute=False)
-    decisions.update((probabilities >= 0.5).long(), labels)
-    tp, fp, tn, fn, _ = decisions.compute().tolist()
+    decided = probabilities >= 0.5
+    tp, fp = (int((decided & (labels == label)).sum()) for label in (1, 0))
     return ClassificationScores(
         auroc=auroc,
         average_precision=average_precision,
-        f1=2 * tp / (2 * tp + fp + fn) if positives else None,
-        accuracy=(tp + tn) / len(labels) if len(labels) else None,
+        # 2 tp + fp + fn is the number of decisions plus that of positives.
+        f1=2 * tp / (tp + fp + positives) if positives else None,
+        accuracy=(tp + negatives - fp) / len(labels),
         positives=positives,
         negatives=negatives,
     )
 
 
-def _rank_counts(labels: Tensor, probabilities: Tensor, positives: int, negatives: int) -> tuple[Tensor, Tensor]:
-    """True and false positives at each distinct probability, highest first, from (0, 0), as int64.
-
-    torchmetrics ranks in float64 but returns float32 rates, and areas built on those err in the seventh digit. The
-    counts behind the rates are whole numbers, so rounding brings them back exactly (up to some four million images).
-    """
-    curve = BinaryROC(sync_on_compute=False)
-    curve.update(probabilities, labels)
-    false_rate, true_rate, _ = curve.compute()
-    return (true_rate.double() * positives).round().long(), (false_rate.double() * negatives).round().long()
+def _rank_counts(labels: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:
+    """Count true and false positives at each distinct probability, highest first, from (0, 0), as int64."""
+    ranked, order = probabilities.sort(descending=True)
+    # The last image of each group that ties.
+    last = torch.cat([ranked[1:] != ranked[:-1], torch.tensor([True])])
+    true = labels[order].cumsum(0)[last]
+    chosen = last.nonzero()[:, 0] + 1
+    start = torch.zeros(1, dtype=torch.int64)
+    return torch.cat([start, true]), torch.cat([start, chosen - true])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
