@@ -54,7 +54,7 @@ def parts(region: np.ndarray) -> list[np.ndarray]:
     return found
 
 
-@settings(max_examples=50)
+@settings(max_examples=150)
 @given(SIDES.flatmap(lambda shape: arrays.arrays(np.bool_, shape)), SIDES, st.integers(1, 100))
 def test_any_gamma_by_fractions(region, size, percent):
     covered = shares(region, size)
