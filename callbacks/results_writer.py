@@ -13,7 +13,7 @@ from xbench.errors import UserError
 from xbench.evaluation.provenance import numbers_depend_on
 from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.folder import open_journaled_folder, saved_config
-from xbench.runs.journal import BatchRecord, Journal, Records
+from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
 from xbench.runs.maps import SavedImage, write_saved_images
 from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
 from xbench.runs.scores import pair_counts_writer, write_per_image
@@ -55,14 +55,13 @@ class ResultsWriter(Callback):
             batches=-(-len(data.records) // data.batch_size),
             resume=getattr(trainer, "resume", False),
         )
-        self._journal = Journal(self._run.journal, trainer.global_rank)
         self.folder = self._run.path
-        data.finished = self._run.finished
+        data.finished = frozenset(self._run.finished)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hand the scores that an earlier attempt has finished to the metrics."""
-        for record in self._run.records:
-            Evaluation.of(trainer).restore(record)
+        for path in self._run.finished.values() if trainer.is_global_zero else ():
+            Evaluation.of(trainer).restore(read_record(path))
 
     def on_test_batch_end(  # type: ignore[override]
         self,
@@ -80,21 +79,21 @@ class ResultsWriter(Callback):
         """
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         keeper = CaseKeeper.find(trainer)
-        self._journal.append(
+        append_record(
+            self._run.journal,
             BatchRecord(
                 batch=batch.first // data.batch_size,
                 scores=Evaluation.of(trainer).latest,
                 failures=tuple(batch.failures),
                 notes=tuple(batch.notes),
                 kept=() if keeper is None else keeper.latest,
-            )
+            ),
         )
         # Else the next batch would seem to have been waited for all this time.
         Evaluation.of(trainer).stopwatch.lap("logging")
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Wait until every process has noted all that it did."""
-        self._journal.close()
         trainer.strategy.barrier()
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -125,17 +124,17 @@ class ResultsWriter(Callback):
     def _write_from_journal(self, trainer: Trainer, results: Results, thresholds: int) -> None:
         """Write what would not fit in memory, batch by batch."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        records = Records(self._run.journal)
+        finished = finished_batches(self._run.journal)
         expected = -(-len(data.records) // data.batch_size)
-        if len(records.batches) != expected:
+        if len(finished) != expected:
             raise UserError(
-                f"{self._run.journal} holds {len(records.batches)} of {expected} batches that were scored, so the "
+                f"{self._run.journal} holds {len(finished)} of {expected} batches that were scored, so the "
                 "other processes wrote elsewhere: --trainer.default_root_dir must be a folder that all nodes see."
             )
         with pair_counts_writer(self.folder / CURVES, results.findings, thresholds) as add:
 
             def kept() -> Iterator[SavedImage]:
-                for record in records:
+                for record in map(read_record, finished.values()):
                     if record.scores is not None:
                         add(record.scores.pairs)
                     yield from record.kept

@@ -92,7 +92,7 @@ def test_every_moment_counts_towards_the_stage_that_took_it(command, toy_config,
         ("xbench.evaluation.scoring.saliency_on_grid", {"saliency"}),
         ("xbench.metrics.ThresholdSweep.update_pairs", {"metrics"}),
         ("xbench.callbacks.case_keeper.jpeg", {"logging"}),
-        ("xbench.runs.journal.Journal.append", {"logging"}),
+        ("xbench.callbacks.results_writer.append_record", {"logging"}),
         ("xbench.callbacks.results_writer.write_per_image", {"writing"}),
         ("xbench.callbacks.evaluation.summarise", {"writing"}),
     ):

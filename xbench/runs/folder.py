@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,30 +16,32 @@ from lightning.pytorch.cli import SaveConfigCallback
 
 from xbench.errors import UserError
 from xbench.protocol.findings import is_folder_name
-from xbench.runs.journal import ABOUT, BatchRecord, Records, difference, read_about
+from xbench.runs.files import CONFIG, RESULTS
+from xbench.runs.journal import ABOUT, difference, finished_batches, read_about
 from xbench.runtime.files import atomic_writer
+from xbench.runtime.locks import Busy, try_lock
 
-JOURNAL = "journal"
+__all__ = ["RunFolder", "new_folder", "open_journaled_folder", "open_run_folder", "saved_config"]
+
+_JOURNAL = "journal"
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunFolder:
     """A run's folder as every process sees it.
 
     Attributes:
         path: The folder.
-        finished: Numbers of the batches that an earlier attempt has finished.
-        records: What these batches add, on the first process; empty elsewhere.
+        finished: Numbers of the batches that an earlier attempt has finished, each with its file in the journal.
     """
 
     path: Path
-    finished: frozenset[int] = frozenset()
-    records: Iterable[BatchRecord] = ()
+    finished: Mapping[int, Path] = field(default_factory=dict)
 
     @property
     def journal(self) -> Path:
         """Folder of the journal, while the run is unfinished."""
-        return self.path / JOURNAL
+        return self.path / _JOURNAL
 
     def remove_journal(self) -> None:
         """Delete the journal of a run whose results are written."""
@@ -58,7 +58,7 @@ def open_run_folder(trainer: Trainer, model: str, dataset: str) -> Path:
     Raises:
         UserError: The folder cannot be created.
     """
-    return _together(trainer, lambda: RunFolder(_create(trainer, model, dataset))).path
+    return _together(trainer, lambda: RunFolder(_create(trainer, _parent(trainer, model, dataset)))).path
 
 
 def open_journaled_folder(
@@ -91,23 +91,45 @@ def open_journaled_folder(
         parent = _parent(trainer, model, dataset)
         folder = _unfinished(parent, about) if resume else None
         if folder is None:
-            folder = _create(trainer, model, dataset)
-            (folder / JOURNAL).mkdir()
+            run = RunFolder(_create(trainer, parent))
+            run.journal.mkdir()
             if about is not None:
-                with atomic_writer(folder / JOURNAL / ABOUT) as file:
+                with atomic_writer(run.journal / ABOUT) as file:
                     file.write(json.dumps(about, indent=1).encode())
-            _lock(folder)
-            return RunFolder(folder)
-        records = Records(folder / JOURNAL)
+            _lock(run.path)
+            return run
+        finished = [*finished_batches(folder / _JOURNAL).items()]
         # A process without a batch would leave the others waiting for ever: it does a finished one again.
-        records.forget(max(0, len(records.batches) + trainer.world_size - batches))
-        return RunFolder(folder, frozenset(records.batches), records)
+        return RunFolder(folder, dict(finished[: max(0, batches - trainer.world_size)]))
 
     return _together(trainer, choose)
 
 
+def new_folder(parent: Path) -> Path:
+    """Create a folder in `parent`, which is created if need be, and name it after the time.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for suffix in ("", *(f"-{count}" for count in range(2, 1000))):
+        folder = (parent / (stamp + suffix)).absolute()
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue
+        return folder
+    raise FileExistsError(errno.EEXIST, "a thousand runs started in the same second", str(parent / stamp))
+
+
+def saved_config(trainer: Trainer) -> SaveConfigCallback | None:
+    """Return the callback that knows the configuration of the command line; None for a run started from Python."""
+    return next((callback for callback in trainer.callbacks if isinstance(callback, SaveConfigCallback)), None)  # type: ignore[attr-defined]
+
+
 def _together(trainer: Trainer, choose: Callable[[], RunFolder]) -> RunFolder:
-    """Let the first process choose; the others get its choice, or its failure, without the records."""
+    """Let the first process choose, and tell the others its choice, or why there is none."""
     chosen: RunFolder | UserError | None = None
     if trainer.is_global_zero:
         try:
@@ -120,19 +142,12 @@ def _together(trainer: Trainer, choose: Callable[[], RunFolder]) -> RunFolder:
                 f"The run cannot write its results: {error.strerror} ({place}). Make room there, or give another "
                 "folder that you may write to with --trainer.default_root_dir."
             )
-    told = chosen
-    if isinstance(chosen, RunFolder):
-        told = RunFolder(chosen.path, chosen.finished)
-    elif chosen is not None:
-        told = (str(chosen), chosen.exit_status)  # type: ignore[assignment]
     # All processes learn of a failure together; if only the first one stopped, the others would wait for it.
-    told = trainer.strategy.broadcast(told)
-    if isinstance(told, tuple):
-        raise UserError(told[0], exit_status=told[1])
-    result = chosen if isinstance(chosen, RunFolder) else told
-    if not isinstance(result, RunFolder):
-        raise TypeError(f"the first process chose {result!r} for a folder")
-    return result
+    told = trainer.strategy.broadcast(chosen)
+    if isinstance(told, UserError):
+        raise told
+    assert told is not None, "the first process chooses something"
+    return told
 
 
 def _unfinished(parent: Path, about: Mapping[str, Any]) -> Path | None:
@@ -142,9 +157,9 @@ def _unfinished(parent: Path, about: Mapping[str, Any]) -> Path | None:
         UserError: There are unfinished runs, but all of them depend on something else or are still going on.
     """
     refused: list[str] = []
-    for folder in _newest_first(parent):
-        stored = read_about(folder / JOURNAL)
-        if stored is None or (folder / "results.json").exists():
+    for folder in sorted((path.parent for path in parent.glob(f"*/{_JOURNAL}")), reverse=True):
+        stored = read_about(folder / _JOURNAL)
+        if stored is None or (folder / RESULTS).exists():
             continue
         differs = difference(stored, about)
         if differs:
@@ -162,26 +177,12 @@ def _unfinished(parent: Path, about: Mapping[str, Any]) -> Path | None:
     return None
 
 
-def _newest_first(parent: Path) -> Iterable[Path]:
-    return sorted((path.parent for path in parent.glob(f"*/{JOURNAL}")), reverse=True) if parent.is_dir() else ()
-
-
-_locks: list[int] = []
-
-
 def _lock(folder: Path) -> bool:
     """Mark a run as going on, for as long as this process lives; False if another process has done so."""
-    descriptor = os.open(folder / JOURNAL / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        os.close(descriptor)
+        try_lock(folder / _JOURNAL / "lock", inherited=False)
+    except Busy:
         return False
-    except OSError as error:
-        # Some network file systems know no locks: then nobody notices two attempts at once, as without this file.
-        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-    _locks.append(descriptor)
     return True
 
 
@@ -196,33 +197,14 @@ def _parent(trainer: Trainer, model: str, dataset: str) -> Path:
     return Path(trainer.default_root_dir).expanduser() / f"{model}_{dataset}"
 
 
-def _create(trainer: Trainer, model: str, dataset: str) -> Path:
-    parent = _parent(trainer, model, dataset)
-    parent.mkdir(parents=True, exist_ok=True)
-    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    for suffix in ("", *(f"-{count}" for count in range(2, 1000))):
-        folder = (parent / (stamp + suffix)).absolute()
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        _write_config(trainer, folder / "config.yaml")
-        return folder
-    raise FileExistsError(17, "a thousand runs started in the same second", str(parent / stamp))
-
-
-def _write_config(trainer: Trainer, path: Path) -> None:
-    saved = saved_config(trainer)
+def _create(trainer: Trainer, parent: Path) -> Path:
+    folder, saved = new_folder(parent), saved_config(trainer)
     if saved is None:
         text = (
             "# This run was started from Python and not from the command line, which alone knows the configuration.\n"
         )
     else:
         text = saved.parser.dump(saved.config, skip_none=False)
-    with atomic_writer(path) as file:
+    with atomic_writer(folder / CONFIG) as file:
         file.write(text.encode())
-
-
-def saved_config(trainer: Trainer) -> SaveConfigCallback | None:
-    """Return the callback that knows the configuration of the command line; None for a run started from Python."""
-    return next((callback for callback in trainer.callbacks if isinstance(callback, SaveConfigCallback)), None)  # type: ignore[attr-defined]
+    return folder

@@ -1,23 +1,21 @@
 """What a running evaluation has finished so far, on disk, so that a run that is killed can go on.
 
-Each process appends to a file of its own, one record per batch, each with its length and checksum: whatever moment
-writing is cut off at, the records before are whole, and a torn last one is noticed and done again. Nothing is pickled.
+Each finished batch is a file of arrays, renamed into place once it is written, with a checksum in its name. So whenever
+a process is killed, and even if a machine dies before its disk has everything, a batch either reads as it was written
+or counts as not done. Nothing is pickled.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import os
-import struct
+import re
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
-from io import BufferedReader, FileIO
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
 
 from xbench.errors import UserError
@@ -26,12 +24,12 @@ from xbench.runs.maps import SavedImage
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.types import Failure, Note
 
-__all__ = ["BatchRecord", "Journal", "Records", "difference", "read_about"]
+__all__ = ["BatchRecord", "append_record", "difference", "finished_batches", "read_about", "read_record"]
 
 ABOUT = "about.json"
-_FRAME = struct.Struct("<4sQI")
-_MAGIC = b"xbj1"
-_LENGTH = struct.Struct("<I")
+_NAME = re.compile(r"(\d+)-([0-9a-f]{8})\.safetensors")
+_TREE = "record"
+"""Name of the array that holds everything but arrays, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -53,105 +51,53 @@ class BatchRecord:
     kept: tuple[SavedImage, ...]
 
 
-class Journal:
-    """The file that a process appends its finished batches to.
-
-    Args:
-        folder: The journal's folder; files of earlier attempts stay as they are.
-        rank: This process.
+def append_record(folder: Path, record: BatchRecord) -> None:
+    """Write a batch to the journal in a folder; it counts as finished from here on.
 
     Raises:
-        UserError: The file cannot be written.
+        UserError: The disk is full or has become read-only.
     """
-
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._folder = folder
-        self._rank = rank
-        self._file: FileIO | None = None
-
-    def append(self, record: BatchRecord) -> None:
-        """Append a batch; it counts as finished from here on.
-
-        Raises:
-            UserError: The disk is full or has become read-only.
-        """
-        payload = _pack(record)
-        content = memoryview(_FRAME.pack(_MAGIC, len(payload), zlib.crc32(payload)) + payload)
-        try:
-            if self._file is None:
-                self._file = self._create()
-            while content:
-                content = content[self._file.write(content) or 0 :]
-        except OSError as error:
-            raise UserError(
-                f"The run cannot note what it has finished in {self._folder}: {error.strerror or error}. Everything "
-                "finished before is kept: make room, and run the same command with --resume true."
-            ) from error
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _create(self) -> FileIO:
-        """Open a new file: behind a record that an earlier attempt left torn, nothing would be found again."""
-        for attempt in range(1, 1_000_000):
-            try:
-                return open(self._folder / f"{attempt:04d}-{self._rank}.records", "xb", buffering=0)
-            except FileExistsError:
-                continue
-        raise UserError(f"{self._folder} holds a million attempts: delete it.")
+    content = _encode(record)
+    path = folder / f"{record.batch:06d}-{zlib.crc32(content):08x}.safetensors"
+    partial = path.with_suffix(".partial")
+    try:
+        # Not forced to the disk, which would take longer than the batch: the checksum tells what did not get there.
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(
+            f"The run cannot note what it has finished in {folder}: {error.strerror or error}. Everything "
+            "finished before is kept: make room, and run the same command with --resume true."
+        ) from error
 
 
-class Records:
-    """The finished batches of a journal, in the dataset's order; each is read anew when its turn comes.
+def finished_batches(folder: Path) -> dict[int, Path]:
+    """Return the batches that the journal in a folder has, in the dataset's order, each with its file.
 
-    What is torn or damaged counts as not done. Of a batch that was done twice the first record counts.
-
-    Args:
-        folder: The journal's folder.
+    A file that is cut off, damaged or no journal's counts as not there.
 
     Raises:
         OSError: A file cannot be read.
     """
+    found: dict[int, Path] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        if _intact(path) is not None:
+            # A batch that was done twice is the same both times.
+            found[int(path.name.partition("-")[0])] = path
+    return dict(sorted(found.items()))
 
-    def __init__(self, folder: Path) -> None:
-        places: dict[int, tuple[Path, int]] = {}
-        for path in sorted(folder.glob("*.records")):
-            with path.open("rb") as file:
-                while (payload := _payload(file)) is not None:
-                    record = _unpack(payload)
-                    if record is None:
-                        break
-                    places.setdefault(record.batch, (path, file.tell() - _FRAME.size - len(payload)))
-        self._places = dict(sorted(places.items()))
 
-    @property
-    def batches(self) -> tuple[int, ...]:
-        """Numbers of the batches, ascending."""
-        return tuple(self._places)
+def read_record(path: Path) -> BatchRecord:
+    """Read what a finished batch adds to a run.
 
-    def forget(self, count: int) -> None:
-        """Leave out the last so many batches."""
-        for batch in self.batches[len(self._places) - count :]:
-            del self._places[batch]
-
-    def __iter__(self) -> Iterator[BatchRecord]:
-        """Go through the records.
-
-        Raises:
-            OSError: A file cannot be read.
-            ValueError: It has changed since.
-        """
-        for batch, (path, start) in self._places.items():
-            with path.open("rb") as file:
-                file.seek(start)
-                payload = _payload(file)
-            record = None if payload is None else _unpack(payload)
-            if record is None or record.batch != batch:
-                raise ValueError(f"{path} has changed while it was read")
-            yield record
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It has changed since `finished_batches` saw it.
+    """
+    content = _intact(path)
+    if content is None:
+        raise ValueError(f"{path} has changed while it was read")
+    return _decode(content)
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:
@@ -177,120 +123,67 @@ def difference(one: Any, other: Any, place: str = "") -> str | None:
     return f"{place} is {said[1]} and was {said[0]}"
 
 
-def _payload(file: BufferedReader) -> bytes | None:
-    """Read the next record; None if there is no whole one."""
-    frame = file.read(_FRAME.size)
-    if len(frame) < _FRAME.size:
-        return None
-    magic, length, checksum = _FRAME.unpack(frame)
-    # A damaged length must not ask for memory without bound.
-    if magic != _MAGIC or length > os.fstat(file.fileno()).st_size - file.tell():
-        return None
-    payload = file.read(length)
-    return payload if zlib.crc32(payload) == checksum else None
+def _intact(path: Path) -> bytes | None:
+    """Content of a file of the journal; None if it is not what its name says."""
+    name = _NAME.fullmatch(path.name)
+    content = path.read_bytes() if name else b""
+    return content if name and zlib.crc32(content) == int(name[2], 16) else None
 
 
-def _pack(record: BatchRecord) -> bytes:
-    """A JSON header with its length before it, then arrays and files one after the other."""
-    blobs: list[bytes] = []
+def _encode(record: BatchRecord) -> bytes:
+    arrays: dict[str, NDArray[Any]] = {}
 
-    def array(values: NDArray[Any]) -> dict[str, Any]:
-        blobs.append(np.ascontiguousarray(values).tobytes())
-        return {"dtype": values.dtype.str, "shape": values.shape}
+    def plain(value: Any) -> dict[str, Any]:
+        """What JSON does not know: arrays by their names, and the fields of everything else."""
+        if isinstance(value, np.ndarray | bytes):
+            name = str(len(arrays))
+            array = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.ascontiguousarray(value)
+            # safetensors has no type for texts of a fixed length.
+            arrays[name] = array.view(np.uint8) if array.dtype.kind == "S" else array
+            return {"array": name}
+        names = Coverage.__slots__ if isinstance(value, Coverage) else [field.name for field in fields(value)]
+        return {name: getattr(value, name) for name in names}
 
-    def table(rows: ImageScores | PairCounts) -> dict[str, Any]:
-        return {
-            field.name: array(value) if isinstance(value := getattr(rows, field.name), np.ndarray) else value
-            for field in fields(rows)
-        }
-
-    header: dict[str, Any] = {
-        "batch": record.batch,
-        "failures": [asdict(failure) for failure in record.failures],
-        "notes": record.notes,
-        "scores": None,
-    }
-    if record.scores is not None:
-        header["scores"] = {
-            "images": table(record.scores.images),
-            "pairs": table(record.scores.pairs),
-            "constant": record.scores.constant,
-        }
-    header["kept"] = [
-        {
-            "index": image.index,
-            "image_id": image.image_id,
-            "image_sha256": image.image_sha256,
-            "view": image.view,
-            "saliency": array(image.saliency),
-            "regions": [
-                [
-                    *(column, coverage.shape, array(coverage.whole), array(coverage.partial)),
-                    *(array(coverage.share), array(coverage.kept)),
-                ]
-                for column, coverage in image.regions.items()
-            ],
-            "scored": image.scored,
-            "picture": None if image.picture is None else array(np.frombuffer(image.picture, np.uint8)),
-        }
-        for image in record.kept
-    ]
-    text = json.dumps(header).encode()
-    return b"".join((_LENGTH.pack(len(text)), text, *blobs))
+    arrays[_TREE] = np.frombuffer(json.dumps(record, default=plain).encode(), np.uint8)
+    return safetensors.numpy.save(arrays)
 
 
-def _unpack(payload: bytes) -> BatchRecord | None:
-    """Read a record; None if it is malformed, however well its checksum fits."""
-    try:
-        (length,) = _LENGTH.unpack_from(payload)
-        header = json.loads(payload[_LENGTH.size : _LENGTH.size + length])
-        position = _LENGTH.size + length
+def _decode(content: bytes) -> BatchRecord:
+    arrays = safetensors.numpy.load(content)
 
-        def array(about: Mapping[str, Any]) -> NDArray[Any]:
-            nonlocal position
-            dtype, shape = np.dtype(about["dtype"]), tuple(map(int, about["shape"]))
-            if dtype.hasobject or any(side < 0 for side in shape):
-                raise ValueError("no array of numbers")
-            start, count = position, math.prod(shape)
-            position += count * dtype.itemsize
-            if position > len(payload):
-                raise ValueError("beyond the end")
-            return np.frombuffer(payload, dtype, count, start).reshape(shape).copy()
+    def restored(value: dict[str, Any]) -> Any:
+        return arrays[value["array"]] if value.keys() == {"array"} else value
 
-        def table(values: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: array(value) if isinstance(value, dict) else value for name, value in values.items()}
+    record = json.loads(arrays[_TREE].tobytes(), object_hook=restored)
+    scores = record["scores"]
+    if scores is not None:
+        images = scores["images"] | {"region_digests": scores["images"]["region_digests"].view("S16")}
+        constant = tuple(map(tuple, scores["constant"]))
+        scores = BatchScores(ImageScores(**images), PairCounts(**scores["pairs"]), constant)
+    return BatchRecord(
+        batch=record["batch"],
+        scores=scores,
+        failures=tuple(Failure(**failure) for failure in record["failures"]),
+        notes=tuple(Note(*note) for note in record["notes"]),
+        kept=tuple(_saved_image(**image) for image in record["kept"]),
+    )
 
-        scores = None
-        if header["scores"] is not None:
-            scores = BatchScores(
-                ImageScores(**table(header["scores"]["images"])),
-                PairCounts(**table(header["scores"]["pairs"])),
-                tuple((int(index), str(name), int(column)) for index, name, column in header["scores"]["constant"]),
-            )
-        kept = []
-        for image in header["kept"]:
-            left, top, right, bottom = map(float, image["view"])
-            kept.append(
-                SavedImage(
-                    index=int(image["index"]),
-                    image_id=str(image["image_id"]),
-                    image_sha256=str(image["image_sha256"]),
-                    view=(left, top, right, bottom),
-                    saliency=array(image["saliency"]),
-                    regions={
-                        int(column): Coverage.checked((int(height), int(width)), *map(array, parts))
-                        for column, (height, width), *parts in image["regions"]
-                    },
-                    scored=tuple(map(int, image["scored"])),
-                    picture=None if image["picture"] is None else array(image["picture"]).tobytes(),
-                )
-            )
-        return BatchRecord(
-            batch=int(header["batch"]),
-            scores=scores,
-            failures=tuple(Failure(**failure) for failure in header["failures"]),
-            notes=tuple(Note(*map(str, note)) for note in header["notes"]),
-            kept=tuple(kept),
-        )
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError, struct.error):
-        return None
+
+def _saved_image(
+    view: list[float],
+    regions: dict[str, dict[str, Any]],
+    scored: list[int],
+    picture: NDArray[np.uint8] | None,
+    **others: Any,
+) -> SavedImage:
+    left, top, right, bottom = view
+    return SavedImage(
+        view=(left, top, right, bottom),
+        regions={
+            int(column): Coverage(**coverage | {"shape": tuple(coverage["shape"])})
+            for column, coverage in regions.items()
+        },
+        scored=tuple(scored),
+        picture=None if picture is None else picture.tobytes(),
+        **others,
+    )

@@ -40,7 +40,7 @@ def folder_lock(folder: Path, shared: bool) -> Iterator[None]:
     """
     path = folder / "lock"
     try:
-        descriptor = _take(path, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        descriptor = try_lock(path, shared=shared)
     except Busy as error:
         raise UserError(
             f"Another benchmark is at work in {folder.parent} ({error}; it holds {path}). Wait until it ends or give "
@@ -54,29 +54,33 @@ def folder_lock(folder: Path, shared: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def try_lock(path: Path) -> int:
-    """Take a lock and return its descriptor, whose end, with that of every process that inherited it, ends the lock.
+def try_lock(path: Path, shared: bool = False, inherited: bool = True) -> int:
+    """Take a lock and return its descriptor, whose end ends the lock.
+
+    Args:
+        path: The file that stands for the lock; its folder is created if need be.
+        shared: Others may hold it at the same time, if they share it as well.
+        inherited: Processes that inherit the descriptor hold the lock too, after this one has ended. Otherwise this
+            process alone: its data workers outlive it by seconds if it is killed.
 
     Raises:
         Busy: Somebody else holds it.
         OSError: The file cannot be written.
     """
-    return _take(path, fcntl.LOCK_EX)
-
-
-def _take(path: Path, kind: int) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            lock = fcntl.flock if inherited else fcntl.lockf
+            lock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
         os.ftruncate(descriptor, 0)
         who = f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}"
         os.pwrite(descriptor, who.encode(), 0)
-    except BlockingIOError:
+    # POSIX lets lockf answer with either.
+    except (BlockingIOError, PermissionError):
         who = os.pread(descriptor, 200, 0).decode(errors="replace")
         os.close(descriptor)
         raise Busy(who or "by a process that did not say its name") from None

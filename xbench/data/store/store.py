@@ -124,13 +124,11 @@ class PreparedStore:
             UserError: Another process is adding to it, or the folder cannot be written.
         """
         # Not there on Windows, where stores can then be read but not written.
-        import fcntl
+        from xbench.runtime.locks import Busy, try_lock
 
         with ExitStack() as files:
             try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                # Unlike flock, not inherited by worker processes, which outlive a killed parent by seconds.
-                fcntl.lockf(files.enter_context(open(self.folder / "lock", "w")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                files.callback(os.close, try_lock(self.folder / "lock", inherited=False))
                 (self.folder / "about.json").write_text(json.dumps(self._description, indent=2) + "\n")
                 rows, index = (
                     files.enter_context(open(self.folder / name, "ab", buffering=0))
@@ -138,7 +136,7 @@ class PreparedStore:
                 )
                 # An entry that was cut off would put all later ones out of step.
                 index.truncate(index.tell() // _ENTRY_SIZE * _ENTRY_SIZE)
-            except BlockingIOError:
+            except Busy:
                 raise UserError(
                     f"Another process is preparing the same images in {self.folder}: wait for it to end."
                 ) from None
