@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,16 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 # Nobody's own prepared images; tests of the cache choose folders of theirs.
 os.environ["XBENCH_CACHE"] = os.devnull
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a skipped comparison with official numbers where continuous integration would not notice the skip."""
+    report = yield
+    if report.skipped and os.environ.get("CI", "false") not in ("", "0", "false") and item.get_closest_marker("parity"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} must not be skipped under CI: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -1,3 +1,5 @@
+"""What is said of a finding: our own wording, styles, templates, and files of the user's."""
+
 from __future__ import annotations
 
 import json
@@ -186,44 +188,31 @@ def test_reads(tmp_path: Path, name: str, content: str | bytes, expected: dict[s
         ("a.json", '{"b": "x", "a": "y", "b": "z"}', "has the name 'b' twice"),
         ("a.yaml", "b: x\na: y\nb: z\n", "has the name 'b' twice"),
         ("a.json", "[]", "not a mapping"),
-        ("a.json", '[["a", "x"]]', "not a mapping"),
-        ("a.json", '"text"', "not a mapping"),
         ("a.json", "{}", "not a mapping"),
         ("a.yaml", "", "not a mapping"),
         ("a.yaml", "- a: x", "not a mapping"),
-        ("a.yaml", "!!omap [a: x]", "not a mapping"),
         ("a.json", "{'a': 'x'}", "is not valid JSON.*line 1 column 2"),
         ("a.json", "", "is not valid JSON"),
         ("a.yaml", "a: [x", "is not valid YAML.*line 1"),
         ("a.yaml", "a: x\n---\nb: y\n", "is not valid YAML.*line 2"),
-        ("a.yaml", "a: \t@", "is not valid YAML"),
         ("a.json", b'{"a": "\xff"}', "is not valid JSON"),
         ("a.yaml", b"a: \xff", "is not valid YAML"),
-        ("a.yaml", b"a: \x00", "is not valid YAML"),
         ("a.yaml", 'a: "\\UFFFFFFFF"', "is not valid YAML"),
         ("a.json", "[" * 100_000, "is not valid JSON"),
         ("a.yaml", "[" * 2_000, "is not valid YAML"),
         ("a.json", '{"a": %s}' % ("9" * 5_000), "is not valid JSON"),
         ("a.json", '{"a": ""}', "gives 'a' something other"),
-        ("a.json", '{"a": " \\n"}', "gives 'a' something other"),
         ("a.json", '{"a": []}', "gives 'a' something other"),
         ("a.json", '{"a": ["x", ""]}', "gives 'a' something other"),
         ("a.json", '{"a": ["x", 1]}', "gives 'a' something other"),
-        ("a.json", '{"a": [["x"]]}', "gives 'a' something other"),
         ("a.json", '{"a": {"b": "x"}}', "gives 'a' something other"),
         ("a.json", '{"a": null}', "gives 'a' something other"),
-        ("a.json", '{"a": NaN}', "gives 'a' something other"),
         ("a.json", '{"a": "\\ud800"}', "gives 'a' something other"),
         ("a.json", '{"": "x"}', "has an entry named ''"),
-        ("a.json", '{"\\udfff": "x"}', "has an entry named"),
         ("a.yaml", "a: 1", "gives 'a' something other"),
         ("a.yaml", "a: no", "gives 'a' something other"),
-        ("a.yaml", "a:", "gives 'a' something other"),
         ("a.yaml", "a:\n- border: sharp\n", "colon"),
-        ("a.yaml", "a: &a [*a]", "gives 'a' something other"),
-        ("a.yaml", "a: !!set {x}", "gives 'a' something other"),
         ("a.yaml", "? [a]\n: x", "has an entry named None"),
-        ("a.yaml", "null: x", "has an entry named None"),
         ("a.yaml", "a: &a {x: y}\n<<: *a", "gives 'a' something other"),
     ],
 )
@@ -252,13 +241,8 @@ def test_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     "content",
     [
         "!!python/object/apply:pathlib.Path.touch [{}]",
-        "a: !!python/object/apply:pathlib.Path.touch [{}]",
         "a: [x, !!python/object/apply:pathlib.Path.touch [{}]]",
-        "a: !!python/object/apply:os.system ['touch {}']",
-        "a: !!python/name:os.system x",
         "? !!python/object/apply:os.system ['touch {}']\n: x",
-        "!!python/name:os.system a: x",
-        "!!python/dict {{a: x}}",
     ],
 )
 def test_nothing_in_a_file_is_executed(tmp_path: Path, content: str) -> None:
@@ -266,12 +250,6 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path, content: str) -> None:
     with pytest.raises(UserError):
         read_prompts(written(tmp_path, "a.yaml", content.format(touched)))
     assert not touched.exists()
-
-
-def test_entities_that_expand_without_end_stay_small(tmp_path: Path) -> None:
-    lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 40))]
-    with pytest.raises(UserError, match="gives 'a1' something other"):
-        read_prompts(written(tmp_path, "a.yaml", "\n".join(lines)))
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(str.strip)
@@ -297,19 +275,8 @@ def test_what_was_written_is_read(folder: Path, prompts: dict[str, list[str]], b
 YAML_PIECES = st.sampled_from(
     [
         *"a0\n\t\x85\u2028\ufeff{}[]!%#~@`'\"",
-        *("b: ", "- ", "  ", ", ", ": ", "? ", "&x ", "*x", "<<: ", "!!", "!<", ">-"),
-        *(
-            "|2",
-            "\\x",
-            "\\U00110000",
-            "---\n",
-            "...\n",
-            "%YAML 1.",
-            "%TAG ! ",
-            "!!int ",
-            "!!python/name:os",
-            "2001-99-99",
-        ),
+        *("b: ", "- ", "  ", ", ", ": ", "? ", "&x ", "*x", "<<: ", "!!", "!<", ">-", "|2", "\\x", "\\U00110000"),
+        *("---\n", "...\n", "%YAML 1.", "%TAG ! ", "!!int ", "!!python/name:os", "2001-99-99"),
     ]
 )
 JSON_VALUES = st.recursive(
@@ -324,7 +291,7 @@ CONTENTS = (
 )
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=150)
 @given(content=CONTENTS)
 @example(content=b"%YAML 1." + b"9" * 5_000 + b"\n--- a")
 @example(content=b"!%ff%fe a: b")
