@@ -27,7 +27,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m xbench.cli bench --config demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

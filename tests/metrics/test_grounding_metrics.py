@@ -1,35 +1,22 @@
-"""PointingGame and ThresholdSweep as metrics: against loops, by hand, and over orders, dtypes and devices."""
+"""PointingGame and ThresholdSweep as metrics: against loops, by hand, and over orders, dtypes and ways to update."""
 
 from __future__ import annotations
 
 import copy
 import math
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pairs import TIES, Batch, assert_same, make_batch, metrics, pairs_of_batch, scores, states
 from torchmetrics import Metric
 
 from xbench.metrics import PointingGame, ThresholdSweep, upsample
-
-Batch = tuple[Tensor, Tensor, Tensor]
-
-
-def make_batch(seed: int, images: int = 4, classes: int = 3, grid: int = 20, small: int = 5) -> Batch:
-    generator = torch.Generator().manual_seed(seed)
-    saliency = torch.randn(images, classes, small, small, generator=generator)
-    saliency[0] = saliency[0].round()
-    regions = torch.rand(images, classes, grid, grid, generator=generator) > 0.7
-    valid = torch.rand(images, classes, generator=generator) > 0.4
-    return saliency, regions, valid
-
-
-def on_grid(batch: Batch, image: int, finding: int) -> np.ndarray:
-    """One map on the grid."""
-    return upsample(batch[0][image, finding][None], batch[1].shape[2:])[0].numpy()
 
 
 def sweep_by_loop(batches: list[Batch], thresholds: int) -> dict[str, np.ndarray]:
@@ -68,12 +55,9 @@ def pointing_by_loop(batches: list[Batch], ties: str) -> list[float]:
     return [sum(values) / len(values) if values else math.nan for values in hits]
 
 
-def states(metric: Metric) -> dict[str, Tensor]:
-    return {name: getattr(metric, name) for name in metric._defaults}
-
-
-def both_metrics(classes: int = 3) -> list[Metric]:
-    return [ThresholdSweep(classes, 11), PointingGame(classes)]
+def on_grid(batch: Batch, image: int, finding: int) -> np.ndarray:
+    """One map on the grid."""
+    return upsample(batch[0][image, finding][None], batch[1].shape[2:])[0].numpy()
 
 
 @pytest.mark.parametrize("thresholds", [2, 11, 101, 1001])
@@ -91,7 +75,7 @@ def test_sweep_equals_loop(thresholds: int) -> None:
     assert result["thresholds"].tolist() == [np.float32(k / (thresholds - 1)) for k in range(thresholds)]
 
 
-@pytest.mark.parametrize("ties", ["share", "any", "first"])
+@pytest.mark.parametrize("ties", TIES)
 def test_pointing_game_equals_loop(ties: Any) -> None:
     batches = [make_batch(seed, small=size) for seed, size in ((0, 5), (1, 20), (2, 1))]
     metric = PointingGame(3, ties)
@@ -121,12 +105,64 @@ def test_pairs_are_those_of_the_last_batch() -> None:
             assert pointing.pairs.hit[place].item() == hit
 
 
-def test_reset_empties_pairs_and_states() -> None:
-    for metric in both_metrics():
-        metric.update(*make_batch(0))
+SIDES = st.integers(1, 9)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    images=st.integers(0, 4),
+    classes=st.integers(1, 4),
+    small=st.tuples(SIDES, SIDES),
+    grid=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+    transposed=st.booleans(),
+    step=st.integers(1, 6),
+)
+def test_pairs_one_by_one_count_as_in_a_batch(
+    seed: int,
+    images: int,
+    classes: int,
+    small: tuple[int, int],
+    grid: tuple[int, int],
+    dtype: torch.dtype,
+    transposed: bool,
+    step: int,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    saliency = torch.randn(images, classes, *small, generator=generator).to(dtype)
+    saliency[: images // 2] = saliency[: images // 2].round()  # ties
+    if transposed:
+        saliency = saliency.mT.contiguous().mT
+    regions = torch.rand(images, classes, *grid, generator=generator) > 0.5
+    regions[..., 0, 0] = True
+    valid = torch.rand(images, classes, generator=generator) > 0.4
+    chosen = pairs_of_batch((saliency, regions, valid))
+    for batch, pairs, portions in zip(metrics(classes), metrics(classes), metrics(classes), strict=True):
+        batch.update(saliency, regions, valid)
+        pairs.update_pairs(*chosen)
+        assert_same(batch, pairs, pairs=False)
+        for name, value in scores(batch).items():
+            expected = torch.arange(len(chosen[2])) if name == "rows" else value
+            assert torch.equal(scores(pairs)[name], expected), name
+        for some in torch.arange(len(chosen[2])).split(step):
+            portions.update_pairs(*(part[some] for part in chosen))
+        assert_same(batch, portions, pairs=False)
+
+
+def test_results_computed_before_are_forgotten_and_so_is_everything_by_reset() -> None:
+    for metric, plain in zip(metrics(), metrics(), strict=True):
+        for seed, update in ((0, metric.update), (0, metric.update_pairs)):
+            batch = make_batch(seed)
+            update(*(batch if update == metric.update else pairs_of_batch(batch)))
+            assert metric.compute()["count"].sum() == metric.count.sum() > 0
+        assert metric.count.sum() == 2 * batch[2].sum()
         metric.reset()
-        assert len(metric.pairs.rows) == 0  # type: ignore[union-attr, arg-type]
+        assert len(metric.pairs.rows) == 0
         assert all(not state.any() for state in states(metric).values())
+        metric.update(*make_batch(2))
+        plain.update(*make_batch(2))
+        assert_same(metric, plain)
 
 
 def test_by_hand_on_three_by_three() -> None:
@@ -171,49 +207,52 @@ def test_an_oracle_scores_one() -> None:
         assert result[name][:, 50].tolist() == [1.0] * 3
 
 
-def test_invalid_pairs_may_hold_anything() -> None:
-    saliency, regions, valid = make_batch(3)
-    spoilt, emptied = saliency.clone(), regions.clone()
-    spoilt[~valid] = math.nan
-    emptied[~valid] = False
-    for clean, dirty in zip(both_metrics(), both_metrics(), strict=True):
-        clean.update(saliency, regions, valid)
-        dirty.update(spoilt, emptied, valid)
-        for name, state in states(clean).items():
-            assert torch.equal(state, getattr(dirty, name))
+def spoilt(batch: Batch) -> Batch:
+    saliency, regions, valid = (part.clone() for part in batch)
+    saliency[~valid], regions[~valid] = math.nan, False
+    return saliency, regions, valid
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(spoilt, id="what is not valid may hold anything"),
+        pytest.param(lambda batch: (upsample(batch[0], (20, 20)), *batch[1:]), id="maps on the grid"),
+        pytest.param(lambda batch: (batch[0].double(), *batch[1:]), id="float64"),
+        pytest.param(lambda batch: (batch[0].clone().requires_grad_(), *batch[1:]), id="gradients"),
+    ],
+)
+def test_another_batch_of_the_same_scores(other: Callable[[Batch], Batch]) -> None:
+    batch = make_batch(3)
+    for metric, plain in zip(metrics(), metrics(), strict=True):
+        saliency, regions, valid = other(batch)
+        before = saliency.detach().clone(), regions.clone()
+        metric.update(saliency, regions, valid)
+        plain.update(*batch)
+        assert_same(metric, plain)
+        assert torch.equal(saliency.detach().nan_to_num(), before[0].nan_to_num()) and torch.equal(regions, before[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_counts_as_float32(dtype: torch.dtype) -> None:
+    saliency, regions, valid = make_batch(4)
+    saliency = saliency.to(dtype)
+    for other, plain in zip(metrics(), metrics(), strict=True):
+        other.update(saliency, regions, valid)
+        plain.update(saliency.float(), regions, valid)
+        assert_same(other, plain)
 
 
 def test_no_valid_pair_and_no_image() -> None:
-    for metric in both_metrics():
+    for metric in metrics():
         saliency, regions, valid = make_batch(0)
         metric.update(saliency, regions, torch.zeros_like(valid))
         metric.update(saliency[:0], regions[:0], valid[:0])
         result = metric.compute()
         assert result.pop("count").tolist() == [0, 0, 0]
-        assert len(metric.pairs.rows) == 0  # type: ignore[union-attr, arg-type]
+        assert len(metric.pairs.rows) == 0
         result.pop("thresholds", None)
         assert all(value.isnan().all() for value in result.values())
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_saliency_of_other_dtypes_counts_as_float32(dtype: torch.dtype) -> None:
-    saliency, regions, valid = make_batch(4)
-    saliency = saliency.to(dtype)
-    for other, plain in zip(both_metrics(), both_metrics(), strict=True):
-        other.update(saliency, regions, valid)
-        plain.update(saliency.float(), regions, valid)
-        for name, state in states(plain).items():
-            assert torch.equal(state, getattr(other, name))
-
-
-def test_maps_already_on_the_grid_give_the_same() -> None:
-    saliency, regions, valid = make_batch(5, grid=224, small=14)
-    grid = upsample(saliency, (224, 224))
-    for raw, brought in zip(both_metrics(), both_metrics(), strict=True):
-        raw.update(saliency, regions, valid)
-        brought.update(grid, regions, valid)
-        for name, state in states(raw).items():
-            assert torch.equal(state, getattr(brought, name))
 
 
 def test_a_class_does_not_depend_on_its_neighbours() -> None:
@@ -227,13 +266,12 @@ def test_a_class_does_not_depend_on_its_neighbours() -> None:
 
 def test_order_and_batching_change_no_bit() -> None:
     saliency, regions, valid = make_batch(6, images=12)
-    for once, apart in zip(both_metrics(), both_metrics(), strict=True):
+    for once, apart in zip(metrics(), metrics(), strict=True):
         once.update(saliency, regions, valid)
         for image in torch.randperm(12, generator=torch.Generator().manual_seed(0)).tolist():
             chosen = slice(image, image + 1)
             apart.update(saliency[chosen], regions[chosen], valid[chosen])
-        for name, state in states(once).items():
-            assert torch.equal(state, getattr(apart, name))
+        assert_same(once, apart, pairs=False)
         for name, value in once.compute().items():
             torch.testing.assert_close(value, apart.compute()[name], rtol=0, atol=0, equal_nan=True)
 
@@ -241,7 +279,7 @@ def test_order_and_batching_change_no_bit() -> None:
 @pytest.mark.parametrize("cast", ["to", "half", "bfloat16"])
 def test_casts_leave_the_states_alone(cast: str) -> None:
     batches = [make_batch(seed) for seed in (7, 8)]
-    for metric, plain in zip(both_metrics(), both_metrics(), strict=True):
+    for metric, plain in zip(metrics(), metrics(), strict=True):
         metric.update(*batches[0])
         if cast == "to":
             metric.to(torch.bfloat16)
@@ -250,8 +288,7 @@ def test_casts_leave_the_states_alone(cast: str) -> None:
         metric.update(*batches[1])
         for batch in batches:
             plain.update(*batch)
-        for name, value in plain.compute().items():
-            torch.testing.assert_close(metric.compute()[name], value, rtol=0, atol=0, equal_nan=True)
+        assert_same(metric, plain)
 
 
 def test_states_are_small_whole_numbers_and_no_buffers() -> None:
@@ -267,7 +304,7 @@ def test_states_are_small_whole_numbers_and_no_buffers() -> None:
 
 def test_works_under_inference_mode_autocast_and_another_default_dtype() -> None:
     batch = make_batch(9)
-    for metric, plain in zip(both_metrics(), both_metrics(), strict=True):
+    for metric, plain in zip(metrics(), metrics(), strict=True):
         plain.update(*batch)
         default = torch.get_default_dtype()
         try:
@@ -281,67 +318,67 @@ def test_works_under_inference_mode_autocast_and_another_default_dtype() -> None
             torch.testing.assert_close(result[name], value, rtol=0, atol=0, equal_nan=True)
 
 
-def test_saliency_with_gradient_is_left_alone() -> None:
-    saliency, regions, valid = make_batch(10, small=20)
-    before = saliency.clone()
-    for metric in both_metrics():
-        metric.update(saliency.requires_grad_(), regions, valid)
-    assert torch.equal(saliency, before)
-
-
 def test_forward_returns_the_batch_and_keeps_the_sum() -> None:
     batches = [make_batch(seed) for seed in (11, 12)]
-    for metric, plain in zip(both_metrics(), both_metrics(), strict=True):
+    for metric, plain in zip(metrics(), metrics(), strict=True):
         for batch in batches:
             metric(*batch)
             plain.update(*batch)
-            assert len(metric.pairs.rows) == int(batch[2].sum())  # type: ignore[union-attr, arg-type]
-        for name, state in states(plain).items():
-            assert torch.equal(state, getattr(metric, name))
+            assert len(metric.pairs.rows) == int(batch[2].sum())
+        assert_same(metric, plain)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, None])
 @pytest.mark.parametrize("small", [5, 20])
-def test_values_that_are_not_finite_name_the_pair(bad: float, small: int) -> None:
+def test_a_pair_without_a_score_is_named(bad: float | None, small: int) -> None:
     saliency, regions, valid = make_batch(13, small=small)
     valid[:] = True
-    saliency[2, 1, 3, 4] = bad
-    for metric in both_metrics():
-        with pytest.raises(ValueError, match=r"image 2 of the batch, class 1\): its saliency"):
+    if bad is None:
+        regions[2, 1], problem = False, "its region is empty"
+    else:
+        saliency[2, 1, 3, 4], problem = bad, "its saliency"
+    for metric in metrics():
+        with pytest.raises(ValueError, match=rf"image 2 of the batch, class 1\): {problem}"):
             metric.update(saliency, regions, valid)
+        # Of pairs that are handed over alone the place is told: three classes of two images, and one more.
+        with pytest.raises(ValueError, match=rf"image 7 of the batch, class 1\): {problem}"):
+            metric.update_pairs(*pairs_of_batch((saliency, regions, valid)))
         assert all(not state.any() for state in states(metric).values())
 
 
-def test_a_valid_pair_needs_a_region() -> None:
-    saliency, regions, valid = make_batch(14)
-    valid[:] = True
-    regions[3, 2] = False
-    for metric in both_metrics():
-        with pytest.raises(ValueError, match=r"image 3 of the batch, class 2\): its region is empty"):
-            metric.update(saliency, regions, valid)
+SALIENCY = [
+    (0, lambda x: x[0], "saliency must be"),
+    (0, lambda x: x.int(), "saliency must be"),
+    (0, lambda x: x[..., :0], "saliency must be"),
+    (1, lambda x: x.float(), "regions must be"),
+    (1, lambda x: x[:3], "regions must be"),
+    (1, lambda x: x[:, 0], "regions must be"),
+    (1, lambda x: x[..., :0], "regions must be"),
+]
 
 
-@pytest.mark.parametrize("metric", both_metrics(), ids=["sweep", "pointing"])
+@pytest.mark.parametrize("metric", metrics()[:2], ids=["sweep", "pointing"])
 @pytest.mark.parametrize(
-    ("place", "change", "message"),
+    ("way", "place", "change", "message"),
     [
-        (0, lambda x: x[0], "saliency must be"),
-        (0, lambda x: x.int(), "saliency must be"),
-        (0, lambda x: x[:, :2], "made for 3"),
-        (0, lambda x: x[..., :0], "saliency must be"),
-        (1, lambda x: x.float(), "regions must be"),
-        (1, lambda x: x[:3], "regions must be"),
-        (1, lambda x: x[:, 0], "regions must be"),
-        (1, lambda x: x[:, :, :0], "regions must be"),
-        (2, lambda x: x.int(), "valid must be"),
-        (2, lambda x: x[:, :2], "valid must be"),
+        *(("update", *case) for case in SALIENCY),
+        *(("update_pairs", *case) for case in SALIENCY),
+        ("update", 0, lambda x: x[:, :2], "made for 3"),
+        ("update", 2, lambda x: x.int(), "valid must be"),
+        ("update", 2, lambda x: x[:, :2], "valid must be"),
+        ("update_pairs", 2, lambda x: x[:3], "classes must be"),
+        ("update_pairs", 2, lambda x: x.int(), "classes must be"),
+        ("update_pairs", 2, lambda x: x[:, None], "classes must be"),
+        ("update_pairs", 2, lambda x: x + 3, r"classes must lie in 0\.\.2"),
+        ("update_pairs", 2, lambda x: x - 3, r"classes must lie in 0\.\.2"),
     ],
 )
-def test_wrong_input_is_refused(metric: Metric, place: int, change: Any, message: str) -> None:
-    batch = list(make_batch(15))
-    batch[place] = change(batch[place])
+def test_wrong_input_is_refused(metric: Metric, way: str, place: int, change: Any, message: str) -> None:
+    batch = make_batch(15)
+    given = [*(batch if way == "update" else pairs_of_batch(batch))]
+    given[place] = change(given[place])
     with pytest.raises(ValueError, match=message):
-        metric.update(*batch)
+        getattr(metric, way)(*given)
 
 
 @pytest.mark.parametrize(
@@ -360,11 +397,14 @@ def test_wrong_options_are_refused(build: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("metric", [PointingGame(1), ThresholdSweep(1)], ids=["pointing game", "sweep"])
-def test_one_class_keeps_its_dimension(metric):
-    saliency = torch.rand(3, 1, 4, 4)
-    metric.update(saliency, torch.ones(3, 1, 8, 8, dtype=torch.bool), torch.ones(3, 1, dtype=torch.bool))
+def test_one_class_keeps_its_dimension_and_copies_go_on_counting(metric: Metric) -> None:
+    saliency, regions = torch.rand(3, 4, 4), torch.ones(3, 8, 8, dtype=torch.bool)
+    metric.update(saliency[:, None], regions[:, None], torch.ones(3, 1, dtype=torch.bool))
     for again in (metric, pickle.loads(pickle.dumps(metric)), copy.deepcopy(metric)):
         scores = again.compute()
         assert scores["count"].tolist() == [3]
         assert {len(value) for name, value in scores.items() if name != "thresholds"} == {1}
-        assert again.compute()["count"].shape == (1,)
+        if again is not metric:
+            again.update_pairs(saliency, regions, torch.zeros(3, dtype=torch.int64))
+            assert again.compute()["count"].tolist() == [6]
+            assert metric.count.tolist() == [3]

@@ -7,32 +7,23 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from pairs import KINDS, make_batch, metrics
 from torch import Tensor
 from torch.multiprocessing.spawn import start_processes
-from torchmetrics import Metric
-
-from xbench.metrics import PointingGame, ThresholdSweep
-
-
-def make_batch(seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    regions = torch.rand(3, 2, 16, 16, generator=generator) > 0.7
-    return torch.randn(3, 2, 4, 4, generator=generator), regions, torch.rand(3, 2, generator=generator) > 0.3
 
 
 def results(batches: list[int]) -> dict[str, Tensor]:
     """The metrics' values and synchronised states over the given batches."""
-    metrics: list[Metric] = [ThresholdSweep(2, 11), PointingGame(2)]
     found: dict[str, Tensor] = {}
-    for metric in metrics:
+    for kind, metric in zip(KINDS, metrics(classes=2), strict=True):
         for seed in batches:
-            metric.update(*make_batch(seed))
+            metric.update(*make_batch(seed, images=3, classes=2))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an idle rank computes before any update, on purpose
-            found |= {f"{type(metric).__name__}.{name}": value for name, value in metric.compute().items()}
+            found |= {f"{kind}.{name}": value for name, value in metric.compute().items()}
         if dist.is_initialized():
             metric.sync()
-        found |= {f"{type(metric).__name__}.{name}": getattr(metric, name) for name in metric._defaults}
+        found |= {f"{kind}.{name}": getattr(metric, name) for name in metric._defaults}
     return found
 
 

@@ -18,15 +18,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pairs import KINDS, assert_same, make_batch, metrics, states
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from xbench.geometry.grid import FULL_VIEW, Upsampling, saliency_on_grid, upsample
-from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.geometry.grid import FULL_VIEW, Upsampling, saliency_on_grid
 from xbench.metrics.per_class import PerClassMetric
 
-TIES = ("share", "any", "first")
 HOST_ALONE = {
     "_local_scalar_dense",
     "_unique2",
@@ -107,39 +106,6 @@ def elsewhere(answer: bool = False, pixels: int | None = None) -> Iterator[None]
             one.stop()
 
 
-def metrics(classes: int = 3, thresholds: int = 11) -> list[PerClassMetric[Any]]:
-    return [ThresholdSweep(classes, thresholds), *(PointingGame(classes, ties) for ties in TIES)]  # type: ignore[arg-type]
-
-
-IDS = ("sweep", *TIES)
-
-
-def make_batch(seed: int = 0, images: int = 4, classes: int = 3, small: int = 5, grid: int = 20) -> Any:
-    generator = torch.Generator().manual_seed(seed)
-    saliency = torch.randn(images, classes, small, small, generator=generator)
-    saliency[: images // 2] = saliency[: images // 2].round()
-    regions = torch.rand(images, classes, grid, grid, generator=generator) > 0.6
-    regions[..., 0, 0] = True
-    return saliency, regions, torch.rand(images, classes, generator=generator) > 0.4
-
-
-def states(metric: PerClassMetric[Any]) -> dict[str, Tensor]:
-    return {name: getattr(metric, name) for name in metric._defaults}
-
-
-def pairs_of(metric: PerClassMetric[Any]) -> dict[str, Tensor]:
-    scores = dict(vars(metric.pairs))
-    counts = scores.pop("counts", None)
-    return scores | ({} if counts is None else {f"counts.{name}": value for name, value in vars(counts).items()})
-
-
-def assert_same(one: PerClassMetric[Any], other: PerClassMetric[Any]) -> None:
-    for found, expected in ((states(one), states(other)), (pairs_of(one), pairs_of(other))):
-        assert found.keys() == expected.keys()
-        for name, value in expected.items():
-            assert found[name].dtype == value.dtype and torch.equal(found[name].cpu(), value), name
-
-
 SIDES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
@@ -190,27 +156,6 @@ def test_the_numbers_are_those_of_the_cpu(
             forced_pairs.update_pairs(*chosen)
         assert_same(forced, host)
         assert_same(forced_pairs, host_pairs)
-
-
-@pytest.mark.parametrize("pixels", [30, 900, 10**6])
-def test_the_numbers_are_those_of_plain_loops(pixels: int) -> None:
-    saliency, regions, valid = make_batch(1, images=6)
-    values = [np.float32(k / 10) for k in range(11)]
-    found = metrics()
-    with elsewhere(pixels=pixels):
-        for metric in found:
-            metric.update(saliency, regions, valid)
-    for place, (image, finding) in enumerate(np.argwhere(valid.numpy())):
-        grid = upsample(saliency[image, finding][None], (20, 20))[0].numpy()
-        region = regions[image, finding].numpy()
-        one = (grid - grid.min()) / (grid.max() - grid.min())
-        counts = found[0].pairs.counts
-        assert counts.mask[place].tolist() == [(one >= value).sum() for value in values]
-        assert counts.overlap[place].tolist() == [((one >= value) & region).sum() for value in values]
-        tied = [inside for value, inside in zip(grid.flat, region.flat, strict=True) if value == grid.max()]
-        expected = {"share": sum(tied) / len(tied), "any": float(any(tied)), "first": float(tied[0])}
-        for metric in found[1:]:
-            assert metric.pairs.hit[place].item() == expected[str(metric.ties)]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -271,7 +216,7 @@ def updates(metric: PerClassMetric[Any], batch: Any) -> list[Callable[[], None]]
     ]
 
 
-@pytest.mark.parametrize("metric", metrics(), ids=IDS)
+@pytest.mark.parametrize("metric", metrics(), ids=KINDS)
 @pytest.mark.parametrize("way", [0, 1], ids=["update", "update_pairs"])
 @pytest.mark.parametrize("grid", [20, 5], ids=["enlarged", "on the grid"])
 def test_the_host_does_not_wait(metric: PerClassMetric[Any], way: int, grid: int) -> None:
@@ -286,40 +231,10 @@ def test_the_host_does_not_wait(metric: PerClassMetric[Any], way: int, grid: int
     assert mode.operations > 20
 
 
-@pytest.mark.parametrize("metric", metrics(), ids=IDS)
-@pytest.mark.parametrize("way", [0, 1], ids=["update", "update_pairs"])
-def test_the_way_for_cpus_would_wait(metric: PerClassMetric[Any], way: int) -> None:
-    update = updates(metric, make_batch())[way]
-    with pytest.raises(Waited), NeverWait():
-        update()
-
-
-@pytest.mark.parametrize(
-    "wait",
-    [
-        lambda x: x[x > 0],
-        lambda x: x.masked_fill_(x > 0, 0)[x == 0],
-        lambda x: bool((x > 0).all()),
-        lambda x: x.sum().item(),
-        lambda x: x.nonzero(),
-        lambda x: x.long().bincount(),
-        lambda x: x.unique(),
-        lambda x: torch.equal(x, x),
-        lambda x: x + torch.tensor([1.0, 2.0, 3.0]),
-        lambda x: x.repeat_interleave(torch.arange(3)),
-        lambda x: x.to("meta"),
-        lambda x: x.index_put_((x > 0,), x[:1]),
-    ],
-)
-def test_the_mode_notices(wait: Callable[[Tensor], object]) -> None:
-    with pytest.raises(Waited), NeverWait():
-        wait(torch.rand(3))
-
-
 @pytest.mark.parametrize(
     ("device", "world"), [("meta", nullcontext), ("cuda", FakeTensorMode)], ids=["meta", "fake cuda"]
 )
-@pytest.mark.parametrize("kind", range(4), ids=IDS)
+@pytest.mark.parametrize("kind", range(4), ids=KINDS)
 @pytest.mark.parametrize("way", [0, 1], ids=["update", "update_pairs"])
 def test_without_any_value_to_look_at(device: str, world: Any, kind: int, way: int) -> None:
     batch, metric = make_batch(), metrics()[kind]
@@ -360,7 +275,7 @@ def test_maps_come_to_the_grid_without_a_wait(mode: Upsampling, views: list[tupl
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
-@pytest.mark.parametrize("kind", range(4), ids=IDS)
+@pytest.mark.parametrize("kind", range(4), ids=KINDS)
 @pytest.mark.parametrize("way", [0, 1], ids=["update", "update_pairs"])
 def test_on_an_accelerator(kind: int, way: int) -> None:
     batch = make_batch(4, images=9, grid=40)

@@ -14,6 +14,8 @@ def test_the_demo_recognises_and_points(command):
         # The centre of a film is the spine, where the prior finds nothing; an absolute bound keeps the ratio honest.
         assert found["pointing_game"] > max(0.3, 3 * centre["grounding"]["per_class"][finding]["pointing_game"])
         assert found["dice_best"] > 3 * centre["grounding"]["per_class"][finding]["dice_best"]
+    for right in (demo, centre):
+        assert right["grounding"]["sign_test"]["may_be_wrong"] == []
     assert demo["provenance"]["checkpoint_sha256"]
     assert demo["provenance"]["prompts"]["Pleural Effusion"] == ["There is pleural effusion."]
 

@@ -37,6 +37,7 @@ def test_the_oracle_scores_exactly_one(pair, command, tmp_path):
         # At threshold 0 the mask is the whole image, whatever the map.
         assert 0 < scores["dice_curve"][0] < 1
     assert set(results["grounding"]["macro"].values()) == {1.0}
+    assert results["grounding"]["sign_test"]["may_be_wrong"] == []
     assert set(results["classification"]["macro"].values()) == {1.0}
     for row in run.rows:
         if row["label"] == 1 and row["has_region"]:

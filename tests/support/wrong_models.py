@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import albumentations as A
 import numpy as np
 import torch
@@ -9,7 +11,8 @@ import torch.nn.functional as F
 from toys import Brightness
 
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
-from xbench.types import ModelOutput
+from xbench.models.demo import Demo
+from xbench.types import Batch, ModelOutput
 
 
 class Coarse(Brightness):
@@ -188,3 +191,11 @@ class EmptyPrompt(Coarse):
 class Constant(Coarse):
     def __init__(self) -> None:
         super().__init__(fault="constant")
+
+
+class NegatedDemo(Demo):
+    """What is left of a good model when somebody loses a minus sign."""
+
+    def score(self, batch: Batch) -> ModelOutput:
+        output = super().score(batch)
+        return replace(output, saliency=-output.saliency)

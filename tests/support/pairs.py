@@ -1,0 +1,56 @@
+"""Batches of maps and regions for the grounding metrics, and everything that a metric holds, to be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.metrics.per_class import PerClassMetric
+
+Batch = tuple[Tensor, Tensor, Tensor]
+TIES = ("share", "any", "first")
+KINDS = ("sweep", *TIES)
+
+
+def make_batch(seed: int = 0, images: int = 4, classes: int = 3, small: int = 5, grid: int = 20) -> Batch:
+    """Draw saliency, of which half is rounded so that values tie, regions and what is valid."""
+    generator = torch.Generator().manual_seed(seed)
+    saliency = torch.randn(images, classes, small, small, generator=generator)
+    saliency[: images // 2] = saliency[: images // 2].round()
+    regions = torch.rand(images, classes, grid, grid, generator=generator) > 0.6
+    regions[..., 0, 0] = True
+    return saliency, regions, torch.rand(images, classes, generator=generator) > 0.4
+
+
+def pairs_of_batch(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The valid pairs of a batch, as `update_pairs` takes them."""
+    saliency, regions, valid = batch
+    rows, classes = valid.nonzero(as_tuple=True)
+    return saliency[rows, classes], regions[rows, classes], classes
+
+
+def metrics(classes: int = 3, thresholds: int = 11) -> list[PerClassMetric[Any]]:
+    return [ThresholdSweep(classes, thresholds), *(PointingGame(classes, ties) for ties in TIES)]  # type: ignore[arg-type]
+
+
+def states(metric: PerClassMetric[Any]) -> dict[str, Tensor]:
+    return {name: getattr(metric, name) for name in metric._defaults}
+
+
+def scores(metric: PerClassMetric[Any]) -> dict[str, Tensor]:
+    """Scores of the last pairs, and the pixel counts behind them."""
+    of_pairs = dict(vars(metric.pairs))
+    counts = of_pairs.pop("counts", None)
+    return of_pairs | ({} if counts is None else {f"counts.{name}": value for name, value in vars(counts).items()})
+
+
+def assert_same(one: PerClassMetric[Any], other: PerClassMetric[Any], pairs: bool = True) -> None:
+    """Compare sums to the bit, and the scores of the last pairs unless they were other ones."""
+    found = states(one) | (scores(one) if pairs else {})
+    expected = states(other) | (scores(other) if pairs else {})
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype and torch.equal(found[name].cpu(), value), name
