@@ -17,6 +17,7 @@ from xbench.runs.folder import saved_config
 from xbench.runs.journal import BatchRecord
 from xbench.runs.results import Results
 from xbench.runs.scores import BatchScores, ImageScores
+from xbench.runtime.digests import source_sha256
 from xbench.runtime.distributed import gather
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.types import Batch, Failure, ModelOutput, Note, Rules, TieRule
@@ -72,6 +73,8 @@ class Evaluation(Callback):
                 "N images.",
                 exit_status=2,
             )
+        # Now, as it is imported: the provenance, which is collected at the end, is not to have an edit during the run.
+        source_sha256()
         self.stopwatch = Stopwatch()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

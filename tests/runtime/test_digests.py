@@ -1,15 +1,17 @@
-"""The digest of the code follows whatever makes numbers, and nothing else."""
+"""Digests follow every change of what they are about, and nothing else."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 
 import pytest
 from places import ROOT
 from toys import Squares
 
-import xbench.runtime.digests
 from xbench.models import Demo
+from xbench.runtime import digests
 
 
 @pytest.fixture
@@ -19,9 +21,9 @@ def package(tmp_path, monkeypatch):
     root = tmp_path / "xbench"
     shutil.copytree(own, root, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(own.parent / "callbacks", tmp_path / "callbacks", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(xbench.runtime.digests, "_PACKAGE", root)
-    monkeypatch.setattr(xbench.runtime.digests, "_CALLBACKS", tmp_path / "callbacks")
-    monkeypatch.setattr(xbench.runtime.digests, "_own", xbench.runtime.digests._own.__wrapped__)
+    monkeypatch.setattr(digests, "_PACKAGE", root)
+    monkeypatch.setattr(digests, "_CALLBACKS", tmp_path / "callbacks")
+    monkeypatch.setattr(digests, "_own", digests._own.__wrapped__)
     return tmp_path
 
 
@@ -39,13 +41,47 @@ def package(tmp_path, monkeypatch):
     ],
 )
 def test_an_edit(package, name, counts):
-    before = xbench.runtime.digests.source_sha256(Demo)
+    before = digests.source_sha256(Demo)
     with (package / name).open("ab") as file:
         file.write(b"#")
-    assert (xbench.runtime.digests.source_sha256(Demo) != before) == counts
+    assert (digests.source_sha256(Demo) != before) == counts
 
 
 def test_classes_from_outside_count():
-    assert xbench.runtime.digests.source_sha256(Demo) == xbench.runtime.digests.source_sha256()
-    assert xbench.runtime.digests.source_sha256(Demo, Squares) != xbench.runtime.digests.source_sha256(Demo)
-    assert xbench.runtime.digests.source_sha256(Squares, Demo) == xbench.runtime.digests.source_sha256(Demo, Squares)
+    assert digests.source_sha256(Demo) == digests.source_sha256()
+    assert digests.source_sha256(Demo, Squares) != digests.source_sha256(Demo)
+    assert digests.source_sha256(Squares, Demo) == digests.source_sha256(Demo, Squares)
+
+
+def test_a_file_is_read_again_when_it_has_changed_and_only_then(tmp_path, monkeypatch):
+    read, digest = [], hashlib.file_digest
+
+    def counted(file, name):
+        read.append(file.name)
+        return digest(file, name)
+
+    monkeypatch.setattr(digests.hashlib, "file_digest", counted)
+    path = tmp_path / "weights"
+    path.write_bytes(b"0123456789")
+    for _ in range(3):
+        assert digests.file_sha256(path) == hashlib.sha256(b"0123456789").hexdigest()
+    assert len(read) == 1
+
+    # As many bytes, and the time of modification set back.
+    before = path.stat()
+    path.write_bytes(b"012345678X")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert digests.file_sha256(path) == hashlib.sha256(b"012345678X").hexdigest()
+
+    # Another file under the same name, and the same name in another folder.
+    path.unlink()
+    path.write_bytes(b"another")
+    assert digests.file_sha256(path) == hashlib.sha256(b"another").hexdigest()
+    other = tmp_path / "folder" / "weights"
+    other.parent.mkdir()
+    other.write_bytes(b"a third")
+    for folder in (tmp_path, other.parent):
+        monkeypatch.chdir(folder)
+        content = (folder / "weights").read_bytes()
+        assert digests.file_sha256(type(path)("weights")) == hashlib.sha256(content).hexdigest()
+    assert len(read) == 4

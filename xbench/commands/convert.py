@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from xbench.commands.complaints import expected
 from xbench.commands.configs import shipped
 from xbench.errors import UserError
-from xbench.models.base import file_sha256
+from xbench.runtime.digests import file_sha256
 
 __all__ = ["convert"]
 

@@ -17,8 +17,8 @@ import torch
 
 import xbench
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.models.base import SaliencyModel, file_sha256
-from xbench.runtime.digests import source_sha256
+from xbench.models.base import SaliencyModel
+from xbench.runtime.digests import file_sha256, source_sha256
 
 __all__ = [
     "collect_provenance",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar, cast, get_args
 
 import lightning.pytorch as pl
@@ -23,7 +20,7 @@ from xbench.protocol.findings import canonical
 from xbench.protocol.prompts import STYLES, Style, prompts_in_style, read_prompts
 from xbench.types import Batch, ModelOutput
 
-__all__ = ["VLM", "SaliencyModel", "check_image_size", "file_sha256", "first_layer_input"]
+__all__ = ["VLM", "SaliencyModel", "check_image_size", "first_layer_input"]
 
 
 class SaliencyModel(pl.LightningModule, ABC):
@@ -292,19 +289,3 @@ def _by_finding(path: str) -> dict[str, list[str]]:
             raise UserError(f"--model.prompts {path} words {finding} twice, once as {name}.", exit_status=2)
         given[finding] = texts
     return given
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal.
-
-    A file is read once as long as its size and its times stay as they are: weights have gigabytes, and a run asks for
-    their digest when it looks for encoded prompts, for a run to go on with, and for what its results depend on.
-    """
-    about = path.stat()
-    return _sha256(path.absolute(), about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-
-
-@cache
-def _sha256(path: Path, number: int, size: int, modified: int, changed: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

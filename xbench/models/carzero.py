@@ -28,11 +28,12 @@ from transformers import BertModel
 from xbench.errors import UserError
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import CentreCrop, Preprocessing
-from xbench.models.base import VLM, file_sha256
+from xbench.models.base import VLM
 from xbench.models.components.bert import bert_like, encode_in_chunks, tokenise, vocabulary
 from xbench.models.components.checkpoint import fill, locate, read_tensors
 from xbench.models.components.query_decoder import KeysValues, Layers, QueryDecoder, choose
 from xbench.models.components.vit import ViTB16
+from xbench.runtime.digests import file_sha256
 from xbench.types import ModelOutput
 
 __all__ = ["OFFICIAL_NAMES", "TOKENS", "CARZero", "TextQueries", "WordPieces", "aggregate", "clean"]

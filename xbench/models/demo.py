@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
-from xbench.models.base import VLM, check_image_size, file_sha256
+from xbench.models.base import VLM, check_image_size
 from xbench.protocol.prompts import fill_templates
+from xbench.runtime.digests import file_sha256
 from xbench.types import ModelOutput
 
 __all__ = ["Demo", "DemoNetwork"]

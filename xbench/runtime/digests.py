@@ -1,4 +1,4 @@
-"""A digest of the code that makes numbers, so that two runs can be told to come from the same."""
+"""Digests of files and of the code that makes numbers, so that two runs can be told to come from the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import xbench
 import xbench.configs
 
-__all__ = ["source_sha256"]
+__all__ = ["file_sha256", "files_sha256", "source_sha256"]
 
 _PACKAGE = Path(xbench.__file__).resolve().parent
 # Wherever it is installed, it lies beside the configurations.
@@ -20,18 +20,37 @@ _CALLBACKS = Path(xbench.configs.__file__).resolve().parent.with_name("callbacks
 _NO_PART = tuple(map(Path, ("commands/bench", "callbacks", "configs", "conformance", "report")))
 
 
-def source_sha256(*classes: type) -> str:
-    """Return the SHA-256 of the package's code and weights, and of the code of classes from outside of it.
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal.
 
-    What a class from outside calls may lie in the files beside it, so these count as well.
+    A file is read once as long as its size and its times stay as they are: weights have gigabytes, and a run asks for
+    their digest when it looks for encoded prompts, for a run to go on with, and for what its results depend on.
     """
-    found = hashlib.sha256(_own().encode())
-    for folder in sorted({folder for cls in classes if (folder := _folder(cls)) is not None}):
-        found.update(_digest(folder, folder.glob("*.py")).encode())
+    about = path.stat()
+    return _sha256(path.absolute(), about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+
+
+def files_sha256(root: Path, paths: Iterable[Path]) -> str:
+    """Return the SHA-256 of the content of several files and of their places below `root`; folders do not count."""
+    found = hashlib.sha256()
+    for path in sorted(path for path in paths if path.is_file()):
+        content = path.read_bytes()
+        found.update(f"{path.relative_to(root)} {len(content)}\n".encode() + content)
     return found.hexdigest()
 
 
-# Once: an edit while the process runs does not change what it runs.
+def source_sha256(*classes: type) -> str:
+    """Return the SHA-256 of the package's code and weights, and of the code of classes from outside of it.
+
+    What a class from outside calls may lie in the files beside it, so these count as well. The package is read at the
+    first call alone: an edit while the process runs does not change what it runs.
+    """
+    found = hashlib.sha256(_own().encode())
+    for folder in sorted({folder for cls in classes if (folder := _folder(cls)) is not None}):
+        found.update(files_sha256(folder, folder.glob("*.py")).encode())
+    return found.hexdigest()
+
+
 @cache
 def _own() -> str:
     files = [
@@ -40,7 +59,7 @@ def _own() -> str:
         if path.suffix in (".py", ".yaml") and not any(path.is_relative_to(_PACKAGE / part) for part in _NO_PART)
     ]
     weights = (_PACKAGE / "models" / "weights").iterdir()
-    return _digest(_PACKAGE.parent, [*files, *weights]) + _digest(_CALLBACKS, _CALLBACKS.glob("*.py"))
+    return files_sha256(_PACKAGE.parent, [*files, *weights]) + files_sha256(_CALLBACKS, _CALLBACKS.glob("*.py"))
 
 
 def _folder(cls: type) -> Path | None:
@@ -50,13 +69,7 @@ def _folder(cls: type) -> Path | None:
     return Path(file).resolve().parent
 
 
-def _digest(root: Path, paths: Iterable[Path]) -> str:
-    found = hashlib.sha256()
-    for path in sorted(path for path in paths if path.is_file()):
-        content = path.read_bytes()
-        found.update(f"{path.relative_to(root)} {len(content)}\n".encode() + content)
-    return found.hexdigest()
-
-
-# At import, that is before a run has taken its time.
-_own()
+@cache
+def _sha256(path: Path, number: int, size: int, modified: int, changed: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

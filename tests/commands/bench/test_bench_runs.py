@@ -30,7 +30,6 @@ from xbench.commands.bench.process import Interrupted, run_logged
 from xbench.commands.bench.screen import Screen
 from xbench.commands.run import Resolver
 from xbench.evaluation.provenance import versions
-from xbench.models.base import file_sha256
 from xbench.runs.results import (
     Classification,
     ConstantMaps,
@@ -42,7 +41,7 @@ from xbench.runs.results import (
     Results,
     write_results,
 )
-from xbench.runtime.digests import source_sha256
+from xbench.runtime.digests import file_sha256, source_sha256
 
 # A model with a checkpoint, and a dataset with a file of annotations, as anyone might write them.
 PINNED = """
@@ -50,7 +49,7 @@ from dataclasses import replace
 from pathlib import Path
 from toys import Brightness, Squares
 from xbench.errors import UserError
-from xbench.models.base import file_sha256
+from xbench.runtime.digests import file_sha256
 
 class Model(Brightness):
     def __init__(self, checkpoint: str | None = None, prompts: str | None = None, fault: str = "none") -> None:

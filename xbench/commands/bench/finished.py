@@ -18,10 +18,9 @@ from xbench.commands.run import Resolved
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Record
 from xbench.evaluation.provenance import options_that_count, versions
-from xbench.models.base import file_sha256
 from xbench.runs.results import Results, read_results
 from xbench.runs.scores import labels_digest
-from xbench.runtime.digests import source_sha256
+from xbench.runtime.digests import file_sha256, source_sha256
 
 __all__ = ["DataState", "Finished", "FinishedRuns"]
 

@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -28,6 +28,7 @@ from PIL import features
 import xbench
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing
+from xbench.runtime.digests import files_sha256
 
 if TYPE_CHECKING:
     from xbench.data.datamodule import ChestXrayDataModule
@@ -283,29 +284,18 @@ def _source_of(module: str) -> str | None:
         )
     path = Path(file).resolve()
     if _PACKAGE.resolve() not in path.parents:
-        return _digest_of_files(path.parent.glob("*.py"))
-    return None if path in _own_files() else _digest_of_files([path])
+        return files_sha256(path.parent, path.parent.glob("*.py"))
+    return None if path in _own_files() else files_sha256(path.parent, [path])
 
 
 # Once: an edit while the process runs does not change what it runs.
 @cache
 def _own_sources() -> str:
-    return _digest_of_files(_own_files())
+    return files_sha256(_PACKAGE.resolve(), _own_files())
 
 
 def _own_files() -> frozenset[Path]:
     return frozenset(path for pattern in _SOURCES for path in _PACKAGE.resolve().glob(pattern))
-
-
-def _digest_of_files(paths: Iterable[Path]) -> str:
-    found = hashlib.sha256()
-    for path in sorted(path for path in paths if path.is_file()):
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise UserError(f"Images cannot be prepared: their code in {path} cannot be read ({error}).") from error
-        found.update(f"{path.name} {len(content)}\n".encode() + content)
-    return found.hexdigest()
 
 
 def _name(cls: type) -> str:

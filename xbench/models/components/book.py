@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from xbench.errors import UserError
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import HistogramEqualisation, PillowResize, Preprocessing
-from xbench.models.base import VLM, check_image_size, file_sha256
+from xbench.models.base import VLM, check_image_size
 from xbench.models.components.bert import (
     config_file,
     encode_in_chunks,
@@ -31,6 +31,7 @@ from xbench.models.components.bert import (
 from xbench.models.components.query_decoder import Layers, QueryDecoder, choose
 from xbench.protocol.findings import canonical
 from xbench.protocol.prompts import prompts_in_style, read_prompts, wordings
+from xbench.runtime.digests import file_sha256
 
 __all__ = [
     "OFFICIAL_ENTRIES",

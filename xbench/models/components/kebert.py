@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import PillowResize, Preprocessing
-from xbench.models.base import VLM, file_sha256
+from xbench.models.base import VLM
 from xbench.models.components.bert import bert_base, encode_in_chunks, tokenise
 from xbench.models.components.checkpoint import fill
 from xbench.models.components.query_decoder import Layers, QueryDecoder, choose
 from xbench.protocol.findings import canonical
+from xbench.runtime.digests import file_sha256
 from xbench.types import ModelOutput
 
 __all__ = ["SECTIONS", "WIDTH", "Ask", "KEBERTModel", "Layers", "QueryModel", "class_name", "projection"]

@@ -30,10 +30,11 @@ from torch import Tensor, nn
 
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
-from xbench.models.base import VLM, file_sha256
+from xbench.models.base import VLM
 from xbench.models.components.checkpoint import fill, first_line, read_remarks, read_tensors
 from xbench.models.components.clip_saliency import Saliency, check_saliency, features_and_maps
 from xbench.protocol.prompts import fill_templates
+from xbench.runtime.digests import file_sha256
 from xbench.types import ModelOutput
 
 __all__ = ["OpenCLIP", "ResizeMode", "load", "load_configured", "preprocessing", "read_config", "weights_in"]
