@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -114,7 +115,7 @@ def test_the_screen_says_what_was_found_and_left_out(written):
 def test_the_document_has_every_table_and_links_that_exist(written, three_analysed):
     text = (written[0] / "report.md").read_text()
     for table in all_tables(three_analysed):
-        assert to_markdown(table).strip() in text
+        assert to_markdown(replace(table, notes=())).strip() in text
     links = re.findall(r"\]\(([\w./]+)\)", text)
     assert len(links) > 40
     assert not [link for link in links if not (written[0] / link).is_file()]

@@ -82,13 +82,12 @@ def write_report(
     # Imported only here: they take seconds.
     from rich.console import Console
 
-    from xbench.report.document import document
+    from xbench.report.document import document, write_analysis
     from xbench.report.figures.write import count_figures, write_figures
     from xbench.report.page.write import write_page
     from xbench.report.runs import collect
     from xbench.report.statistics.analyse import analyse
     from xbench.report.tables.contents import all_tables
-    from xbench.report.tables.export import write_analysis
     from xbench.report.tables.latex import to_latex
     from xbench.report.tables.table import to_csv, to_markdown
 
@@ -166,7 +165,7 @@ def _summarise(console: Console, analysis: Analysis, out: Path) -> None:
     from xbench.report.tables.cells import heading
 
     grid = Grid(title="Pointing game, mean over findings", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for title in ("Dataset", "Best model", "Point.", "95 % interval", "Not to be told from it"):
+    for title in ("Dataset", "Best model", "Point.", "95 % interval", "Not significantly different"):
         grid.add_column(title, justify="right" if title == "Point." else "left")
     for dataset in analysis.datasets:
         for entry in dataset.runs[:1]:

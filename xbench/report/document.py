@@ -1,17 +1,25 @@
-"""`report.md`: a whole report as GitHub shows it."""
+"""A whole report in two files: `report.md`, as GitHub shows it, and `analysis.json`, for other programs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 from xbench.report.figures.write import Drawn
+from xbench.report.runs import Run
 from xbench.report.schema import Analysis, DatasetAnalysis
 from xbench.report.sentences import count_of, dataset_in_words, headlines
-from xbench.report.tables.cells import heading, labels_in_order
-from xbench.report.tables.table import Table, escaped, to_markdown
+from xbench.report.tables.cells import heading, labels_in_order, notes_of
+from xbench.report.tables.table import Table, each_note_once, escaped, to_markdown
+from xbench.runtime.files import atomic_writer
 
-__all__ = ["document"]
+__all__ = ["document", "write_analysis"]
+
+_SCHEMA = 1
+"""Version of `analysis.json`."""
 
 _LONG = 30
 """Rows from which a table is folded up."""
@@ -33,26 +41,27 @@ _MORE = "More"
 
 
 def document(analysis: Analysis, tables: Sequence[Table], figures: Sequence[Drawn]) -> str:
-    """Return the text, with links to the files of tables and figures beside it."""
+    """Return the text of `report.md`, with links to the files of tables and figures beside it."""
     parts = ["# Report", *_compared(analysis)]
     if short := headlines(analysis):
         parts += ["## In short", _points(short)]
     parts += [escaped(note) for note in analysis.notes]
-    said = [(heading(dataset, analysis), dataset_in_words(dataset)) for dataset in analysis.datasets]
-    if any(texts for _, texts in said):
+    found = [(heading(dataset, analysis), dataset_in_words(dataset)) for dataset in analysis.datasets]
+    if any(texts for _, texts in found):
         parts.append("## Dataset by dataset")
-        for title, texts in said:
+        for title, texts in found:
             parts += [f"### {escaped(title)}", _points(texts)] if texts else []
+    tables = each_note_once(tables, (*analysis.notes, *notes_of(analysis)))
     for title in (*(section for section, _, _ in _SECTIONS), _MORE):
-        told = [_table(table) for table in tables if _section(table.name, 1) == title]
-        told += [_figure(figure) for figure in figures if _section(figure.name, 2) == title]
-        if told:
-            parts += [f"## {title}", *told]
+        shown = [_table(table) for table in tables if _section(table.name, 1) == title]
+        shown += [_figure(figure) for figure in figures if _section(figure.name, 2) == title]
+        if shown:
+            parts += [f"## {title}", *shown]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 def _section(name: str, names: Literal[1, 2]) -> str:
-    """The section whose tables (1) or figures (2) are called most like this one."""
+    """Return the section whose tables (1) or figures (2) have names that begin most like this one."""
     fitting = [(len(begin), section[0]) for section in _SECTIONS for begin in section[names] if name.startswith(begin)]
     return max(fitting)[1] if fitting else _MORE
 
@@ -104,3 +113,35 @@ def _figure(figure: Drawn) -> str:
 
 def _points(texts: Sequence[str]) -> str:
     return "\n".join(f"- {escaped(text)}" for text in texts)
+
+
+def write_analysis(path: Path, analysis: Analysis) -> None:
+    """Write an analysis, with attributes' names as keys; of a run, its settings only.
+
+    Raises:
+        ValueError: A number is NaN or infinite; what does not exist is null.
+    """
+    content = {"schema": _SCHEMA, **_plain(analysis)}
+    with atomic_writer(path) as file:
+        file.write((json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Run):
+        return {
+            "label": value.label,
+            "model": value.model,
+            "folder": str(value.folder),
+            "images": value.results.counts.images,
+            "settings": dict(value.settings),
+            "thresholds": list(value.results.grounding.thresholds),
+        }
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (frozenset, set)):
+        return sorted(value)
+    if isinstance(value, (tuple, list)):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value

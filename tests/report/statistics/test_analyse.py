@@ -11,14 +11,14 @@ from synthetic import FINDINGS, write_run
 
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import INPUT_NOTE
+from xbench.report.document import write_analysis
 from xbench.report.runs import Collection, collect
 from xbench.report.schema import NUMBERS, Estimate
 from xbench.report.statistics.analyse import analyse
 from xbench.report.statistics.lesions import area_groups, quadrants
 from xbench.report.statistics.paired import TESTED
 from xbench.report.statistics.sample import Sample
-from xbench.report.tables.comparisons import comparisons
-from xbench.report.tables.export import write_analysis
+from xbench.report.tables.contents import comparisons
 from xbench.runs.results import ConstantMaps, NoteCount, Skipped
 
 

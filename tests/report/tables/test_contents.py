@@ -14,8 +14,7 @@ from synthetic import FINDINGS, write_run
 from xbench.protocol.published import published_grounding, published_pointing_game
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
-from xbench.report.tables.contents import all_tables
-from xbench.report.tables.details import best_and_worst
+from xbench.report.tables.contents import all_tables, best_and_worst
 from xbench.report.tables.latex import to_latex
 from xbench.report.tables.table import MISSING, to_csv, to_markdown
 

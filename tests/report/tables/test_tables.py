@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from xbench.report.schema import Estimate
-from xbench.report.tables.cells import Scores, count, marks, number, p_value, rows_of_models, words
+from xbench.report.tables.cells import Scores, marks, number, p_value, row, rows_of_models
 from xbench.report.tables.latex import to_latex
 from xbench.report.tables.table import MISSING, TIED, Cell, Column, Row, Table, percentage, to_csv, to_markdown
 
@@ -29,7 +29,7 @@ def table(rows: int = 2, columns: int = 3, group: str = "RSNA & co") -> Table:
         "A title with 100 % & more",
         "A caption_with <odd> signs.",
         (Column("Model", numeric=False), *(Column(f"Number {c}", group) for c in range(columns))),
-        tuple(Row((words(f"{ODD} {k}"), *row), "model" if k else "floor") for k, row in enumerate(cells)),
+        tuple(Row((Cell(f"{ODD} {k}"), *row), "model" if k else "floor") for k, row in enumerate(cells)),
         ("A note.",),
     )
 
@@ -63,8 +63,10 @@ def test_percentages():
 
 def test_cells():
     assert number(Estimate(0.5, 0.4, 0.6)) == Cell("50.00", 0.5, 0.4, 0.6)
-    assert number(Estimate(None)) == number(None) == count(None) == p_value(None) == Cell(MISSING)
-    assert count(0) == Cell("0", 0)
+    assert number(Estimate(None)) == number(None) == p_value(None) == Cell(MISSING)
+    estimate = Estimate(0.5, 0.4, 0.6)
+    cells = Cell("0", 0), Cell("CLIP"), Cell("25.00", 0.25), number(estimate), Cell(MISSING), Cell("x", 1)
+    assert row(0, "CLIP", 0.25, estimate, None, Cell("x", 1), kind="floor") == Row(cells, "floor")
     assert p_value(0.00009).text == "<0.0001"
     assert p_value(0.01234).text == "0.0123"
     assert Cell("50.00", 0.5, 0.4, 0.6).interval == "[40.00, 60.00]"
@@ -75,8 +77,8 @@ def test_csv_holds_full_precision_and_intervals_in_columns_of_their_own():
     value = 1 / 3
     columns = (Column("Model", numeric=False), Column("Dice", "RSNA"), Column("Images"))
     rows = (
-        Row((words('a "b", c'), Cell("33.33", value, value / 2, value * 2), count(7))),
-        Row((words(ODD), Cell(MISSING), Cell(MISSING)), "floor"),
+        Row((Cell('a "b", c'), Cell("33.33", value, value / 2, value * 2), Cell("7", 7))),
+        Row((Cell(ODD), Cell(MISSING), Cell(MISSING)), "floor"),
     )
     read = list(csv.DictReader(io.StringIO(to_csv(Table("t", "T", "", columns, rows)))))
     assert list(read[0]) == ["kind", "Model", "RSNA: Dice", "RSNA: Dice, low", "RSNA: Dice, high", "Images"]
@@ -95,7 +97,7 @@ def test_csv_holds_full_precision_and_intervals_in_columns_of_their_own():
 
 def test_markdown_marks_and_escapes():
     cells = (
-        words(ODD),
+        Cell(ODD),
         Cell("1.00", 0.01, 0.005, 0.02, "best"),
         Cell("2.00", 0.02, mark="second", tied=True),
         Cell(MISSING),
@@ -115,7 +117,7 @@ def test_markdown_marks_and_escapes():
 
 
 def test_latex_marks_and_escapes():
-    cells = (words(ODD), Cell("-1.00", -0.01, -0.02, 0.02, "best"), Cell("2.00", 0.02, mark="second", tied=True))
+    cells = (Cell(ODD), Cell("-1.00", -0.01, -0.02, 0.02, "best"), Cell("2.00", 0.02, mark="second", tied=True))
     columns = (Column("Model", numeric=False), Column("A", "G"), Column("B", "G"))
     latex = to_latex(Table("t_1", "T_1", "At 50 %", columns, (Row(cells), Row(cells, "floor"))))
     assert_well_formed(latex)
@@ -165,9 +167,9 @@ def test_latex_compiles(tmp_path):
     assert Path(tmp_path, "all.pdf").is_file()
 
 
-def scores(more_is_better: bool | None = True, tied: tuple[str, ...] = (), **values: float | None) -> Scores:
+def scores(ranked: bool = True, tied: tuple[str, ...] = (), **values: float | None) -> Scores:
     models = {label: Estimate(value) for label, value in values.items()}
-    return Scores(Column("X"), models, tied=frozenset(tied), more_is_better=more_is_better)
+    return Scores(Column("X"), models, tied=frozenset(tied), ranked=ranked)
 
 
 def marked(column: Scores) -> dict[str, tuple[str | None, bool]]:
@@ -181,11 +183,6 @@ def test_best_and_second_and_ties():
         "b": ("best", False),
         "c": ("second", True),
     }
-    assert marked(scores(False, a=0.1, b=0.3, c=None)) == {
-        "a": ("best", False),
-        "b": ("second", False),
-        "c": (None, False),
-    }
     # What is printed alike is marked alike.
     assert marked(scores(a=0.20201, b=0.20199, c=0.1, d=0.05)) == {
         "a": ("best", False),
@@ -194,7 +191,7 @@ def test_best_and_second_and_ties():
         "d": (None, False),
     }
     assert {mark for mark, _ in marked(scores(a=0.0, b=0.0)).values()} == {None}
-    assert {mark for mark, _ in marked(scores(None, a=0.1, b=0.2)).values()} == {None}
+    assert {mark for mark, _ in marked(scores(False, a=0.1, b=0.2)).values()} == {None}
     assert {mark for mark, _ in marked(scores(a=0.1)).values()} == {None}
 
 

@@ -23,7 +23,7 @@ from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis
 from xbench.report.sentences import headlines
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.cells import heading
-from xbench.report.tables.table import MISSING, TIED, Table
+from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
 from xbench.runtime.files import atomic_writer
 
 __all__ = ["CASES", "write_page"]
@@ -51,7 +51,7 @@ def write_page(
         cases: Cases of each dataset in the browser of cases; each takes 10 to 40 kB and 6 kB a model in the file.
         progress: Called before every picture of a case and after the last.
     """
-    shown = _Shelf(tables)
+    shown = _Shelf(each_note_once(tables, analysis.notes))
     environment = Environment(
         loader=PackageLoader("xbench.report.page"),
         autoescape=True,

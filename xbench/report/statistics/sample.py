@@ -90,7 +90,7 @@ class Sample:
     @property
     def fixed(self) -> int:
         """Place of the fixed threshold, 0.5, among the T."""
-        return self.dice.shape[1] // 2
+        return int(self.dice.shape[1]) // 2
 
     def with_pairs(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
         """Return the sample with some of its pairs, by a mask (P,) or by their places, in that order."""

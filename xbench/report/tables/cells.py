@@ -9,24 +9,24 @@ from typing import Literal
 
 from xbench.report.names import dataset_title, model_order
 from xbench.report.schema import Analysis, Correlation, DatasetAnalysis, Estimate, Reference, RunAnalysis
-from xbench.report.tables.table import MISSING, TIED, Cell, Column, Row, Table, percentage
+from xbench.report.tables.table import MISSING, TIED, Cell, Column, Kind, Row, Table, percentage
 
 __all__ = [
     "INTERVALS",
     "Scores",
     "correlations_with_headings",
-    "count",
     "heading",
     "labels_in_order",
     "marks",
     "notes_of",
     "number",
     "p_value",
+    "row",
     "rows_of_models",
     "scores_of",
     "slug",
+    "table_of",
     "table_of_dataset",
-    "words",
 ]
 
 INTERVALS = "In brackets 95 % intervals."
@@ -40,25 +40,30 @@ class Scores:
         column: The column.
         models: By label of the run.
         references: By title.
-        tied: Labels of the runs that a test cannot tell from the best.
-        more_is_better: Which end is best; None marks none.
+        tied: Labels of the runs that are not significantly different from the best.
+        ranked: Whether the best is marked: more is better, and every run was tested against the best one.
     """
 
     column: Column
     models: Mapping[str, Estimate]
     references: Mapping[str, Estimate] = field(default_factory=dict)
     tied: frozenset[str] = frozenset()
-    more_is_better: bool | None = True
+    ranked: bool = True
 
 
-def words(text: str) -> Cell:
-    """Return a cell with text."""
-    return Cell(text)
+def row(*entries: Cell | Estimate | str | float | None, kind: Kind = "model") -> Row:
+    """Return a row: words as they are, whole numbers as counts, fractions in per cent, with their intervals."""
+    return Row(tuple(map(_cell, entries)), kind)
 
 
-def count(value: int | None) -> Cell:
-    """Return a cell with a whole number."""
-    return Cell(MISSING if value is None else str(value), value)
+def _cell(entry: Cell | Estimate | str | float | None) -> Cell:
+    if isinstance(entry, Cell):
+        return entry
+    if isinstance(entry, str):
+        return Cell(entry)
+    if isinstance(entry, int):
+        return Cell(str(entry), entry)
+    return number(Estimate(entry) if isinstance(entry, float) else entry)
 
 
 def number(estimate: Estimate | None, signed: bool = False) -> Cell:
@@ -91,6 +96,21 @@ def _splits(dataset: DatasetAnalysis, analysis: Analysis) -> int:
     return sum(other.dataset == dataset.dataset for other in analysis.datasets)
 
 
+def table_of(
+    name: str,
+    title: str,
+    caption: str,
+    text: Sequence[str],
+    numbers: Iterable[str | Column],
+    rows: Iterable[Row],
+    notes: Sequence[str] = (),
+) -> Table:
+    """Return a table with columns of text, then of numbers."""
+    columns = [column if isinstance(column, Column) else Column(column) for column in numbers]
+    texts = [Column(heading, numeric=False) for heading in text]
+    return Table(name, title, caption, (*texts, *columns), tuple(rows), tuple(notes))
+
+
 def table_of_dataset(
     analysis: Analysis,
     dataset: DatasetAnalysis,
@@ -98,20 +118,20 @@ def table_of_dataset(
     title: str,
     caption: str,
     text: Sequence[str],
-    numbers: Sequence[str],
-    rows: Sequence[Row],
-) -> Table | None:
-    """Return a table of a dataset with columns of text, then of numbers; None without a row."""
-    if not rows:
-        return None
-    columns = (*(Column(column, numeric=False) for column in text), *map(Column, numbers))
-    where = heading(dataset, analysis)
-    return Table(f"{name}_{slug(dataset, analysis)}", f"{title} {where}", caption, columns, tuple(rows), dataset.notes)
+    numbers: Iterable[str | Column],
+    rows: Iterable[Row],
+    notes: Sequence[str] = (),
+) -> Table:
+    """Return a table of a dataset, named after it and with its notes."""
+    name, title = f"{name}_{slug(dataset, analysis)}", f"{title} {heading(dataset, analysis)}"
+    return table_of(name, title, caption, text, numbers, rows, (*notes_of(analysis, dataset), *notes))
 
 
-def notes_of(analysis: Analysis) -> tuple[str, ...]:
-    """Return the notes of all datasets, for a table that shows them together."""
-    return tuple(f"{heading(dataset, analysis)}: {note}" for dataset in analysis.datasets for note in dataset.notes)
+def notes_of(analysis: Analysis, *datasets: DatasetAnalysis) -> tuple[str, ...]:
+    """Return the notes of some datasets, or of all."""
+    return tuple(
+        f"{heading(dataset, analysis)}: {note}" for dataset in datasets or analysis.datasets for note in dataset.notes
+    )
 
 
 def correlations_with_headings(
@@ -134,7 +154,7 @@ def labels_in_order(runs: Iterable[RunAnalysis]) -> list[str]:
 
 
 def scores_of(
-    dataset: DatasetAnalysis, key: str, column: Column, finding: str | None = None, more_is_better: bool | None = True
+    dataset: DatasetAnalysis, key: str, column: Column, finding: str | None = None, ranked: bool = True
 ) -> Scores:
     """Return a number's column: of a finding, or the means over findings with the ties that the tests found."""
 
@@ -147,7 +167,7 @@ def scores_of(
         {entry.run.label: pick(entry) for entry in dataset.runs},
         {reference.title: pick(reference) for reference in dataset.references},
         dataset.tied_with_best.get(key, frozenset()) if finding is None else frozenset(),
-        more_is_better if dataset.ranked(key) else None,
+        ranked and dataset.ranked(key),
     )
 
 
@@ -156,12 +176,12 @@ def rows_of_models(
 ) -> tuple[Row, ...]:
     """Return a row per model, then a row per floor and ceiling that has at least one of the numbers."""
     marked = [_marked(labels, column) for column in columns]
-    rows = [Row((words(label), *(cells[label] for cells in marked))) for label in labels]
+    rows = [row(label, *(cells[label] for cells in marked)) for label in labels]
     kinds = {reference.title: reference.kind for reference in references}
     for title in sorted(kinds, key=lambda title: kinds[title] == "ceiling"):
         cells = [number(column.references.get(title)) for column in columns]
         if any(cell.value is not None for cell in cells):
-            rows.append(Row((words(title), *cells), kinds[title]))
+            rows.append(row(title, *cells, kind=kinds[title]))
     return tuple(rows)
 
 
@@ -170,7 +190,9 @@ def marks(rows: Iterable[Row]) -> str:
     cells = [cell for row in rows for cell in row.cells]
     if not any(cell.mark for cell in cells):
         return ""
-    tied = f"; {TIED}: a paired test cannot tell it from the best" if any(cell.tied for cell in cells) else ""
+    tied = (
+        f"; {TIED}: not significantly different from the best (paired test)" if any(cell.tied for cell in cells) else ""
+    )
     return f" Best bold, second underlined{tied}."
 
 
@@ -179,8 +201,8 @@ def _marked(labels: Sequence[str], scores: Scores) -> dict[str, Cell]:
     existing = {label: cell.value for label, cell in cells.items() if cell.value is not None}
     # What is printed alike is marked alike, and where all are alike none is best.
     printed = {label: float(cells[label].text) for label in existing}
-    ranks = sorted(set(printed.values()), reverse=scores.more_is_better is True)
-    if scores.more_is_better is None or len(ranks) < 2:
+    ranks = sorted(set(printed.values()), reverse=True)
+    if not scores.ranked or len(ranks) < 2:
         return cells
     for label, value in printed.items():
         cell = cells[label]

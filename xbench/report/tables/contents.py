@@ -1,40 +1,63 @@
-"""The tables of a report: those in the layout of the paper here, the others in the modules beside it."""
+"""The tables of a report: those in the layout of the paper, and those that look closer at each model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Literal
 
-from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis
-from xbench.report.tables import comparisons, details, published
+from xbench.report.names import dataset_title
+from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, RunAnalysis, StudyRow, floor_of
 from xbench.report.tables.cells import (
     INTERVALS,
     Scores,
+    correlations_with_headings,
     heading,
     labels_in_order,
     marks,
     notes_of,
+    number,
+    p_value,
+    row,
     rows_of_models,
     scores_of,
-    slug,
+    table_of,
+    table_of_dataset,
 )
-from xbench.report.tables.table import Column, Table
+from xbench.report.tables.published import published_tables
+from xbench.report.tables.table import MISSING, Cell, Column, Row, Table
 
-__all__ = ["all_tables"]
+__all__ = ["all_tables", "best_and_worst", "comparisons"]
 
 _FLOORS = (
     "Below the models: floors, which a map must exceed to be worth anything, and ceilings. With the best threshold a "
     "useless map scores what the whole image scores."
 )
+_HONEST = {
+    "dice_cross_fitted": "Cross-fitted",
+    "dice_fixed": "At 0.5",
+    "dice_best": "Best",
+    "dice_optimism": "Optimism",
+    "dice_gap": "Calibration gap",
+    "iou_cross_fitted": "Cross-fitted",
+    "iou_fixed": "At 0.5",
+    "iou_best": "Best",
+}
+_POSITIONS = [f"{vertical} {side}" for vertical in ("upper", "middle", "lower") for side in ("left", "centre", "right")]
+"""Names of the nine cells, row by row: sides of the image, not of the patient."""
+_POINTS: dict[Literal["models", "findings"], str] = {"models": "model", "findings": "model and finding"}
+_STUDIES = {"prompts": "Other wordings of the findings", "image_size": "Other input sizes"}
 
 
 def all_tables(analysis: Analysis) -> tuple[Table, ...]:
-    """Return every table of a report, the most looked for first."""
-    return tuple(_tables(analysis))
+    """Return every table of a report that has a row, the most looked for first."""
+    return tuple(table for table in _tables(analysis) if table.rows)
 
 
 def _tables(analysis: Analysis) -> Iterator[Table]:
     yield _grounding(analysis)
-    yield details.grounding_honest(analysis)
+    yield _grounding_honest(analysis)
     yield _classification(analysis)
     for dataset in analysis.datasets:
         if len(dataset.findings) > 1:
@@ -44,7 +67,6 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
                 "pointing_game",
                 "Pointing game per finding on",
                 "Mean over the findings, then each finding, in per cent.",
-                more_is_better=True,
             )
     for dataset in analysis.datasets:
         yield _per_finding(
@@ -54,23 +76,14 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
             "Calibration gap per finding on",
             f"{NUMBERS['dice_gap'].meaning} In percentage points. A gap of zero is no merit by itself: a map that is "
             "useless at every threshold has it too, so nothing is marked as best.",
-            more_is_better=None,
         )
-    if best_and_worst := details.best_and_worst_findings(analysis):
-        yield best_and_worst
-    for per_dataset in (
-        comparisons.comparisons,
-        details.quadrants,
-        details.by_area,
-        details.by_position,
-    ):
+    yield _best_and_worst_findings(analysis)
+    for per_dataset in (comparisons, _quadrants, _by_area, _by_position):
         for dataset in analysis.datasets:
-            if table := per_dataset(analysis, dataset):
-                yield table
-    if lines := comparisons.correlations(analysis):
-        yield lines
-    yield from comparisons.studies(analysis)
-    yield from published.published_tables(analysis)
+            yield per_dataset(analysis, dataset)
+    yield _correlations(analysis)
+    yield from _studies(analysis)
+    yield from published_tables(analysis)
 
 
 def _grounding(analysis: Analysis) -> Table:
@@ -100,40 +113,245 @@ def _classification(analysis: Analysis) -> Table:
 
 def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title: str, caption: str) -> Table:
     """A table with a row per model and a group of columns per dataset."""
-    columns: list[Scores] = []
-    for dataset in analysis.datasets:
-        group = heading(dataset, analysis)
-        columns += [scores_of(dataset, key, Column(short, group)) for key, short in numbers.items()]
+    columns = [
+        scores_of(dataset, key, Column(short, heading(dataset, analysis)))
+        for dataset in analysis.datasets
+        for key, short in numbers.items()
+    ]
     labels = labels_in_order(entry for dataset in analysis.datasets for entry in dataset.runs)
     references = [reference for dataset in analysis.datasets for reference in dataset.references]
     rows = rows_of_models(labels, columns, references)
-    return Table(
-        name,
+    caption = f"{caption}{marks(rows)} {INTERVALS}"
+    return table_of(name, title, caption, ["Model"], [scores.column for scores in columns], rows, notes_of(analysis))
+
+
+def _per_finding(analysis: Analysis, dataset: DatasetAnalysis, key: str, title: str, caption: str) -> Table:
+    """A table with a row per model and a column per finding, as the paper's Tables 2 to 5."""
+    # A small gap is no merit: a useless map has it too.
+    ranked = key != "dice_gap"
+    several = len(dataset.findings) > 1
+    columns = [scores_of(dataset, key, Column("Mean" if several else dataset.findings[0]), ranked=ranked)]
+    # With one finding the mean is the finding.
+    for finding in dataset.findings if several else ():
+        columns.append(scores_of(dataset, key, Column(finding), finding, ranked))
+    rows = rows_of_models(labels_in_order(dataset.runs), columns, dataset.references)
+    return table_of_dataset(
+        analysis,
+        dataset,
+        key if ranked else "calibration_gap",
         title,
         f"{caption}{marks(rows)} {INTERVALS}",
-        (Column("Model", numeric=False), *(column.column for column in columns)),
+        ["Model"],
+        [scores.column for scores in columns],
+        rows,
+    )
+
+
+def _grounding_honest(analysis: Analysis) -> Table:
+    """Thresholds chosen on other images, and the fixed one, beside the one chosen on the images that are scored."""
+    rows: list[Row] = []
+    for dataset in analysis.datasets:
+        columns = [_honest(dataset, key) for key in _HONEST]
+        for found in rows_of_models(labels_in_order(dataset.runs), columns, dataset.references):
+            rows.append(row(heading(dataset, analysis), *found.cells, kind=found.kind))
+    return table_of(
+        "grounding_honest",
+        "Dice and IoU with honest thresholds",
+        "Means over findings, in per cent. Best: at the threshold that is best on the same images. Cross-fitted: "
+        f"every image at the threshold that is best on other images ({analysis.folds} folds, whole patients). "
+        "Optimism: Dice, best less cross-fitted. Calibration gap: Dice, best less at 0.5. Marks are by dataset."
+        f"{marks(rows)} {INTERVALS}",
+        ["Dataset", "Model"],
+        [_honest_column(key) for key in _HONEST],
         rows,
         notes_of(analysis),
     )
 
 
-def _per_finding(
-    analysis: Analysis, dataset: DatasetAnalysis, key: str, title: str, caption: str, more_is_better: bool | None
-) -> Table:
-    """A table with a row per model and a column per finding, as the paper's Tables 2 to 5."""
-    columns = [scores_of(dataset, key, Column("Mean"), more_is_better=more_is_better)]
-    # With one finding the mean is the finding.
-    for finding in dataset.findings if len(dataset.findings) > 1 else ():
-        columns.append(scores_of(dataset, key, Column(finding), finding, more_is_better))
-    if len(columns) == 1:
-        columns = [scores_of(dataset, key, Column(dataset.findings[0]), more_is_better=more_is_better)]
-    rows = rows_of_models(labels_in_order(dataset.runs), columns, dataset.references)
-    marked = marks(rows) if more_is_better is not None else ""
-    return Table(
-        f"{'calibration_gap' if key == 'dice_gap' else key}_{slug(dataset, analysis)}",
-        f"{title} {heading(dataset, analysis)}",
-        f"{caption}{marked} {INTERVALS}",
-        (Column("Model", numeric=False), *(column.column for column in columns)),
+def _honest_column(key: str) -> Column:
+    return Column(_HONEST[key], "Dice" if key.startswith("dice") else "IoU")
+
+
+def _honest(dataset: DatasetAnalysis, key: str) -> Scores:
+    # Neither a small gap nor a small optimism is a merit: a useless map has both.
+    return scores_of(dataset, key, _honest_column(key), ranked=key not in ("dice_optimism", "dice_gap"))
+
+
+def _best_and_worst_findings(analysis: Analysis) -> Table:
+    numbers = ("dice_cross_fitted", "auroc")
+    rows = []
+    for dataset in analysis.datasets:
+        for entry in _in_order(dataset.runs):
+            for place, finding in best_and_worst(entry):
+                values = entry.findings[finding]
+                names = (heading(dataset, analysis), entry.run.label, place, finding)
+                scored = entry.run.results.grounding.per_class[finding].count
+                floor = floor_of(dataset, finding, "pointing_game")
+                rows.append(row(*names, scored, values["pointing_game"], floor, *(values.get(key) for key in numbers)))
+    return table_of(
+        "best_and_worst_findings",
+        "Best and worst findings",
+        "Of each model on each dataset the three findings with the highest and the three with the lowest pointing "
+        "game, in per cent; fewer where a dataset has fewer than six. Floor: the highest pointing game on this finding "
+        f"of maps that ignore the image. {INTERVALS}",
+        ["Dataset", "Model", "Place", "Finding"],
+        ["Images", "Pointing game", "Floor", *(NUMBERS[key].title for key in numbers)],
         rows,
-        dataset.notes,
     )
+
+
+def best_and_worst(entry: RunAnalysis) -> list[tuple[str, str]]:
+    """Return up to three best and three worst findings by pointing game, each as place and name."""
+    scores = {finding: numbers["pointing_game"].value for finding, numbers in entry.findings.items()}
+    known = {finding: score for finding, score in scores.items() if score is not None}
+    ranked = sorted(known, key=lambda finding: -known[finding])
+    size = min(3, len(ranked) // 2)
+    best = [(f"best {place}", finding) for place, finding in enumerate(ranked[:size], 1)]
+    worst = [(f"worst {place}", finding) for place, finding in enumerate(ranked[::-1][:size], 1)]
+    return best + worst
+
+
+def comparisons(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
+    """Return the table of every pair of models, by number."""
+    rows, untested = [], set()
+    for entry in dataset.comparisons:
+        title, difference = NUMBERS[entry.number].title, number(entry.difference, signed=True)
+        tests = p_value(entry.p), p_value(entry.p_adjusted)
+        rows.append(row(title, entry.first, entry.second, entry.images, difference, *tests))
+        if entry.untested:
+            untested.add(f"{entry.first} and {entry.second} were not tested by {title}: {entry.untested}.")
+    return table_of_dataset(
+        analysis,
+        dataset,
+        "comparisons",
+        "Models compared on",
+        "Paired tests on the images that both models scored. Difference: first less second, in percentage points, with "
+        "its 95 % interval. Adjusted p: corrected for all comparisons of the number on the dataset.",
+        ["Number", "First", "Second"],
+        ["Images", "Difference", "p", "Adjusted p"],
+        rows,
+        sorted(untested),
+    )
+
+
+def _quadrants(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
+    """Recognised or not, grounded or not."""
+    rows = []
+    for entry in _in_order(dataset.runs):
+        for finding, shares in entry.quadrants.items():
+            # A probability, not a score: as people set it, not in per cent.
+            threshold = Cell(f"{shares.threshold:.4f}", shares.threshold)
+            values = (shares.both, shares.near_miss, shares.elsewhere, shares.grounded_only, shares.neither)
+            rows.append(row(entry.run.label, finding, shares.count, threshold, *values))
+    return table_of_dataset(
+        analysis,
+        dataset,
+        "quadrants",
+        "Recognised and grounded on",
+        "Of the images with the finding and its region the share, in per cent, by whether the model recognises the "
+        "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
+        "whether it grounds it (the maximum of the map lies in the region). What is recognised only is a near miss if "
+        f"the maximum lies at most {100 * NEAR:g} % of the film's width from the region; if it lies elsewhere, the "
+        "model is right for another reason than the lesion.",
+        ["Model", "Finding"],
+        ["Images", "Threshold", "Both", "Recognised, near miss", "Recognised, elsewhere", "Grounded only", "Neither"],
+        rows,
+    )
+
+
+def _by_area(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
+    """Grounding against the size of the region."""
+    keys = ("pointing_game", "dice_fixed", "dice_cross_fitted")
+    return table_of_dataset(
+        analysis,
+        dataset,
+        "by_area",
+        "Grounding against lesion size on",
+        "Scored pairs of all findings by decile of the area of their region, as a share of the image; mean scores in "
+        f"per cent, and what marking the whole image gets on the same pairs. {INTERVALS}",
+        ["Model"],
+        ["Area from", "Area to", "Pairs", *(NUMBERS[key].title for key in keys), "Dice of the whole image"],
+        [
+            row(entry.run.label, part.low, part.high, part.count, *map(part.scores.get, keys), part.whole_image)
+            for entry in _in_order(dataset.runs)
+            for part in entry.areas
+        ],
+    )
+
+
+def _by_position(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
+    """Grounding against the place of the region."""
+    keys = ("pointing_game", "dice_fixed")
+    return table_of_dataset(
+        analysis,
+        dataset,
+        "by_position",
+        "Grounding against position on",
+        "Scored pairs of all findings by the ninth of the image that the centre of mass of their region lies in; left "
+        "and right are sides of the image. Mean scores in per cent. Peaks: share of all maps that are highest there, "
+        f"wherever the region lies. {INTERVALS}",
+        ["Model", "Position"],
+        ["Pairs", *(NUMBERS[key].title for key in keys), "Peaks"],
+        [
+            row(entry.run.label, name, part.count, *map(part.scores.get, keys), part.peaks)
+            for entry in _in_order(dataset.runs)
+            for name, part in zip(_POSITIONS, entry.positions, strict=False)
+        ],
+    )
+
+
+def _correlations(analysis: Analysis) -> Table:
+    """Least-squares lines through recognition and grounding."""
+    rows = []
+    for scope, point in _POINTS.items():
+        for line, where in correlations_with_headings(analysis, scope):
+            if line.points:
+                numbers = [
+                    Cell(MISSING if value is None else f"{value:.2f}", value)
+                    for value in (line.r_squared, line.slope, line.intercept)
+                ]
+                rows.append(row(point, where, len(line.points), *numbers, p_value(line.p)))
+    return table_of(
+        "correlations",
+        "Recognition and grounding",
+        "Least-squares line through AUROC and pointing game, both as fractions. A point is a model with its own "
+        "prompts, over all datasets its means over them; or a model and finding, which are not independent, so that p "
+        "is too small. p: that the slope is zero.",
+        ["A point for each", "Dataset"],
+        ["Points", "R\u00b2", "Slope", "Intercept", "p"],
+        rows,
+        analysis.notes,
+    )
+
+
+def _studies(analysis: Analysis) -> Iterator[Table]:
+    """One table per setting that was varied."""
+    by_study = attrgetter("study")
+    for study, group in groupby(sorted(analysis.studies, key=by_study), by_study):
+        rows = list(group)
+        values = sorted({value for row in rows for value in row.values}, key=_by_size)
+        name = study.replace("_", " ")
+        yield table_of(
+            f"studies_{study}",
+            _STUDIES.get(study, name.capitalize()),
+            f"What {name} change, all else equal, in per cent. Spread: largest value less smallest. "
+            "Relative: the spread over the value at the model's own setting. Adjusted p: paired test between the two "
+            f"extremes, corrected over the study. {INTERVALS}",
+            ["Model", "Dataset", "Finding", "Number"],
+            [*(Column(value, name.capitalize()) for value in values), "Spread", "Relative", "Adjusted p"],
+            [_study_row(row, values) for row in rows],
+        )
+
+
+def _study_row(of: StudyRow, values: Sequence[str]) -> Row:
+    names = (of.model, dataset_title(of.dataset), of.finding, NUMBERS[of.number].title)
+    return row(*names, *map(of.values.get, values), of.spread, of.relative, p_value(of.p_adjusted))
+
+
+def _by_size(value: str) -> tuple[int, str]:
+    return (int(value), value) if value.isdecimal() else (0, value)
+
+
+def _in_order(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
+    places = labels_in_order(runs)
+    return sorted(runs, key=lambda entry: places.index(entry.run.label))

@@ -19,7 +19,7 @@ from xbench.protocol.published import (
 )
 from xbench.report.names import model_title
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis
-from xbench.report.tables.cells import INTERVALS, count, heading, labels_in_order, number, slug, words
+from xbench.report.tables.cells import INTERVALS, heading, labels_in_order, number, row, slug, table_of
 from xbench.report.tables.table import MISSING, Cell, Column, Row, Table
 
 __all__ = ["published_tables"]
@@ -30,17 +30,14 @@ _LAYOUT = "Of each model our number, the published one, and the difference, ours
 def published_tables(analysis: Analysis) -> Iterator[Table]:
     """Yield a table for each of the paper's that has a model, dataset and split in common with the report."""
     known = [dataset for dataset in analysis.datasets if dataset.split == published_split(dataset.dataset)]
-    if table := _grounding(analysis, known):
-        yield table
+    yield _grounding(analysis, known)
     for dataset in known:
-        if table := _pointing_game(analysis, dataset):
-            yield table
-    if table := _dice_gap(known):
-        yield table
-    yield from _correlation(analysis, known)
+        yield _pointing_game(analysis, dataset)
+    yield _dice_gap(known)
+    yield _correlation(analysis, known)
 
 
-def _grounding(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table | None:
+def _grounding(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table:
     """Table 1."""
     numbers = {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"}
     columns = [
@@ -61,19 +58,20 @@ def _grounding(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table
     protocol = published_protocol()
     notes = list(dict.fromkeys(text for dataset in datasets for text in inconsistencies(dataset.dataset, "grounding")))
     notes += [f"{heading(dataset, analysis)}: {_images(dataset)}" for dataset in datasets]
-    return _table(
+    return table_of(
         "published_grounding",
         "Grounding, beside the paper's Table 1",
         f"{_LAYOUT} Means over findings; Dice and IoU at the best of {protocol.thresholds} thresholds, chosen on "
         f"the images that are scored. The paper: inputs of {protocol.image_size} x {protocol.image_size} "
         f"pixels. {INTERVALS}",
+        ["Model"],
         [column for column, _, _ in columns],
         rows,
         notes,
     )
 
 
-def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table | None:
+def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
     """Tables 2 to 5."""
     published = published_pointing_game(dataset.dataset)
     entries = {entry.run.label: entry for entry in dataset.runs}
@@ -90,11 +88,12 @@ def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table | None
         return [entry.macro.get("pointing_game"), *findings]
 
     rows = _rows(list(entries.values()), ours, theirs)
-    return _table(
+    return table_of(
         f"published_pointing_game_{slug(dataset, analysis)}",
         f"Pointing game per finding on {heading(dataset, analysis)}, beside the paper's",
         f"{_LAYOUT} Last: the images behind the numbers, which the published digits imply. {INTERVALS}",
-        [Column("Mean"), *map(Column, dataset.findings)],
+        ["Model"],
+        ["Mean", *dataset.findings],
         [*rows, *_counts(dataset)] if rows else [],
         [
             *_wrong_means({model: published[model] for model in _models(dataset.runs) if model in published}),
@@ -120,17 +119,17 @@ def _counts(dataset: DatasetAnalysis) -> Iterator[Row]:
         for entry in dataset.runs
     }
     for scored in sorted(numbers):
-        yield Row((words("Images scored, ours"), Cell(MISSING), *map(count, scored)), "count")
+        yield row("Images scored, ours", None, *scored, kind="count")
     for counts in published_positives(dataset.dataset):
-        implied = [counts.counts.get(finding) for finding in dataset.findings]
-        yield Row((words(f"Positive images, {counts.by}"), Cell(MISSING), *map(count, implied)), "count")
+        implied = map(counts.counts.get, dataset.findings)
+        yield row(f"Positive images, {counts.by}", None, *implied, kind="count")
 
 
 def _images(dataset: DatasetAnalysis) -> str:
     return f"published are {remark(dataset.dataset)}."
 
 
-def _dice_gap(datasets: Sequence[DatasetAnalysis]) -> Table | None:
+def _dice_gap(datasets: Sequence[DatasetAnalysis]) -> Table:
     """Section 4.0.3."""
     published = published_dice_gaps()
     runs = [entry for dataset in datasets for entry in dataset.runs]
@@ -140,42 +139,36 @@ def _dice_gap(datasets: Sequence[DatasetAnalysis]) -> Table | None:
         known = [gap for gap in gaps if gap is not None]
         ours = fmean(known) if known else None
         difference = None if ours is None else ours - published[model]
-        cells = [number(Estimate(ours)), number(Estimate(published[model])), number(Estimate(difference), signed=True)]
-        rows.append(Row((words(label), count(len(known)), *cells)))
-    return _table(
+        rows.append(row(label, len(known), ours, published[model], number(Estimate(difference), signed=True)))
+    return table_of(
         "published_dice_gap",
         "Calibration gap, beside the paper's",
         "Dice at the best threshold less Dice at 0.5, averaged over datasets, in percentage points. The paper averages "
         "over seven datasets, we over those of this report.",
-        [Column("Datasets"), Column("Ours"), Column("Published"), Column("Difference")],
+        ["Model"],
+        ["Datasets", "Ours", "Published", "Difference"],
         rows,
     )
 
 
-def _correlation(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Iterator[Table]:
+def _correlation(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table:
     """Figure 3."""
     runs = [entry for dataset in datasets for entry in dataset.runs]
-    pooled = [entry for entry in analysis.correlations if entry.scope == "models" and entry.dataset is None]
-    if not pooled or not _published_models(runs):
-        return
-    ours, published = pooled[0].r_squared, published_r_squared()
-    values = (ours, published, None if ours is None else ours - published)
-    texts = [MISSING if value is None else f"{value:.2f}" for value in values]
-    yield Table(
+    rows = []
+    for line in analysis.correlations:
+        if line.scope == "models" and line.dataset is None and _published_models(runs):
+            ours, published = line.r_squared, published_r_squared()
+            values = (ours, published, None if ours is None else ours - published)
+            cells = [Cell(MISSING if value is None else f"{value:.2f}", value) for value in values]
+            rows.append(row("R\u00b2", len(line.points), *cells))
+    return table_of(
         "published_correlation",
         "Correlation of recognition and grounding, beside the paper's",
         "Coefficient of determination between AUROC and pointing game over models. Ours: each model with its own "
         "prompts at its means over the datasets of this report.",
-        (Column("Quantity", numeric=False), *map(Column, ("Points", "Ours", "Published", "Difference"))),
-        (
-            Row(
-                (
-                    words("R\u00b2"),
-                    count(len(pooled[0].points)),
-                    *(Cell(text, value) for text, value in zip(texts, values, strict=True)),
-                )
-            ),
-        ),
+        ["Quantity"],
+        ["Points", "Ours", "Published", "Difference"],
+        rows,
     )
 
 
@@ -195,9 +188,9 @@ def _rows(
             for a, b in zip(mine, printed, strict=True)
         ]
         rows += [
-            Row((words(label), *map(number, mine))),
-            Row((words(f"{label}, published"), *(number(Estimate(value)) for value in printed)), "published"),
-            Row((words(f"{label}, difference"), *(number(value, signed=True) for value in differences)), "difference"),
+            row(label, *mine),
+            row(f"{label}, published", *printed, kind="published"),
+            row(f"{label}, difference", *(number(value, signed=True) for value in differences), kind="difference"),
         ]
     return rows
 
@@ -210,11 +203,3 @@ def _published_models(runs: Sequence[RunAnalysis]) -> dict[str, str]:
 
 def _models(runs: Sequence[RunAnalysis]) -> list[str]:
     return list(dict.fromkeys(_published_models(runs).values()))
-
-
-def _table(
-    name: str, title: str, caption: str, columns: Sequence[Column], rows: Sequence[Row], notes: Sequence[str] = ()
-) -> Table | None:
-    if not rows:
-        return None
-    return Table(name, title, caption, (Column("Model", numeric=False), *columns), tuple(rows), tuple(notes))

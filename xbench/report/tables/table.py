@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pandas as pd
 
-__all__ = ["MISSING", "TIED", "Cell", "Column", "Row", "Table", "escaped", "percentage", "to_csv", "to_markdown"]
+__all__ = [
+    "MISSING",
+    "TIED",
+    "Cell",
+    "Column",
+    "Kind",
+    "Row",
+    "Table",
+    "escaped",
+    "percentage",
+    "to_csv",
+    "to_markdown",
+]
 
 MISSING = "\u2013"
 """What stands for a value that does not exist."""
 
 TIED = "\u2020"
-"""The sign at what a test cannot tell from the best; captions of tables that have it say so."""
+"""The sign at what is not significantly different from the best; captions of tables that have it say so."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +56,7 @@ class Cell:
         low: Lower end of its 95 % interval, if there is one.
         high: Upper end.
         mark: Best or second best of its column among the models.
-        tied: Whether the paired test cannot tell it from the best.
+        tied: Whether it is not significantly different from the best.
     """
 
     text: str
@@ -61,12 +74,16 @@ class Cell:
         return f"[{percentage(self.low)}, {percentage(self.high)}]"
 
 
+Kind = Literal["model", "floor", "ceiling", "published", "difference", "count"]
+"""Whose a row is."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of a table: cells, and whose they are."""
 
     cells: tuple[Cell, ...]
-    kind: Literal["model", "floor", "ceiling", "published", "difference", "count"] = "model"
+    kind: Kind = "model"
 
 
 @dataclass(frozen=True)
@@ -79,7 +96,7 @@ class Table:
         caption: What is shown, and how it is to be read.
         columns: Its columns.
         rows: Its rows, each with a cell per column.
-        notes: What a reader must know besides, each a sentence or more.
+        notes: What else a reader must know, each a sentence or more.
     """
 
     name: str
@@ -88,6 +105,15 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+
+
+def each_note_once(tables: Iterable[Table], said: Iterable[str] = ()) -> list[Table]:
+    """Return tables that are shown together, with each note under the first table that has it, if not `said` before."""
+    seen, found = set(said), []
+    for table in tables:
+        found.append(replace(table, notes=tuple(note for note in table.notes if note not in seen)))
+        seen.update(table.notes)
+    return found
 
 
 def percentage(value: float | None, signed: bool = False) -> str:
@@ -119,7 +145,7 @@ def to_csv(table: Table) -> str:
             columns[f"{name}, low"] = [cell.low for cell in cells]
             columns[f"{name}, high"] = [cell.high for cell in cells]
     # As objects, or pandas would turn counts beside a missing one into fractions.
-    return pd.DataFrame(columns, dtype=object).to_csv(index=False, lineterminator="\n")
+    return str(pd.DataFrame(columns, dtype=object).to_csv(index=False, lineterminator="\n"))
 
 
 def to_markdown(table: Table) -> str:
