@@ -23,7 +23,7 @@ from xbench.commands.verify import disagreements
 from xbench.errors import UserError
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.runs.files import Table
-from xbench.runs.finished import StoredRun
+from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import ScoredPairs, read_saved_images
 
 TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
@@ -113,7 +113,7 @@ def test_chosen_images_give_what_a_run_on_them_gives(command, toy_config, tmp_pa
 
 def test_a_metric_of_ones_own_gets_what_the_run_had(command, toy_config):
     run = command("test", "--config", toy_config, *TOYS)
-    stored = StoredRun.open(run.folder)
+    stored = FinishedRun.open(run.folder)
     pointing_game, sweep = PointingGame(3), ThresholdSweep(3)
     logits = []
     for output, truth in stored.batches():

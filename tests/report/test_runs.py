@@ -80,7 +80,7 @@ def test_pictures_of_another_run_are_left_out(with_cases, tmp_path):
         shutil.copy(other / name, folder / name)
     found = collect([root])
     assert [run.pictured for run in found.runs] == [True, False]
-    assert "of other images or findings" in found.set_aside[0].reason
+    assert "are not those of per_image.parquet" in found.set_aside[0].reason
 
 
 def test_of_one_configuration_the_newest_counts(tmp_path):

@@ -15,7 +15,9 @@ from rich.table import Table
 
 from xbench.commands.command_parser import CommandParser
 from xbench.errors import UserError
-from xbench.runs.results import Results, read_results
+from xbench.runs.files import CONFIG, RESULTS
+from xbench.runs.finished import FinishedRun
+from xbench.runs.results import Results
 
 __all__ = ["Drift", "drifts", "first_cause", "reproduce"]
 
@@ -79,7 +81,7 @@ def reproduce(arguments: Sequence[str]) -> None:
     parser.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run")
     parser.add_argument("--out", type=Path, help="keep the new run there; otherwise it is deleted after comparison")
     given, options = parser.parse_known_args(arguments)
-    stored = _read(given.run.expanduser())
+    stored = FinishedRun.open(given.run.expanduser(), CONFIG).results
     if (stored.provenance.get("rescored") or {}).get("images"):
         raise UserError(
             f"{given.run} was scored again on chosen images, which no configuration gives: reproduce the run that it "
@@ -90,7 +92,7 @@ def reproduce(arguments: Sequence[str]) -> None:
     console = Console(highlight=False, markup=False)
     with tempfile.TemporaryDirectory(prefix="xbench-reproduce-") as temporary:
         folder = (given.out or Path(temporary)).expanduser().absolute()
-        again = _read(_run(given.run.expanduser() / "config.yaml", folder, options))
+        again = FinishedRun.open(_run(given.run.expanduser() / CONFIG, folder, options)).results
     found, numbers = drifts(stored, again), len(_numbers(stored))
     cause = first_cause(stored.provenance, again.provenance)
     if found:
@@ -133,31 +135,17 @@ def first_cause(stored: Mapping[str, Any], again: Mapping[str, Any]) -> str | No
 
 def _run(config: Path, folder: Path, options: Sequence[str]) -> Path:
     """Run a configuration, its results going below `folder`; return the new run's folder."""
-    before = {*folder.glob("*/*/results.json")}
+    before = {*folder.glob(f"*/*/{RESULTS}")}
     # Given twice, an option counts the last time.
     extra = ["--trainer.logger", "false", *options, "--trainer.default_root_dir", str(folder)]
     status = subprocess.run([sys.executable, "-m", "xbench.cli", "test", "--config", str(config), *extra]).returncode
-    new = {*folder.glob("*/*/results.json")} - before
+    new = {*folder.glob(f"*/*/{RESULTS}")} - before
     if not new:
         raise UserError(
             f"The configuration {config} could not be run again (status {status}); its message stands above. If data "
             "or weights have moved since, give their places: reproduce RUN --data.root ... --model.checkpoint ..."
         )
     return new.pop().parent
-
-
-def _read(folder: Path) -> Results:
-    try:
-        results = read_results(folder / "results.json")
-    except FileNotFoundError:
-        raise UserError(
-            f"{folder} is not the folder of a finished run: it has no results.json.", exit_status=2
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder}: {error}") from None
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} has no config.yaml, so the run cannot be repeated.")
-    return results
 
 
 def _numbers(results: Results) -> dict[str, Any]:

@@ -34,16 +34,11 @@ from xbench.evaluation.provenance import utf8, versions
 from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.protocol.findings import is_name
-from xbench.runs.files import CURVES, PER_IMAGE
-from xbench.runs.finished import StoredRun
+from xbench.runs.files import CONFIG, CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS
+from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import SavedImage, write_saved_images
 from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
-from xbench.runs.scores import (
-    BatchScores,
-    ImageScores,
-    pair_counts_writer,
-    write_per_image,
-)
+from xbench.runs.scores import BatchScores, ImageScores, pair_counts_writer, write_per_image
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
@@ -87,7 +82,7 @@ def rescore(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the results; by default beside RUN")
     given = parser.parse_args(arguments)
-    run = StoredRun.open(given.run.expanduser())
+    run = FinishedRun.open(given.run.expanduser(), PER_IMAGE, MAPS, REGIONS, PICTURES)
     rules = _rules(run, given.thresholds, given.ties, given.gamma)
     workers = _workers(given.workers)
     chosen = None if given.images is None else _chosen(run, given.images.expanduser())
@@ -107,7 +102,7 @@ def rescore(arguments: Sequence[str]) -> None:
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
 
 
-def _rules(run: StoredRun, thresholds: int | None, ties: str | None, gamma: float | None) -> Rules:
+def _rules(run: FinishedRun, thresholds: int | None, ties: str | None, gamma: float | None) -> Rules:
     if thresholds is not None and (thresholds < 3 or thresholds % 2 == 0):
         raise UserError(
             f"--thresholds {thresholds} leaves out the fixed threshold 0.5; give an odd number from 3, such as 101.",
@@ -127,12 +122,12 @@ def _workers(given: int | None) -> int:
     return given
 
 
-def _chosen(run: StoredRun, path: Path) -> frozenset[str]:
+def _chosen(run: FinishedRun, path: Path) -> frozenset[str]:
     try:
         names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--images {path} cannot be read: {error}.", exit_status=2) from None
-    known = {*run.rows.image_ids}
+    known = {*run.image_scores.image_ids}
     unknown = [name for name in names if name not in known]
     if not names or unknown:
         problem = (
@@ -164,7 +159,7 @@ def _new_folder(run: Path, out: Path | None) -> Path:
 
 
 def _score(
-    run: StoredRun, rules: Rules, chosen: frozenset[str] | None, images: Path | None, workers: int, folder: Path
+    run: FinishedRun, rules: Rules, chosen: frozenset[str] | None, images: Path | None, workers: int, folder: Path
 ) -> Results:
     """Score and write everything but the configuration; return the results."""
     stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
@@ -183,7 +178,7 @@ def _score(
             yield from kept
             stopwatch.lap("logging")
 
-    count = len(run.rows.image_ids) if chosen is None else len(chosen)
+    count = len(run.image_scores.image_ids) if chosen is None else len(chosen)
     bar: Iterable[SavedImage] = track(scored(), "Scoring", count, disable=not sys.stderr.isatty(), transient=True)
     with pair_counts_writer(folder / CURVES, stored.findings, rules.thresholds) as add_pairs:
         write_saved_images(folder, stored.findings, rules.gamma, outputs_depend_on(provenance), bar)
@@ -212,13 +207,13 @@ def _score(
     counts = replace(results.counts, skipped=stored.counts.skipped, notes=stored.counts.notes)
     results = replace(results, counts=counts)
     write_per_image(folder / PER_IMAGE, rows, results.findings)
-    write_per_class(folder / "per_class.csv", results)
-    write_results(folder / "results.json", results)
+    write_per_class(folder / PER_CLASS, results)
+    write_results(folder / RESULTS, results)
     return results
 
 
 def _scores(
-    run: StoredRun, rules: Rules, chosen: frozenset[str] | None, workers: int
+    run: FinishedRun, rules: Rules, chosen: frozenset[str] | None, workers: int
 ) -> Iterator[tuple[list[SavedImage], BatchScores]]:
     """Score batch by batch, each as a whole and in order, so that the number of processes changes nothing.
 
@@ -226,7 +221,7 @@ def _scores(
         UserError: A process was killed.
     """
     if workers == 0:
-        for kept in run.kept(chosen):
+        for kept in run.saved_batches(chosen):
             yield kept, _score_batch(run, rules, kept)
         return
     # Forked they start at once, with the run's rows in the memory that they share.
@@ -234,7 +229,7 @@ def _scores(
     waiting: deque[tuple[list[SavedImage], Future[BatchScores]]] = deque()
     try:
         with ProcessPoolExecutor(workers, context, _begin_worker, (run, rules)) as pool:
-            for kept in run.kept(chosen):
+            for kept in run.saved_batches(chosen):
                 waiting.append((kept, pool.submit(_score_in_worker, [replace(image, picture=None) for image in kept])))
                 if len(waiting) > 2 * workers:
                     first, scores = waiting.popleft()
@@ -248,15 +243,15 @@ def _scores(
         ) from None
 
 
-def _score_batch(run: StoredRun, rules: Rules, kept: Sequence[SavedImage]) -> BatchScores:
+def _score_batch(run: FinishedRun, rules: Rules, kept: Sequence[SavedImage]) -> BatchScores:
     return score_batch(*run.batch(kept, rules.gamma), rules)
 
 
-_task: tuple[StoredRun, Rules]
+_task: tuple[FinishedRun, Rules]
 """Of a worker."""
 
 
-def _begin_worker(run: StoredRun, rules: Rules) -> None:
+def _begin_worker(run: FinishedRun, rules: Rules) -> None:
     global _task
     _task = run, rules
     end_with_parent()
@@ -271,7 +266,7 @@ def _score_in_worker(kept: Sequence[SavedImage]) -> BatchScores:
 
 def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool) -> None:
     """Write the run's configuration with the new rules in it, so that a fresh run would follow them too."""
-    stored = run / "config.yaml"
+    stored = run / CONFIG
     text = stored.read_text(encoding="utf-8", errors="replace") if stored.is_file() else ""
     if not all_images:
         text = f"# No configuration gives this run: it is {utf8(str(run.absolute()))}, scored again on chosen images.\n"
@@ -286,7 +281,7 @@ def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool) -> No
     except (yaml.YAMLError, TypeError, LookupError, ValueError, AttributeError):
         # A run that was started from Python has no configuration, and a stranger's may be anything.
         pass
-    with atomic_writer(folder / "config.yaml") as file:
+    with atomic_writer(folder / CONFIG) as file:
         file.write(text.encode())
 
 

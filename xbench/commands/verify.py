@@ -6,7 +6,6 @@ average precision is summed step by step.
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -14,29 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from rich.console import Console
 from scipy.stats import binomtest, mannwhitneyu
 
 from xbench.errors import UserError
-from xbench.runs.files import CURVES, PER_IMAGE, REGIONS
-from xbench.runs.maps import saved_region_digests
-from xbench.runs.results import SIGN_LEVEL, FindingClassification, FindingGrounding, Results, read_results
-from xbench.runs.scores import (
-    ImageScores,
-    PairCounts,
-    read_pair_counts,
-    read_per_image,
-    scored_on,
-)
+from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, REGIONS, RESULTS, reading
+from xbench.runs.finished import FinishedRun
+from xbench.runs.results import SIGN_LEVEL, FindingClassification, FindingGrounding, Results
+from xbench.runs.scores import ImageScores, PairCounts, scored_on
 
 __all__ = ["Disagreement", "disagreements", "verify"]
 
 TOLERANCE = 1e-11
 """The metrics keep sums as multiples of 2**-40, which moves a mean by less than 1e-12."""
 
-_RESULTS, _PER_CLASS = "results.json", "per_class.csv"
 _SHOWN = 20
 _ABSENT = "no entry"
 
@@ -128,27 +119,14 @@ class _Run:
 
 
 def _read(folder: Path) -> _Run:
-    for name in (_RESULTS, PER_IMAGE, CURVES, _PER_CLASS):
-        if not (folder / name).is_file():
-            raise UserError(
-                f"{folder} is not the folder of a finished run: it has no {name}. Give the folder that holds "
-                "results.json."
-            )
-    try:
-        results = read_results(folder / _RESULTS)
-        rows = read_per_image(folder / PER_IMAGE, results.findings)
-        rows.check_complete()
-        counts = read_pair_counts(folder / CURVES, results.findings, rows.image_ids)
-        with (folder / _PER_CLASS).open(newline="", encoding="utf-8") as file:
-            lines = [line for line in csv.reader(file) if line]
-        keeps = (folder / REGIONS).is_file()
-        digests = saved_region_digests(folder, rows.image_ids, results.findings) if keeps else None
-        thresholds = counts.mask.shape[1]
+    run = FinishedRun.open(folder, PER_IMAGE, CURVES, PER_CLASS)
+    digests = run.region_digests if (folder / REGIONS).is_file() else None
+    thresholds = run.pair_counts.mask.shape[1]
+    with reading(folder):
+        run.image_scores.check_complete()
         if thresholds < 3 or thresholds % 2 == 0:
-            raise ValueError(f"{folder / CURVES} has {thresholds} thresholds, and those of a run are odd in number")
-    except (OSError, ValueError, KeyError, csv.Error, pa.ArrowException) as error:
-        raise UserError(f"{folder}: a file cannot be read: {' '.join(str(error).split())}") from None
-    return _Run(results, rows, counts, lines, digests)
+            raise ValueError(f"{CURVES} has {thresholds} thresholds, and those of a run are odd in number")
+    return _Run(run.results, run.image_scores, run.pair_counts, run.per_class, digests)
 
 
 def _numbers(run: _Run) -> Iterator[_Number]:
@@ -160,11 +138,11 @@ def _numbers(run: _Run) -> Iterator[_Number]:
     content = asdict(run.results)
     yield from _images_left_out(run)
     counts = {key: value for key, value in content["counts"].items() if key not in ("skipped", "notes")}
-    yield from _compare(f"{_RESULTS} / counts", counts, _counts(run))
-    yield from _compare(f"{_RESULTS} / grounding", content["grounding"], _grounding(run))
-    yield from _compare(f"{_RESULTS} / classification", content["classification"], _classification(run))
+    yield from _compare(f"{RESULTS} / counts", counts, _counts(run))
+    yield from _compare(f"{RESULTS} / grounding", content["grounding"], _grounding(run))
+    yield from _compare(f"{RESULTS} / classification", content["classification"], _classification(run))
     thresholds = (run.results.provenance.get("evaluation") or {}).get("thresholds", run.counts.mask.shape[1])
-    yield f"{_RESULTS} / provenance / evaluation / thresholds", thresholds, run.counts.mask.shape[1]
+    yield f"{RESULTS} / provenance / evaluation / thresholds", thresholds, run.counts.mask.shape[1]
     yield from _per_class(run, content)
 
 
@@ -231,7 +209,7 @@ def _scored_on(run: _Run) -> Iterator[_Number]:
     """The digests of labels and regions, and the regions that the run kept."""
     rows, findings = run.rows, run.results.findings
     derived = {finding: asdict(digests) for finding, digests in scored_on(rows, findings).items()}
-    yield from _compare(f"{_RESULTS} / scored_on", asdict(run.results)["scored_on"], derived)
+    yield from _compare(f"{RESULTS} / scored_on", asdict(run.results)["scored_on"], derived)
     if run.digests is not None and run.digests.size:
         row, column = np.unravel_index((rows.region_digests != run.digests).argmax(), run.digests.shape)
         pair = f"{rows.image_ids[row]} / {findings[column]}"
@@ -248,7 +226,7 @@ def _each_pair(run: _Run, place: str, stored: NDArray[Any], derived: NDArray[Any
 
 def _images_left_out(run: _Run) -> Iterator[_Number]:
     """No image is both scored and skipped, and notes name as many images as they count, up to ten."""
-    place = f"{_RESULTS} / counts"
+    place = f"{RESULTS} / counts"
     scored = {*run.rows.image_ids}
     for number, skipped in enumerate(run.results.counts.skipped):
         name = skipped.image_id
@@ -378,17 +356,17 @@ def _per_class(run: _Run, content: Mapping[str, Any]) -> Iterator[_Number]:
     """The table for spreadsheets against the content of `results.json`, cell by cell."""
     names = [field.name for field in (*fields(FindingGrounding), *fields(FindingClassification))]
     columns = ["finding", *(name for name in names if not name.endswith("_curve"))]
-    yield f"{_PER_CLASS} / columns", run.lines[0] if run.lines else [], columns
-    yield f"{_PER_CLASS} / findings", [line[0] for line in run.lines[1:]], [*run.results.findings, "macro"]
+    yield f"{PER_CLASS} / columns", run.lines[0] if run.lines else [], columns
+    yield f"{PER_CLASS} / findings", [line[0] for line in run.lines[1:]], [*run.results.findings, "macro"]
     for line in run.lines[1:]:
         scores: dict[str, Any] = {}
         for part in ("grounding", "classification"):
             macro = content[part]["macro"] if line[0] == "macro" else {}
             scores |= content[part]["per_class"].get(line[0], macro)
-        yield f"{_PER_CLASS} / {line[0]} / cells", len(line), len(columns)
+        yield f"{PER_CLASS} / {line[0]} / cells", len(line), len(columns)
         for name, text in zip(columns[1:], line[1:], strict=False):
             value = scores.get(name)
-            yield f"{_PER_CLASS} / {line[0]} / {name}", text, "" if value is None else str(value)
+            yield f"{PER_CLASS} / {line[0]} / {name}", text, "" if value is None else str(value)
 
 
 def _compare(place: str, stored: Any, derived: Any) -> Iterator[_Number]:

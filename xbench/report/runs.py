@@ -10,26 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from xbench.errors import UserError
 from xbench.report.names import model_title
-from xbench.runs.files import CURVES, MAPS, PER_IMAGE, PICTURES, REGIONS
-from xbench.runs.maps import (
-    ScoredPairs,
-    read_saved_images,
-    readable,
-    saved_region_digests,
-)
-from xbench.runs.results import Results, ScoredOn, read_results
-from xbench.runs.scores import (
-    ImageScores,
-    PairCounts,
-    read_pair_counts,
-    read_per_image,
-    scored_on,
-)
+from xbench.runs.files import CONFIG, CURVES, PER_IMAGE, RESULTS, RunFileError
+from xbench.runs.finished import FinishedRun
+from xbench.runs.maps import ScoredPairs
+from xbench.runs.results import Results, ScoredOn
+from xbench.runs.scores import ImageScores, PairCounts, scored_on
 
 __all__ = ["Collection", "Run", "SetAside", "collect", "ground", "widest"]
 
@@ -49,6 +36,7 @@ class Run:
         scored_on: What it was scored on, as `xbench.runs.scores.scored_on` gives it: digests of labels and regions.
         settings: What the numbers depend on besides model and dataset, as words: split, prompts, image_size ...
         data_settings: Names of those settings that options of the dataset are.
+        stored: All of its files.
         pictured: Whether the run kept what pictures are drawn from, and all of it can be read.
         label: Title of the model, with the settings that tell it from other runs of the same model and dataset, such
             as `CARZero (prompts name)`. Runs of one configuration on several datasets share it.
@@ -62,6 +50,7 @@ class Run:
     settings: Mapping[str, str]
     data_settings: frozenset[str]
     label: str
+    stored: FinishedRun
     pictured: bool = False
 
     @property
@@ -81,7 +70,7 @@ class Run:
 
     def cases(self) -> ScoredPairs | None:
         """Return what pictures are drawn from; None if the run did not keep it, or a file of it is damaged."""
-        return ScoredPairs(self.folder) if self.pictured else None
+        return self.stored.scored_pairs if self.pictured else None
 
 
 @dataclass(frozen=True)
@@ -114,10 +103,8 @@ def collect(paths: Sequence[Path]) -> Collection:
     for folder in _run_folders(paths):
         try:
             found.append(_read(folder))
-        except FileNotFoundError as error:
-            aside.append(SetAside(folder, f"unfinished: it has no {Path(error.filename or '').name}"))
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            aside.append(SetAside(folder, f"unreadable: {' '.join(str(error).split())}"))
+        except RunFileError as error:
+            aside.append(SetAside(folder, error.reason))
     if not found:
         more = f" {len(aside)} unfinished or unreadable: {aside[0].folder} ({aside[0].reason})." if aside else ""
         raise UserError(
@@ -134,11 +121,15 @@ def collect(paths: Sequence[Path]) -> Collection:
         newest[key] = run
     chosen = []
     for run in newest.values():
-        kept = all((run.folder / name).is_file() for name in (MAPS, REGIONS, PICTURES))
-        problem = _problem_of_pictures(run) if kept else None
-        if problem is not None:
-            aside.append(SetAside(run.folder, f"its pictures and maps only, its numbers are in the report. {problem}"))
-        chosen.append(replace(run, pictured=kept and problem is None))
+        pictured = run.stored.saves_maps
+        if pictured:
+            try:
+                run.stored.check_maps()
+            except RunFileError as error:
+                pictured = False
+                reason = f"its pictures and maps only, its numbers are in the report. {error}"
+                aside.append(SetAside(run.folder, reason))
+        chosen.append(replace(run, pictured=pictured))
     runs = sorted(_labelled(chosen), key=lambda run: (run.dataset, run.label))
     return Collection(tuple(runs), tuple(aside))
 
@@ -160,53 +151,17 @@ def _run_folders(paths: Iterable[Path]) -> list[Path]:
         if not path.is_dir():
             raise UserError(f"{path} is not a folder: give the folder of a run, or one above it.", exit_status=2)
         # A run's configuration is written first and its results last.
-        for name in ("results.json", "config.yaml"):
-            folders |= {file.parent for file in path.rglob(name) if (file.parent / "config.yaml").is_file()}
-        folders |= {file.parent for file in path.rglob("results.json")}
+        folders |= {file.parent for name in (RESULTS, CONFIG) for file in path.rglob(name)}
     return sorted(folders)
 
 
 def _read(folder: Path) -> Run:
-    # pyarrow's own message does not carry the name.
-    for name in (PER_IMAGE, CURVES):
-        if (folder / "results.json").is_file() and not (folder / name).is_file():
-            raise FileNotFoundError(2, "no such file", str(folder / name))
-    results = read_results(folder / "results.json")
-    images = read_per_image(folder / PER_IMAGE, results.findings)
-    images.check_complete()
-    pairs = read_pair_counts(folder / CURVES, results.findings, images.image_ids)
-    if len(images.image_ids) != results.counts.images:
-        raise ValueError(f"results.json counts {results.counts.images} images, {PER_IMAGE} has {len(images.image_ids)}")
-    scored = list(zip(*images.scored.nonzero(), strict=True))
-    if sorted(zip(pairs.index, pairs.column, strict=True)) != scored:
-        raise ValueError(f"{PER_IMAGE} has {len(scored)} scored pairs, {CURVES} has {len(pairs.index)} or others")
-    if pairs.mask.shape[1] != len(results.grounding.thresholds):
-        raise ValueError(
-            f"results.json names {len(results.grounding.thresholds)} thresholds, {CURVES} has {pairs.mask.shape[1]}"
-        )
+    stored = FinishedRun.open(folder, PER_IMAGE, CURVES)
+    stored.check_tables()
+    results, images = stored.results, stored.image_scores
     truth = scored_on(images, results.findings)
-    return Run(folder, results, images, pairs, truth, *_settings(results, truth), model_title(results.model))
-
-
-def _problem_of_pictures(run: Run) -> str | None:
-    """Return what is wrong with the files that pictures are drawn from; None if they are sound."""
-    try:
-        with readable(run.folder):
-            kept, rows, findings = ScoredPairs(run.folder), run.images, run.results.findings
-            scored = [(rows.image_ids[row], findings[column]) for row, column in np.argwhere(rows.scored)]
-            # Every page of all three files is read on the way.
-            pictured = {image.image_id for image in read_saved_images(run.folder) if image.picture is not None}
-            digests = saved_region_digests(run.folder, rows.image_ids, findings)
-            if (
-                [*kept] != scored
-                or kept.findings != [*findings]
-                or not pictured.issuperset(image_id for image_id, _ in scored)
-                or (digests != rows.region_digests).any()
-            ):
-                raise ValueError(f"{MAPS}, {REGIONS} or {PICTURES} is of other images or findings than {PER_IMAGE}")
-    except UserError as error:
-        return str(error)
-    return None
+    settings = _settings(results, truth)
+    return Run(folder, results, images, stored.pair_counts, truth, *settings, model_title(results.model), stored)
 
 
 def _labelled(runs: Sequence[Run]) -> list[Run]:

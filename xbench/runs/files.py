@@ -1,4 +1,4 @@
-"""Names of the files of a run, and tables on disk.
+"""Names of the files of a run, errors of whoever reads them, and tables on disk.
 
 Each page of a table has a checksum: a bit that a disk or a copy has turned must not become another number. The
 description at a file's end has none.
@@ -6,6 +6,8 @@ description at a file's end has none.
 
 from __future__ import annotations
 
+import csv
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from xbench.errors import UserError
 
 __all__ = [
     "CONFIG",
@@ -24,7 +28,9 @@ __all__ = [
     "REGIONS",
     "RESULTS",
     "WRITING",
+    "RunFileError",
     "Table",
+    "reading",
 ]
 
 RESULTS, CONFIG = "results.json", "config.yaml"
@@ -34,6 +40,47 @@ MAPS, REGIONS, PICTURES = "maps.parquet", "regions.parquet", "pictures.parquet"
 
 WRITING: Final[dict[str, Any]] = {"compression": "zstd", "write_page_checksum": True}
 """How tables are written: options of pyarrow."""
+
+
+class RunFileError(UserError):
+    """A file of a run is missing or cannot be read.
+
+    Attributes:
+        reason: What is wrong, without the folder.
+    """
+
+    def __init__(self, message: str, exit_status: int = 1, reason: str = "") -> None:
+        super().__init__(message, exit_status)
+        self.reason = reason
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Turn errors of reading a run's files into a UserError that names the run's folder.
+
+    Raises:
+        RunFileError: A file is missing, damaged, or was not written by a run.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        name = Path(error.filename or "file").name
+        give = (
+            "a run that was made with CaseKeeper among trainer.callbacks, as it is by default"
+            if name in (MAPS, REGIONS, PICTURES)
+            else f"a run, which holds its {RESULTS}"
+        )
+        raise RunFileError(
+            f"{folder} is not the folder of a finished run: it has no {name}. Give the folder of {give}.",
+            exit_status=2,
+            reason=f"unfinished: it has no {name}",
+        ) from None
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, csv.Error, pa.ArrowException) as error:
+        said = f"{type(error).__name__} {error}" if isinstance(error, LookupError) else str(error)
+        said = " ".join(said.split())
+        raise RunFileError(
+            f"{folder}: a file of the run cannot be read: {said}", reason=f"unreadable: {said}"
+        ) from None
 
 
 class Table(pq.ParquetFile):
@@ -48,6 +95,8 @@ class Table(pq.ParquetFile):
 
     def __init__(self, path: Path) -> None:
         self.file_name = path.name
+        if not path.is_file():
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         with self._named():
             super().__init__(path, page_checksum_verification=True)
 

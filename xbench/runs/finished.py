@@ -1,105 +1,192 @@
-"""A finished run with the maps and regions that it kept, for whoever wants to score them again."""
+"""The reader of a finished run: every file of it, checked when it is first asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import csv
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import TYPE_CHECKING, Self, get_args
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
-from xbench.errors import UserError
-from xbench.geometry.grid import Upsampling
-from xbench.metrics.sweep import MAX_THRESHOLDS
-from xbench.runs.files import MAPS, PER_IMAGE, PICTURES, REGIONS
-from xbench.runs.maps import SavedImage, read_saved_images, readable
+from xbench.runs.files import CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS, reading
+from xbench.runs.maps import SavedImage, ScoredPairs, read_saved_images, saved_region_digests
 from xbench.runs.results import Results, outputs_depend_on, read_results
-from xbench.runs.scores import ImageScores, read_per_image
-from xbench.types import GroundTruth, ModelOutput, Rules, TieRule
+from xbench.runs.scores import ImageScores, PairCounts, read_pair_counts, read_per_image
 
-__all__ = ["StoredRun"]
+if TYPE_CHECKING:
+    from xbench.types import GroundTruth, ModelOutput, Rules
 
-
-def _rules(provenance: Mapping[str, Any]) -> tuple[int, Rules]:
-    """Return how many images a batch of a run had, and how they were scored.
-
-    Raises:
-        ValueError: The provenance lacks something, or holds what no run writes.
-    """
-    try:
-        outputs_depend_on(provenance)
-        data, evaluation, grid = provenance["data"], provenance["evaluation"], provenance["data"]["grid"]
-        rules = Rules(
-            grid if grid == "native" else tuple(grid),
-            provenance["model"]["saliency_upsample"],
-            data["gamma"],
-            evaluation["thresholds"],
-            evaluation["ties"],
-        )
-        sound = (
-            _is_whole(data["batch_size"], 1)
-            and (grid == "native" or (len(grid) == 2 and all(_is_whole(side, 1) for side in grid)))
-            and rules.upsampling in get_args(Upsampling)
-            and _is_whole(rules.thresholds, 3)
-            and rules.thresholds <= MAX_THRESHOLDS
-            and rules.ties in get_args(TieRule)
-            and isinstance(rules.gamma, float | int)
-            and 0 < rules.gamma <= 1
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the provenance in results.json lacks something: {error}") from None
-    if not sound:
-        raise ValueError("the provenance in results.json holds what no run writes")
-    return data["batch_size"], rules
+__all__ = ["FinishedRun"]
 
 
-def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+class FinishedRun:
+    """A finished run: its results, tables, maps, regions and pictures, each read when it is first asked for.
 
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A finished run with all that it kept, for metrics of one's own as well.
+    Reading what is missing or damaged, or was not written by a run, raises a `RunFileError`, which is a `UserError`.
+    Needs torch for `rules` and `batches` alone.
 
     Attributes:
         folder: The run's folder.
-        results: Its results.
-        batch_size: Images of a batch.
-        rules: How it was scored.
-        rows: Its scores per image.
+        results: Its `results.json`.
     """
 
-    folder: Path
-    results: Results
-    batch_size: int
-    rules: Rules
-    rows: ImageScores
+    def __init__(self, folder: Path, results: Results) -> None:
+        self.folder = folder
+        self.results = results
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Open a run.
+    def open(cls, folder: Path, *needed: str) -> Self:
+        """Open a run and read its `results.json`.
+
+        Args:
+            folder: The run's folder.
+            needed: Names of further files that it must have.
 
         Raises:
-            UserError: There is no finished run, or it kept no maps.
+            RunFileError: One is missing, or the results cannot be read.
         """
-        missing = [
-            name for name in ("results.json", PER_IMAGE, MAPS, REGIONS, PICTURES) if not (folder / name).is_file()
-        ]
-        if missing:
-            raise UserError(
-                f"{folder} cannot be scored again: it has no {missing[0]}. Give the folder of a finished run that was "
-                "made with CaseKeeper among trainer.callbacks, as it is by default.",
-                exit_status=2,
-            )
-        with readable(folder):
-            results = read_results(folder / "results.json")
-            batch_size, rules = _rules(results.provenance)
-            return cls(folder, results, batch_size, rules, read_per_image(folder / PER_IMAGE, results.findings))
+        with reading(folder):
+            for name in (RESULTS, *needed):
+                if not (folder / name).exists():
+                    raise FileNotFoundError(2, "no such file", name)
+            return cls(folder, read_results(folder / RESULTS))
+
+    @cached_property
+    def image_scores(self) -> ImageScores:
+        """Scores per image and finding, of `per_image.parquet`."""
+        with reading(self.folder):
+            return read_per_image(self.folder / PER_IMAGE, self.results.findings)
+
+    @cached_property
+    def pair_counts(self) -> PairCounts:
+        """Pixel counts per scored pair and threshold, of `curves.parquet`."""
+        with reading(self.folder):
+            return read_pair_counts(self.folder / CURVES, self.results.findings, self.image_scores.image_ids)
+
+    @cached_property
+    def per_class(self) -> list[list[str]]:
+        """Lines of `per_class.csv`, cell by cell."""
+        with reading(self.folder), (self.folder / PER_CLASS).open(newline="", encoding="utf-8") as file:
+            return [line for line in csv.reader(file) if line]
+
+    @property
+    def saves_maps(self) -> bool:
+        """Whether it has the files that `CaseKeeper` saves: maps, regions and pictures."""
+        return all((self.folder / name).is_file() for name in (MAPS, REGIONS, PICTURES))
+
+    @cached_property
+    def scored_pairs(self) -> ScoredPairs:
+        """Maps, regions and pictures of the scored pairs, read one at a time."""
+        return ScoredPairs(self.folder)
+
+    @cached_property
+    def region_digests(self) -> NDArray[np.bytes_]:
+        """Digests of the regions of `regions.parquet` (N, C), 16 bytes each; empty without a region."""
+        with reading(self.folder):
+            return saved_region_digests(self.folder, self.image_scores.image_ids, self.results.findings)
+
+    def check_tables(self) -> None:
+        """Check that the tables are complete and fit together and to the results.
+
+        Raises:
+            RunFileError: They do not.
+        """
+        results, images, pairs = self.results, self.image_scores, self.pair_counts
+        with reading(self.folder):
+            images.check_complete()
+            if len(images.image_ids) != results.counts.images:
+                raise ValueError(
+                    f"{RESULTS} counts {results.counts.images} images, {PER_IMAGE} has {len(images.image_ids)}"
+                )
+            scored = np.argwhere(images.scored)
+            if not np.array_equal(np.stack([pairs.index, pairs.column], axis=1), scored):
+                raise ValueError(
+                    f"{PER_IMAGE} has {len(scored)} scored pairs, {CURVES} has {len(pairs.index)} or others"
+                )
+            thresholds = len(results.grounding.thresholds)
+            if pairs.mask.shape[1] != thresholds:
+                raise ValueError(f"{RESULTS} names {thresholds} thresholds, {CURVES} has {pairs.mask.shape[1]}")
+
+    def check_maps(self) -> None:
+        """Check that maps, regions and pictures can be read, every page of them, and fit to the tables.
+
+        Raises:
+            RunFileError: They do not.
+        """
+        for _ in self.saved_images():
+            pass
+        with reading(self.folder):
+            if (self.region_digests != self.image_scores.region_digests).any():
+                raise ValueError(f"{REGIONS} holds other regions than {PER_IMAGE}")
+
+    def saved_images(self) -> Iterator[SavedImage]:
+        """Read what the run saved of its images, one by one in the dataset's order.
+
+        Raises:
+            RunFileError: The files cannot be read, or do not fit to `per_image.parquet`.
+        """
+        scores, last = self.image_scores, -1
+        with reading(self.folder):
+            rows = iter(range(len(scores.image_ids)))
+            for image in read_saved_images(self.folder, self.results.findings):
+                row = next(rows, None)
+                if row is None or scores.image_ids[row] != image.image_id:
+                    raise ValueError(f"{MAPS} is of other images than {PER_IMAGE}")
+                drawn, scored = (tuple(np.flatnonzero(which[row])) for which in (scores.has_region, scores.scored))
+                if image.index <= last or tuple(image.regions) != drawn or image.scored != scored:
+                    raise ValueError(f"{image.image_id}: its place or its regions are not those of {PER_IMAGE}")
+                if scored and image.picture is None:
+                    raise ValueError(f"{image.image_id} has no picture")
+                last = image.index
+                yield image
+            if next(rows, None) is not None:
+                raise ValueError(f"{MAPS} has fewer images than {PER_IMAGE}")
+
+    @cached_property
+    def rules(self) -> Rules:
+        """How it was scored, of the provenance.
+
+        Raises:
+            RunFileError: The provenance lacks something, or holds what no run writes.
+        """
+        from xbench.geometry.grid import Upsampling
+        from xbench.metrics.sweep import MAX_THRESHOLDS
+        from xbench.types import Rules, TieRule
+
+        with reading(self.folder):
+            provenance = self.results.provenance
+            try:
+                outputs_depend_on(provenance)
+                data, evaluation, grid = provenance["data"], provenance["evaluation"], provenance["data"]["grid"]
+                rules = Rules(
+                    grid if grid == "native" else tuple(grid),
+                    provenance["model"]["saliency_upsample"],
+                    data["gamma"],
+                    evaluation["thresholds"],
+                    evaluation["ties"],
+                )
+                sound = (
+                    _is_whole(data["batch_size"], 1)
+                    and (grid == "native" or (len(grid) == 2 and all(_is_whole(side, 1) for side in grid)))
+                    and rules.upsampling in get_args(Upsampling)
+                    and _is_whole(rules.thresholds, 3)
+                    and rules.thresholds <= MAX_THRESHOLDS
+                    and rules.ties in get_args(TieRule)
+                    and isinstance(rules.gamma, float | int)
+                    and 0 < rules.gamma <= 1
+                )
+            except (KeyError, TypeError) as error:
+                raise ValueError(f"the provenance in {RESULTS} lacks something: {error}") from None
+            if not sound:
+                raise ValueError(f"the provenance in {RESULTS} holds what no run writes")
+            return rules
 
     def batches(self, gamma: float | None = None) -> Iterator[tuple[ModelOutput, GroundTruth]]:
-        """Return what the model said and what the annotations say, as the run's metrics got it.
+        """Yield what the model said and what the annotations say, as the run's metrics got it, for metrics of your own.
 
         On native grids, the empty `regions` of an image without any are (0, 0, 0).
 
@@ -107,74 +194,63 @@ class StoredRun:
             gamma: Share of a grid pixel that a region must cover, in (0, 1]; as in the run if None.
 
         Raises:
-            UserError: The run's files are damaged or do not fit together.
+            RunFileError: The run's files are damaged or do not fit together.
         """
-        for kept in self.kept():
-            yield self.batch(kept, self.rules.gamma if gamma is None else gamma)
+        for images in self.saved_batches():
+            yield self.batch(images, self.rules.gamma if gamma is None else gamma)
 
-    def kept(self, images: frozenset[str] | None = None) -> Iterator[list[SavedImage]]:
-        """Return what the run kept of its images, or of the named ones, batch by batch as they were scored.
+    def saved_batches(self, images: frozenset[str] | None = None) -> Iterator[list[SavedImage]]:
+        """Read what the run saved of its images, or of the named ones, batch by batch as they were scored.
 
-        In other company, the interpolation of a crop would round otherwise in the last bit.
+        In other batches, the interpolation of a crop would round to another last bit.
 
         Raises:
-            UserError: The run's files are damaged or do not fit together.
+            RunFileError: The run's files are damaged or do not fit together.
         """
-        size = self.batch_size
-        with readable(self.folder):
-            names = iter(self.rows.image_ids)
-            chosen: list[SavedImage] = []
-            last = -1
-            for image in read_saved_images(self.folder):
-                if chosen and chosen[0].index // size != image.index // size:
-                    yield chosen
-                    chosen = []
-                if next(names, None) != image.image_id or len(image.saliency) != len(self.results.findings):
-                    raise ValueError(f"{MAPS} and {PER_IMAGE} are not of the same images and findings")
-                self._check(image, last)
-                last = image.index
-                if images is None or image.image_id in images:
-                    chosen.append(image)
-            if next(names, None) is not None:
-                raise ValueError(f"{MAPS} has fewer images than {PER_IMAGE}")
+        grid, size = self.rules.grid, self.results.provenance["data"]["batch_size"]
+        for _, batch in groupby(self.saved_images(), key=lambda image: image.index // size):
+            chosen = [image for image in batch if images is None or image.image_id in images]
+            with reading(self.folder):
+                for image in chosen:
+                    if grid != "native" and any(region.shape != grid for region in image.regions.values()):
+                        raise ValueError(f"{image.image_id}: its regions are on another grid than that of {RESULTS}")
             if chosen:
                 yield chosen
 
-    def _check(self, image: SavedImage, last: int) -> None:
-        row = self._place[image.image_id]
-        drawn, scored = (tuple(np.flatnonzero(which[row])) for which in (self.rows.has_region, self.rows.scored))
-        if image.index <= last or tuple(image.regions) != drawn or image.scored != scored:
-            raise ValueError(f"{image.image_id}: its place or its regions are not those of {PER_IMAGE}")
-        if self.rules.grid != "native" and any(each.shape != self.rules.grid for each in image.regions.values()):
-            raise ValueError(f"{image.image_id}: its regions are on another grid than that of results.json")
+    def batch(self, images: Sequence[SavedImage], gamma: float) -> tuple[ModelOutput, GroundTruth]:
+        """Return what a batch of saved images is scored from."""
+        import torch
 
-    def batch(self, kept: Sequence[SavedImage], gamma: float) -> tuple[ModelOutput, GroundTruth]:
-        """Return what a batch of kept images is scored from."""
-        rows, grid = self.rows, self.rules.grid
-        place = [self._place[image.image_id] for image in kept]
+        from xbench.types import GroundTruth, ModelOutput
+
+        scores, grid = self.image_scores, self.rules.grid
+        rows = [self._row_of[image.image_id] for image in images]
         output = ModelOutput(
-            torch.from_numpy(rows.logits[place]),
-            torch.from_numpy(rows.probabilities[place]),
-            torch.from_numpy(np.stack([image.saliency for image in kept])),
+            torch.from_numpy(scores.logits[rows]),
+            torch.from_numpy(scores.probabilities[rows]),
+            torch.from_numpy(np.stack([image.saliency for image in images])),
         )
         truths = [
             GroundTruth.of_image(
                 image.index,
                 image.image_id,
-                rows.patient_ids[row],
+                scores.patient_ids[row],
                 image.view,
-                labels=rows.labels[row],
+                labels=scores.labels[row],
                 coverage=image.regions,
-                reader_agreement=np.stack([rows.reader_dice[row], rows.reader_iou[row]], axis=-1),
+                reader_agreement=np.stack([scores.reader_dice[row], scores.reader_iou[row]], axis=-1),
                 gamma=gamma,
                 # What the grid of an image without regions was, a run on native grids does not say.
                 size=grid if grid != "native" else next((one.shape for one in image.regions.values()), (0, 0)),
             )
-            for row, image in zip(place, kept, strict=True)
+            for row, image in zip(rows, images, strict=True)
         ]
         return output, GroundTruth.concatenate(truths)
 
-    _place: dict[str, int] = field(init=False, repr=False)
+    @cached_property
+    def _row_of(self) -> dict[str, int]:
+        return {image_id: row for row, image_id in enumerate(self.image_scores.image_ids)}
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_place", {image_id: row for row, image_id in enumerate(self.rows.image_ids)})
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

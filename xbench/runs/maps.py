@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -23,9 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage, region_digest
-from xbench.runs.files import MAPS, PICTURES, REGIONS, WRITING, Table
+from xbench.runs.files import MAPS, PICTURES, REGIONS, RESULTS, WRITING, Table, reading
 from xbench.runtime.files import atomic_writer
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "ScoredPairs",
     "jpeg",
     "read_saved_images",
-    "readable",
     "saved_region_digests",
     "saved_regions",
     "write_saved_images",
@@ -168,8 +166,12 @@ _PICTURES = pa.schema({"image_id": pa.string(), "jpeg": pa.binary()})
 _SCHEMAS = {MAPS: _MAPS, REGIONS: _REGIONS, PICTURES: _PICTURES}
 
 
-def read_saved_images(folder: Path) -> Iterator[SavedImage]:
-    """Read what a run kept, image by image, in the dataset's order.
+def read_saved_images(folder: Path, of: Sequence[str] | None = None) -> Iterator[SavedImage]:
+    """Read what a run saved of its images, one by one in the dataset's order.
+
+    Args:
+        folder: The run's folder.
+        of: The run's findings; not checked if None.
 
     Raises:
         OSError: A file cannot be read.
@@ -179,6 +181,8 @@ def read_saved_images(folder: Path) -> Iterator[SavedImage]:
     with ExitStack() as stack:
         maps, regions, pictures = (stack.enter_context(_opened(folder / name)) for name in _SCHEMAS)
         findings = _findings(maps)
+        if of is not None and findings != [*of]:
+            raise ValueError(f"{MAPS} is of other findings than {RESULTS}")
         column_of = {finding: column for column, finding in enumerate(findings)}
         drawn, shown = _OfImages(regions), _OfImages(pictures)
         for group in range(maps.num_row_groups):
@@ -277,7 +281,7 @@ class ScoredPairs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with readable(folder):
+        with reading(folder):
             self._maps, self._regions, self._pictures = (_opened(folder / name) for name in _SCHEMAS)
             self.findings = _findings(self._maps)
             self._gamma = float(_about(self._regions, "gamma"))
@@ -313,7 +317,7 @@ class ScoredPairs:
             UserError: The files cannot be read, or hold what no run writes.
         """
         place = self._place[image_id, finding]
-        with readable(self._folder):
+        with reading(self._folder):
             return self._read(image_id, finding, place)
 
     def _read(self, image_id: str, finding: str, place: int) -> ScoredPair:
@@ -331,20 +335,6 @@ class ScoredPairs:
             region=Coverage.of(on_grid, (display.shape[0], display.shape[1])).at(0.5),
             display=display,
         )
-
-
-@contextmanager
-def readable(folder: Path) -> Iterator[None]:
-    """Say of what goes wrong inside that it is a file of the run that cannot be read.
-
-    Raises:
-        UserError: What went wrong, if it is of the kinds that damaged files and those that no run wrote lead to.
-    """
-    try:
-        yield
-    except (OSError, ValueError, LookupError, TypeError, OverflowError, pa.ArrowException) as error:
-        said = f"{type(error).__name__} {error}" if isinstance(error, LookupError) else str(error)
-        raise UserError(f"{folder}: a file of the run cannot be read: {' '.join(said.split())}") from None
 
 
 def jpeg(image: NDArray[np.uint8]) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -18,7 +19,9 @@ from xbench.commands.run import Resolved
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Record
 from xbench.evaluation.provenance import options_that_count, versions
-from xbench.runs.results import Results, read_results
+from xbench.runs.files import CONFIG, RESULTS, RunFileError
+from xbench.runs.finished import FinishedRun
+from xbench.runs.results import Results
 from xbench.runs.scores import labels_digest
 from xbench.runtime.digests import file_sha256, source_sha256
 
@@ -120,7 +123,7 @@ class FinishedRuns:
             folder = path.parent
             if folder not in self._configs:
                 self._configs[folder] = _read_config(path)
-            (self._finished if (folder / "results.json").is_file() else self._unfinished).append(folder)
+            (self._finished if (folder / RESULTS).is_file() else self._unfinished).append(folder)
 
     def newest(self, resolved: Resolved, data: DataState | None) -> Finished | None:
         """Return the newest finished run of a configuration; None if there is none.
@@ -132,8 +135,8 @@ class FinishedRuns:
         # Only the newest: it is the one that reports take.
         for folder in self._alike(self._finished, resolved)[:1]:
             try:
-                results = read_results(folder / "results.json")
-            except (OSError, ValueError):
+                results = FinishedRun.open(folder).results
+            except RunFileError:
                 continue
             return Finished(folder, results, ", ".join(_changes(resolved.config, results, data, folder)))
         return None
@@ -150,10 +153,8 @@ class FinishedRuns:
         """Return the results of all finished runs that can be read."""
         found = []
         for folder in self._finished:
-            try:
-                found.append(read_results(folder / "results.json"))
-            except (OSError, ValueError):
-                continue
+            with suppress(RunFileError):
+                found.append(FinishedRun.open(folder).results)
         return found
 
 
@@ -200,7 +201,7 @@ def _changes(config: Mapping[str, Any], results: Results, data: DataState | None
         yield from (name for name in {**recorded, **today} if recorded.get(name) != today.get(name))
         if relabelled := data.relabelled(results):
             yield f"the images or labels of {', '.join(relabelled)}"
-    began = (folder / "config.yaml").stat().st_mtime
+    began = (folder / CONFIG).stat().st_mtime
     arguments = {**(config["model"].get("init_args") or {}), **(config["data"].get("init_args") or {})}
     for option, value in arguments.items():
         if option not in _COMPARED and isinstance(value, str) and _newest(Path(value).expanduser()) > began:
