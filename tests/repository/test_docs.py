@@ -150,7 +150,7 @@ def test_commands_are_understood(workplace, resolver, monkeypatch):
             assert {*options[1:]} <= {"--data.root", "/elsewhere/siim", "--out", "again"}, said
         elif command == "rescore":
             # Its options are read, and then there is no such run.
-            with pytest.raises(UserError, match="cannot be scored again"):
+            with pytest.raises(UserError, match="not the folder of a finished run"):
                 rescore(options)
         elif command == "verify":
             assert len(options) == 1, said
