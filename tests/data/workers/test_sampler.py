@@ -128,7 +128,7 @@ def evaluate_twice_and_predict(words: Sequence[str]) -> None:
     for _ in range(2):
         trainer.test(model, data, verbose=False)
         if trainer.is_global_zero:
-            print("MACRO", evaluation.results.images, evaluation.results.grounding_macro)
+            print("MACRO", evaluation.results.counts.images, evaluation.results.grounding.macro)
     Trainer(callbacks=[PredictionWriter()], default_root_dir=words[0], **common).predict(model, data)
 
 
