@@ -54,106 +54,62 @@ class Finding:
     synonyms: tuple[str, ...] = ()
 
 
-def _finding(name: str, group: Group, size: Size, *synonyms: str, **spelled: str | Literal[True]) -> Finding:
-    # True says that a dataset spells the finding canonically.
-    written = {dataset: name if spelling is True else spelling for dataset, spelling in spelled.items()}
+# The classes of VinDr-CXR that its copy on Kaggle has too, under the same names.
+_ON_KAGGLE = frozenset(
+    "Aortic Enlargement, Atelectasis, Calcification, Cardiomegaly, Consolidation, ILD, Infiltration, Lung Opacity, "
+    "Nodule/Mass, Other Lesion, Pleural Effusion, Pleural Thickening, Pneumothorax, Pulmonary Fibrosis".split(", ")
+)
+
+
+def _finding(name: str, group: Group, size: Size, canonical_in: str, *synonyms: str, **spelled: str) -> Finding:
+    """Make a row: the datasets that spell the finding canonically, synonyms, and how the other datasets spell it."""
+    written = spelled | dict.fromkeys(canonical_in.split(), name)
+    if name in _ON_KAGGLE:
+        written["vindr_kaggle"] = written["vindr"]
     return Finding(name, group, size, MappingProxyType(written), synonyms)
 
 
 TABLE: tuple[Finding, ...] = (
-    _finding(
-        "Aortic Enlargement",
-        "heart and mediastinum",
-        "medium",
-        vindr="Aortic enlargement",
-        vindr_kaggle="Aortic enlargement",
-    ),
-    _finding(
-        "Atelectasis",
-        "lung",
-        "medium",
-        chestxdet10=True,
-        chestxray14=True,
-        chexlocalize=True,
-        vindr=True,
-        vindr_kaggle=True,
-        phantom=True,
-    ),
-    _finding("COVID-19", "lung", "large", "COVID", "COVID19", covid=True),
-    _finding("Calcification", "lung", "small", chestxdet10=True, vindr=True, vindr_kaggle=True),
-    _finding(
-        "Cardiomegaly",
-        "heart and mediastinum",
-        "large",
-        chestxray14=True,
-        chexlocalize=True,
-        vindr=True,
-        vindr_kaggle=True,
-        phantom=True,
-    ),
-    _finding("Clavicle Fracture", "bone", "small", vindr="Clavicle fracture"),
-    _finding(
-        "Consolidation",
-        "lung",
-        "large",
-        chestxdet10=True,
-        chexlocalize=True,
-        vindr=True,
-        vindr_kaggle=True,
-        phantom=True,
-    ),
-    _finding("Edema", "lung", "large", "Pulmonary Edema", chexlocalize=True),
-    _finding("Emphysema", "lung", "large", chestxdet10=True, vindr=True),
-    _finding("Enlarged Cardiomediastinum", "heart and mediastinum", "large", chexlocalize=True),
-    _finding("Enlarged PA", "heart and mediastinum", "small", "Enlarged Pulmonary Artery", vindr=True),
-    _finding("Fracture", "bone", "small", chestxdet10=True, chexlocalize=True, phantom=True),
-    _finding("ILD", "lung", "large", "Interstitial Lung Disease", vindr=True, vindr_kaggle=True),
-    _finding("Infiltration", "lung", "medium", chestxray14="Infiltrate", vindr=True, vindr_kaggle=True),
-    _finding("Lung Cavity", "lung", "medium", vindr="Lung cavity"),
-    _finding("Lung Cyst", "lung", "medium", vindr="Lung cyst"),
-    _finding("Lung Lesion", "lung", "small", chexlocalize=True),
-    _finding("Lung Opacity", "lung", "large", chexlocalize="Airspace Opacity", vindr=True, vindr_kaggle=True),
-    _finding("Mass", "lung", "medium", chestxdet10=True, chestxray14=True, phantom=True),
-    _finding("Mediastinal Shift", "heart and mediastinum", "large", vindr="Mediastinal shift"),
-    _finding("Nodule", "lung", "small", chestxdet10=True, chestxray14=True, phantom=True),
-    _finding("Nodule/Mass", "lung", "small", vindr=True, vindr_kaggle=True),
-    _finding("Other Lesion", "lung", "medium", vindr="Other lesion", vindr_kaggle="Other lesion"),
+    _finding("Aortic Enlargement", "heart and mediastinum", "medium", "", vindr="Aortic enlargement"),
+    _finding("Atelectasis", "lung", "medium", "chestxdet10 chestxray14 chexlocalize vindr phantom"),
+    _finding("COVID-19", "lung", "large", "covid", "COVID", "COVID19"),
+    _finding("Calcification", "lung", "small", "chestxdet10 vindr"),
+    _finding("Cardiomegaly", "heart and mediastinum", "large", "chestxray14 chexlocalize vindr phantom"),
+    _finding("Clavicle Fracture", "bone", "small", "", vindr="Clavicle fracture"),
+    _finding("Consolidation", "lung", "large", "chestxdet10 chexlocalize vindr phantom"),
+    _finding("Edema", "lung", "large", "chexlocalize", "Pulmonary Edema"),
+    _finding("Emphysema", "lung", "large", "chestxdet10 vindr"),
+    _finding("Enlarged Cardiomediastinum", "heart and mediastinum", "large", "chexlocalize"),
+    _finding("Enlarged PA", "heart and mediastinum", "small", "vindr", "Enlarged Pulmonary Artery"),
+    _finding("Fracture", "bone", "small", "chestxdet10 chexlocalize phantom"),
+    _finding("ILD", "lung", "large", "vindr", "Interstitial Lung Disease"),
+    _finding("Infiltration", "lung", "medium", "vindr", chestxray14="Infiltrate"),
+    _finding("Lung Cavity", "lung", "medium", "", vindr="Lung cavity"),
+    _finding("Lung Cyst", "lung", "medium", "", vindr="Lung cyst"),
+    _finding("Lung Lesion", "lung", "small", "chexlocalize"),
+    _finding("Lung Opacity", "lung", "large", "vindr", chexlocalize="Airspace Opacity"),
+    _finding("Mass", "lung", "medium", "chestxdet10 chestxray14 phantom"),
+    _finding("Mediastinal Shift", "heart and mediastinum", "large", "", vindr="Mediastinal shift"),
+    _finding("Nodule", "lung", "small", "chestxdet10 chestxray14 phantom"),
+    _finding("Nodule/Mass", "lung", "small", "vindr"),
+    _finding("Other Lesion", "lung", "medium", "", vindr="Other lesion"),
     _finding(
         "Pleural Effusion",
         "pleura",
         "medium",
+        "phantom",
         chestxdet10="Effusion",
         chestxray14="Effusion",
-        chexlocalize=True,
+        chexlocalize="Pleural Effusion",
         vindr="Pleural effusion",
-        vindr_kaggle="Pleural effusion",
-        phantom=True,
     ),
-    _finding("Pleural Other", "pleura", "medium", chexlocalize=True),
-    _finding("Pleural Thickening", "pleura", "small", vindr="Pleural thickening", vindr_kaggle="Pleural thickening"),
-    _finding("Pneumonia", "lung", "large", rsna=True, chestxray14=True, chexlocalize=True),
-    _finding(
-        "Pneumothorax",
-        "pleura",
-        "medium",
-        siim=True,
-        chestxdet10=True,
-        chestxray14=True,
-        chexlocalize=True,
-        vindr=True,
-        vindr_kaggle=True,
-        phantom=True,
-    ),
-    _finding(
-        "Pulmonary Fibrosis",
-        "lung",
-        "medium",
-        chestxdet10="Fibrosis",
-        vindr="Pulmonary fibrosis",
-        vindr_kaggle="Pulmonary fibrosis",
-    ),
-    _finding("Rib Fracture", "bone", "small", vindr="Rib fracture"),
-    _finding("Support Devices", "device", "medium", chexlocalize=True),
+    _finding("Pleural Other", "pleura", "medium", "chexlocalize"),
+    _finding("Pleural Thickening", "pleura", "small", "", vindr="Pleural thickening"),
+    _finding("Pneumonia", "lung", "large", "rsna chestxray14 chexlocalize"),
+    _finding("Pneumothorax", "pleura", "medium", "siim chestxdet10 chestxray14 chexlocalize vindr phantom"),
+    _finding("Pulmonary Fibrosis", "lung", "medium", "", chestxdet10="Fibrosis", vindr="Pulmonary fibrosis"),
+    _finding("Rib Fracture", "bone", "small", "", vindr="Rib fracture"),
+    _finding("Support Devices", "device", "medium", "chexlocalize"),
 )
 """Every finding that is scored, by canonical name."""
 
