@@ -14,7 +14,7 @@ from official.siim import write_siim
 from places import SHARED
 from safetensors.torch import save_file
 
-from xbench.geometry.grid import region_on_grid
+from xbench.geometry.coverage import Coverage
 
 REAL = SHARED / "data" / "siim_acr"
 TINY_CLIP = {
@@ -55,7 +55,7 @@ def test_clip_on_the_official_layout(command, official, architecture):
         mask = official.masks[row["image_id"]].get("Pneumothorax")
         assert row["label"] == int(mask is not None)
         if mask is not None:
-            assert row["region_area"] == region_on_grid(mask, (224, 224)).mean()
+            assert row["region_area"] == Coverage.of(mask, (224, 224)).at(0.5).mean()
     scores = results["classification"]["per_class"]["Pneumothorax"]
     assert 0 <= scores["auroc"] <= 1
     provenance = results["provenance"]

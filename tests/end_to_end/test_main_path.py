@@ -12,7 +12,8 @@ import pytest
 import torch
 from toys import Brightness, Squares
 
-from xbench.geometry.grid import region_on_grid, saliency_on_grid
+from xbench.geometry.coverage import Coverage
+from xbench.geometry.grid import saliency_on_grid
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def expected():
         for c, finding in enumerate(findings):
             scores = {"logit": output.logits[0, c].item(), "probability": output.probabilities[0, c].item()}
             if record.labels.get(finding) == 1:
-                region = region_on_grid(radiograph.regions[finding], (224, 224))
+                region = Coverage.of(radiograph.regions[finding], (224, 224)).at(0.5)
                 raw = maps[c]
                 ties = raw == raw.max()
                 scores["pointing_hit"] = (ties & region).sum() / ties.sum()
@@ -155,7 +156,7 @@ def test_a_model_that_crops_is_scored_on_the_whole_image(command, toy_config):
                 continue
             left, top, right, bottom = view
             raw = saliency_on_grid(saliency[c : c + 1], [view], (224, 224))[0].numpy()
-            region = region_on_grid(radiograph.regions[finding], (224, 224))
+            region = Coverage.of(radiograph.regions[finding], (224, 224)).at(0.5)
             row = rows[record.image_id, finding]
             assert row["region_area"] == region.sum() / 224**2, "what the model never saw still counts"
             ties = raw == raw.max()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from xbench.data.records import Grid, Radiograph
 from xbench.data.samples import prepare_image
 from xbench.geometry.coverage import Coverage
-from xbench.geometry.grid import region_on_grid, saliency_on_grid
+from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.preprocessing import CentreCrop, HistogramEqualisation, PillowResize, Preprocessing, stretch
 from xbench.phantom import draw_phantom
 
@@ -28,27 +28,27 @@ def test_pixel_covered_by_exactly_gamma_belongs(percent: int) -> None:
     covered = np.zeros(100, bool)
     covered[:percent] = True
     region[:, 9::-1] = covered.reshape(10, 10)
-    assert region_on_grid(region, (1, 2), gamma=percent / 100).tolist() == [[True, True]]
+    assert Coverage.of(region, (1, 2)).at(percent / 100).tolist() == [[True, True]]
     if percent > 1:
         row, column = divmod(percent - 1, 10)
         region[row, 9 - column] = False
-        assert region_on_grid(region, (1, 2), gamma=percent / 100).tolist() == [[False, True]]
+        assert Coverage.of(region, (1, 2)).at(percent / 100).tolist() == [[False, True]]
 
 
 def test_exactly_half_a_pixel_belongs() -> None:
     region = np.zeros((4, 6), bool)
     region[1:3, 1:5] = True
-    assert region_on_grid(region, (2, 3)).tolist() == [[False, True, False], [False, True, False]]
+    assert Coverage.of(region, (2, 3)).at(0.5).tolist() == [[False, True, False], [False, True, False]]
     region[1:3, 0] = True
-    assert region_on_grid(region, (2, 3)).tolist() == [[True, True, False], [True, True, False]]
+    assert Coverage.of(region, (2, 3)).at(0.5).tolist() == [[True, True, False], [True, True, False]]
 
 
 def test_half_a_pixel_on_sides_that_do_not_divide() -> None:
     """3 pixels onto 2: the middle one is cut in two, 1/3 of each side; with its neighbour's half that is 5/6."""
     region = np.array([[True, False, False]])
-    assert region_on_grid(region, (1, 2), gamma=2 / 3).tolist() == [[True, False]]
+    assert Coverage.of(region, (1, 2)).at(2 / 3).tolist() == [[True, False]]
     region = np.array([[False, True, False]])
-    assert region_on_grid(region, (1, 2), gamma=1 / 3).tolist() == [[True, True]]
+    assert Coverage.of(region, (1, 2)).at(1 / 3).tolist() == [[True, True]]
 
 
 def test_region_of_a_large_radiograph() -> None:
@@ -149,7 +149,7 @@ def test_what_the_model_is_shown_comes_back_in_its_place(shape: tuple[int, int],
         region[int(top) : int(bottom) + 30, int(left) : int(right) + 30] = True
         pixels, view = preprocessing(region.astype(np.uint8) * 255)
         found = saliency_on_grid(pixels[:1], [view], (224, 224))[0].numpy() > 0.5
-        expected = region_on_grid(region, (224, 224))
+        expected = Coverage.of(region, (224, 224)).at(0.5)
         for axis in (0, 1):
             edges = [np.flatnonzero(mask.any(axis=axis))[[0, -1]] for mask in (found, expected)]
             assert np.abs(edges[0] - edges[1]).max() <= 2

@@ -21,7 +21,8 @@ from open_clip.transform import PreprocessCfg
 from xbench.callbacks.evaluation import Evaluation
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Radiograph, Record
-from xbench.geometry.grid import FULL_VIEW, View, region_on_grid, saliency_on_grid
+from xbench.geometry.coverage import Coverage
+from xbench.geometry.grid import FULL_VIEW, View, saliency_on_grid
 from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.models import biomedclip, carzero
@@ -153,7 +154,7 @@ def test_a_region_comes_back_to_its_place(name: str) -> None:
     assert evaluation.rows is not None
     cut = 0
     for row, region in enumerate(regions()):
-        expected = region_on_grid(region, GRID)
+        expected = Coverage.of(region, GRID).at(0.5)
         shown = expected & in_view(preprocessing(region.astype(np.uint8) * 255)[1])
         cut += shown.sum() < expected.sum()
         assert evaluation.rows.pointing_hit[row, 0] == 1
@@ -234,7 +235,7 @@ def test_a_shift_costs_what_arithmetic_says(name: str, shape: tuple[int, int], s
         for low, high, side, first, count in zip(view[1::-1], view[:1:-1], shape, corner, size, strict=True)
     ]
     film[edges[0][0] : edges[0][1], edges[1][0] : edges[1][1]] = True
-    region = region_on_grid(film, GRID)
+    region = Coverage.of(film, GRID).at(0.5)
     area = int(size.prod()) * int(patch) ** 2
     assert region.sum() == area
 
@@ -267,7 +268,7 @@ def test_what_a_crop_leaves_out_counts_as_the_minimum(name: str) -> None:
     # The outermost two columns of the film, for the least that is left out is CARZero's sixteenth.
     film = np.zeros(shape, bool)
     film[:, :8] = True
-    region = region_on_grid(film, GRID)
+    region = Coverage.of(film, GRID).at(0.5)
     assert region.sum() == 2 * 224 and not region[seen.numpy()].any()
     pointing, dice = scored(grid, region)
     assert (pointing, dice) == (0, 0)

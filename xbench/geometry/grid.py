@@ -18,15 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry.coverage import Coverage
-
 __all__ = [
     "FULL_VIEW",
     "Upsampling",
     "View",
     "chunk_pixels",
     "on_host",
-    "region_on_grid",
     "runs_of_views",
     "saliency_on_grid",
     "seen_on_grid",
@@ -197,22 +194,3 @@ def _places(
     place = np.rint(place.clip(0, cells - 1) * 2**24) / 2**24
     cell = np.floor(place)
     return cell.astype(np.int64), (place - cell).astype(np.float32)
-
-
-def region_on_grid(region: NDArray[np.bool_], size: tuple[int, int], gamma: float = 0.5) -> NDArray[np.bool_]:
-    """Bring an annotated region from its own frame to the evaluation grid.
-
-    A grid pixel belongs to the region when the region covers at least the share `gamma` of it. Each connected part of
-    the region also has the pixels that it covers most, so no annotated lesion is lost. Coverage is counted in integers
-    and therefore exact: a pixel covered by exactly `gamma` always belongs. On a grid of its own size a region stays as
-    it is.
-
-    Args:
-        region: (h, w) bool, in the frame of the annotation.
-        size: (H, W) of the grid.
-        gamma: Least covered share, in (0, 1].
-
-    Returns:
-        (H, W) bool, with at least one pixel set where `region` has one.
-    """
-    return Coverage.of(region, size).at(gamma)

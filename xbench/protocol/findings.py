@@ -55,10 +55,11 @@ class Finding:
 
 
 # The classes of VinDr-CXR that its copy on Kaggle has too, under the same names.
-_ON_KAGGLE = frozenset(
-    "Aortic Enlargement, Atelectasis, Calcification, Cardiomegaly, Consolidation, ILD, Infiltration, Lung Opacity, "
-    "Nodule/Mass, Other Lesion, Pleural Effusion, Pleural Thickening, Pneumothorax, Pulmonary Fibrosis".split(", ")
-)
+_ON_KAGGLE = {
+    *("Aortic Enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Consolidation", "ILD", "Infiltration"),
+    *("Lung Opacity", "Nodule/Mass", "Other Lesion", "Pleural Effusion", "Pleural Thickening", "Pneumothorax"),
+    "Pulmonary Fibrosis",
+}
 
 
 def _finding(name: str, group: Group, size: Size, canonical_in: str, *synonyms: str, **spelled: str) -> Finding:
