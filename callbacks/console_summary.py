@@ -41,6 +41,20 @@ class ConsoleSummary(Callback):
                 console.print(f"Results: {callback.folder / 'results.json'}", soft_wrap=True, highlight=False)
 
 
+_COLUMNS = {
+    "pointing_game": "Point.",
+    "dice_fixed": "Dice\n@0.5",
+    "dice_best": "Dice\nbest",
+    "iou_fixed": "IoU\n@0.5",
+    "iou_best": "IoU\nbest",
+    "auroc": "AUROC",
+    "average_precision": "AP",
+    "f1": "F1",
+    "accuracy": "Acc.",
+}
+_RECOGNITION = "auroc", "average_precision", "f1", "accuracy"
+
+
 def _table(results: Results) -> Table:
     table = Table(
         title=f"{results.model} on {results.dataset} ({results.split}), images: {results.counts.images}",
@@ -51,30 +65,15 @@ def _table(results: Results) -> Table:
         collapse_padding=True,
     )
     table.add_column("Finding", no_wrap=True)
-    for heading in ("n", "Point.", "Dice\n@0.5", "Dice\nbest", "IoU\n@0.5", "IoU\nbest"):
-        table.add_column(heading, justify="right", no_wrap=True, min_width=5)
-    for heading in ("AUROC", "AP", "F1", "Acc."):
-        table.add_column(heading, justify="right", no_wrap=True, min_width=5, style="cyan")
-
+    table.add_column("n", justify="right", no_wrap=True, min_width=5)
+    for name, heading in _COLUMNS.items():
+        style = "cyan" if name in _RECOGNITION else None
+        table.add_column(heading, justify="right", no_wrap=True, min_width=5, style=style)
     for finding in results.findings:
-        grounding, recognition = results.grounding.per_class[finding], results.classification.per_class[finding]
-        table.add_row(
-            finding,
-            str(grounding.count),
-            _number(grounding.pointing_game),
-            _number(grounding.dice_fixed),
-            _number(grounding.dice_best),
-            _number(grounding.iou_fixed),
-            _number(grounding.iou_best),
-            _number(recognition.auroc),
-            _number(recognition.average_precision),
-            _number(recognition.f1),
-            _number(recognition.accuracy),
-        )
+        numbers = {**vars(results.classification.per_class[finding]), **vars(results.grounding.per_class[finding])}
+        table.add_row(finding, str(numbers["count"]), *[_number(numbers[name]) for name in _COLUMNS])
     table.add_section()
-    numbers = ("pointing_game", "dice_fixed", "dice_best", "iou_fixed", "iou_best")
-    scores = ("auroc", "average_precision", "f1", "accuracy")
-    table.add_row("Macro", "", *[_number(results.macro[name]) for name in (*numbers, *scores)], style="bold")
+    table.add_row("Macro", "", *[_number(results.macro[name]) for name in _COLUMNS], style="bold")
     return table
 
 
@@ -83,7 +82,7 @@ def _number(value: float | None) -> str:
 
 
 def _times(seconds: Mapping[str, float]) -> str:
-    """Where the time went: all stages of the process, and what went on beside them."""
+    """Return the wall-clock time by stage, and that of decoding, which goes on in parallel."""
     spent = {stage: value for stage, value in seconds.items() if stage != "decode"}
     stages = ", ".join(f"{stage} {_seconds(value)}" for stage, value in spent.items())
     return f"Seconds: {stages}; meanwhile decode {_seconds(seconds['decode'])}."

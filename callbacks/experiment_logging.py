@@ -1,7 +1,8 @@
-"""What goes to the experiment loggers: scalars to all of them, everything else to Weights & Biases."""
+"""Logs to the experiment loggers: scalars to all of them, everything else to Weights & Biases."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,12 @@ from typing import Any
 import wandb
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
 from xbench.report.runs import collect
-from xbench.report.wandb.panels import log_panels
+from xbench.report.wandb.log_run import log_run
 from xbench.runs.results import Results
 
 from .evaluation import Evaluation
@@ -27,13 +27,13 @@ class ExperimentLogging(Callback):
     """Logs a run's configuration, numbers and pictures.
 
     Every logger gets the macro numbers under the names `grounding/<number>` and `classification/<number>`. Weights &
-    Biases gets besides: numbers per finding, tables, charts, overlays with masks and boxes that can be toggled, and
-    the files of the run as an artifact. All of it is read from the finished files, so `ResultsWriter` goes before, and
+    Biases also gets numbers per finding, tables, charts, overlays with masks and boxes that can be toggled, and the
+    files of the run as an artifact. All of it is read from the finished files, so `ResultsWriter` must come first, and
     nothing that goes wrong here can cost a result.
 
     Args:
-        overlays: Most pictures that Weights & Biases gets; they are patients' images. They are the best, worst and
-            median cases and those where recognition and grounding part, and they need `CaseKeeper`.
+        overlays: Most pictures that Weights & Biases gets; they are patients' images. They show the best, worst and
+            median cases and those where recognition and grounding disagree, and they need `CaseKeeper`.
 
     Raises:
         UserError: `overlays` is negative.
@@ -46,10 +46,10 @@ class ExperimentLogging(Callback):
         self.overlays = overlays
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse an order of callbacks in which there would be nothing to log yet.
+        """Check that `ResultsWriter` comes first, so that there are files to log.
 
         Raises:
-            UserError: Weights & Biases is on and `ResultsWriter` does not go before.
+            UserError: Weights & Biases is on and `ResultsWriter` does not come first.
         """
         before = trainer.callbacks[: trainer.callbacks.index(self)]  # type: ignore[attr-defined]
         wanted = stage == "test" and any(isinstance(logger, WandbLogger) for logger in trainer.loggers)
@@ -81,7 +81,7 @@ class ExperimentLogging(Callback):
             logger.log_hyperparams(config)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the results, and say so if Weights & Biases fails."""
+        """Log the results; warn if Weights & Biases fails."""
         results = Evaluation.of(trainer).results
         if results is None:
             return
@@ -97,17 +97,17 @@ class ExperimentLogging(Callback):
         (run,) = collect([folder]).runs
         try:
             logger.log_metrics(scalars)
-            log_panels(logger.experiment, run, self.overlays)
+            log_run(logger.experiment, run, self.overlays)
         except (wandb.errors.Error, OSError) as error:
-            rank_zero_warn(
+            warnings.warn(
                 f"Weights & Biases failed and shows this run in part or not at all ({error}). The run's own files are "
-                f"complete: {folder}."
+                f"complete: {folder}.",
+                stacklevel=2,
             )
 
 
 def _scalars(results: Results) -> dict[str, float]:
-    named: Mapping[str, float | None] = {
-        **{f"grounding/{name}": value for name, value in results.grounding.macro.items()},
-        **{f"classification/{name}": value for name, value in results.classification.macro.items()},
+    parts = {"grounding": results.grounding.macro, "classification": results.classification.macro}
+    return {
+        f"{part}/{name}": value for part, macro in parts.items() for name, value in macro.items() if value is not None
     }
-    return {name: value for name, value in named.items() if value is not None}

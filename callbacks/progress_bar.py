@@ -1,4 +1,4 @@
-"""The bar that a run shows in the terminal."""
+"""The progress bar of a run in the terminal."""
 
 from __future__ import annotations
 
@@ -13,29 +13,24 @@ __all__ = ["RunProgressBar"]
 
 
 class RunProgressBar(RichProgressBar):
-    """Lightning's bar, except that it counts the batches of all processes and not those of the first one alone.
+    """Lightning's progress bar, counting the batches of all processes rather than those of the first one.
 
-    How many of them the first one gets is not known beforehand, so that its own share would not tell how far it is.
+    Batches are dealt out as processes ask for them, so the share of the first process is not known beforehand.
     """
 
     @property
     def total_test_batches_current_dataloader(self) -> int | float:
-        """The run's number of batches, reckoned from the most that one process can get."""
+        """Number of batches of the run, from the most that one process can get."""
         return super().total_test_batches_current_dataloader + self.trainer.world_size - 1
 
     @property
     def total_predict_batches_current_dataloader(self) -> int | float:
-        """The run's number of batches, reckoned from the most that one process can get."""
+        """Number of batches of the run, from the most that one process can get."""
         return super().total_predict_batches_current_dataloader + self.trainer.world_size - 1
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to count."""
-        super().on_test_start(trainer, pl_module)
-        self._count = shared_counter("finished batches")
-
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to count."""
-        super().on_predict_start(trainer, pl_module)
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Start counting."""
+        super().setup(trainer, pl_module, stage)
         self._count = shared_counter("finished batches")
 
     def on_test_batch_end(
@@ -63,13 +58,13 @@ class RunProgressBar(RichProgressBar):
         super().on_predict_batch_end(trainer, pl_module, outputs, batch, self._count(), dataloader_idx)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the batches that other processes finished after this one's last."""
+        """Show the batches that other processes finished after the last one of this process."""
         if self.is_enabled:
             total = int(self.total_test_batches_current_dataloader)
             super().on_test_batch_end(trainer, pl_module, None, None, total - 1)
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the batches that other processes finished after this one's last."""
+        """Show the batches that other processes finished after the last one of this process."""
         if self.is_enabled:
             total = int(self.total_predict_batches_current_dataloader)
             super().on_predict_batch_end(trainer, pl_module, None, None, total - 1)

@@ -1,8 +1,9 @@
-"""Lightning's logger for Weights & Biases, begun by the rules of `xbench.report.wandb.session`."""
+"""Lightning's logger for Weights & Biases; `xbench.report.wandb.session` begins its runs."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any
 import lightning.pytorch.loggers as loggers
 import wandb
 from lightning.fabric.loggers.logger import rank_zero_experiment
-from lightning.pytorch.utilities.rank_zero import rank_zero_only, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_only
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.models.base import SaliencyModel
-from xbench.report.wandb.session import begin_run, offline_folder, server_answers
+from xbench.report.wandb.session import begin_run, offline_folder
 
 
 class WandbLogger(loggers.WandbLogger):
@@ -27,13 +28,13 @@ class WandbLogger(loggers.WandbLogger):
         project: W&B project.
         save_dir: Folder for run files, artifacts' bytes included; from the command line None means that of the run,
             `--trainer.default_root_dir`.
-        offline: True or False decide; None (the default) goes online if WANDB_MODE does not say otherwise, a key is
-            at hand (WANDB_API_KEY or `wandb login`), and the server answers.
+        offline: True or False decide; None (the default) goes online if WANDB_MODE does not say otherwise, there
+            is a key (WANDB_API_KEY or `wandb login`), and the server answers.
         entity: W&B user or team; None for the account's default.
         name: Name of the run; None for `<model>_<dataset>`.
         group: W&B group; None for the dataset.
         job_type: Second level of W&B's groups; None for the model.
-        tags: W&B tags besides the run's own.
+        tags: W&B tags in addition to the run's own.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class WandbLogger(loggers.WandbLogger):
         job_type: str | None = None,
         tags: Sequence[str] = (),
     ) -> None:
-        self._may_fall_back = offline is None
+        self._wanted_offline = offline
         super().__init__(
             project=project,
             save_dir=save_dir or ".",
-            offline=not server_answers() if offline is None else offline,
+            offline=bool(offline),
             entity=entity,
             name=name,
             group=group,
@@ -61,10 +62,10 @@ class WandbLogger(loggers.WandbLogger):
         self._wandb_init.pop("anonymous", None)  # wandb has dropped it and would warn
 
     def describe(self, model: SaliencyModel, data: ChestXrayDataModule, precision: str) -> None:
-        """Say what the run is, wherever the user did not: name, group, job type and tags.
+        """Set name, group, job type and tags of the run, except those that the user set.
 
-        W&B takes group and job type only when a run begins, which Lightning lets it do before any callback's turn. The
-        command line calls this in time; a run that was started from Python and says no group has none.
+        W&B takes group and job type only when a run begins, and Lightning begins it before it calls any callback. The
+        command line calls this in time; a run that was started from Python without a group has none.
         """
         words = {
             "name": ("WANDB_NAME", f"{model.name}_{data.name}"),
@@ -78,7 +79,7 @@ class WandbLogger(loggers.WandbLogger):
         own = [model.name, data.name, data.split, precision, f"{prompt_style(model)} prompts"]
         if data.limit is not None:
             own.append(f"limit {data.limit}")
-        # W&B refuses longer ones.
+        # W&B refuses tags of more than 64 characters.
         tags = tuple(dict.fromkeys(tag[:64] for tag in (*self._wandb_init["tags"], *theirs, *own)))
         self._wandb_init["tags"] = list(tags)
         run: Any = self._experiment
@@ -91,13 +92,11 @@ class WandbLogger(loggers.WandbLogger):
         """The W&B run, begun at first use.
 
         Raises:
-            UserError: `offline` is False, and the run cannot begin; or its folder cannot be written to.
+            UserError: `offline` is False and the run cannot begin online, or its folder cannot be written to.
         """
         if self._experiment is None:
             # Lightning would set WANDB_MODE=dryrun for the whole process and keep later runs offline.
-            options = {option: value for option, value in self._wandb_init.items() if option != "dir"}
-            folder = Path(self._wandb_init["dir"])
-            self._experiment = begin_run(folder, options, bool(self._offline), self._may_fall_back)
+            self._experiment = begin_run(Path(self._wandb_init["dir"]), self._wandb_init, self._wanted_offline)
         return self._experiment
 
     @property
@@ -107,21 +106,21 @@ class WandbLogger(loggers.WandbLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """End the run, so that its files are complete before the process ends; a failure of W&B's is only said."""
+        """End the run, so that its files are complete before the process ends; warn if W&B fails."""
         run, self._experiment = self._experiment, None
         if run is None:
             return
         try:
             run.finish(exit_code=0 if status == "success" else 1)
-        # Its kinds are many and internal, and none must hide how the run itself ended.
+        # W&B raises many internal kinds, and none must hide how the run itself ended.
         except Exception as error:
-            rank_zero_warn(f"Weights & Biases failed and shows this run in part or not at all ({error}).")
-            # A service that is gone would be told to end once more when the process ends, with a traceback.
+            warnings.warn(f"Weights & Biases failed and shows this run in part or not at all ({error}).", stacklevel=2)
+            # Or wandb would try to end the dead service once more at exit, with a traceback.
             with suppress(Exception):
                 wandb.teardown()
 
 
 def prompt_style(model: SaliencyModel) -> str:
-    """Return whose words a model is prompted with: `official`, or the name of a style or file."""
+    """Return where a model's prompts come from: `official`, or the name of a style or file."""
     source = getattr(model, "prompt_source", None)
     return "official" if source is None else Path(source).stem

@@ -125,7 +125,7 @@ def test_commands_are_understood(workplace, resolver, monkeypatch):
     """Options are parsed, nothing runs."""
     reports = []
     monkeypatch.setattr("xbench.commands.report.write_report", lambda *given: reports.append(given) or (None, ()))
-    monkeypatch.setattr("xbench.report.wandb.summary.log_report", lambda *given: None)
+    monkeypatch.setattr("xbench.report.wandb.log_report.log_report", lambda *given: None)
     seen = set()
     # Parsing a run's options takes a while, so those of one configuration are parsed together.
     runs: dict[tuple[str, ...], list[str]] = {}

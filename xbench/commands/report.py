@@ -55,7 +55,7 @@ def report(arguments: Sequence[str]) -> None:
     out = (given.out or folders[0] / "report").expanduser()
     analysis, tables = write_report(folders, out, given.seed, given.cases)
     if given.wandb == "true":
-        from xbench.report.wandb.summary import log_report
+        from xbench.report.wandb.log_report import log_report
 
         offline = log_report(analysis, tables, out)
         if offline is not None:

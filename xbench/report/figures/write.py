@@ -27,7 +27,7 @@ class Drawn:
     Attributes:
         name: Stem of its files.
         title: Its heading.
-        caption: What it shows, and how it is to be read.
+        caption: What it shows and how to read it.
     """
 
     name: str
@@ -45,7 +45,7 @@ def count_figures(analysis: Analysis) -> int:
 
 
 def write_figures(analysis: Analysis, folder: Path, cases: int = _OVERLAYS) -> Iterator[Drawn]:
-    """Write every figure as PDF, SVG and PNG, and say after each what it is.
+    """Write every figure as PDF, SVG and PNG, and yield after each what it is.
 
     Args:
         analysis: What they show.
@@ -58,107 +58,90 @@ def write_figures(analysis: Analysis, folder: Path, cases: int = _OVERLAYS) -> I
         return
     look = styles(runs, labels_in_order(runs))
     with drawing():
-        for drawn, figure in _figures(analysis, look, min(cases, _OVERLAYS)):
-            save(figure, folder / drawn.name)
-            yield drawn
+        for name, title, caption, figure in _figures(analysis, look, min(cases, _OVERLAYS)):
+            if figure is not None:
+                save(figure, folder / name)
+                yield Drawn(name, title, caption)
 
 
 def _of_models(analysis: Analysis) -> Analysis:
-    """The same without datasets on which there are only instruments."""
+    """Return the same without datasets on which only instruments were run."""
     # Of either scope there is a line per dataset, in their order.
     places = {"models": iter(analysis.datasets), "findings": iter(analysis.datasets)}
     lines = tuple(line for line in analysis.correlations if line.dataset is None or next(places[line.scope]).runs)
     return replace(analysis, datasets=tuple(entry for entry in analysis.datasets if entry.runs), correlations=lines)
 
 
-def _figures(analysis: Analysis, look: Mapping[str, Style], cases: int) -> Iterator[tuple[Drawn, Figure]]:
-    yield from _over_models(analysis, look)
+_Figure = tuple[str, str, str, Figure | None]
+"""Name, title and caption of a figure, and what is drawn; None where there is nothing to draw."""
+
+
+def _figures(analysis: Analysis, look: Mapping[str, Style], cases: int) -> Iterator[_Figure]:
+    yield from _over_datasets(analysis, look)
     for dataset in analysis.datasets:
         where, ending = heading(dataset, analysis), slug(dataset, analysis)
-        if figure := overlays(dataset, choose_cases(dataset.runs, cases)):
-            yield (
-                Drawn(
-                    f"overlays_{ending}",
-                    f"Maps side by side on {where}",
-                    "Radiographs with the annotated region outlined, and over them the map of each model from 0 "
-                    "(clear) to 1 (bright); +: where it is highest; hit: whether that lies in the region; Dice at 0.5 "
-                    "in per cent. Chosen by the scores alone, as it says at the left.",
-                ),
-                figure,
-            )
-        if figure := quadrants(dataset):
-            yield (
-                Drawn(
-                    f"quadrants_{ending}",
-                    f"Recognised and grounded on {where}",
-                    "Of the images with a finding and its region (their number in brackets) the share that a model "
-                    "recognises (its probability reaches the threshold with the largest sum of sensitivity and "
-                    "specificity) and grounds (its map is highest in the region).",
-                ),
-                figure,
-            )
-        if figure := positions(dataset):
-            yield (
-                Drawn(
-                    f"positions_{ending}",
-                    f"Grounding against position on {where}",
-                    "By the ninth of the image that the centre of mass of the region lies in, all findings together; "
-                    "on the right the share of all maps that are highest in each ninth. In per cent.",
-                ),
-                figure,
-            )
+        yield (
+            f"overlays_{ending}",
+            f"Maps side by side on {where}",
+            "Radiographs with the annotated region outlined, and over them the map of each model from 0 (clear) to 1 "
+            "(bright); +: where it is highest; hit: whether that lies in the region; Dice at 0.5 in per cent. Chosen "
+            "by the scores alone, as it says at the left.",
+            overlays(dataset, choose_cases(dataset.runs, cases)),
+        )
+        yield (
+            f"quadrants_{ending}",
+            f"Recognised and grounded on {where}",
+            "Of the images with a finding and its region (their number in brackets) the share that a model recognises "
+            "(its probability reaches the threshold with the largest sum of sensitivity and specificity) and grounds "
+            "(its map is highest in the region).",
+            quadrants(dataset),
+        )
+        yield (
+            f"positions_{ending}",
+            f"Grounding against position on {where}",
+            "By the ninth of the image that the centre of mass of the region lies in, all findings together; on the "
+            "right the share of all maps that are highest in each ninth. In per cent.",
+            positions(dataset),
+        )
 
 
-def _over_models(analysis: Analysis, look: Mapping[str, Style]) -> Iterator[tuple[Drawn, Figure]]:
-    if figure := auroc_against_pointing_game(analysis, "models", look):
-        yield (
-            Drawn(
-                "auroc_pointing_game_models",
-                "Recognition and grounding of models",
-                "AUROC against pointing game. A point is a model with its own prompts; over all datasets it is the "
-                "mean over them. Line: least squares.",
-            ),
-            figure,
-        )
-    if figure := auroc_against_pointing_game(analysis, "findings", look):
-        yield (
-            Drawn(
-                "auroc_pointing_game_findings",
-                "Recognition and grounding per finding",
-                "AUROC against pointing game. A point is a model and finding. Line: least squares.",
-            ),
-            figure,
-        )
+def _over_datasets(analysis: Analysis, look: Mapping[str, Style]) -> Iterator[_Figure]:
+    yield (
+        "auroc_pointing_game_models",
+        "Recognition and grounding of models",
+        "AUROC against pointing game. A point is a model with its own prompts; over all datasets it is the mean over "
+        "them. Line: least squares.",
+        auroc_against_pointing_game(analysis, "models", look),
+    )
+    yield (
+        "auroc_pointing_game_findings",
+        "Recognition and grounding per finding",
+        "AUROC against pointing game. A point is a model and finding. Line: least squares.",
+        auroc_against_pointing_game(analysis, "findings", look),
+    )
     for key in INTERVALS:
         title = f"{NUMBERS[key].title} with intervals"
         caption = f"{NUMBERS[key].meaning} Means over findings with 95 % intervals."
-        yield Drawn(f"intervals_{key}", title, caption), intervals(analysis, key, look)
+        yield f"intervals_{key}", title, caption, intervals(analysis, key, look)
     yield (
-        Drawn(
-            "dice_gap",
-            "What the fixed threshold costs",
-            "Dice at the fixed threshold 0.5, at cross-fitted thresholds, and at the threshold that is best on the "
-            "same images; numbers: best less at 0.5, in percentage points. Means over findings.",
-        ),
+        "dice_gap",
+        "What the fixed threshold costs",
+        "Dice at the fixed threshold 0.5, at cross-fitted thresholds, and at the threshold that is best on the same "
+        "images; numbers: best less at 0.5, in percentage points. Means over findings.",
         dice_gap(analysis, look),
     )
     yield (
-        Drawn(
-            "dice_curve",
-            "Dice over thresholds",
-            "Means over findings with 95 % bands; marks at 0.1, 0.3, 0.5, 0.7 and 0.9; dashed: marking the "
-            "whole image.",
-        ),
+        "dice_curve",
+        "Dice over thresholds",
+        "Means over findings with 95 % bands; marks at 0.1, 0.3, 0.5, 0.7 and 0.9; dashed: marking the whole image.",
         dice_over_thresholds(analysis, look),
     )
     floors = {"pointing_game": "what a random point gets", "dice_fixed": "marking the whole image"}
     for key, floor in floors.items():
         yield (
-            Drawn(
-                f"area_{key}",
-                f"{NUMBERS[key].title} against lesion size",
-                "By decile of the area of the region as a share of the image, all findings together, with 95 % bands; "
-                f"dashed: {floor}.",
-            ),
+            f"area_{key}",
+            f"{NUMBERS[key].title} against lesion size",
+            "By decile of the area of the region as a share of the image, all findings together, with 95 % bands; "
+            f"dashed: {floor}.",
             against_area(analysis, key, look),
         )

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.report.case_choice import ChosenCase, choose_cases
-from xbench.report.maps import map_on_grid
-from xbench.report.schema import Analysis, RunAnalysis
+from xbench.report.case_pictures import CaseMap, read_maps, shrunk
+from xbench.report.schema import Analysis
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.cells import heading
-from xbench.runs.maps import ScoredPair, ScoredPairs
 
 __all__ = ["case_data"]
 
@@ -25,7 +24,8 @@ _RADIOGRAPH, _MAP = 448, 112
 _LEVELS = 85
 """Steps of grey in a map; 0 to 255 in steps of 3 compress to two thirds and look the same."""
 
-_JPEG_QUALITY = 78
+_JPEG = (cv2.IMWRITE_JPEG_QUALITY, 78)
+_PNG = (cv2.IMWRITE_PNG_COMPRESSION, 9)
 
 
 def case_data(analysis: Analysis, count: int, progress: Progress | None = None) -> dict[str, Any]:
@@ -36,73 +36,52 @@ def case_data(analysis: Analysis, count: int, progress: Progress | None = None) 
     Args:
         analysis: The report.
         count: Cases of a dataset.
-        progress: Called before every case and after the last.
+        progress: Called for every case and after the last.
     """
-    chosen = [(dataset, case) for dataset in analysis.datasets for case in choose_cases(dataset.runs, count)]
+    chosen = [(dataset, choose_cases(dataset.runs, count)) for dataset in analysis.datasets]
+    total = sum(len(cases) for _, cases in chosen)
     pictures: dict[str, str] = {}
-    cases = []
-    kept: dict[str, list[tuple[RunAnalysis, ScoredPairs]]] = {}
-    for done, (dataset, case) in enumerate(chosen):
+    shown: list[dict[str, Any]] = []
+    for dataset, cases in chosen:
         title = heading(dataset, analysis)
-        if progress is not None:
-            progress(done, len(chosen), f"pictures of {title}")
-        if title not in kept:
-            kept[title] = [(run, stored) for run in dataset.runs if (stored := run.run.cases()) is not None]
-        cases.append(_case(kept[title], title, case, pictures))
+        for case, maps in read_maps(dataset.runs, cases):
+            if progress is not None:
+                progress(len(shown), total, f"pictures of {title}")
+            picture = f"{title}/{case.image_id}"
+            if picture not in pictures:
+                pictures[picture] = _base64(".jpg", shrunk(maps[0].pair.display, _RADIOGRAPH), _JPEG)
+            shown.append({**_case(case, maps), "dataset": title, "picture": picture})
     if progress is not None:
-        progress(len(chosen), len(chosen), "done")
-    return {"pictures": pictures, "cases": cases}
+        progress(total, total, "done")
+    return {"pictures": pictures, "cases": shown}
 
 
-def _case(
-    runs: Sequence[tuple[RunAnalysis, ScoredPairs]], dataset: str, chosen: ChosenCase, pictures: dict[str, str]
-) -> dict[str, Any]:
-    read = [(run, cases.read(chosen.image_id, chosen.finding)) for run, cases in runs]
-    # The pairs that are chosen have the same radiograph and region in all runs.
-    shown = read[0][1]
-    picture = f"{dataset}/{chosen.image_id}"
-    if picture not in pictures:
-        pictures[picture] = _base64(".jpg", _shrunk(shown.display, _RADIOGRAPH), cv2.IMWRITE_JPEG_QUALITY)
-    height, width = shown.region.shape
+def _case(case: ChosenCase, maps: Sequence[CaseMap]) -> dict[str, Any]:
+    region = maps[0].pair.region
+    height, width = region.shape
     return {
-        "dataset": dataset,
-        "image": chosen.image_id,
-        "finding": chosen.finding,
-        "reasons": chosen.reasons,
-        "picture": picture,
-        "region": _outline(shown.region),
+        "image": case.image_id,
+        "finding": case.finding,
+        "reasons": case.reasons,
+        "region": _outline(region),
         "size": [width, height],
-        "panels": [_panel(run, case, chosen) for run, case in read],
+        "panels": [_panel(shown) for shown in maps],
     }
 
 
-def _panel(run: RunAnalysis, case: ScoredPair, chosen: ChosenCase) -> dict[str, Any]:
-    scores, images = chosen.scores[run.run.label], run.run.images
-    place = images.image_ids.index(chosen.image_id), run.run.results.findings.index(chosen.finding)
+def _panel(shown: CaseMap) -> dict[str, Any]:
+    scores = shown.scores
+    grey = (np.round(shrunk(shown.saliency, _MAP) * _LEVELS) * (255 // _LEVELS)).astype(np.uint8)
     return {
-        "model": run.run.label,
+        "model": shown.run.run.label,
         "hit": round(scores.pointing_hit, 4),
         "look": scores.look,
         "dice": round(scores.dice, 4),
         "probability": float(f"{scores.probability:.4g}"),
         "recognised": scores.recognised,
-        "peak": [round(float(images.peak_x[place]), 4), round(float(images.peak_y[place]), 4)],
-        "map": _base64(".png", _grey(map_on_grid(run.run, case)), cv2.IMWRITE_PNG_COMPRESSION),
+        "peak": [round(share, 4) for share in shown.peak],
+        "map": _base64(".png", grey, _PNG),
     }
-
-
-def _grey(saliency: NDArray[np.float32]) -> NDArray[np.uint8]:
-    steps = np.round(_shrunk(saliency, _MAP) * _LEVELS)
-    return (steps * (255 // _LEVELS)).astype(np.uint8)
-
-
-def _shrunk(image: NDArray[Any], longest: int) -> NDArray[Any]:
-    height, width = image.shape
-    scale = longest / max(height, width)
-    if scale >= 1:
-        return image
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    return cv2.resize(image, size, interpolation=cv2.INTER_AREA)
 
 
 def _outline(region: NDArray[np.bool_]) -> str:
@@ -116,11 +95,8 @@ def _outline(region: NDArray[np.bool_]) -> str:
     return "".join("M" + "L".join(f"{x} {y}" for x, y in points) + "Z" for points in smooth)
 
 
-_OPTIONS = {cv2.IMWRITE_JPEG_QUALITY: _JPEG_QUALITY, cv2.IMWRITE_PNG_COMPRESSION: 9}
-
-
-def _base64(ending: str, image: NDArray[np.uint8], option: int) -> str:
-    done, encoded = cv2.imencode(ending, image, (option, _OPTIONS[option]))
+def _base64(ending: str, image: NDArray[np.uint8], options: tuple[int, int]) -> str:
+    done, encoded = cv2.imencode(ending, image, options)
     if not done:
         raise ValueError(f"a picture of {image.shape} {image.dtype} cannot be encoded as {ending}")
     return base64.b64encode(encoded.tobytes()).decode("ascii")

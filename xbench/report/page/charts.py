@@ -1,14 +1,17 @@
-"""What the page's charts are drawn from, as plain mappings for JSON; missing values are None, never NaN."""
+"""What the page's charts are drawn from, as plain values for JSON; missing ones are None, never NaN."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal
+
+import numpy as np
 
 from xbench.report.names import model_order
-from xbench.report.schema import NUMBERS, Analysis, Correlation, Estimate, Reference, RunAnalysis
-from xbench.report.tables.cells import heading, labels_in_order
+from xbench.report.schema import NUMBERS, Analysis, Estimate, RunAnalysis
+from xbench.report.tables.cells import correlations_with_headings, heading, labels_in_order
 
 __all__ = ["chart_data"]
 
@@ -29,89 +32,46 @@ def chart_data(analysis: Analysis) -> dict[str, Any]:
                 "title": heading(dataset, analysis),
                 "findings": dataset.findings,
                 "runs": [_run(run) for run in dataset.runs],
-                "references": [_reference(reference) for reference in dataset.references],
+                "references": [
+                    {"title": reference.title, "kind": reference.kind, "macro": _plain(reference.macro)}
+                    for reference in dataset.references
+                ],
             }
             for dataset in analysis.datasets
         ],
-        "correlations": list(_correlations(analysis)),
+        "correlations": [*_correlations(analysis, "models"), *_correlations(analysis, "findings")],
     }
 
 
 def _run(run: RunAnalysis) -> dict[str, Any]:
     return {
         "label": run.run.label,
-        "macro": _estimates(run.macro),
+        "macro": _plain(run.macro),
         "thresholds": [round(value, 4) for value in run.run.results.grounding.thresholds],
-        "curve": [_estimate(point) for point in run.dice_curve],
-        "areas": [
-            {
-                "low": _number(area.low),
-                "high": _number(area.high),
-                "count": area.count,
-                "whole": _number(area.whole_image),
-                "scores": _estimates(area.scores),
-            }
-            for area in run.areas
-        ],
-        "positions": [
-            {
-                "row": cell.row,
-                "column": cell.column,
-                "count": cell.count,
-                "peaks": _number(cell.peaks),
-                "scores": _estimates(cell.scores),
-            }
-            for cell in run.positions
-        ],
-        "quadrants": {
-            finding: {
-                "both": _number(share.both),
-                "near_miss": _number(share.near_miss),
-                "elsewhere": _number(share.elsewhere),
-                "grounded_only": _number(share.grounded_only),
-                "neither": _number(share.neither),
-                "count": share.count,
-            }
-            for finding, share in run.quadrants.items()
-            if share.count
-        },
+        "curve": _plain(run.dice_curve),
+        "areas": _plain(run.areas),
+        "positions": _plain(run.positions),
+        "quadrants": _plain({finding: shares for finding, shares in run.quadrants.items() if shares.count}),
     }
 
 
-def _reference(reference: Reference) -> dict[str, Any]:
-    return {"title": reference.title, "kind": reference.kind, "macro": _estimates(reference.macro)}
+def _correlations(analysis: Analysis, scope: Literal["models", "findings"]) -> Iterator[dict[str, Any]]:
+    for line, title in correlations_with_headings(analysis, scope):
+        if line.points:
+            # The page has words of its own for all datasets together.
+            yield {**_plain(line), "dataset": None if line.dataset is None else title}
 
 
-def _correlations(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    for scope in ("models", "findings"):
-        of_scope = [entry for entry in analysis.correlations if entry.scope == scope]
-        # One per dataset in their order: with several splits the name alone would not tell which.
-        places = iter(analysis.datasets)
-        for entry in of_scope:
-            title = None if entry.dataset is None else _title(entry, analysis, places)
-            if entry.points:
-                yield {
-                    "scope": scope,
-                    "dataset": title,
-                    "points": [[label, _number(auroc), _number(hit)] for label, auroc, hit in entry.points],
-                    "slope": _number(entry.slope),
-                    "intercept": _number(entry.intercept),
-                    "r_squared": _number(entry.r_squared),
-                    "p": _number(entry.p),
-                }
-
-
-def _title(entry: Correlation, analysis: Analysis, datasets: Iterator[Any]) -> str:
-    return next((heading(dataset, analysis) for dataset in datasets if dataset.dataset == entry.dataset), "")
-
-
-def _estimates(estimates: Mapping[str, Estimate]) -> dict[str, list[float | None]]:
-    return {key: _estimate(estimate) for key, estimate in estimates.items()}
-
-
-def _estimate(estimate: Estimate) -> list[float | None]:
-    return [_number(estimate.value), _number(estimate.low), _number(estimate.high)]
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(float(value), 6)
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: estimates as [value, low, high], other parts of an analysis by field."""
+    if isinstance(value, Estimate):
+        return [_plain(number) for number in (value.value, value.low, value.high)]
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, (float, np.floating)):
+        return round(float(value), 6) if math.isfinite(value) else None
+    return value

@@ -16,10 +16,10 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from xbench.report.maps import COLOURS
+from xbench.report.case_pictures import COLOURS
 from xbench.report.page.cases import case_data
 from xbench.report.page.charts import chart_data
-from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis
+from xbench.report.schema import NEAR, NUMBERS, Analysis
 from xbench.report.sentences import headlines
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.cells import heading
@@ -41,17 +41,16 @@ def write_page(
 ) -> None:
     """Write the report as one self-contained HTML file.
 
-    Everything is in the file: styles, scripts, plotly.js (about 5 MB), tables, pictures. It asks nothing of any network
-    and forbids itself to.
+    Everything is in the file: styles, scripts, plotly.js (about 5 MB), tables, pictures. It loads nothing from a
+    network, and its content security policy forbids it to.
 
     Args:
         analysis: What the charts show, and the runs that the pictures come from.
         tables: Every table of the report, each with a name of its own.
         path: The file to write.
         cases: Cases of each dataset in the browser of cases; each takes 10 to 40 kB and 6 kB a model in the file.
-        progress: Called before every picture of a case and after the last.
+        progress: Called for every case and after the last.
     """
-    shown = _Shelf(each_note_once(tables, analysis.notes))
     environment = Environment(
         loader=PackageLoader("xbench.report.page"),
         autoescape=True,
@@ -59,23 +58,23 @@ def write_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
     every = [run for dataset in analysis.datasets for run in dataset.runs]
     text = environment.get_template("page.html").render(
         analysis=analysis,
         models=len({run.run.model for run in every}),
         configurations=len({run.run.label for run in every}),
         datasets=[(heading(dataset, analysis), dataset) for dataset in analysis.datasets],
-        runs=[(heading(dataset, analysis), _provenance(run)) for dataset in analysis.datasets for run in dataset.runs],
+        runs=[(heading(dataset, analysis), run) for dataset in analysis.datasets for run in dataset.runs],
         headlines=headlines(analysis),
         numbers=list(NUMBERS.values()),
-        tables=shown,
+        tables=_Shelf(each_note_once(tables, analysis.notes)),
         spans=_spans,
         missing=MISSING,
         near=f"{100 * NEAR:g}",
         tied=TIED,
         asset=_asset,
         plotly=Markup(get_plotlyjs()),
+        written=partial(json.dumps, indent=2, ensure_ascii=False),
         charts=_json(chart_data(analysis)),
         cases=_json(case_data(analysis, cases, progress)),
         colours=_json(_colours()),
@@ -101,21 +100,6 @@ def _spans(table: Table) -> list[dict[str, Any]]:
     """Return the headings above columns side by side, with how many each spans."""
     groups = groupby(table.columns, key=lambda column: column.group)
     return [{"group": group, "span": len(list(columns))} for group, columns in groups]
-
-
-def _provenance(run: RunAnalysis) -> dict[str, Any]:
-    results = run.run.results
-    provenance = results.provenance
-    return {
-        "label": run.run.label,
-        "results": results,
-        "settings": run.run.settings,
-        "folder": run.run.folder,
-        "unit": run.clustered_by,
-        "clusters": run.clusters,
-        "command": " ".join(map(str, provenance.get("command") or ())),
-        "provenance": json.dumps(provenance, indent=2, ensure_ascii=False),
-    }
 
 
 def _colours() -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Weights & Biases without surprises: never a prompt, never a hang, no network needed."""
+"""Beginning of Weights & Biases runs: never a prompt, never a hang, no network needed."""
 
 from __future__ import annotations
 
@@ -18,29 +18,19 @@ from xbench.errors import UserError
 __all__ = ["begin_run", "offline_folder", "server_answers"]
 
 
-def begin_run(
-    folder: Path,
-    options: Mapping[str, Any],
-    offline: bool,
-    may_fall_back: bool,
-    other_folder: str = "with --trainer.default_root_dir, or do without with --trainer.logger false",
-    insisting: str = "--trainer.logger.offline false",
-) -> Any:
+def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = None) -> Any:
     """Begin a W&B run.
 
     Args:
         folder: Where its files go, into the subfolder `wandb`; artifacts' bytes included.
         options: For `wandb.init`: project, name, group ...
-        offline: Whether it begins offline.
-        may_fall_back: Whether it may do so nevertheless if it cannot begin online.
-        other_folder: How the user gives another folder, for messages.
-        insisting: How the user forbids falling back, likewise.
+        offline: True or False decide. None begins online if `server_answers`, and offline should that fail.
 
     Returns:
         The run. Under WANDB_MODE=disabled one that does nothing.
 
     Raises:
-        UserError: The folder cannot be written to, or the run cannot begin online and may not fall back.
+        UserError: The folder cannot be written to, or `offline` is False and the run cannot begin online.
     """
     # wandb's service process resolves relative paths in the folder that it was once started in.
     folder = folder.expanduser().absolute()
@@ -48,21 +38,22 @@ def begin_run(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"Weights & Biases cannot write to {folder}: {error.strerror}. Give a folder that you may write to "
-            f"{other_folder}."
+            f"Weights & Biases cannot write to {folder}: {error.strerror}. Give a folder that you may write to with "
+            "--trainer.default_root_dir, or do without with --trainer.logger false."
         ) from error
     # By default wandb stages the bytes of artifacts in the home folder, and a sync from elsewhere would lose them.
     os.environ.setdefault("WANDB_DATA_DIR", str(folder / "wandb"))
+    begin_offline = not server_answers() if offline is None else offline
     # The console's progress bars are no use on a dashboard; a server that is slow must not hold up the run.
-    settings = wandb.Settings(console="off", init_timeout=30, silent=offline)
+    settings = wandb.Settings(console="off", init_timeout=30, silent=begin_offline)
     options = {**options, "dir": str(folder), "settings": settings}
     try:
-        return wandb.init(**options, mode=_mode(offline))
+        return wandb.init(**options, mode=_mode(begin_offline))
     except wandb.errors.Error as error:
-        if not may_fall_back:
+        if offline is not None:
             raise UserError(
                 f"Weights & Biases could not begin a run online: {' '.join(str(error).split())}. Check the network "
-                f"and `wandb login`, or leave out {insisting} to log offline."
+                "and `wandb login`, or leave out --trainer.logger.offline false to log offline."
             ) from error
         warnings.warn(f"Weights & Biases could not begin a run online ({error}); logging offline.", stacklevel=2)
         return wandb.init(**options, mode=_mode(True))
@@ -74,7 +65,7 @@ def offline_folder(run: Any) -> Path | None:
 
 
 def server_answers() -> bool:
-    """Tell whether W&B may be, and can be, reached with the credentials at hand."""
+    """Tell whether WANDB_MODE allows W&B, there is a key (WANDB_API_KEY or `wandb login`), and the server answers."""
     own_server = os.environ.get("WANDB_BASE_URL")
     server = urlsplit(own_server or str(wandb.Settings().base_url))
     # The hosted service has changed its address, and keys are still filed under the old one.

@@ -325,7 +325,7 @@
       type: "scatter",
       mode: "lines",
       x: floor.map(middle),
-      y: floor.map((area) => (random ? 50 * (area.low + area.high) : times100(area.whole))),
+      y: floor.map((area) => (random ? 50 * (area.low + area.high) : times100(area.whole_image))),
       line: { color: colour("caution"), width: 2, dash: "dash" },
       hovertemplate: `${random ? "A random point" : "Whole image"}: %{y:.2f} %<extra></extra>`,
     });
@@ -340,7 +340,7 @@
       table: [
         ["", "Area, %", "Pairs", `${data.numbers[number].title}, %`, "Dice of the whole image, %"],
         ...runs.flatMap((run) => run.areas.map((area) =>
-          [run.label, `${percent(area.low)} to ${percent(area.high)}`, String(area.count), estimate(score(area)), percent(area.whole)])),
+          [run.label, `${percent(area.low)} to ${percent(area.high)}`, String(area.count), estimate(score(area)), percent(area.whole_image)])),
       ],
       reading: runs.length
         ? `${bins} groups of about ${Math.round(floor.reduce((sum, area) => sum + area.count, 0) / Math.max(1, floor.length))} pairs. Dashed: ${random ? "a random point, which hits a region as often as its area says" : "marking the whole image"}.`

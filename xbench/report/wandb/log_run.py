@@ -1,4 +1,4 @@
-"""What a finished run shows in Weights & Biases: tables, charts, overlays, and its files as an artifact.
+"""Log a finished run to Weights & Biases: numbers and a table per finding, charts, overlays, its files as an artifact.
 
 Every key is the same in every run, so that the panels of several runs lie on top of each other.
 """
@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 import wandb
 
+from xbench.report.case_choice import ChosenCase
+from xbench.report.case_pictures import CaseMap
 from xbench.report.runs import Run
 from xbench.report.statistics.lesions import area_groups
 from xbench.report.statistics.sample import Sample
-from xbench.report.wandb.overlays import Overlay, overlays
+from xbench.report.wandb.overlays import overlay, read_chosen_maps
 from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.results import Results, macro_mean
+
+__all__ = ["log_run"]
 
 _GROUNDING = ("pointing_game", "dice_fixed", "dice_best", "iou_fixed", "iou_best")
 _CLASSIFICATION = ("auroc", "average_precision", "f1", "accuracy")
@@ -33,7 +37,7 @@ _MOST_ROWS = 1000
 _FILES = ("results.json", "per_class.csv", PER_IMAGE, CURVES, "config.yaml")
 
 
-def log_panels(target: Any, run: Run, pictures: int) -> None:
+def log_run(target: Any, run: Run, pictures: int) -> None:
     """Log a finished run.
 
     Args:
@@ -47,15 +51,15 @@ def log_panels(target: Any, run: Run, pictures: int) -> None:
     _log_curves(target, results)
     _log_areas(target, Sample.of(run))
     panels = {"findings": _findings_table(results), "per_image": _pairs_table(run), **_charts(results)}
-    if chosen := list(overlays(run, pictures)):
-        images = [overlay.image(results.findings) for overlay in chosen]
+    if chosen := read_chosen_maps(run, pictures):
+        images = [overlay(case, shown, results) for case, shown in chosen]
         panels |= {"overlays": images, "cases": _cases_table(chosen, images)}
     target.log(panels)
     _log_files(target, run)
 
 
 def _per_finding(results: Results) -> dict[str, float]:
-    """Numbers as `<number>/<finding>`: for columns of runs, parallel coordinates and bars, too many for panels."""
+    """Return numbers as `<number>/<finding>`: for columns of runs and parallel coordinates, too many for panels."""
     parts = ((_GROUNDING, results.grounding.per_class), (_CLASSIFICATION, results.classification.per_class))
     values = {
         f"{name}/{finding}": getattr(scores[finding], name)
@@ -67,7 +71,7 @@ def _per_finding(results: Results) -> dict[str, float]:
 
 
 def _log_curves(target: Any, results: Results) -> None:
-    """Macro Dice and IoU as `curves/*` over `threshold`: plain line plots, which W&B overlays and averages by group."""
+    """Log macro Dice and IoU as `curves/*` over `threshold`: line plots, which W&B overlays and averages by group."""
     target.define_metric("threshold", hidden=True, summary="none")
     target.define_metric("curves/*", step_metric="threshold", summary="none")
     for place, threshold in enumerate(results.grounding.thresholds):
@@ -83,7 +87,7 @@ def _log_curves(target: Any, results: Results) -> None:
 
 
 def _log_areas(target: Any, sample: Sample) -> None:
-    """Grounding by decile of the regions' area as `by_area/*` over `area_decile`, smallest first."""
+    """Log grounding by decile of the regions' area as `by_area/*` over `area_decile`, smallest first."""
     target.define_metric("area_decile", hidden=True, summary="none")
     target.define_metric("by_area/*", step_metric="area_decile", summary="none")
     groups = area_groups(sample)
@@ -100,6 +104,7 @@ def _log_areas(target: Any, sample: Sample) -> None:
 
 
 def _findings_table(results: Results) -> wandb.Table:
+    """Return the table per finding."""
     table = wandb.Table(columns=list(_FINDINGS_COLUMNS))
     for finding in results.findings:
         numbers = {**vars(results.grounding.per_class[finding]), **vars(results.classification.per_class[finding])}
@@ -109,7 +114,7 @@ def _findings_table(results: Results) -> wandb.Table:
 
 
 def _pairs_table(run: Run) -> wandb.Table:
-    """The scored pairs from the worst Dice to the best; of very many the two ends."""
+    """Return the scored pairs from the worst Dice to the best; of very many the two ends."""
     images, findings = run.images, run.results.findings
     pairs = np.argwhere(images.scored)
     order = np.argsort(images.dice[images.scored], kind="stable")
@@ -153,13 +158,13 @@ def _charts(results: Results) -> dict[str, Any]:
     return charts
 
 
-def _cases_table(chosen: Sequence[Overlay], images: Sequence[wandb.Image]) -> wandb.Table:
-    """The overlays with their scores, to be sorted, filtered and grouped, beside the bare radiograph."""
+def _cases_table(chosen: Sequence[tuple[ChosenCase, CaseMap]], images: Sequence[wandb.Image]) -> wandb.Table:
+    """Return the overlays with their scores, to be sorted, filtered and grouped, beside the bare radiograph."""
     table = wandb.Table(columns=[*_CASE_COLUMNS, "overlay", "radiograph"])
-    for overlay, image in zip(chosen, images, strict=True):
-        case, scores = overlay.case, overlay.scores
+    for (case, shown), image in zip(chosen, images, strict=True):
+        scores = shown.scores
         table.add_data(
-            ", ".join(overlay.reasons),
+            ", ".join(case.reasons),
             case.image_id,
             case.finding,
             scores.probability,
@@ -167,7 +172,7 @@ def _cases_table(chosen: Sequence[Overlay], images: Sequence[wandb.Image]) -> wa
             scores.pointing_hit,
             scores.dice,
             image,
-            wandb.Image(case.display),
+            wandb.Image(shown.pair.display),
         )
     return table
 

@@ -1,4 +1,4 @@
-"""A whole report as one Weights & Biases run: tables, figures, the page, and all its files as an artifact."""
+"""Log a report as one Weights & Biases run: tables, figures, the page, and all its files as an artifact."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xbench.errors import UserError
 from xbench.report.schema import Analysis
 from xbench.report.sentences import headlines
 from xbench.report.tables.table import Table, to_csv
-from xbench.report.wandb.session import begin_run, offline_folder, server_answers
+from xbench.report.wandb.session import begin_run, offline_folder
 
 __all__ = ["log_report"]
 
@@ -22,15 +22,8 @@ _LARGEST_PAGE = 25_000_000
 """Bytes of a page that a browser shows inside a dashboard without trouble; larger ones are in the artifact alone."""
 
 
-def log_report(
-    analysis: Analysis,
-    tables: Sequence[Table],
-    out_folder: Path,
-    project: str = "xbench",
-    entity: str | None = None,
-    offline: bool | None = None,
-) -> Path | None:
-    """Log a report that was written as a run of its own.
+def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path) -> Path | None:
+    """Log a report that was written, as a run of its own in the project `xbench`, online if the user is logged in.
 
     The run, of group and job type `report`, gets every table as `tables/<name>`, every figure as `figures/<name>`, the
     charts `auroc_pointing_game` over models and findings, the page as `report`, and the files as an artifact. Its
@@ -40,9 +33,6 @@ def log_report(
         analysis: What the report says.
         tables: Its tables.
         out_folder: Where it was written; the run's files go to `<out_folder>/wandb`.
-        project: W&B project.
-        entity: W&B user or team; None for the account's default.
-        offline: None goes online if the user is logged in and the server answers.
 
     Returns:
         The folder of an offline run, for `wandb sync`; None for one that is online or disabled.
@@ -54,8 +44,7 @@ def log_report(
     models = list(dict.fromkeys(run.model for run in runs))
     datasets = list(dict.fromkeys(dataset.dataset for dataset in analysis.datasets))
     options = {
-        "project": project,
-        "entity": entity,
+        "project": "xbench",
         "name": "report",
         "group": "report",
         "job_type": "report",
@@ -77,14 +66,7 @@ def log_report(
             ],
         },
     }
-    target = begin_run(
-        out_folder,
-        options,
-        offline=not server_answers() if offline is None else offline,
-        may_fall_back=offline is None,
-        other_folder="with --out, or leave out --wandb true",
-        insisting="WANDB_MODE=online",
-    )
+    target = begin_run(out_folder, options)
     try:
         target.log({**_tables(tables), **_charts(analysis), **_figures(out_folder), **_page(out_folder)})
         target.log_artifact(_artifact(out_folder, models, datasets))

@@ -1,0 +1,169 @@
+"""How the W&B logger begins, describes and ends its runs, and what its failures leave alone."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import wandb
+from processes import start
+from toys import Brightness, Squares
+from wandb_offline import shut_out
+
+from xbench.callbacks import experiment_logging
+from xbench.callbacks.evaluation import Evaluation
+from xbench.callbacks.results_writer import ResultsWriter
+from xbench.callbacks.wandb_logger import WandbLogger
+from xbench.errors import UserError
+from xbench.report.wandb import session
+
+LOGGER = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger")
+
+
+def test_wandb_and_its_failures_never_touch_the_files_of_a_run(command, toy_config, monkeypatch):
+    def fail(*args, **kwargs):
+        raise ConnectionResetError("Connection lost")
+
+    plain = command("test", "--config", toy_config, "--trainer.logger", "false")
+    monkeypatch.setattr(experiment_logging, "log_run", fail)
+    with pytest.warns(UserWarning, match=r"Connection lost.*own files are complete: .*brightness_squares"):
+        failing = command("test", "--config", toy_config, *LOGGER)
+    assert failing.status == 0, failing.errors
+    assert "Macro" in failing.output
+    for path in plain.folder.iterdir():
+        if path.name == "results.json":
+            first, second = (dict(run.results) for run in (plain, failing))
+            first.pop("provenance"), second.pop("provenance")
+            assert first == second
+        elif path.name != "config.yaml":
+            assert path.read_bytes() == (failing.folder / path.name).read_bytes(), path.name
+
+
+def test_a_service_that_is_killed_in_the_middle_costs_no_result(command, toy_config, tmp_path):
+    config = tmp_path / "kills.yaml"
+    config.write_text("trainer: {callbacks+: [{class_path: mortal.KillsWandb}]}\n")
+    words = ("test", "--config", toy_config, "--config", config, "--trainer.default_root_dir")
+    plain = command(*words, tmp_path / "plain", "--trainer.logger", "false")
+    assert plain.status == 0 and "0 services of W&B killed" in plain.output, plain.errors
+    killed = start([*words, tmp_path / "killed", *LOGGER], tmp_path, WANDB_MODE="offline")
+    assert killed.wait() == 0 and "1 services of W&B killed" in killed.said, killed.said
+    assert "Traceback" not in killed.said and "own files are complete" in " ".join(killed.said.split())
+    folders = [path.parent for root in ("plain", "killed") for path in (tmp_path / root).glob("*/*/results.json")]
+    assert len(folders) == 2
+    for name in ("per_image.parquet", "curves.parquet", "maps.parquet", "per_class.csv"):
+        assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+
+
+def test_a_service_that_fails_at_the_very_end_only_warns(tmp_path):
+    class Broken:
+        def finish(self, exit_code):
+            raise RuntimeError("the service is gone")
+
+    logger = WandbLogger(save_dir=str(tmp_path), offline=True)
+    logger._experiment = Broken()
+    with pytest.warns(UserWarning, match="the service is gone"):
+        logger.finalize("success")
+
+
+def test_name_group_and_tags_of_the_user_are_kept(monkeypatch):
+    monkeypatch.setenv("WANDB_RUN_GROUP", "theirs")
+    monkeypatch.setenv("WANDB_TAGS", "one, two")
+    model, data = Brightness(), Squares(num_workers=0)
+    model.prompt_source = f"/prompts/{'x' * 80}.json"
+    logger = WandbLogger(offline=True, name="mine", tags=["first"])
+    for _ in range(2):
+        logger.describe(model, data, "bf16-mixed")
+        options = logger._wandb_init
+        assert (options["name"], options["group"], options["job_type"]) == ("mine", None, "brightness")
+        assert options["tags"] == ["first", "one", "two", "brightness", "squares", "test", "bf16-mixed", "x" * 64]
+
+
+def test_disabled_means_disabled(command, toy_config, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    run = command("test", "--config", toy_config, *LOGGER)
+    assert run.status == 0, run.errors
+    assert "wandb sync" not in run.output
+    assert not list(tmp_path.glob("runs/wandb/*run*"))
+
+
+def test_a_run_from_python_is_described_once_it_has_begun():
+    logger = WandbLogger(offline=True)
+    logger._experiment = SimpleNamespace(name="jolly-sun-1", tags=())
+    logger.describe(Brightness(), Squares(num_workers=0, limit=3), "32-true")
+    assert logger._experiment.name == "brightness_squares"
+    assert "limit 3" in logger._experiment.tags
+
+
+def test_logging_comes_after_the_files_it_logs():
+    logging = experiment_logging.ExperimentLogging()
+
+    trainer = SimpleNamespace(loggers=[WandbLogger(offline=True)], callbacks=[Evaluation(), logging, ResultsWriter()])
+    with pytest.raises(UserError, match="ResultsWriter must stand before"):
+        logging.setup(trainer, None, "test")
+    trainer.callbacks = [Evaluation(), ResultsWriter(), logging]
+    logging.setup(trainer, None, "test")
+    with pytest.raises(UserError, match="overlays=-1"):
+        experiment_logging.ExperimentLogging(overlays=-1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "key", "reachable", "online"),
+    [
+        ("online", "environment", True, True),
+        ("online", "netrc", True, True),
+        ("online", "environment", False, False),
+        ("online", None, True, False),
+        ("offline", "environment", True, False),
+        ("disabled", "environment", True, False),
+    ],
+)
+def test_online_only_with_a_key_and_a_server_that_answers(mode, key, reachable, online, tmp_path, monkeypatch):
+    shut_out(monkeypatch, tmp_path)
+    monkeypatch.setenv("WANDB_MODE", mode)
+    if reachable:
+        monkeypatch.setattr(socket, "create_connection", lambda *args, **kwargs: nullcontext())
+    if key == "environment":
+        monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    elif key == "netrc":
+        netrc = tmp_path / "netrc"
+        netrc.write_text(f"machine api.wandb.ai\n  login user\n  password {'k' * 40}\n")
+        netrc.chmod(0o600)
+        monkeypatch.setenv("NETRC", str(netrc))
+        assert not session._has_key(["wandb.elsewhere.org"])
+    assert session.server_answers() is online
+
+
+def test_csv_logger_and_none(command, toy_config, tmp_path):
+    logger = "lightning.pytorch.loggers.CSVLogger"
+    run = command("test", "--config", toy_config, "--trainer.logger", logger, "--trainer.logger.save_dir", "runs")
+    assert run.status == 0, run.errors
+    (metrics,) = tmp_path.glob("runs/lightning_logs/*/metrics.csv")
+    header, values = metrics.read_text().splitlines()[:2]
+    logged = dict(zip(header.split(","), values.split(","), strict=True))
+    assert float(logged["grounding/dice_best"]) == pytest.approx(run.results["grounding"]["macro"]["dice_best"])
+    assert command("test", "--config", toy_config, "--trainer.logger", "false").status == 0
+
+
+def test_a_server_that_refuses_leaves_an_offline_run(command, toy_config, tmp_path, monkeypatch):
+    begin, modes = wandb.init, []
+
+    def refuse_online(**options):
+        modes.append(options["mode"])
+        if options["mode"] == "online":
+            raise wandb.errors.CommError("the key is not valid")
+        return begin(**options)
+
+    monkeypatch.setattr(wandb, "init", refuse_online)
+    monkeypatch.setattr(session, "server_answers", lambda: True)
+    options = ("--config", toy_config, *LOGGER)
+    with pytest.warns(UserWarning, match="logging offline"):
+        run = command("test", *options)
+    assert run.status == 0, run.errors
+    assert modes == ["online", "offline"]
+    assert len(list(tmp_path.glob("runs/wandb/offline-run-*/*.wandb"))) == 1
+
+    insisting = command("test", *options, "--trainer.logger.offline", "false")
+    assert insisting.status == 1
+    assert "the key is not valid" in insisting.errors

@@ -1,0 +1,217 @@
+"""A finished run in Weights & Biases, read back from an offline run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import wandb
+from wandb_offline import OfflineRun, shut_out
+
+from xbench.callbacks import case_keeper
+from xbench.cli import main
+from xbench.report.case_pictures import tinted
+from xbench.report.runs import collect
+from xbench.report.wandb.log_run import log_run
+from xbench.report.wandb.overlays import read_chosen_maps
+
+
+@dataclass(frozen=True)
+class Logged(OfflineRun):
+    """The offline W&B run of a finished run in `finished`."""
+
+    finished: Path = Path()
+
+    @property
+    def results(self) -> dict[str, Any]:
+        return json.loads((self.finished / "results.json").read_text())
+
+    @property
+    def rows(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """The scored pairs of per_image.parquet by image and finding."""
+        rows = pq.read_table(self.finished / "per_image.parquet").to_pylist()
+        return {(row["image_id"], row["finding"]): row for row in rows if row["dice"] is not None}
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    """A run logged offline, made without any network."""
+    root = tmp_path_factory.mktemp("logged")
+    (root / "toys.yaml").write_text(
+        "model: {class_path: toys.Brightness}\n"
+        "data: {class_path: toys.Squares, init_args: {num_workers: 0, batch_size: 4}}\n"
+        "trainer: {accelerator: cpu, enable_progress_bar: false}\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        shut_out(patch, root)
+        logger = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger")
+        tagged = ("--trainer.logger.tags", '["mine"]')
+        assert main(["test", "--config", "toys.yaml", *logger, *tagged, "--data.limit", "18"]) == 0
+    (folder,) = (path.parent for path in root.glob("runs/*/*/results.json"))
+    (offline,) = (root / "runs" / "wandb").glob("offline-run-*")
+    return Logged(offline, OfflineRun.read(offline).records, folder)
+
+
+def test_runs_are_grouped_by_dataset_then_model_and_tagged(logged):
+    (run,) = logged.of("run")
+    assert (run["display_name"], run["run_group"], run["job_type"]) == ("brightness_squares", "squares", "brightness")
+    assert set(run["tags"]) == {"mine", "brightness", "squares", "test", "32-true", "official prompts", "limit 18"}
+    text = json.dumps(logged.of("config"))
+    for word in ("provenance", "annotation_sha256", "class_path", "model_name", '"prompts": "official"', "settings"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("part", "names"),
+    [
+        ("grounding", ("pointing_game", "dice_fixed", "dice_best", "iou_fixed", "iou_best")),
+        ("classification", ("auroc", "average_precision", "f1", "accuracy")),
+    ],
+)
+def test_numbers_have_the_same_names_in_every_run(logged, part, names):
+    results, history, summary = logged.results[part], logged.history, logged.summary
+    for name, value in results["macro"].items():
+        assert history[f"{part}/{name}"] == [pytest.approx(value, abs=1e-12)]
+        assert summary[f"{part}/{name}"] == pytest.approx(value, abs=1e-12)
+    findings = {row["finding"]: row for row in logged.table("findings")}
+    assert [*findings] == [*results["per_class"]] == ["Square", "Hole", "Ghost"]
+    for finding, scores in results["per_class"].items():
+        for name in names:
+            assert findings[finding][name] == scores[name]
+            assert summary.get(f"{name}/{finding}") == pytest.approx(scores[name], abs=1e-12)
+    assert "pointing_game/Square" in summary and "pointing_game/Ghost" not in summary
+    # A panel for every one of them would bury the others.
+    assert not [name for name in history if name.startswith(("pointing_game/", "auroc/"))]
+
+
+def test_line_plots_run_over_thresholds_and_areas_not_over_steps(logged):
+    history = logged.history
+    curves = [scores["dice_curve"] for scores in logged.results["grounding"]["per_class"].values() if scores["count"]]
+    assert history["threshold"] == pytest.approx([k / 100 for k in range(101)])
+    assert history["curves/dice"] == pytest.approx(np.mean(curves, axis=0).tolist(), abs=1e-12)
+    assert len(history["curves/iou"]) == 101
+
+    assert history["area_decile"] == [10.0], "too few pairs for deciles are one group"
+    for name, column in (("dice_fixed", "dice"), ("pointing_game", "pointing_hit")):
+        assert history[f"by_area/{name}"] == [pytest.approx(np.mean([row[column] for row in logged.rows.values()]))]
+
+    steps = {metric["glob_name"]: metric["step_metric"] for metric in logged.of("metric") if "glob_name" in metric}
+    assert steps == {"curves/*": "threshold", "by_area/*": "area_decile"}
+    assert not {"threshold", "curves/dice", "area_decile"} & {*logged.summary}
+
+
+def test_pairs_and_charts(logged):
+    grounding, recognition = (logged.results[part]["per_class"] for part in ("grounding", "classification"))
+    shown = logged.table("per_image")
+    assert [row["dice"] for row in shown] == sorted(row["dice"] for row in logged.rows.values())
+    for row in shown:
+        assert row == {name: logged.rows[row["image_id"], row["finding"]][name] for name in row}
+
+    curve = [row for row in logged.table("Custom Chart Tables/dice_curve_table") if row["lineKey"] == "Hole"]
+    assert [row["lineVal"] for row in curve] == grounding["Hole"]["dice_curve"]
+    points = {row.pop("finding"): row for row in logged.table("Custom Chart Tables/auroc_pointing_game_table")}
+    assert points == {
+        name: {"auroc": recognition[name]["auroc"], "pointing_game": grounding[name]["pointing_game"]}
+        for name in ("Square", "Hole")
+    }
+    text = json.dumps(logged.of("config"))
+    for chart in ("dice_curve", "iou_curve", "auroc_pointing_game"):
+        assert f"_wandb.visualize.{chart}" in text
+
+
+def test_masks_of_overlays_give_the_very_scores_of_the_pair(logged):
+    """Dice from the pixels of the masks is the stored one, so what W&B shows is what was scored."""
+    rows, files = logged.rows, logged.folder / "files"
+    counts = {(r["image_id"], r["finding"]): r for r in pq.read_table(logged.finished / "curves.parquet").to_pylist()}
+    grounding = logged.results["grounding"]["per_class"]
+    cases = logged.table("cases")
+    history = logged.history
+    masks, boxes, captions = (history[f"overlays.{name}"][0] for name in ("all_masks", "all_boxes", "captions"))
+    assert len(cases) == len(masks) == len(boxes) == len(captions) >= 5
+    assert len({(case["image_id"], case["finding"]) for case in cases}) == len(cases)
+    assert (cases[0]["image_id"], cases[0]["finding"]) == max(rows, key=lambda pair: rows[pair]["dice"])
+    assert "Best Dice" in cases[0]["example_of"]
+
+    def read(path: str) -> np.ndarray:
+        return cv2.imread(str(files / path), cv2.IMREAD_UNCHANGED)
+
+    (run,) = collect([logged.finished]).runs
+    for file, (_, shown) in zip(history["overlays.filenames"][0], read_chosen_maps(run, 24), strict=True):
+        assert (read(file)[..., ::-1] == tinted(shown.pair.display, shown.saliency)).all()
+
+    for case, layers, drawn, caption in zip(cases, masks, boxes, captions, strict=True):
+        pair = case["image_id"], case["finding"]
+        assert all(name in caption for name in pair)
+        assert case["dice"] == rows[pair]["dice"]
+        region, fixed, chosen = (read(layers[name]["path"]) for name in ("region", "map_fixed", "map_best"))
+        assert {*np.unique(region)} == {0, 1 + ["Square", "Hole", "Ghost"].index(case["finding"])}
+        region, fixed, chosen = region > 0, fixed > 0, chosen > 0
+        assert 2 * (region & fixed).sum() / (region.sum() + fixed.sum()) == case["dice"]
+        place = round(100 * grounding[case["finding"]]["dice_best_threshold"])
+        assert chosen.sum() == counts[pair]["mask_pixels"][place]
+        assert (chosen & region).sum() == counts[pair]["overlap_pixels"][place]
+
+        content = {name: json.loads((files / entry["path"]).read_text())["box_data"] for name, entry in drawn.items()}
+        (box,) = (box["position"] for box in content["region"])
+        rows_of_region, columns_of_region = np.flatnonzero(region.any(1)), np.flatnonzero(region.any(0))
+        assert (box["minY"], box["maxY"]) == (rows_of_region[0], rows_of_region[-1] + 1)
+        assert (box["minX"], box["maxX"]) == (columns_of_region[0], columns_of_region[-1] + 1)
+        (peak,) = (box["position"] for box in content["peak"])
+        x, y = (peak["minX"] + peak["maxX"]) // 2, (peak["minY"] + peak["maxY"]) // 2
+        assert region[y, x] == (case["pointing_hit"] == 1)
+        assert content["peak"][0]["scores"]["dice"] == case["dice"]
+
+
+def test_results_are_an_artifact_without_patients_images(logged):
+    artifact = logged.artifact("results")
+    assert artifact["name"] == "brightness_squares"
+    commit = logged.results["provenance"]["git_commit"]
+    assert set(artifact["aliases"]) == {"latest"} | ({commit[:12] + commit[40:]} if commit else set())
+    files = {entry["path"]: Path(entry["local_path"]) for entry in artifact["manifest"]["contents"]}
+    assert set(files) == {"results.json", "per_class.csv", "per_image.parquet", "curves.parquet", "config.yaml"}
+    for name, staged in files.items():
+        assert staged.is_relative_to(logged.folder.parent), "a sync from elsewhere would lose it"
+        digests = {hashlib.sha256(path.read_bytes()).hexdigest() for path in (staged, logged.finished / name)}
+        assert len(digests) == 1
+
+
+def test_without_overlays_no_picture_is_logged(logged, tmp_path, monkeypatch):
+    shut_out(monkeypatch, tmp_path)
+    (run,) = collect([logged.finished]).runs
+    with wandb.init(mode="offline", dir=tmp_path, settings=wandb.Settings(console="off", silent=True)) as target:
+        log_run(target, run, 0)
+    text = json.dumps(OfflineRun.read(next(tmp_path.glob("wandb/offline-run-*"))).records)
+    assert "findings" in text and "per_image.parquet" in text
+    assert "overlays._type" not in text and "cases.table.json" not in text
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".png", ".jpg")]
+
+
+@pytest.mark.parametrize("longest", [1024, 40])
+def test_overlays_show_each_image_on_its_grid_but_never_larger_than_a_screen(longest, command, toy_config, monkeypatch):
+    """Picture, map and region stay on top of each other, whatever the grid; skipped images shift nothing."""
+    monkeypatch.setattr(case_keeper, "_LONGEST_SIDE", longest)
+    options = ("--data.grid", "native", "--data.widths", "[64, 30]", "--data.on_error", "skip", "--data.unreadable")
+    finished = command("test", "--config", toy_config, *options, "[0, 5]")
+    assert finished.status == 0, finished.errors
+    (run,) = collect([finished.folder]).runs
+    chosen = read_chosen_maps(run, 100)
+    assert len(chosen) >= 4
+    dice = {(row["image_id"], row["finding"]): row["dice"] for row in finished.rows}
+    for case, shown in chosen:
+        pair, (height, width) = shown.pair, shown.saliency.shape
+        assert (height, width) == pair.region.shape == pair.display.shape
+        if longest == 1024:
+            assert (height, width) == (80, (64, 30)[int(case.image_id[-3:]) % 2])
+        assert max(height, width) <= longest
+        assert shown.scores.dice == dice[case.image_id, case.finding]
+        inside = pair.display[pair.region].mean()
+        assert inside > 190 if case.finding == "Square" else inside < 60
+        assert shown.saliency[pair.region].mean() > shown.saliency[~pair.region].mean() + 0.3
