@@ -44,10 +44,9 @@ def test_wandb_and_its_failures_never_touch_the_files_of_a_run(command, toy_conf
 def test_a_service_that_is_killed_in_the_middle_costs_no_result(command, toy_config, tmp_path):
     config = tmp_path / "kills.yaml"
     config.write_text("trainer: {callbacks+: [{class_path: mortal.KillsWandb}]}\n")
-    words = ("test", "--config", toy_config, "--config", config, "--trainer.default_root_dir")
-    plain = command(*words, tmp_path / "plain", "--trainer.logger", "false")
-    assert plain.status == 0 and "0 services of W&B killed" in plain.output, plain.errors
-    killed = start([*words, tmp_path / "killed", *LOGGER], tmp_path, WANDB_MODE="offline")
+    words = ("test", "--config", toy_config, "--trainer.default_root_dir")
+    assert command(*words, tmp_path / "plain", "--trainer.logger", "false").status == 0
+    killed = start([*words, tmp_path / "killed", "--config", config, *LOGGER], tmp_path, WANDB_MODE="offline")
     assert killed.wait() == 0 and "1 services of W&B killed" in killed.said, killed.said
     assert "Traceback" not in killed.said and "own files are complete" in " ".join(killed.said.split())
     folders = [path.parent for root in ("plain", "killed") for path in (tmp_path / root).glob("*/*/results.json")]
