@@ -1,8 +1,8 @@
 """What decoding costs, by format, and what reading a prepared image costs instead.
 
 Each format is one drawn radiograph with one annotated box. Both sides do all that a sample needs before mean and
-standard deviation: on one side the file is decoded and resized and the box brought to the grid, on the other the row is
-found, read, checked and unpacked. They take turns, every ratio is the median of those within a round, and time is that
+standard deviation: on one side the file is decoded and resized and the box brought to the grid, on the other the copy
+is found, read, checked and unpacked. They take turns, every ratio is the median of those within a round, and time is that
 of the processor, in one thread. Files are in the page cache, so a slow disk is not part of it.
 
     python benchmarks/run.py decoding
@@ -36,7 +36,7 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
 from xbench.data.samples import Samples
-from xbench.data.store.store import PreparedStore, pack, store_for
+from xbench.data.store.store import PreparedStore, pack
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.phantom import draw_phantom
 
@@ -149,24 +149,24 @@ def measure(quick: bool = False) -> Measured:
 
 
 def every(samples: Samples, numbers: Sequence[int]) -> Any:
-    return lambda: [samples.prepare(samples.records[number]) for number in numbers]
+    return lambda: [samples.read(samples.records[number]) for number in numbers]
 
 
 def start_up(data: Files, samples: Samples, folder: Path, count: int) -> tuple[dict[str, float], int]:
     """Seconds that a run of many images pays besides reading them, by what for, and bytes of their store."""
     path, box = data.records[0].source
-    row = pack(samples.prepare(data.records[0]))
+    content = pack(samples.read(data.records[0]))
     records = []
     for number in range(count):
         link = folder / f"{number:05d}.png"
         link.hardlink_to(path)
         records.append(Record(link.stem, {}, (link, box), files=(link,)))
     store = PreparedStore(folder / "many")
-    with store.writer() as writer:
+    with store.writing():
         for number in range(count):
-            writer.add(number.to_bytes(32), row)
+            store.add(f"{number:064x}", content)
     clocks = [time.process_time()]
-    store_for(data, PREPROCESSING)
+    data.store_for(PREPROCESSING)
     clocks.append(time.process_time())
     len(store)
     clocks.append(time.process_time())

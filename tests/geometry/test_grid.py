@@ -13,7 +13,7 @@ from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
 
 from xbench.data.records import Grid, Radiograph
-from xbench.data.samples import prepare_image
+from xbench.data.samples import resize_radiograph
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.preprocessing import CentreCrop, HistogramEqualisation, PillowResize, Preprocessing, stretch
@@ -117,7 +117,7 @@ def test_image_and_region_travel_together(
     assume(masks)
     finding, region = masks[-1]
     image = np.where(region, 255, drawing.image // 2).astype(np.uint8)
-    sample = prepare_image(Radiograph(image, {finding: region}), (finding,), Preprocessing(steps), grid)
+    sample = resize_radiograph(Radiograph(image, {finding: region}), (finding,), Preprocessing(steps), grid)
 
     on_grid = shape if grid == "native" else grid
     assert sample.display.shape == sample.coverage[0].shape == on_grid

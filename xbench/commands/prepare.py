@@ -16,7 +16,7 @@ from xbench.data.datamodule import ChestXrayDataModule, one_thread
 from xbench.data.records import Record
 from xbench.data.samples import Samples
 from xbench.data.store.key import files_state, record_key
-from xbench.data.store.store import PreparedStore, pack, store_for
+from xbench.data.store.store import PreparedStore, pack
 from xbench.data.workers.isolation import isolated
 from xbench.data.workers.stall import StallGuard, TimedOutError
 from xbench.errors import UserError
@@ -40,7 +40,7 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
             once all others are done.
     """
     data.setup("test")
-    store = store_for(data, preprocessing)
+    store = data.store_for(preprocessing)
     if all(record.files is None for record in data.records):
         raise UserError(
             f"{data.name}: its images come from no files, or it does not say from which, so there is nothing to "
@@ -52,12 +52,12 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
     outcomes: Counter[str] = Counter()
     failures: list[_Outcome] = []
     started, guard = time.perf_counter(), StallGuard(data.name)
-    with store.writer() as writer, _bar(progress) as bar:
+    with store.writing(), _bar(progress) as bar:
         task = bar.add_task(f"{data.name}, {data.split}", total=len(samples))
         try:
             for outcome in _work(samples, store, data.num_workers):
-                if outcome.row:
-                    writer.add(outcome.key, outcome.row)
+                if outcome.content:
+                    store.add(outcome.key, outcome.content)
                 if outcome.reason:
                     failures.append(outcome)
                 guard.see(outcome.image_id, outcome.timed_out)
@@ -89,15 +89,15 @@ class _Outcome:
         kind: In the words of the summary.
         image_id: The image.
         key: Of its record, before it was read.
-        row: What the store takes, if it is to.
+        content: What the store takes, if it is to.
         reason: Why it cannot be read.
         timed_out: Whether reading it took too long.
     """
 
     kind: str
     image_id: str
-    key: bytes = b""
-    row: bytes = b""
+    key: str = ""
+    content: bytes = b""
     reason: str = ""
     timed_out: bool = False
 
@@ -123,12 +123,12 @@ class _Work(Dataset[_Outcome]):
     def _prepare(self, record: Record) -> _Outcome:
         if self.store.read(record) is not None:
             return _Outcome("already there", record.image_id)
-        # Before the files are read, and once more after: a row must never be of a later state than its key says.
+        # Before the files are read, and once more after: a copy must never be of a later state than its key says.
         before, key = files_state(record), record_key(record)
-        row = pack(self.samples.prepare(record))
+        content = pack(self.samples.read(record))
         if key is None or files_state(record) != before:
             return _Outcome("not kept, for their files are unknown or changed meanwhile", record.image_id)
-        return _Outcome("prepared", record.image_id, key, row)
+        return _Outcome("prepared", record.image_id, key, content)
 
 
 def _work(samples: Samples, store: PreparedStore, workers: int) -> Iterator[_Outcome]:

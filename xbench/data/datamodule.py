@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
+from glob import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -19,16 +20,19 @@ import lightning.pytorch as pl
 import numpy as np
 from torch.utils.data import DataLoader
 
+from xbench.data.annotations.folder import expand
 from xbench.data.records import TIMEOUT, Grid, Radiograph, Record
 from xbench.data.samples import Samples
-from xbench.data.store.store import PreparedStore, find_store
-from xbench.data.workers.queue_errors import report_what_cannot_be_handed_over
+from xbench.data.store.key import describe, digest
+from xbench.data.store.store import PreparedStore
+from xbench.data.workers.queue_errors import report_queue_errors
 from xbench.data.workers.sampler import DealtBatchSampler
 from xbench.data.workers.stall import StallGuard
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.protocol.findings import findings_problem, is_folder_name, is_name
 from xbench.runtime.distributed import shared_counter
+from xbench.runtime.paths import cache_folder
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.types import Batch, Failure, Note, Sample
 
@@ -281,10 +285,35 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 
     def samples(self, preprocessing: Preprocessing) -> Samples:
         """Return the records as samples for a model with the given preprocessing, from the store if there is one."""
-        self.prepared = find_store(self, preprocessing)
+        self.prepared = self.find_store(preprocessing)
         return Samples(
             self.records, self.load, self.findings, preprocessing, self.grid, self.gamma, self.prepared, self.timeout
         )
+
+    def store_for(self, preprocessing: Preprocessing) -> PreparedStore:
+        """Return the store of the prepared images for a model with the given preprocessing, whether it exists or not.
+
+        Raises:
+            UserError: `--data.cache false`, or images of this dataset or for this model cannot be prepared.
+        """
+        if self.cache is False:
+            raise UserError("--data.cache false leaves no place for prepared images.", exit_status=2)
+        description = describe(self, preprocessing)
+        return PreparedStore(self._cache_folder() / f"{self.name}-{digest(description)}", description)
+
+    def find_store(self, preprocessing: Preprocessing) -> PreparedStore | None:
+        """Return the store of the prepared images if there is one to read, else None."""
+        # A look at the folder first: those who never prepared anything do not pay for a description.
+        if self.cache is False or not any(self._cache_folder().glob(f"{escape(self.name)}-*")):
+            return None
+        try:
+            store = self.store_for(preprocessing)
+        except UserError:
+            return None
+        return store if len(store) else None
+
+    def _cache_folder(self) -> Path:
+        return expand(self.cache) if isinstance(self.cache, str) else cache_folder()
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Note when the batch arrived, and stop at an unreadable image unless asked to skip it.
@@ -333,4 +362,4 @@ def one_thread(worker: int) -> None:
     end_with_parent()
     # Workers are many; threads of their own would only contend with the forward pass.
     cv2.setNumThreads(0)
-    report_what_cannot_be_handed_over()
+    report_queue_errors()

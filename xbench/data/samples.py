@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import nan
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import cv2
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from xbench.data.records import TIMEOUT, Grid, PreparedImage
+from xbench.data.records import TIMEOUT, Grid, PreparedImage, Radiograph, Record
 from xbench.data.workers.isolation import isolated
 from xbench.data.workers.stall import TimedOutError
 from xbench.errors import UserError
@@ -21,11 +21,7 @@ from xbench.geometry.coverage import Coverage
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.types import Failure, GroundTruth, Note, Sample
 
-if TYPE_CHECKING:
-    from xbench.data.records import Radiograph, Record
-    from xbench.data.store.store import PreparedStore
-
-__all__ = ["Samples", "covers_nothing", "prepare_image"]
+__all__ = ["Samples", "Store", "covers_nothing", "resize_radiograph"]
 
 
 def covers_nothing(finding: str) -> str:
@@ -33,7 +29,7 @@ def covers_nothing(finding: str) -> str:
     return f"the annotation of {finding} covers no pixel, so grounding is not scored on it"
 
 
-def prepare_image(
+def resize_radiograph(
     radiograph: Radiograph, findings: Sequence[str], preprocessing: Preprocessing, grid: Grid
 ) -> PreparedImage:
     """Bring a radiograph and its regions to the model's input frame and to the evaluation grid.
@@ -60,6 +56,13 @@ def prepare_image(
     )
 
 
+class Store(Protocol):
+    """Where prepared images are read from."""
+
+    def read(self, record: Record) -> PreparedImage | None:
+        """Return the image of a record; None if it is not there."""
+
+
 @dataclass(frozen=True)
 class Samples(Dataset[Sample | Failure]):
     """Records turned into samples on demand, in worker processes.
@@ -81,7 +84,7 @@ class Samples(Dataset[Sample | Failure]):
     preprocessing: Preprocessing
     grid: Grid
     gamma: float
-    store: PreparedStore | None = None
+    store: Store | None = None
     timeout: float = TIMEOUT
 
     def __len__(self) -> int:
@@ -93,7 +96,7 @@ class Samples(Dataset[Sample | Failure]):
         started = time.perf_counter()
         record = self.records[index]
         try:
-            prepared = self.prepare(record)
+            prepared = self.read(record)
         except UserError as error:
             return Failure(index, record.image_id, str(error), isinstance(error, TimedOutError))
         height, width = prepared.display.shape
@@ -117,7 +120,7 @@ class Samples(Dataset[Sample | Failure]):
             seconds=time.perf_counter() - started,
         )
 
-    def prepare(self, record: Record) -> PreparedImage:
+    def read(self, record: Record) -> PreparedImage:
         """Read an image from the store, or else decode and resize it.
 
         Raises:
@@ -128,7 +131,7 @@ class Samples(Dataset[Sample | Failure]):
 
     def _decode(self, record: Record) -> PreparedImage:
         radiograph = self.load(record)
-        prepared = prepare_image(radiograph, self.findings, self.preprocessing, self.grid)
+        prepared = resize_radiograph(radiograph, self.findings, self.preprocessing, self.grid)
         # Only of findings that are present: an empty mask is a way to say that there is nothing to draw.
         empty = (
             covers_nothing(finding)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import read_csv
-from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
 from xbench.data.samples import covers_nothing
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
@@ -31,7 +31,7 @@ class Toy(DownloadedDataset):
     folders = {"test": ("pictures",), "train": ("training",)}  # noqa: RUF012
     twice = False
 
-    def read_cases(self, folder):
+    def read_annotations(self, folder):
         drawn = defaultdict(list)
         for row in read_csv(self.name, self.table(folder, TABLE), ("image", "finding", "l", "t", "r", "b")):
             own = drawn[row.name("image")]
@@ -39,7 +39,7 @@ class Toy(DownloadedDataset):
                 self.note("a row", row["image"])
                 own.append(Annotation(row["finding"], Box(*(int(row.number(side)) for side in "ltrb")), row["finding"]))
         cases = [
-            Case(name, {f: int(f in {a.finding for a in own}) for f in self.findings}, tuple(own), (16, 16))
+            ImageAnnotations(name, {f: int(f in {a.finding for a in own}) for f in self.findings}, tuple(own), (16, 16))
             for name, own in drawn.items()
         ]
         return cases * 2 if self.twice else cases
@@ -271,9 +271,12 @@ def test_annotations_elsewhere(tmp_path):
 
 def test_malformed_annotations_fail_with_their_image(tmp_path):
     class Malformed(Toy):
-        def read_cases(self, folder):
-            cases = super().read_cases(folder)
-            return [Case(c.image_id, c.labels, c.annotations and (Annotation("One", _Broken(), "one"),)) for c in cases]
+        def read_annotations(self, folder):
+            cases = super().read_annotations(folder)
+            return [
+                ImageAnnotations(c.image_id, c.labels, c.annotations and (Annotation("One", _Broken(), "one"),))
+                for c in cases
+            ]
 
     data = Malformed(str(write(tmp_path, "a,One,1,1,4,4", "b,,,,,")))
     records = records_of(data)

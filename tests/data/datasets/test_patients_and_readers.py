@@ -76,7 +76,7 @@ def test_agreement_reaches_the_sample_also_when_prepared(downloads):
                 seen += 1
             else:
                 assert np.isnan(sampled[column]).all()
-        prepared = samples.prepare(record)
-        again = unpack(bytearray(pack(prepared)))
+        prepared = samples.read(record)
+        again = unpack(pack(prepared))
         assert again.reader_agreement == prepared.reader_agreement == agreement
     assert seen >= 2

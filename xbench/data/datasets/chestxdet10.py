@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import read_json
-from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical
 
@@ -36,13 +36,13 @@ class ChestXDet10(DownloadedDataset):
     layout = "test.json and test_data/<number>.png (for the split train: train.json and train_data/<number>.png)"
     folders: ClassVar = {"test": ("test_data",), "train": ("train_data",)}
 
-    def read_cases(self, folder: Folder) -> Iterable[Case]:
+    def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the JSON file of the split."""
         path = self.table(folder, f"{self.split}.json")
         entries = read_json(self.name, path)
         if not isinstance(entries, list):
             raise UserError(f"{self.name}: {path} is not a list of images. Take the file as its owners publish it.")
-        cases: dict[str, Case] = {}
+        cases: dict[str, ImageAnnotations] = {}
         for number, entry in enumerate(entries, start=1):
             try:
                 case = self._read_entry(entry)
@@ -56,7 +56,7 @@ class ChestXDet10(DownloadedDataset):
             cases[case.image_id] = case
         return cases.values()
 
-    def _read_entry(self, entry: dict[str, Any]) -> Case:
+    def _read_entry(self, entry: dict[str, Any]) -> ImageAnnotations:
         name = self.listed_key(entry["file_name"])
         if not name:
             raise ValueError("file_name is empty")
@@ -68,7 +68,9 @@ class ChestXDet10(DownloadedDataset):
             x0, y0, x1, y1 = corners
             annotations.append(Annotation(finding, Box.from_corners(x0, y0, x1, y1), label=str(label)))
         present = {annotation.finding for annotation in annotations}
-        return Case(name, {finding: int(finding in present) for finding in self.findings}, tuple(annotations), _FRAME)
+        return ImageAnnotations(
+            name, {finding: int(finding in present) for finding in self.findings}, tuple(annotations), _FRAME
+        )
 
 
 def _said(error: Exception) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import read_image_list
-from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
 from xbench.errors import UserError
 from xbench.protocol.findings import CHESTXRAY14_CLASSES, FINDINGS, canonical
 
@@ -53,7 +53,7 @@ class ChestXray14(DownloadedDataset):
         """Return False: the download holds far more images than a split."""
         return False
 
-    def read_cases(self, folder: Folder) -> Iterable[Case]:
+    def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read boxes and labels, and for the split `test` its list."""
         boxes = self._read_boxes(folder)
         labels = self._read_labels(folder)
@@ -70,7 +70,7 @@ class ChestXray14(DownloadedDataset):
             names = listed
         return [self._case(name, boxes.get(name, []), labels) for name in dict.fromkeys(names)]
 
-    def _case(self, name: str, boxes: list[Annotation], labels: Mapping[str, frozenset[str]]) -> Case:
+    def _case(self, name: str, boxes: list[Annotation], labels: Mapping[str, frozenset[str]]) -> ImageAnnotations:
         boxed = {box.finding for box in boxes}
         known: dict[str, int] = dict.fromkeys(boxed, 1)
         if name in labels:
@@ -79,7 +79,7 @@ class ChestXray14(DownloadedDataset):
                 self.note("a box of a finding that the table of labels does not give the image", name)
         elif labels:
             self.note("an image that the table of labels does not name; findings without a box are unknown", name)
-        return Case(name, known, tuple(boxes), _FRAME)
+        return ImageAnnotations(name, known, tuple(boxes), _FRAME)
 
     def _read_boxes(self, folder: Folder) -> dict[str, list[Annotation]]:
         path = self.table(folder, _BOXES)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, CocoRLE, Polygon, frame_of
 from xbench.data.annotations.tables import read_json
-from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical
 
@@ -70,7 +70,7 @@ class CheXlocalize(DownloadedDataset):
         """Tell whether every image of the split is used: not if only the frontal ones are."""
         return self.views == "all"
 
-    def read_cases(self, folder: Folder) -> Iterable[Case]:
+    def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the table of labels and the segmentations."""
         segmented = self._read_segmentations(folder)
         cases = []
@@ -93,12 +93,12 @@ class CheXlocalize(DownloadedDataset):
             for finding in {a.finding for a in annotations if labels.get(a.finding) != 1}:
                 labels[finding] = 1
                 self.note("a segmentation of a finding that the table of labels does not give; it is present", name)
-            cases.append(Case(name, labels, annotations, case.frame if case else None))
+            cases.append(ImageAnnotations(name, labels, annotations, case.frame if case else None))
         for name in segmented:
             self.note("a segmentation of an image that the table of labels does not name, left out", name)
         return [case for case in cases if self.views == "all" or case.image_id.endswith("_frontal")]
 
-    def _read_segmentations(self, folder: Folder) -> dict[str, Case]:
+    def _read_segmentations(self, folder: Folder) -> dict[str, ImageAnnotations]:
         masks, contours = (f"gt_{kind}_{self.split}.json" for kind in ("segmentations", "annotations"))
         path = self.table(folder, *([masks] if folder.find(masks) else [masks, contours]))
         content = read_json(self.name, path)
@@ -113,7 +113,7 @@ class CheXlocalize(DownloadedDataset):
                 raise UserError(f"{self.name}: {path}, {name!r:.80}: {reason:.500}. {_AGAIN}") from None
         return cases
 
-    def _read_entry(self, name: str, entry: Mapping[str, Any]) -> Case:
+    def _read_entry(self, name: str, entry: Mapping[str, Any]) -> ImageAnnotations:
         drawn: list[Annotation] = []
         frame: tuple[int, int] | None = None
         for label, shapes, size in (_contours if "img_size" in entry else _masks)(entry):
@@ -125,7 +125,7 @@ class CheXlocalize(DownloadedDataset):
                 raise ValueError("its masks differ in size")
             frame = size
             drawn += [Annotation(finding, shape, label) for shape in shapes]
-        return Case(name, {}, tuple(drawn), frame)
+        return ImageAnnotations(name, {}, tuple(drawn), frame)
 
 
 _Shapes = Iterable[tuple[str, list[CocoRLE] | list[Polygon], tuple[int, int]]]

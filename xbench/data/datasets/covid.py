@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, MaskImage, Polygon, Shape, frame_of, union
 from xbench.data.annotations.tables import read_json
-from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
@@ -77,7 +77,7 @@ class COVID19Rural(DownloadedDataset):
         """Return the patient: what stands before the date in the image's name."""
         return image_id.partition("_")[0]
 
-    def read_cases(self, folder: Folder) -> Iterable[Case]:
+    def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the LabelMe files, and find the masks."""
         files = [path for path in folder.ending(".json") if path.parent.name == _OUTLINES]
         masks: Mapping[str, list[Path]] = {}
@@ -118,7 +118,7 @@ class COVID19Rural(DownloadedDataset):
                     return replace(radiograph, notes=(*radiograph.notes, _BEYOND))
         return radiograph
 
-    def _read_labelme(self, path: Path) -> Case:
+    def _read_labelme(self, path: Path) -> ImageAnnotations:
         content = read_json(self.name, self.reading(path))
         annotations = []
         try:
@@ -140,21 +140,21 @@ class COVID19Rural(DownloadedDataset):
         except (UserError, LookupError, TypeError, ValueError) as error:
             said = str(error).rstrip(".")
             raise UserError(f"{self.name}: {path} is not a LabelMe file of polygons: {said:.500}.") from None
-        return Case(path.stem, {_FINDING: int(bool(annotations))}, tuple(annotations), frame)
+        return ImageAnnotations(path.stem, {_FINDING: int(bool(annotations))}, tuple(annotations), frame)
 
-    def _with_mask(self, case: Case, paths: list[Path] | None) -> Case:
+    def _with_mask(self, case: ImageAnnotations, paths: list[Path] | None) -> ImageAnnotations:
         if not case.annotations:
             if paths:
                 self.note("a mask image of a radiograph without a polygon of opacity, not used", case.image_id)
             return case
         if not paths:
             self.note("a radiograph with opacity but without a mask image, scored for recognition only", case.image_id)
-            return Case(case.image_id, case.labels)
+            return ImageAnnotations(case.image_id, case.labels)
         mask = _OutlinedMask(paths[0], tuple(annotation.shape for annotation in case.annotations), case.frame)
-        return Case(case.image_id, case.labels, (Annotation(_FINDING, mask, label=_MASKS),))
+        return ImageAnnotations(case.image_id, case.labels, (Annotation(_FINDING, mask, label=_MASKS),))
 
-    def _mask_alone(self, image: str, path: Path) -> Case:
+    def _mask_alone(self, image: str, path: Path) -> ImageAnnotations:
         self.note("a radiograph without a LabelMe file; its mask image decides whether it is positive", image)
         positive = bool(decode_image(path).any())
         drawn = (Annotation(_FINDING, MaskImage(path), label=_MASKS),)
-        return Case(image, {_FINDING: int(positive)}, drawn if positive else ())
+        return ImageAnnotations(image, {_FINDING: int(positive)}, drawn if positive else ())

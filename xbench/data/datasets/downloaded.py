@@ -19,14 +19,14 @@ from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 from xbench.types import Note
 
-__all__ = ["Case", "DownloadedDataset", "Source"]
+__all__ = ["ImageAnnotations", "DownloadedDataset", "Source"]
 
 _NOT_ENDED = "the last row of a table without a line end, which may have been cut off within its last value"
 _CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
 
 
 @dataclass(frozen=True)
-class Case:
+class ImageAnnotations:
     """What the annotation files say about one image.
 
     Attributes:
@@ -60,7 +60,7 @@ class Source:
 class DownloadedDataset(ChestXrayDataModule):
     """A dataset as it is downloaded: images in some folder, annotations in files that name them.
 
-    A subclass says what it is called, how its files lie and how its annotation files are read (`read_cases`). Images
+    A subclass says what it is called, how its files lie and how its annotation files are read (`read_annotations`). Images
     are found by name anywhere below `root`, or below the folder of the split where the download has one; annotated
     images without a file count as missing, files that no annotation names are left out and counted.
 
@@ -97,7 +97,7 @@ class DownloadedDataset(ChestXrayDataModule):
         self._elsewhere: list[Path] = []
 
     @abstractmethod
-    def read_cases(self, folder: Folder) -> Iterable[Case]:
+    def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the annotation files of the split, each image once.
 
         Calls `note` for whatever is odd, and `reading` for each file that is read.
@@ -170,9 +170,9 @@ class DownloadedDataset(ChestXrayDataModule):
         folder = Folder(self.root, self.image_key, self.suffixes)
         self._archives = folder.archives
         images = self._images_of_split(folder)
-        cases: dict[str, Case] = {}
+        cases: dict[str, ImageAnnotations] = {}
         self._check_names(images)
-        for case in self.read_cases(folder) if annotated else ():
+        for case in self.read_annotations(folder) if annotated else ():
             self._check_names([case.image_id])
             if case.image_id in cases:
                 raise UserError(f"{self.name}: {case.image_id} is annotated twice in {self._said_files()}. Remove one.")
@@ -187,7 +187,7 @@ class DownloadedDataset(ChestXrayDataModule):
         self._elsewhere = [folder.images[name][0] for name in sorted(names - images.keys()) if name in folder.images]
         # However often something occurs in an image, it is one that it occurs in.
         self.notes = [*dict.fromkeys(self.notes)]
-        return [self._record(name, cases.get(name, Case(name, {})), images) for name in sorted(names)]
+        return [self._record(name, cases.get(name, ImageAnnotations(name, {})), images) for name in sorted(names)]
 
     def load(self, record: Record) -> Radiograph:
         """Decode an image and draw each finding's region, the union of its annotations, in the annotations' own frame.
@@ -249,7 +249,7 @@ class DownloadedDataset(ChestXrayDataModule):
                 "most. Take the files as their owners publish them."
             )
 
-    def _record(self, name: str, case: Case, images: Mapping[str, Sequence[Path]]) -> Record:
+    def _record(self, name: str, case: ImageAnnotations, images: Mapping[str, Sequence[Path]]) -> Record:
         paths = images.get(name, [])
         if len(paths) > 1:
             raise UserError(

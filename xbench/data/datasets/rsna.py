@@ -10,7 +10,7 @@ from typing import ClassVar
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import Row
-from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS
 
@@ -53,12 +53,12 @@ class RSNAPneumonia(DownloadedDataset):
         """Tell whether the annotation file names every image of the split: the official table does."""
         return self.annotations is None
 
-    def read_cases(self, folder: Folder) -> Iterable[Case]:
+    def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the table of boxes, or a list with boxes."""
         path = self.table(folder, _TABLE)
         return self._read_list(path, folder) if _is_list(path) else self._read_table(path)
 
-    def _read_table(self, path: Path) -> Iterable[Case]:
+    def _read_table(self, path: Path) -> Iterable[ImageAnnotations]:
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
         targets: dict[str, int] = {}
         for row in self.rows(path, _COLUMNS):
@@ -71,9 +71,11 @@ class RSNAPneumonia(DownloadedDataset):
                 boxes[name].append(_annotation(row, *(row.number(column) for column in _COLUMNS[1:5])))
             elif any(row[column] for column in _COLUMNS[1:5]):
                 raise row.error("there is a box, and Target is 0")
-        return [Case(name, {_FINDING: target}, tuple(boxes[name]), _FRAME) for name, target in targets.items()]
+        return [
+            ImageAnnotations(name, {_FINDING: target}, tuple(boxes[name]), _FRAME) for name, target in targets.items()
+        ]
 
-    def _read_list(self, path: Path, folder: Folder) -> Iterable[Case]:
+    def _read_list(self, path: Path, folder: Folder) -> Iterable[ImageAnnotations]:
         # MD.ai's files are named otherwise than the list names them; what the list calls them is added to the index.
         by_tail = {path.parts[-3:]: paths for paths in folder.images.values() for path in paths}
         cases = {}
@@ -93,7 +95,7 @@ class RSNAPneumonia(DownloadedDataset):
             target = row.flag("classes")
             if target is None or target != bool(boxes):
                 raise row.error(f"classes is {row['classes']!r}, and there are {len(boxes)} boxes")
-            cases[name] = Case(name, {_FINDING: target}, tuple(boxes), _FRAME)
+            cases[name] = ImageAnnotations(name, {_FINDING: target}, tuple(boxes), _FRAME)
         return cases.values()
 
 

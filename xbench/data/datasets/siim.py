@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, RelativeRLE
-from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS
 
@@ -59,7 +59,7 @@ class SIIMPneumothorax(DownloadedDataset):
         """Return False: the public files hold images of the second stage, whose labels are not public."""
         return False
 
-    def read_cases(self, folder: Folder) -> Iterable[Case]:
+    def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the table of masks."""
         path = self.table(folder, *_TABLES)
         masks: defaultdict[str, list[Annotation]] = defaultdict(list)
@@ -77,11 +77,11 @@ class SIIMPneumothorax(DownloadedDataset):
                 f"siim: {path} calls {len(both)} images negative (-1) and gives them masks as well (first: "
                 f"{both[0]!r:.80})."
             )
-        cases = {name: Case(name, {_FINDING: 1}, tuple(drawn), _FRAME) for name, drawn in masks.items()}
-        cases |= {name: Case(name, {_FINDING: 0}, (), _FRAME) for name in negative}
+        cases = {name: ImageAnnotations(name, {_FINDING: 1}, tuple(drawn), _FRAME) for name, drawn in masks.items()}
+        cases |= {name: ImageAnnotations(name, {_FINDING: 0}, (), _FRAME) for name in negative}
         return self._in_split(cases, folder)
 
-    def _in_split(self, cases: dict[str, Case], folder: Folder) -> Iterable[Case]:
+    def _in_split(self, cases: dict[str, ImageAnnotations], folder: Folder) -> Iterable[ImageAnnotations]:
         if self.split == "all":
             return cases.values()
         (name,) = self.folders[self.split]

@@ -13,7 +13,7 @@ from PIL import Image
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import Row
-from xbench.data.datasets.downloaded import Case, DownloadedDataset
+from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
 from xbench.data.records import Record
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical, spellings
@@ -104,7 +104,7 @@ class VinDrCXR(DownloadedDataset):
             folder.images = _originals(folder.images)
         return originals or images
 
-    def read_cases(self, folder: Folder) -> Iterable[Case]:
+    def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the boxes, and the table of labels if there is one."""
         tables = [f"annotations_{self.split}.csv"]
         if self.split == "train" and not folder.find(*tables):
@@ -141,7 +141,7 @@ class VinDrCXR(DownloadedDataset):
                 elif (name, finding) not in blank:
                     labels[finding] = 0
             present = tuple(annotation for annotation in drawn if labels.get(annotation.finding))
-            cases.append(Case(name, labels, present))
+            cases.append(ImageAnnotations(name, labels, present))
         return cases
 
     def _read_labels(

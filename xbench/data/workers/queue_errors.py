@@ -1,4 +1,4 @@
-"""A worker that cannot hand a batch over says so; by default the batch is dropped, and the run waits for ever."""
+"""Errors of a worker that cannot send a batch; by default the batch is dropped and the run waits for ever."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from torch._utils import ExceptionWrapper
 
-__all__ = ["report_what_cannot_be_handed_over"]
+__all__ = ["report_queue_errors"]
 
 
-def report_what_cannot_be_handed_over() -> None:
-    """Make the errors of the thread that hands batches over reach the main process; to be called in the worker."""
-    Queue._on_queue_feeder_error = _hand_over_instead  # type: ignore[attr-defined]
+def report_queue_errors() -> None:
+    """Send the errors of the thread that sends batches to the main process; call this in the worker."""
+    Queue._on_queue_feeder_error = _send_error_instead  # type: ignore[attr-defined]
 
 
-def _hand_over_instead(queue: Any, error: Exception, item: object) -> None:
+def _send_error_instead(queue: Any, error: Exception, item: object) -> None:
     if isinstance(item, tuple) and len(item) == 2 and not isinstance(item[1], ExceptionWrapper):
-        # As the data loader's workers hand over what goes wrong in a dataset.
+        # As the data loader's workers send what goes wrong in a dataset.
         queue.put((item[0], ExceptionWrapper(where="in a data worker that handed a batch over")))
         return
     print(f"A data worker could not say what went wrong: {error}", file=sys.stderr, flush=True)
