@@ -2,8 +2,8 @@
 
 Each format is one drawn radiograph with one annotated box. Both sides do all that a sample needs before mean and
 standard deviation: on one side the file is decoded and resized and the box brought to the grid, on the other the copy
-is found, read, checked and unpacked. They take turns, every ratio is the median of those within a round, and time is that
-of the processor, in one thread. Files are in the page cache, so a slow disk is not part of it.
+is found, read, checked and unpacked. They take turns, every ratio is the median of those within a round, and time is
+that of the processor, in one thread. Files are in the page cache, so a slow disk is not part of it.
 
     python benchmarks/run.py decoding
 """

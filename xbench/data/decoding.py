@@ -113,7 +113,8 @@ def _decode_picture(path: Path) -> NDArray[np.uint8]:
             raise _RefusalError("it holds several frames, and which one to score is not for us to guess")
         if picture.mode.startswith("I"):
             levels, places = _distinct(np.array(picture))
-            return _stretch(levels)[places]
+            grey: NDArray[np.uint8] = _stretch(levels)[places]
+            return grey
         return np.array(picture.convert("L"))
 
 
@@ -148,7 +149,8 @@ def _decode_dicom(path: Path) -> NDArray[np.uint8]:
         grey[shown] = _stretch(apply_color_lut(levels[shown].astype(stored.dtype), header) @ _LUMA)
     else:
         grey[shown] = _grey(levels[shown], header, photometric, eight_bits)
-    return grey[places]
+    image: NDArray[np.uint8] = grey[places]
+    return image
 
 
 def _inflate(path: Path, meta: FileMetaDataset) -> Dataset:
@@ -181,7 +183,8 @@ def _padding(levels: NDArray[np.float64], signed: bool, header: Dataset) -> NDAr
     # The same two bytes are a number with a sign if the pixels have one, whatever the file calls them. The limit lies
     # above the value, and below it in MONOCHROME1.
     ends = np.array([value, value if limit is None else limit], np.int64).astype(np.int16 if signed else np.uint16)
-    return (levels >= ends.min()) & (levels <= ends.max())
+    padding: NDArray[np.bool_] = (levels >= ends.min()) & (levels <= ends.max())
+    return padding
 
 
 def _grey(levels: NDArray[np.float64], header: Dataset, photometric: str, eight_bits: bool) -> NDArray[np.uint8]:
@@ -362,7 +365,8 @@ def _look_up(values: NDArray[np.float64], item: Dataset, header: Dataset) -> NDA
     if len(table) < count:
         raise _RefusalError(f"a LUT of {count} entries holds {len(table)}")
     places = np.clip(np.rint(values) - first, 0, count - 1)
-    return table[places.astype(np.int64)]
+    found: NDArray[np.float64] = table[places.astype(np.int64)]
+    return found
 
 
 def _stretch(values: NDArray[np.float64]) -> NDArray[np.uint8]:
@@ -371,4 +375,5 @@ def _stretch(values: NDArray[np.float64]) -> NDArray[np.uint8]:
         raise _RefusalError("its values are not finite numbers")
     if high == low:
         return np.zeros(values.shape, np.uint8)
-    return np.rint((values - low) * 255 / (high - low)).astype(np.uint8)
+    grey: NDArray[np.float64] = np.rint((values - low) * 255 / (high - low))
+    return grey.astype(np.uint8)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import read_csv
-from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
+from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.samples import covers_nothing
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch

@@ -229,7 +229,8 @@ class CocoRLE:
         # pycocotools looks at none of this: it reads and writes past the end.
         if _runs(self.counts, height * width) is None:
             raise UserError(f"The runs of a COCO mask do not add up to its {width} x {height} pixels.")
-        return coco.decode({"size": [height, width], "counts": self.counts.encode()}).astype(np.bool_)
+        mask: NDArray[np.uint8] = coco.decode({"size": [height, width], "counts": self.counts.encode()})
+        return mask.astype(np.bool_)
 
     def leaves(self, height: int, width: int) -> bool:
         """Return False: a mask is as large as its frame."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import read_json
-from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
+from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical
 

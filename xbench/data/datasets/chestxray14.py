@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import read_image_list
-from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
+from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.errors import UserError
 from xbench.protocol.findings import CHESTXRAY14_CLASSES, FINDINGS, canonical
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, CocoRLE, Polygon, frame_of
 from xbench.data.annotations.tables import read_json
-from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
+from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical
 

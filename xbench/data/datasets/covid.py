@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, MaskImage, Polygon, Shape, frame_of, union
 from xbench.data.annotations.tables import read_json
-from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
+from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError

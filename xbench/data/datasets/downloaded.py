@@ -19,7 +19,7 @@ from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 from xbench.types import Note
 
-__all__ = ["ImageAnnotations", "DownloadedDataset", "Source"]
+__all__ = ["DownloadedDataset", "ImageAnnotations", "Source"]
 
 _NOT_ENDED = "the last row of a table without a line end, which may have been cut off within its last value"
 _CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
@@ -60,9 +60,9 @@ class Source:
 class DownloadedDataset(ChestXrayDataModule):
     """A dataset as it is downloaded: images in some folder, annotations in files that name them.
 
-    A subclass says what it is called, how its files lie and how its annotation files are read (`read_annotations`). Images
-    are found by name anywhere below `root`, or below the folder of the split where the download has one; annotated
-    images without a file count as missing, files that no annotation names are left out and counted.
+    A subclass says what it is called, how its files lie and how its annotation files are read (`read_annotations`).
+    Images are found by name anywhere below `root`, or below the folder of the split where the download has one;
+    annotated images without a file count as missing, files that no annotation names are left out and counted.
 
     Args:
         root: Folder of the download. `~` and environment variables are expanded.

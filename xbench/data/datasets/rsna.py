@@ -10,7 +10,7 @@ from typing import ClassVar
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import Row
-from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
+from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS
 

@@ -13,7 +13,7 @@ from PIL import Image
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import Row
-from xbench.data.datasets.downloaded import ImageAnnotations, DownloadedDataset
+from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.records import Record
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical, spellings

@@ -55,9 +55,8 @@ _LIBRARIES = (
 _LIBRARY_CLASSES = frozenset({"abc", "albumentations", "builtins", "lightning", "torch", "typing"})
 # Attributes of every data module that choose or score images, but do not change what they look like. The grid has an
 # entry of its own.
-_NOT_IN_PIXELS = frozenset(
-    "batch_arrived batch_size finished gamma grid limit notes on_error prepared records stall_guard".split()
-)
+_NOT_IN_PIXELS = {"batch_arrived", "batch_size", "finished", "gamma", "grid", "limit", "notes", "on_error", "prepared"}
+_NOT_IN_PIXELS |= {"records", "stall_guard"}
 _PROBES = ((48, 64), (331, 250), (400, 701), (512, 512))
 
 
@@ -214,7 +213,8 @@ def _probe(height: int, width: int) -> NDArray[np.uint8]:
     """Draw a picture (H, W) with smooth parts, edges and grain."""
     y, x = np.ogrid[:height, :width]
     grain = (x * 2654435761 + y * 40503 + x * y * 97) >> 7
-    return ((x * 255 // width + y * 131 // height + (x // 17 + y // 23) % 2 * 60 + grain % 32) % 256).astype(np.uint8)
+    grey: NDArray[np.int64] = x * 255 // width + y * 131 // height + (x // 17 + y // 23) % 2 * 60 + grain % 32
+    return (grey % 256).astype(np.uint8)
 
 
 def _versions() -> dict[str, str | None]:

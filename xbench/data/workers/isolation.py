@@ -77,7 +77,7 @@ def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) 
         ) from None
     except _CrashError as error:
         raise UserError(f"The decoder {error} on {_named(record)}.") from None
-    result = pickle.loads(answer[0], buffers=answer[1:])
+    result: _Result | _Raised = pickle.loads(answer[0], buffers=answer[1:])
     if isinstance(result, _Raised):
         raise result.error from _OriginalError(result.text)
     return result

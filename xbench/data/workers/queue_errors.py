@@ -20,7 +20,8 @@ def report_queue_errors() -> None:
 def _send_error_instead(queue: Any, error: Exception, item: object) -> None:
     if isinstance(item, tuple) and len(item) == 2 and not isinstance(item[1], ExceptionWrapper):
         # As the data loader's workers send what goes wrong in a dataset.
-        queue.put((item[0], ExceptionWrapper(where="in a data worker that handed a batch over")))
+        wrap: Any = ExceptionWrapper
+        queue.put((item[0], wrap(where="in a data worker that handed a batch over")))
         return
     print(f"A data worker could not say what went wrong: {error}", file=sys.stderr, flush=True)
     os._exit(1)
