@@ -184,7 +184,9 @@ def _geometry(preprocessing: Preprocessing) -> list[Any]:
         raise UserError(
             f"The model's preprocessing cannot be written down ({error}), and so its images cannot be prepared."
         ) from error
-    return [_name(type(preprocessing)), pipeline, _attributes(preprocessing, vars(Preprocessing([])).keys())]
+    if type(preprocessing) is Preprocessing:
+        return [pipeline]
+    return [pipeline, _name(type(preprocessing)), _attributes(preprocessing, vars(Preprocessing([])).keys())]
 
 
 def _geometry_classes(preprocessing: Preprocessing) -> Iterator[type]:
