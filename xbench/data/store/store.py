@@ -109,6 +109,7 @@ class PreparedStore:
         path = self._path(key)
         partial = path.with_suffix(_PARTIAL)
         try:
+            # Without fsync, which can take longer than decoding: the checksum finds what a crash has torn.
             partial.write_bytes(content)
             partial.replace(path)
         except OSError as error:
