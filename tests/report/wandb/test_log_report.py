@@ -12,18 +12,15 @@ from wandb_offline import OfflineRun, shut_out
 
 from xbench.commands.report import report
 from xbench.errors import UserError
-from xbench.report.runs import collect
 from xbench.report.sentences import headlines
-from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
 from xbench.report.wandb import log_report as log_report_module
 from xbench.report.wandb.log_report import log_report
 
 
 @pytest.fixture(scope="module")
-def said(three_runs):
-    analysis = analyse(collect([three_runs]))
-    return analysis, all_tables(analysis)
+def said(three_analysed):
+    return three_analysed, all_tables(three_analysed)
 
 
 @pytest.fixture

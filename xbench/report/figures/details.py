@@ -27,7 +27,7 @@ _QUADRANTS = {
 
 
 def quadrants(dataset: DatasetAnalysis) -> Figure | None:
-    """A panel per model, a stacked bar per finding."""
+    """Draw a panel per model, a stacked bar per finding; None where no finding has both labels and a scored pair."""
     runs = {entry.run.label: entry.quadrants for entry in dataset.runs if entry.quadrants}
     labels = [label for label in labels_in_order(dataset.runs) if label in runs]
     findings = [name for name in dataset.findings if any(name in runs[label] for label in labels)]
@@ -58,7 +58,7 @@ def quadrants(dataset: DatasetAnalysis) -> Figure | None:
 
 
 def positions(dataset: DatasetAnalysis) -> Figure | None:
-    """A row of heat maps per model."""
+    """Draw a row of heat maps per model; None without a scored pair."""
     runs = {entry.run.label: entry.positions for entry in dataset.runs if entry.positions}
     labels = [label for label in labels_in_order(dataset.runs) if label in runs]
     if not labels:

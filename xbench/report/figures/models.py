@@ -1,9 +1,9 @@
-"""Figures that set models beside each other, a panel per dataset."""
+"""Figures that compare models, a panel per dataset: points, intervals, gaps, and curves over thresholds and area."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
@@ -11,10 +11,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from xbench.report.figures.style import FLOOR, Style, label_left, legend, panels, style_keys
-from xbench.report.schema import Analysis, Correlation, DatasetAnalysis, Estimate
+from xbench.report.schema import NUMBERS, Analysis, AreaBin, Correlation, DatasetAnalysis, Estimate, RunAnalysis
 from xbench.report.tables.cells import correlations_with_headings, heading, labels_in_order
 
-__all__ = ["INTERVALS", "auroc_against_pointing_game", "dice_gap", "intervals"]
+__all__ = [
+    "INTERVALS",
+    "against_area",
+    "auroc_against_pointing_game",
+    "dice_gap",
+    "dice_over_thresholds",
+    "intervals",
+]
+
+_MARKED = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 INTERVALS: Mapping[str, str] = {
     "pointing_game": "Pointing game",
@@ -27,7 +36,7 @@ INTERVALS: Mapping[str, str] = {
 def auroc_against_pointing_game(
     analysis: Analysis, scope: Literal["models", "findings"], look: Mapping[str, Style]
 ) -> Figure | None:
-    """A panel for all datasets, unless there is only one, then one for each."""
+    """Draw a panel for all datasets, unless there is only one, then one for each."""
     lines = [(line, title) for line, title in correlations_with_headings(analysis, scope) if line.points]
     pooled = [(line, title) for line, title in lines if line.dataset is None and len(analysis.datasets) > 1]
     lines = [*pooled, *((line, title) for line, title in lines if line.dataset is not None)]
@@ -76,7 +85,7 @@ def _fit_in_words(line: Correlation) -> str:
 
 
 def intervals(analysis: Analysis, key: str, look: Mapping[str, Style]) -> Figure:
-    """A row per model with its interval, and floors as lines."""
+    """Draw a row per model with its interval, and floors as lines."""
     figure, axes, rows = _row_per_model(analysis, f"{INTERVALS[key]} (%)")
     floors = {"Whole image": FLOOR, "Centre prior": {**FLOOR, "linestyle": ":"}}
     known: set[str] = set()
@@ -108,7 +117,7 @@ def _reference(dataset: DatasetAnalysis, title: str, key: str) -> float | None:
 
 
 def dice_gap(analysis: Analysis, look: Mapping[str, Style]) -> Figure:
-    """A row per model from Dice at 0.5 to Dice at the best threshold."""
+    """Draw a row per model from Dice at 0.5 to Dice at the best threshold."""
     figure, axes, rows = _row_per_model(analysis, "Dice (%)")
     for axis, dataset in zip(axes, analysis.datasets, strict=True):
         most = 0.0
@@ -146,3 +155,86 @@ def _row_per_model(analysis: Analysis, quantity: str) -> tuple[Figure, list[Axes
         axis.set_yticks(range(len(labels)), labels)
         axis.grid(axis="x", color="0.92", linewidth=0.5)
     return figure, axes, {label: row for row, label in enumerate(labels)}
+
+
+def dice_over_thresholds(analysis: Analysis, look: Mapping[str, Style]) -> Figure:
+    """Draw a curve per model, with the whole image's Dice as floor."""
+    figure, axes = _curve_panels(analysis)
+    for axis, dataset in zip(axes, analysis.datasets, strict=True):
+        for entry in _last_first(dataset):
+            thresholds = entry.run.results.grounding.thresholds
+            marked = [place for place, threshold in enumerate(thresholds) if round(threshold, 6) in _MARKED]
+            _band(axis, thresholds, entry.dice_curve, look[entry.run.label], marked, len(dataset.runs))
+        floor = _reference(dataset, "Whole image", "dice_fixed")
+        if floor is not None:
+            axis.axhline(100 * floor, **FLOOR)
+        axis.set(xlabel="Threshold", xlim=(0, 1))
+        axis.set_ylim(bottom=0)
+        label_left(axis, "Dice (%)")
+    _curve_legend(figure, analysis, look, "Whole image")
+    return figure
+
+
+def against_area(analysis: Analysis, key: str, look: Mapping[str, Style]) -> Figure:
+    """Draw a curve per model over the area of regions, with the floor: the whole image, or a random point."""
+    points = key == "pointing_game"
+    figure, axes = _curve_panels(analysis)
+    for axis, dataset in zip(axes, analysis.datasets, strict=True):
+        floor: dict[float, float] = {}
+        for entry in _last_first(dataset):
+            middles = [_middle(part) for part in entry.areas]
+            scores = [part.scores.get(key, Estimate(None)) for part in entry.areas]
+            percent = [100 * middle for middle in middles]
+            _band(axis, percent, scores, look[entry.run.label], range(len(percent)), len(dataset.runs))
+            for middle, part in zip(middles, entry.areas, strict=True):
+                # A random point lies in a region with a chance of the region's area.
+                floor[100 * middle] = 100 * (middle if points else part.whole_image)
+        axis.plot(sorted(floor), [floor[area] for area in sorted(floor)], **FLOOR)
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.xaxis.set_minor_formatter(lambda value, _: "")
+        axis.set_xlabel("Area of the region (%)")
+        axis.set_ylim(0, 100 if points else None)
+        label_left(axis, f"{NUMBERS[key].title} (%)")
+    _curve_legend(figure, analysis, look, "Random point" if points else "Whole image")
+    return figure
+
+
+def _curve_panels(analysis: Analysis) -> tuple[Figure, list[Axes]]:
+    figure, axes = panels(len(analysis.datasets), 2.0 if len(analysis.datasets) > 1 else 2.4)
+    for axis, dataset in zip(axes, analysis.datasets, strict=True):
+        axis.set_title(heading(dataset, analysis))
+        axis.grid(color="0.92", linewidth=0.5)
+    return figure, axes
+
+
+def _curve_legend(figure: Figure, analysis: Analysis, look: Mapping[str, Style], floor: str) -> None:
+    labels = labels_in_order(entry for dataset in analysis.datasets for entry in dataset.runs)
+    legend(figure, [*style_keys(labels, look, lines=True), Line2D([], [], **FLOOR, label=floor)])
+
+
+def _last_first(dataset: DatasetAnalysis) -> list[RunAnalysis]:
+    """Return runs against the order of the legend, so that its first ones are drawn on top."""
+    labels = labels_in_order(dataset.runs)
+    return sorted(dataset.runs, key=lambda entry: -labels.index(entry.run.label))
+
+
+def _middle(part: AreaBin) -> float:
+    # On a logarithmic axis; areas are never zero.
+    return float((part.low * part.high) ** 0.5)
+
+
+def _band(
+    axis: Axes, x: Sequence[float], estimates: Sequence[Estimate], style: Style, marked: Sequence[int], curves: int
+) -> None:
+    known = [(place, at, e) for place, (at, e) in enumerate(zip(x, estimates, strict=True)) if e.value is not None]
+    if not known:
+        return
+    at = [place for _, place, _ in known]
+    values = [100 * e.value for _, _, e in known if e.value is not None]
+    marks = [position for position, (place, _, _) in enumerate(known) if place in marked]
+    axis.plot(at, values, color=style.colour, linestyle=style.line, marker=style.marker, markevery=marks, markersize=3)
+    if all(e.low is not None and e.high is not None for _, _, e in known):
+        low, high = ([100 * getattr(e, end) for _, _, e in known] for end in ("low", "high"))
+        # The more bands lie on each other, the fainter.
+        axis.fill_between(at, low, high, color=style.colour, alpha=min(0.15, 0.5 / curves), linewidth=0)

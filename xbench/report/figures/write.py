@@ -9,9 +9,15 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from xbench.report.case_choice import choose_cases
-from xbench.report.figures.curves import against_area, dice_over_thresholds
 from xbench.report.figures.details import positions, quadrants
-from xbench.report.figures.models import INTERVALS, auroc_against_pointing_game, dice_gap, intervals
+from xbench.report.figures.models import (
+    INTERVALS,
+    against_area,
+    auroc_against_pointing_game,
+    dice_gap,
+    dice_over_thresholds,
+    intervals,
+)
 from xbench.report.figures.overlays import overlays
 from xbench.report.figures.style import Style, drawing, save, styles
 from xbench.report.schema import NUMBERS, Analysis
