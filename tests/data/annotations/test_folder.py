@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
@@ -152,17 +151,6 @@ def test_archives_are_named(tmp_path):
     assert f"archives that are not unpacked ({root / 'images.zip'}): unpack them." in refusal(root)
     touch(root, "T.csv.gz")
     assert f"There is {root / 'T.csv.gz'}: unpack it." in refusal(root)
-
-
-def test_many_files_are_quick(tmp_path):
-    for number in range(30):
-        (tmp_path / f"{number:02d}").mkdir()
-        for other in range(100):
-            (tmp_path / f"{number:02d}" / f"{number:02d}{other:02d}.png").touch()
-    start = time.perf_counter()
-    folder = folder_of(tmp_path)
-    assert len(folder.images) == len(folder.in_folder(*(f"{number:02d}" for number in range(30)))) == 3000
-    assert time.perf_counter() - start < 2
 
 
 def test_expand(monkeypatch):

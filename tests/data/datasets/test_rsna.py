@@ -4,7 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-from downloads import CHANGES, CUT_OFF, SHARED, assert_reads, notes_of, records_of, refusal, rewrite, write_small
+from downloads import CHANGES, CUT_OFF, SHARED, assert_reads, records_of, refusal, rewrite, write_small
 from official.rsna import MDAI, write_medklip_list
 
 from xbench.data import RSNAPneumonia
@@ -117,12 +117,6 @@ def test_a_box_without_area_is_a_positive_without_a_region(tmp_path):
     radiograph = data.load(record)
     assert record.labels == {"Pneumonia": 1}
     assert not radiograph.regions["Pneumonia"].any()
-
-
-def test_strays_are_counted(tmp_path):
-    data = RSNAPneumonia(str(small(tmp_path, "a,,,,,0", names=("a", "b", "c"))))
-    assert list(records_of(data)) == ["a"]
-    assert notes_of(data) == {"an image that the annotation files do not name, left out": ["b", "c"]}
 
 
 def test_a_copy_in_another_folder_is_no_second_candidate(tmp_path):

@@ -205,12 +205,6 @@ def test_copies_beside_the_dicom_files_are_left_aside(downloads, tmp_path):
     assert f"1 of {len(official.splits['test'])} annotated images have no file (first: {gone}). Expected" in message
 
 
-def test_strays_are_counted(tmp_path):
-    data = VinDrCXR(str(small(tmp_path, ["a,ILD,1,1,5,5"])))
-    assert list(records_of(data)) == ["a"]
-    assert notes_of(data) == {"an image that the annotation files do not name, left out": ["b"]}
-
-
 @pytest.mark.parametrize(
     ("rows", "labels", "said"),
     [
