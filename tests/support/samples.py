@@ -79,3 +79,16 @@ def plain_cross_fitted(scores: np.ndarray, folds: np.ndarray, pairs: Sequence[in
         best = max(range(scores.shape[1]), key=lambda t: (round(sum(scores[o, t] for o in others), 9), -t))
         found.append(scores[pair, best])
     return float(np.mean(found))
+
+
+def placements(present: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Whether each positive scores above each negative, ties counting half, (positives, negatives)."""
+    positive, negative = scores[present][:, None], scores[~present]
+    return (positive > negative) + 0.5 * (positive == negative)
+
+
+def delong(present: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Difference of two AUROCs on the same images and its standard error, after DeLong and others (1988)."""
+    one, other = placements(present, first), placements(present, second)
+    differences = one.mean(1) - other.mean(1), one.mean(0) - other.mean(0)
+    return differences[0].mean(), np.sqrt(sum(values.var(ddof=1) / len(values) for values in differences))

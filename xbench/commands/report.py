@@ -81,6 +81,7 @@ def write_report(
     """
     # Imported only here: they take seconds.
     from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from xbench.report.document import document, write_analysis
     from xbench.report.figures.write import count_figures, write_figures
@@ -93,20 +94,22 @@ def write_report(
 
     console = Console(markup=False, highlight=False)
     collection = collect(runs)
-    with _clear(out), _progress(console) as bar:
-        analysis = analyse(collection, seed=seed, progress=_told(bar, "Numbers"))
+    columns = (TextColumn("{task.fields[part]}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    what = TextColumn("{task.description}", style="dim")
+    with _clear(out), Progress(*columns, what, console=console, transient=True) as bars:
+        analysis = analyse(collection, seed=seed, progress=_bar_of(bars, "Numbers"))
         write_analysis(out / _RECORD, analysis)
         tables = all_tables(analysis)
         for table in tables:
             for ending, write in ((".md", to_markdown), (".csv", to_csv), (".tex", to_latex)):
                 (out / "tables" / f"{table.name}{ending}").write_text(write(table), encoding="utf-8")
-        figures, told, total = [], _told(bar, "Figures"), count_figures(analysis)
+        figures, drawn, total = [], _bar_of(bars, "Figures"), count_figures(analysis)
         for figure in write_figures(analysis, out / "figures", cases):
             figures.append(figure)
-            told(len(figures), total, figure.title)
-        told(total, total, "done")
+            drawn(len(figures), total, figure.title)
+        drawn(total, total, "done")
         (out / "report.md").write_text(document(analysis, tables, figures), encoding="utf-8")
-        write_page(analysis, tables, out / "index.html", cases, _told(bar, "Page"))
+        write_page(analysis, tables, out / "index.html", cases, _bar_of(bars, "Page"))
     _summarise(console, analysis, out)
     return analysis, tables
 
@@ -136,25 +139,16 @@ def _clear(out: Path) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def _progress(console: Console) -> Iterator[Progress]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.fields[part]}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.description}", style="dim"), console=console, transient=True) as bar:
-        yield bar
-
-
-def _told(bar: Progress, part: str) -> Told:
+def _bar_of(bars: Progress, part: str) -> Told:
     """Return a callback that moves a bar of its own, which appears when it is first called."""
     tasks: list[TaskID] = []
 
-    def told(done: int, total: int, what: str) -> None:
+    def move(done: int, total: int, what: str) -> None:
         if not tasks:
-            tasks.append(bar.add_task(what, total=total, part=part))
-        bar.update(tasks[0], completed=done, total=total, description=what)
+            tasks.append(bars.add_task(what, total=total, part=part))
+        bars.update(tasks[0], completed=done, total=total, description=what)
 
-    return told
+    return move
 
 
 def _summarise(console: Console, analysis: Analysis, out: Path) -> None:
@@ -173,11 +167,11 @@ def _summarise(console: Console, analysis: Analysis, out: Path) -> None:
             if best.value is not None:
                 tied = sorted(dataset.tied_with_best.get("pointing_game", frozenset()) - {entry.run.label})
                 tied += [f"{label} (not tested)" for label in dataset.untested("pointing_game", entry.run.label)]
+                others = ", ".join(tied) if len(tied) < 3 else f"{len(tied)} others"
                 # Fractions, as the table of `test` above has them.
                 interval = "" if best.low is None or best.high is None else f"{best.low:.3f} to {best.high:.3f}"
-                said = ", ".join(tied) if len(tied) < 3 else f"{len(tied)} others"
                 names = (escape(heading(dataset, analysis)), escape(entry.run.label))
-                grid.add_row(*names, f"{best.value:.3f}", interval, escape(said))
+                grid.add_row(*names, f"{best.value:.3f}", interval, escape(others))
     if grid.row_count:
         console.print(grid)
     for aside in analysis.set_aside:

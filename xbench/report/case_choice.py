@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -137,36 +137,33 @@ def _rankings(
         findings: Of the pairs.
         scores: Of every run, of every pair.
     """
-    dice = np.array([[score.dice for score in row] for row in scores], dtype=np.float64).reshape(len(labels), -1)
-    mean = dice.mean(axis=0)
-    blind = np.array([[score.recognised is True and score.look == "elsewhere" for score in row] for row in scores]).sum(
-        axis=0
-    )
-    silent = np.array([[score.recognised is False and score.grounded for score in row] for row in scores]).sum(axis=0)
+    shape = len(labels), len(findings)
+    dice = np.array([[score.dice for score in row] for row in scores], dtype=np.float64).reshape(shape)
+    mean, spread = dice.mean(axis=0), np.ptp(dice, axis=0)
+
+    def count_of(kind: Callable[[CaseScores], bool]) -> NDArray[np.int64]:
+        matches = np.array([[kind(score) for score in row] for row in scores], dtype=np.int64).reshape(shape)
+        return np.asarray(matches.sum(axis=0), dtype=np.int64)
 
     def extremes(worth: NDArray[np.float64]) -> list[int]:
         return _taking_turns(np.argsort(-worth, kind="stable"), findings)
 
-    rankings = {"Best Dice": extremes(mean), "Worst Dice": extremes(-mean)}
+    blind = count_of(lambda score: score.recognised is True and score.look == "elsewhere")
+    silent = count_of(lambda score: score.recognised is False and score.grounded)
+    rankings = {
+        "Best Dice": extremes(mean),
+        "Worst Dice": extremes(-mean),
+        "Largest disagreement": [pair for pair in extremes(spread) if spread[pair] > 0],
+        # Among equal numbers of runs, a lower (or higher) Dice is the clearer example. Dice is at most 1.
+        "Recognised, looks elsewhere": [pair for pair in extremes(blind - mean / 2) if blind[pair]],
+        "Grounded, not recognised": [pair for pair in extremes(silent + mean / 2) if silent[pair]],
+        "Median Dice": extremes(-np.abs(mean - _median(mean))),
+    }
     if len(labels) > 1:
-        spread = np.ptp(dice, axis=0)
-        rankings["Largest disagreement"] = [pair for pair in extremes(spread) if spread[pair] > 0]
-    # Among equal numbers of runs, a lower (or higher) Dice is the clearer example. Dice is at most 1.
-    for reason, runs, clearer in (
-        ("Recognised, looks elsewhere", blind, -mean),
-        ("Grounded, not recognised", silent, mean),
-    ):
-        rankings[reason] = [pair for pair in extremes(runs + clearer / 2) if runs[pair] > 0]
-    rankings["Median Dice"] = extremes(-np.abs(mean - _median(mean)))
-    if len(labels) > 1:
-        for name, worth in (
-            ("Best", lambda mine: mine),
-            ("Worst", lambda mine: -mine),
-            ("Median", lambda mine: -np.abs(mine - _median(mine))),
-        ):
-            rankings |= {
-                f"{name} Dice of {label}": extremes(worth(row)) for label, row in zip(labels, dice, strict=True)
-            }
+        of_runs = list(zip(labels, dice, strict=True))
+        rankings |= {f"Best Dice of {label}": extremes(mine) for label, mine in of_runs}
+        rankings |= {f"Worst Dice of {label}": extremes(-mine) for label, mine in of_runs}
+        rankings |= {f"Median Dice of {label}": extremes(-np.abs(mine - _median(mine))) for label, mine in of_runs}
     return rankings
 
 

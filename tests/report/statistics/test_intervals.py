@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import plain_numbers, random_sample
+from samples import delong, placements, plain_numbers, random_sample
 from scipy.special import expit, logit
 from scipy.stats import binomtest, norm, ttest_rel
 from scipy.stats import t as student
@@ -34,14 +34,6 @@ def test_a_share_of_independent_hits_has_the_interval_of_wilson(hits):
     ours = intervals.share(*alone(hits)).interval()
     theirs = binomtest(int(sum(hits)), len(hits)).proportion_ci(method="wilson")
     assert ours == pytest.approx((theirs.low, theirs.high), abs=1e-12)
-
-
-def test_26_of_26_hits_are_no_certainty():
-    low, high = intervals.share(*alone([1.0] * 26)).interval()
-    assert (low, high) == (pytest.approx(0.8713, abs=1e-4), 1.0)
-    exact = binomtest(26, 26).proportion_ci(method="exact")
-    assert low == pytest.approx(exact.low, abs=0.005)
-    assert intervals.share(*alone([0.0] * 26)).interval() == (0.0, pytest.approx(1 - low))
 
 
 def test_hits_of_one_patient_count_once_where_they_agree():
@@ -71,12 +63,6 @@ def test_korn_and_graubard_by_hand():
     assert spread.interval() == pytest.approx((0.5 - half, 0.5 + half)) and half > expected.high - 0.5
 
 
-def placements_by_loops(present, scores):
-    positive, negative = np.flatnonzero(present), np.flatnonzero(~present)
-    above = np.array([[(scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j]) for j in negative] for i in positive])
-    return positive, negative, above
-
-
 @pytest.mark.parametrize("per_patient", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_auroc_has_the_variance_of_obuchowski_by_plain_loops(seed, per_patient):
@@ -85,7 +71,7 @@ def test_auroc_has_the_variance_of_obuchowski_by_plain_loops(seed, per_patient):
     present, scores = random.random(45) < 0.4, np.round(random.normal(size=45), 1)
     scores[present] += 1
     patients = np.arange(45) // per_patient
-    positive, negative, above = placements_by_loops(present, scores)
+    positive, negative, above = np.flatnonzero(present), np.flatnonzero(~present), placements(present, scores)
     area, m, n = above.mean(), len(positive), len(negative)
     s10 = s01 = s11 = 0.0
     with_positive, with_negative = {*patients[positive]}, {*patients[negative]}
@@ -265,14 +251,9 @@ def test_the_difference_of_aurocs_has_the_variance_of_delong():
     random = np.random.default_rng(1)
     present, common = random.random(80) < 0.4, random.normal(size=80)
     scores = [common + random.normal(size=80) + shift * present for shift in (1.5, 1.0)]
-    placed = []
-    for score in scores:
-        above = (score[present][:, None] > score[~present]).astype(float)
-        placed.append((above.mean(1), above.mean(0)))
-    apart = [one - other for one, other in zip(*placed, strict=True)]
-    error = np.sqrt(sum(values.var(ddof=1) / len(values) for values in apart))
+    difference, error = delong(present, *scores)
     low, high = intervals.difference(*([intervals.auroc(present, score, np.arange(80), 80)] for score in scores))
-    assert (low + high) / 2 == pytest.approx(apart[0].mean())
+    assert (low + high) / 2 == pytest.approx(difference)
     assert (high - low) / 2 == pytest.approx(2.0 * error, rel=0.05)
 
 

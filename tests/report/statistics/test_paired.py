@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from samples import plain_cross_fitted, random_sample
+from samples import delong, plain_cross_fitted, random_sample
 from scipy.stats import norm, permutation_test, rankdata, ttest_1samp, wilcoxon
 from synthetic import recognised
 
@@ -39,13 +39,9 @@ def scored_by_another(sample, seed):
     )
 
 
-def measured(sample, folds=5):
-    return measure(sample, folds)
-
-
 def two(seed=0, images=40):
     sample = random_sample(seed, images=images)
-    return measured(sample), measured(scored_by_another(sample, seed + 100))
+    return measure(sample, 5), measure(scored_by_another(sample, seed + 100), 5)
 
 
 def of_parts(*parts):
@@ -160,7 +156,7 @@ def test_runs_that_differ_in_one_patient_are_compared():
     sample = random_sample(0)
     mine = sample.pair_cluster == sample.pair_cluster[0]
     hit, dice = np.where(mine, 1 - sample.hit, sample.hit), np.where(mine[:, None], 1 - sample.dice, sample.dice)
-    measures = {"A": measured(sample), "B": measured(replace(sample, hit=hit, dice=dice, iou=dice / (2 - dice)))}
+    measures = {"A": measure(sample, 5), "B": measure(replace(sample, hit=hit, dice=dice, iou=dice / (2 - dice)), 5)}
     found = compare("AB", lambda one, other: (measures[one], measures[other]), 0, "x", lambda _: None)
     assert {entry.number: entry.p for entry in found}.keys() == {*TESTED}
     assert all(entry.p == 1 and not entry.untested for entry in found if not entry.number.endswith("_cross_fitted"))
@@ -168,7 +164,7 @@ def test_runs_that_differ_in_one_patient_are_compared():
 
 def test_runs_that_share_one_patient_have_no_p_and_a_word_why():
     sample = random_sample(1, images=2, per_patient=2, findings=6)
-    measures = {"A": measured(sample), "B": measured(replace(sample, hit=1 - sample.hit, dice=1 - sample.dice))}
+    measures = {"A": measure(sample, 5), "B": measure(replace(sample, hit=1 - sample.hit, dice=1 - sample.dice), 5)}
     found = compare("AB", lambda one, other: (measures[one], measures[other]), 0, "x", lambda _: None)
     assert {"pointing_game", "dice_fixed"} <= {entry.number for entry in found}
     for entry in found:
@@ -191,17 +187,6 @@ def test_many_comparisons_get_enough_exchanges_to_matter():
     assert 400 * p <= 0.021
 
 
-def delong(present, first, second):
-    """Two-sided p-value of DeLong, DeLong and Clarke-Pearson (1988) for two correlated AUROCs."""
-    placements = []
-    for score in (first, second):
-        above = (score[present][:, None] > score[~present]) + 0.5 * (score[present][:, None] == score[~present])
-        placements.append((above.mean(1), above.mean(0)))
-    differences = [one - other for one, other in zip(*placements, strict=True)]
-    variance = sum(difference.var(ddof=1) / len(difference) for difference in differences)
-    return 2 * norm.sf(abs(differences[0].mean()) / np.sqrt(variance))
-
-
 def recognition_sample(present, scores):
     base = random_sample(0, images=len(present), findings=1, per_patient=1)
     return replace(base, labels=present[:, None].astype(np.int8), probabilities=scores[:, None])
@@ -213,9 +198,10 @@ def test_auroc_test_agrees_with_delong(gain):
     present = random.random(200) < 0.3
     common = random.normal(size=200)
     scores = [1 / (1 + np.exp(-(common + random.normal(size=200) + g * present))) for g in (1 + gain, 1.0)]
-    first, second = (measured(recognition_sample(present, score)) for score in scores)
+    first, second = (measure(recognition_sample(present, score), 5) for score in scores)
     p = exchange_tests([paired_test(first, second, "auroc")], 1, 0, "x")[0]
-    assert p == pytest.approx(delong(present, *scores), rel=0.5, abs=2e-3)
+    difference, error = delong(present, *scores)
+    assert p == pytest.approx(2 * norm.sf(abs(difference) / error), rel=0.5, abs=2e-3)
 
 
 def test_auroc_test_rejects_equal_models_one_time_in_twenty(monkeypatch):
@@ -228,14 +214,10 @@ def test_auroc_test_rejects_equal_models_one_time_in_twenty(monkeypatch):
         common = random.normal(size=60) + present
         # One scale is a power of the other: ranks alone must count.
         scores = [1 / (1 + np.exp(-(common + random.normal(size=60)))) ** power for power in (1, 5)]
-        first, second = (replace_probabilities(present, score) for score in scores)
+        first, second = (measure(recognition_sample(present, score), 2) for score in scores)
         rejected += exchange_tests([paired_test(first, second, "auroc")], 1, trial, "x")[0] <= 0.05
     assert rejected / 150 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 150)
     assert rejected
-
-
-def replace_probabilities(present, score):
-    return measure(recognition_sample(present, score), 2)
 
 
 def test_holm_by_hand():
@@ -247,7 +229,7 @@ def test_holm_by_hand():
 
 def test_comparisons_are_corrected_number_by_number():
     measures = dict(zip("AB", two(), strict=True))
-    measures["C"] = measured(scored_by_another(measures["A"].sample, 7))
+    measures["C"] = measure(scored_by_another(measures["A"].sample, 7), 5)
     asked = []
     found = compare("ABC", lambda one, other: (measures[one], measures[other]), 0, "x", asked.append)
     assert asked == ["A against B", "A against C", "B against C"]
@@ -285,8 +267,8 @@ def test_runs_on_different_images_are_compared_on_the_common_ones():
     first, second = common_samples(less, more)
     assert first.same_ground(second) and first.image_ids == whole.image_ids[6:34]
     assert first.clusters == whole.clusters[3:17]
-    both = common_measures(measured(less), measured(more), 5)
-    expected = measured(restricted(whole, range(6, 34))), measured(restricted(other, range(6, 34)))
+    both = common_measures(measure(less, 5), measure(more, 5), 5)
+    expected = measure(restricted(whole, range(6, 34)), 5), measure(restricted(other, range(6, 34)), 5)
     for found, plain in zip(both, expected, strict=True):
         for number in TESTED:
             assert found.point[number] == pytest.approx(plain.point[number], nan_ok=True)

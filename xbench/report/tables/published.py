@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from xbench.protocol.published import (
@@ -19,7 +19,17 @@ from xbench.protocol.published import (
 )
 from xbench.report.names import model_title
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis
-from xbench.report.tables.cells import INTERVALS, heading, labels_in_order, number, row, slug, table_of
+from xbench.report.tables.cells import (
+    INTERVALS,
+    Scores,
+    heading,
+    labels_in_order,
+    number,
+    row,
+    scores_of,
+    slug,
+    table_of,
+)
 from xbench.report.tables.table import MISSING, Cell, Column, Row, Table
 
 __all__ = ["published_tables"]
@@ -40,21 +50,13 @@ def published_tables(analysis: Analysis) -> Iterator[Table]:
 def _grounding(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table:
     """Table 1."""
     numbers = {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"}
-    columns = [
-        (Column(title, heading(dataset, analysis)), dataset, key)
-        for dataset in datasets
-        for key, title in numbers.items()
-    ]
-    published = {dataset.dataset: published_grounding(dataset.dataset) for dataset in datasets}
-
-    def theirs(model: str) -> list[float | None]:
-        return [getattr(published[dataset.dataset].get(model), key, None) for _, dataset, key in columns]
-
-    def ours(label: str) -> list[Estimate | None]:
-        by_label = [{entry.run.label: entry.macro for entry in dataset.runs} for _, dataset, _ in columns]
-        return [macro.get(label, {}).get(key) for macro, (_, _, key) in zip(by_label, columns, strict=True)]
-
-    rows = _rows([entry for dataset in datasets for entry in dataset.runs], ours, theirs)
+    columns = []
+    for dataset in datasets:
+        published = published_grounding(dataset.dataset)
+        for key, title in numbers.items():
+            ours = scores_of(dataset, key, Column(title, heading(dataset, analysis)))
+            columns.append((ours, {model: getattr(of_model, key) for model, of_model in published.items()}))
+    rows = _rows([entry for dataset in datasets for entry in dataset.runs], columns)
     protocol = published_protocol()
     notes = list(dict.fromkeys(text for dataset in datasets for text in inconsistencies(dataset.dataset, "grounding")))
     notes += [f"{heading(dataset, analysis)}: {_images(dataset)}" for dataset in datasets]
@@ -65,7 +67,7 @@ def _grounding(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table
         f"the images that are scored. The paper: inputs of {protocol.image_size} x {protocol.image_size} "
         f"pixels. {INTERVALS}",
         ["Model"],
-        [column for column, _, _ in columns],
+        [ours.column for ours, _ in columns],
         rows,
         notes,
     )
@@ -74,29 +76,22 @@ def _grounding(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table
 def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
     """Tables 2 to 5."""
     published = published_pointing_game(dataset.dataset)
-    entries = {entry.run.label: entry for entry in dataset.runs}
-
-    def theirs(model: str) -> list[float | None]:
-        row = published.get(model)
-        if row is None:
-            return [None] * (1 + len(dataset.findings))
-        return [row.mean, *(row.findings.get(finding) for finding in dataset.findings)]
-
-    def ours(label: str) -> list[Estimate | None]:
-        entry = entries[label]
-        findings = (entry.findings.get(finding, {}).get("pointing_game") for finding in dataset.findings)
-        return [entry.macro.get("pointing_game"), *findings]
-
-    rows = _rows(list(entries.values()), ours, theirs)
+    known = {model: published[model] for model in _published_models(dataset.runs).values() if model in published}
+    means: dict[str, float | None] = {model: of_model.mean for model, of_model in known.items()}
+    columns = [(scores_of(dataset, "pointing_game", Column("Mean")), means)]
+    for finding in dataset.findings:
+        ours = scores_of(dataset, "pointing_game", Column(finding), finding)
+        columns.append((ours, {model: of_model.findings.get(finding) for model, of_model in known.items()}))
+    rows = _rows(dataset.runs, columns)
     return table_of(
         f"published_pointing_game_{slug(dataset, analysis)}",
         f"Pointing game per finding on {heading(dataset, analysis)}, beside the paper's",
         f"{_LAYOUT} Last: the images behind the numbers, which the published digits imply. {INTERVALS}",
         ["Model"],
-        ["Mean", *dataset.findings],
+        [ours.column for ours, _ in columns],
         [*rows, *_counts(dataset)] if rows else [],
         [
-            *_wrong_means({model: published[model] for model in _models(dataset.runs) if model in published}),
+            *_wrong_means(known),
             *inconsistencies(dataset.dataset, "pointing_game"),
             f"{heading(dataset, analysis)}: {_images(dataset)}",
         ],
@@ -172,26 +167,26 @@ def _correlation(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Tab
     )
 
 
-def _rows(
-    runs: Sequence[RunAnalysis],
-    ours: Callable[[str], list[Estimate | None]],
-    theirs: Callable[[str], list[float | None]],
-) -> list[Row]:
-    """Three rows for each model that the paper has: our numbers, the published ones, the differences."""
+def _rows(runs: Sequence[RunAnalysis], columns: Sequence[tuple[Scores, Mapping[str, float | None]]]) -> list[Row]:
+    """Three rows for each model that the paper has: our numbers, the published ones, the differences.
+
+    Columns are our scores with the published numbers by model.
+    """
     rows = []
     for label, model in _published_models(runs).items():
-        mine, printed = ours(label), theirs(model)
-        if not any(a is not None and a.value is not None and b is not None for a, b in zip(mine, printed, strict=True)):
-            continue
+        mine = [ours.models.get(label, Estimate(None)) for ours, _ in columns]
+        printed = [theirs.get(model) for _, theirs in columns]
         differences = [
-            Estimate(None if a is None or a.value is None or b is None else a.value - b)
-            for a, b in zip(mine, printed, strict=True)
+            None if one.value is None or other is None else one.value - other
+            for one, other in zip(mine, printed, strict=True)
         ]
-        rows += [
-            row(label, *mine),
-            row(f"{label}, published", *printed, kind="published"),
-            row(f"{label}, difference", *(number(value, signed=True) for value in differences), kind="difference"),
-        ]
+        if any(value is not None for value in differences):
+            signed = [number(Estimate(value), signed=True) for value in differences]
+            rows += [
+                row(label, *mine),
+                row(f"{label}, published", *printed, kind="published"),
+                row(f"{label}, difference", *signed, kind="difference"),
+            ]
     return rows
 
 
@@ -199,7 +194,3 @@ def _published_models(runs: Sequence[RunAnalysis]) -> dict[str, str]:
     """The models that the paper has, by label."""
     models = {entry.run.label: entry.run.model for entry in runs}
     return {label: models[label] for label in labels_in_order(runs) if models[label] in published_dice_gaps()}
-
-
-def _models(runs: Sequence[RunAnalysis]) -> list[str]:
-    return list(dict.fromkeys(_published_models(runs).values()))
