@@ -162,8 +162,8 @@ class Quadrants:
         threshold: The lowest probability of an image with the largest sum of sensitivity and specificity on the run's
             images (Youden).
         both: Share recognised and grounded.
-        near_miss: Share recognised but not grounded, by a near miss.
-        elsewhere: Share recognised but not grounded, for the model looks elsewhere.
+        near_miss: Share recognised but not grounded, with a near miss.
+        elsewhere: Share recognised but not grounded, with the peak elsewhere.
         grounded_only: Share grounded but not recognised: seen but not believed.
         neither: Share of the others.
         count: Pairs.
@@ -185,7 +185,7 @@ class Quadrants:
 
 @dataclass(frozen=True)
 class RunAnalysis:
-    """A run with everything that is said about it alone.
+    """A run with everything that a report says about it alone.
 
     Attributes:
         run: The run.
@@ -267,7 +267,7 @@ class DatasetAnalysis:
         runs: The models' runs, best macro pointing game first; instruments are among the references instead.
         references: Floors, then ceilings.
         comparisons: Every pair of runs, for every number that is tested.
-        tied_with_best: By number, the labels of the runs that the test cannot tell from the best one, with that.
+        tied_with_best: By number, the labels of the best run and those not significantly different from it.
         notes: What a reader must know, such as runs that scored different images.
     """
 
@@ -316,11 +316,10 @@ class Correlation:
         scope: `models` (a point is a model on a dataset) or `findings` (a point is a model and finding).
         dataset: Name of the dataset; None for all pooled.
         points: Of each its label, AUROC and pointing game.
-        slope: Of the line; None for fewer than three points, or all of one AUROC.
-        intercept: Likewise.
-        r_squared: Likewise.
-        p: Two-sided p-value of the slope; likewise. Neither this nor `r_squared` exists where all points have the same
-            pointing game.
+        slope: Of the line; None for fewer than three points, or all of one AUROC, and so are the others.
+        intercept: Of the line.
+        r_squared: Coefficient of determination; None also where all points have the same pointing game.
+        p: Two-sided p-value of the slope; None also where all points have the same pointing game.
     """
 
     scope: Literal["models", "findings"]

@@ -73,8 +73,11 @@ def _best_models(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
     ]
     if len(bests) > _FEW_DATASETS:
         counts = Counter(label for _, label in bests).most_common()
-        said = listed([f"{label} on {count} of {len(bests)} datasets" for label, count in counts])
-        yield f"Highest pointing game: {said}. The table of grounding marks what is not significantly different."
+        leaders = listed([f"{label} on {count} of {len(bests)} datasets" for label, count in counts])
+        yield (
+            f"Highest pointing game: {leaders}. The table of grounding marks models that are not significantly "
+            "different from the best."
+        )
         return
     for dataset, label in bests:
         score = next(entry.macro["pointing_game"] for entry in dataset.runs if entry.run.label == label)

@@ -24,7 +24,7 @@ from xbench.report.statistics.studies import studies
 __all__ = ["Progress", "analyse"]
 
 Progress = Callable[[int, int, str], None]
-"""Told how many steps are done, of how many, and in words what comes next."""
+"""Called with how many steps are done, of how many, and what comes next in words."""
 
 
 def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Progress | None = None) -> Analysis:

@@ -209,17 +209,17 @@ def cross_fitted(
     return Spread(value, influence, units, units - 1, _bounded(value, variance, units, unseen))
 
 
-def f1(present: NDArray[np.bool_], said: NDArray[np.bool_], clusters: NDArray[np.int64], count: int) -> Spread:
+def f1(present: NDArray[np.bool_], called: NDArray[np.bool_], clusters: NDArray[np.int64], count: int) -> Spread:
     """Return the spread of F1 = 2 J / (1 + J), where J = TP / (TP + FP + FN) is a share and has a share's interval.
 
     Args:
         present: Whether an image has the finding, (n,).
-        said: Whether it is said to have it, (n,).
+        called: Whether it is called present, (n,).
         clusters: Cluster of each, (n,).
         count: K, how many clusters there are in all.
     """
-    either = present | said
-    found = share((present & said)[either].astype(np.float64), clusters[either], count)
+    either = present | called
+    found = share((present & called)[either].astype(np.float64), clusters[either], count)
 
     def turned(v: float) -> float:
         return 2 * v / (1 + v)
@@ -284,14 +284,14 @@ def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDAr
     """
     positive, negative = np.sort(scores[present]), np.sort(scores[~present])
     true = len(positive) - np.searchsorted(positive, positive)
-    said = true + len(negative) - np.searchsorted(negative, positive)
-    precision = true / said
+    called = true + len(negative) - np.searchsorted(negative, positive)
+    precision = true / called
     value = float(precision.mean())
     # One more positive raises, one more negative lowers the precision at every lower threshold.
     reached = np.searchsorted(positive, scores, "right")
-    raised, lowered = (np.append(0, np.cumsum(what / said**2)) for what in (said - true, true))
+    raised, lowered = (np.append(0, np.cumsum(what / called**2)) for what in (called - true, true))
     # To second order, average precision is too high by this: each positive is counted in the precision at itself.
-    bias = float(((said - true) / said**2 * (1 - true / len(positive))).mean())
+    bias = float(((called - true) / called**2 * (1 - true / len(positive))).mean())
     own = np.append(precision, 0)[np.searchsorted(positive, scores)]
     change = np.where(present, own - value + raised[reached], -lowered[reached]) / len(positive)
     influence = np.asarray(np.bincount(clusters, change, minlength=count), dtype=np.float64)

@@ -73,7 +73,7 @@ class Measures:
         return tuple(found)
 
     def means(self, pairs: NDArray[np.int64], numbers: Sequence[str]) -> dict[str, Estimate]:
-        """Return mean scores of some pairs, whatever their findings.
+        """Return mean scores of some pairs of any findings.
 
         Args:
             pairs: Places among the P.

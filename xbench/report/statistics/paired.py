@@ -61,7 +61,7 @@ def compare(
         on_common: Gives the measures of two runs, by label, on what both scored.
         seed: Of exchanges.
         ground: Dataset and split.
-        begin: Told which two runs come next.
+        begin: Called with the two runs that come next, in words.
     """
     found: list[Comparison] = []
     tests: dict[int, PairedTest] = {}
@@ -107,7 +107,7 @@ def common_measures(first: Measures, second: Measures, folds: int) -> tuple[Meas
 def tied_with_best(
     macros: Mapping[str, Mapping[str, Estimate]], comparisons: Sequence[Comparison]
 ) -> dict[str, frozenset[str]]:
-    """Return by number the labels of the runs that the test cannot tell from the best one, with that.
+    """Return by number the labels of the runs that are not significantly different from the best one, and its own.
 
     Args:
         macros: Macro numbers by label of the run.
@@ -192,7 +192,7 @@ def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.
       exchanged (Bandos, Rockette and Gur 2005, Statistics in Medicine 24, 2873, after Venkatraman and Begg 1996). The
       AUROC difference after any exchange, computed anew, is again a sum with one sign per cluster: for a positive,
       half the difference between its two ranks' shares of negatives below, over the pooled negatives of both models,
-      likewise for a negative; see `_auroc_contributions`.
+      and the same for a negative; see `_auroc_contributions`.
 
     Args:
         first: Of one run, on a sample from `common_samples`.
@@ -282,7 +282,7 @@ def _every_exchange(matters: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]
 
 
 def _random_exchanges(random: np.random.Generator, exchanges: int, clusters: int) -> Iterator[NDArray[np.float64]]:
-    # By eights, for numpy draws that many small numbers from one large one: so memory decides on no exchange.
+    # In steps of eight: numpy draws that many small numbers from one large one, so the step does not change the draws.
     step = 8 * max(1, _SIGNS_AT_A_TIME // (8 * clusters))
     for start in range(0, exchanges, step):
         heads = random.integers(0, 2, (min(step, exchanges - start), clusters), dtype=np.int8)

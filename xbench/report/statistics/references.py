@@ -29,7 +29,7 @@ _CELLS = 14
 _PEAKS, _MAPS = 20_000, 64
 """Draws behind the expected pointing game, which takes few pixels of each, and Dice and IoU, which take all."""
 _LONGEST = 224
-"""Sides of a grid in pixels; larger grids are brought to it, for what 14 cells score does not depend on that."""
+"""Sides of a grid in pixels; larger grids are brought to it, which does not change what 14 cells score."""
 
 
 def references(run: Run, sample: Sample, instruments: Sequence[RunAnalysis], folds: int) -> tuple[Reference, ...]:

@@ -107,9 +107,9 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def each_note_once(tables: Iterable[Table], said: Iterable[str] = ()) -> list[Table]:
-    """Return tables that are shown together, with each note under the first table that has it, if not `said` before."""
-    seen, found = set(said), []
+def each_note_once(tables: Iterable[Table], shown: Iterable[str] = ()) -> list[Table]:
+    """Return tables that are shown together, with each note under the first that has it; none of those in `shown`."""
+    seen, found = set(shown), []
     for table in tables:
         found.append(replace(table, notes=tuple(note for note in table.notes if note not in seen)))
         seen.update(table.notes)
