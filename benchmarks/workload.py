@@ -39,7 +39,7 @@ from deterministic_checkpoints import write_checkpoint
 
 from xbench.commands.configs import defaults
 from xbench.commands.prepare import prepare
-from xbench.commands.run import run
+from xbench.commands.run import run_test
 from xbench.data.annotations.shapes import Box
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
@@ -237,7 +237,7 @@ def evaluate(
         config.write_text(yaml.safe_dump({"model": dict(model), "data": dict(data), "trainer": trainer}))
         started = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()):
-            run("test", ["--config", str(config)])
+            run_test(["--config", str(config)])
         moments = {what: moment - started for what, moment in Clock.moments.items()}
         newest = max(runs.glob("*/*/results.json"), key=lambda path: path.stat().st_mtime_ns)
         results = json.loads(newest.read_text())

@@ -31,12 +31,11 @@ from xbench.callbacks.evaluation import Evaluation
 from xbench.callbacks.results_writer import ResultsWriter
 from xbench.callbacks.wandb_logger import WandbLogger
 from xbench.cli import main
-from xbench.commands.bench.arguments import parse
-from xbench.commands.bench.config import read_bench
+from xbench.commands.bench.config import parse, read_bench
 from xbench.commands.bench.jobs import plan
 from xbench.commands.configs import shipped
+from xbench.commands.options import RunParser, run_parser
 from xbench.commands.rescore import rescore
-from xbench.commands.run import Resolver
 from xbench.data import ChestXrayDataModule, Radiograph, Record
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
@@ -103,8 +102,8 @@ def ours() -> list[Said]:
 
 
 @pytest.fixture(scope="module")
-def resolver() -> Resolver:
-    return Resolver()
+def resolver() -> RunParser:
+    return run_parser("test")
 
 
 @pytest.fixture
@@ -218,7 +217,7 @@ def test_options_exist():
 
 
 def test_other_options_exist(resolver, capsys):
-    helps = [resolver._parser.format_help()]
+    helps = [resolver.format_help()]
     for command in ("report", "bench", "rescore", "reproduce"):
         with pytest.raises(SystemExit):
             main([command, "--help"])

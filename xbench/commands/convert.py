@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +13,8 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 from safetensors.torch import save_file
 
-from xbench.commands.complaints import expected
 from xbench.commands.configs import shipped
+from xbench.commands.parsers import expected
 from xbench.errors import UserError
 from xbench.runtime.digests import file_sha256
 
@@ -75,7 +74,7 @@ _WANTED = "convert takes MODEL CHECKPOINT OUT.safetensors, and options of the mo
 
 
 class _Parser(ArgumentParser):
-    """Parser of the arguments for a model; complains in one paragraph."""
+    """Parser of the arguments for a model; reports errors in one paragraph."""
 
     def __init__(self, name: str, model: type[Any]) -> None:
         super().__init__(
@@ -86,18 +85,6 @@ class _Parser(ArgumentParser):
             self.add_argument(dest, metavar=metavar)
         self.add_class_arguments(model, "model", as_group=False, skip={"checkpoint"})
         self._name = name
-
-    def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:
-        """Parse, having looked for options that there are not."""
-        names = [known.removeprefix("--model.") for known in self._option_string_actions if "--model." in known]
-        for word in args:
-            # What comes behind a second dot is an entry of a table.
-            option = ".".join(word.partition("=")[0].split(".")[:2])
-            if option.startswith("--") and option not in self._option_string_actions:
-                near = difflib.get_close_matches(option.removeprefix("--").removeprefix("model."), names, cutoff=0.5)
-                listed = ", ".join(f"--model.{name}" for name in near)
-                self.error(f"{self._name} has no {option}" + (f"; near it are {listed}" if near else ""))
-        return super().parse_args(args, *rest, **options)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise what jsonargparse found wrong."""
@@ -123,4 +110,5 @@ def _model_class(name: str) -> type[Any]:
             exit_status=2,
         )
     path = yaml.safe_load(shipped("models")[name].read_text(encoding="utf-8"))["class_path"]
-    return resolve_name(":".join(path.rsplit(".", 1)))
+    model: type[Any] = resolve_name(":".join(path.rsplit(".", 1)))
+    return model

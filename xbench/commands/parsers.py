@@ -1,99 +1,35 @@
-"""How the options of the commands that run a model are read."""
+"""What all commands share in reading their words: errors in one paragraph. Imports neither torch nor Lightning."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+import re
 from typing import Any, NoReturn
 
-from jsonargparse import ActionConfigFile, get_loader, set_loader
-from lightning.pytorch.cli import LightningArgumentParser
-from yaml import YAMLError
-
-from xbench.commands.complaints import in_one_paragraph
-from xbench.commands.configs import check_yaml, resolve_config
 from xbench.errors import UserError
 
-__all__ = ["NamedConfig", "Parser", "configs_first", "refuse_change", "user_error_behind"]
+__all__ = ["CommandParser", "expected", "in_one_paragraph", "user_error_behind"]
 
 
-_load_yaml = get_loader("yaml")
+class CommandParser(argparse.ArgumentParser):
+    """Parser of a command that runs no model.
 
+    Args:
+        command: Name of the command.
+        **kwargs: As for `argparse.ArgumentParser`.
+    """
 
-def _load_checked(text: str) -> Any:
-    check_yaml(text)
-    return _load_yaml(text)
+    def __init__(self, command: str, **kwargs: Any) -> None:
+        super().__init__(prog=f"python -m xbench.cli {command}", **kwargs)
+        self._command = command
 
-
-# Here and not where --config is read, for a configuration may name further files.
-set_loader("yaml", _load_checked, (YAMLError,))
-
-
-class NamedConfig(ActionConfigFile):
-    """`--config` by path or by name; remembers which classes the configurations chose."""
-
-    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
-        """Read a configuration over what stands there already.
+    def error(self, message: str) -> NoReturn:
+        """Raise what is wrong with the options.
 
         Raises:
-            UserError: It names nothing, or chooses another class than an earlier one.
+            UserError: Always.
         """
-        super().__call__(parser, cfg, resolve_config(str(values)), option_string)
-        for part in ("model", "data"):
-            chosen = cfg.get(f"{part}.class_path")
-            if chosen is not None:
-                refuse_change(part, parser.chosen.setdefault(part, chosen), chosen)
-
-
-class Parser(LightningArgumentParser):
-    """Parser that complains in one paragraph.
-
-    Attributes:
-        chosen: The classes that the configurations chose, by part (`model`, `data`).
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.chosen: dict[str, str] = {}
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise what jsonargparse found wrong as one paragraph."""
-        if not self.exit_on_error:
-            # A parser within a parser: the outer one collects its complaints.
-            super().error(message, ex)
-        cause = user_error_behind(ex)
-        raise cause or UserError(in_one_paragraph(message), exit_status=2)
-
-
-def refuse_change(part: str, chosen: str, changed: str) -> None:
-    """Refuse to exchange the class that a configuration chose for a part.
-
-    Raises:
-        UserError: `changed` is another class than `chosen`.
-    """
-    # jsonargparse would keep those arguments of the first class that the second happens to have as well, such as a
-    # checkpoint, and the run would give a wrong number that looks right.
-    if chosen != changed:
-        raise UserError(
-            f"The configuration chose the {part} {chosen}, and then {changed} was asked for, which would inherit "
-            f"arguments that were meant for the first. Name one pair instead (--config MODEL_DATASET), or write a "
-            f"configuration of your own with class_path: {changed}.",
-            exit_status=2,
-        )
-
-
-def configs_first(options: Sequence[str]) -> list[str]:
-    """Move `--config` before all other options, which it would otherwise overwrite without a word."""
-    configs: list[str] = []
-    others: list[str] = []
-    words = iter(options)
-    for word in words:
-        if word in ("-c", "--config"):
-            configs += [word, *[value for value in [next(words, None)] if value is not None]]
-        elif word.startswith("--config="):
-            configs.append(word)
-        else:
-            others.append(word)
-    return configs + others
+        raise UserError(f"{self._command}: {message}. See {self.prog} --help.", exit_status=2)
 
 
 def user_error_behind(error: BaseException | None) -> UserError | None:
@@ -103,3 +39,46 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
+
+
+def expected(message: str) -> str:
+    """Shorten jsonargparse's message about a value of a wrong type; return nothing for any other message.
+
+    >>> expected("Expected a <class 'int'>. Got value: three")
+    "int, not 'three'"
+    """
+    types = re.search(r"Subtypes: \[(.+)\]", message) or re.search(r"Expected an? (.+?)\. Got value", message)
+    value = re.search(r"(?:Got|Given) value: (.+)", message)
+    if types is None or value is None:
+        return ""
+    plain = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", types[1]).replace("typing.", "")
+    plain = re.sub(r"Literal\[([^]]*)\]", r"one of \1", plain)
+    return f"{plain}, not {value[1].strip()!r}"
+
+
+def in_one_paragraph(message: str) -> str:
+    """Shorten jsonargparse's message about the options of a run, which lists every member of a union, to one paragraph.
+
+    Its exceptions hold nothing but this text.
+    """
+    key = re.search(r'Parser key "([^"]+)"', message)
+    chosen = re.search(r"Problem with given class_path '([^']+)':\s*(.+)", message, re.S)
+    required = re.search(r"arguments are required: (.+)", message)
+    text = re.sub(r"\s*\n[\s-]*", "; ", message.strip()) + "."
+    if required and not chosen and (missing := re.findall(r"\b(data|model)\b", required[1])):
+        return (
+            f"No {' and no '.join(sorted(missing, reverse=True))} was chosen: give --config with a shipped name or a "
+            "file, such as --config demo; `python -m xbench.cli list` shows what there is."
+        )
+    if key and chosen:
+        name, problem = chosen[1], chosen[2]
+        option = re.match(r'Parser key "([^"]+)":', problem)
+        if option and (values := expected(problem)):
+            text = f"--{key[1]}.{option[1]} of {name} expects {values}."
+        elif required:
+            text = f"{name} needs {', '.join(f'--{key[1]}.{one.strip()}' for one in required[1].split(','))}."
+        else:
+            text = f"--{key[1]} {name}: {problem.splitlines()[0]}."
+    return (
+        f"{text} See `python -m xbench.cli test --help`, and `--data.help CLASS` or `--model.help CLASS` for a class."
+    )

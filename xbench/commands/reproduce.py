@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from xbench.commands.command_parser import CommandParser
+from xbench.commands.parsers import CommandParser
 from xbench.errors import UserError
 from xbench.runs.files import CONFIG, RESULTS
 from xbench.runs.finished import FinishedRun

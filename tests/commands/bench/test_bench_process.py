@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from xbench.commands.bench.jobs import Job
-from xbench.commands.bench.process import Interrupted, interruptible, run_logged
 from xbench.commands.bench.screen import Estimate
+from xbench.commands.bench.worker import Interrupted, interruptible, run_logged
 from xbench.runs.results import Classification, ConstantMaps, Counts, Grounding, Results
 
 
@@ -105,7 +105,7 @@ def test_a_signal_reaches_the_run_and_its_helpers(tmp_path, monkeypatch, keep, t
 
 def test_a_run_that_will_not_end_is_killed(tmp_path, monkeypatch, keep):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("xbench.commands.bench.process._TIME_TO_END", 0.3)
+    monkeypatch.setattr("xbench.commands.bench.worker._TIME_TO_END", 0.3)
     code = (
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

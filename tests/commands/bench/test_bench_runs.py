@@ -26,9 +26,9 @@ from xbench.cli import main
 from xbench.commands.bench.config import read_bench
 from xbench.commands.bench.finished import DataState, FinishedRuns
 from xbench.commands.bench.jobs import plan
-from xbench.commands.bench.process import Interrupted, run_logged
 from xbench.commands.bench.screen import Screen
-from xbench.commands.run import Resolver
+from xbench.commands.bench.worker import Interrupted, run_logged
+from xbench.commands.options import RunParser, run_parser
 from xbench.evaluation.provenance import versions
 from xbench.runs.results import (
     Classification,
@@ -116,7 +116,7 @@ class Bench:
 
     folder: Path
     call: Callable[..., Any]
-    resolver: Resolver
+    resolver: RunParser
     real: bool = False
     started: list[str] = field(default_factory=list)
     commands: list[Sequence[str]] = field(default_factory=list)
@@ -183,14 +183,14 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def resolver() -> Resolver:
-    return Resolver()
+def resolver() -> RunParser:
+    return run_parser("test")
 
 
 @pytest.fixture
-def bench(tmp_path: Path, command, resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(tmp_path: Path, command, resolver: RunParser, monkeypatch: pytest.MonkeyPatch) -> Bench:
     bench = Bench(tmp_path, command, resolver)
-    monkeypatch.setattr(xbench.commands.bench.preflight, "Resolver", lambda: resolver)
+    monkeypatch.setattr(xbench.commands.bench.preflight, "run_parser", lambda command: resolver)
     monkeypatch.setattr(xbench.commands.bench.worker, "run_logged", bench.run_logged)
     monkeypatch.setattr(xbench.commands.report, "report", bench.reports.append)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -333,7 +333,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_a_run_depends_on(pinned: Path, tmp_path: Path, monkeypatch, resolver: Resolver, change: str):
+def test_what_a_run_depends_on(pinned: Path, tmp_path: Path, monkeypatch, resolver: RunParser, change: str):
     folder = tmp_path / "copy"
     shutil.copytree(pinned, folder)
     # Of a copy all files are new; the run counts as begun after that.
@@ -562,7 +562,7 @@ def test_a_benchmark_that_is_killed_goes_on(bench: Bench, monkeypatch):
     words = ["bench", "--config", "slow.yaml"]
     with monkeypatch.context() as patch:
         patch.setattr(xbench.commands.bench.worker, "run_logged", run_logged)
-        patch.setattr(xbench.commands.bench.preflight, "Resolver", Resolver)
+        patch.setattr(xbench.commands.bench.preflight, "run_parser", run_parser)
         killed = start(words, bench.folder)
     until(lambda: [*bench.folder.glob("runs/brightness_slow/*/config.yaml")])
     killed.kill(signal.SIGKILL)

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from xbench.commands.bench.arguments import parse
-from xbench.commands.bench.config import read_bench
+from xbench.commands.bench.config import parse, read_bench
 from xbench.commands.bench.jobs import Job, part_of, plan
-from xbench.commands.bench.process import Interrupted, interruptible
 from xbench.commands.bench.screen import Outcome, Screen, print_summary
 from xbench.errors import UserError
 from xbench.runtime.locks import folder_lock
@@ -41,6 +39,9 @@ def bench(options: Sequence[str]) -> None:
     if not jobs:
         console.print("There is nothing to run in this part.")
         return
+    # Imported only now, for torch takes seconds and wrong words are answered at once.
+    from xbench.commands.bench.worker import Interrupted, interruptible
+
     alone = given.part is None and given.report
     try:
         with interruptible():
@@ -55,7 +56,7 @@ def bench(options: Sequence[str]) -> None:
 
 def _work(jobs: Sequence[Job], out: Path, leave_out: bool, alone: bool, console: Console) -> None:
     from xbench.commands.bench.preflight import look
-    from xbench.commands.bench.worker import Worker
+    from xbench.commands.bench.worker import Interrupted, Worker
 
     with console.status("Looking at configurations, data and weights"):
         planned, problems, runs = look(jobs, out)

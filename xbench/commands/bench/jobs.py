@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import yaml
 
-from xbench.commands.bench.config import BenchConfig, Options, Variant, expand
+from xbench.commands.bench.config import BenchConfig, Options, Variant
 from xbench.commands.configs import shipped
 from xbench.errors import UserError
 from xbench.runtime.files import atomic_writer
 
 __all__ = ["Job", "part_of", "plan"]
-
-_PARTS = ("model", "data", "trainer")
-_BASE = Variant("", {})
 
 
 @dataclass(frozen=True)
@@ -55,15 +54,14 @@ def plan(config: BenchConfig, out: Path, more: Sequence[str] = ()) -> list[Job]:
         out: Where runs go. A pair with a class of the user's gets a configuration below.
         more: Options from the command line, which win over all others.
     """
-    jobs = []
-    for variant in (_BASE, *config.variants):
-        for dataset, of_dataset in config.datasets.items():
-            for model, of_model in config.models.items():
-                if (variant.models is None or model in variant.models) and (
-                    variant.datasets is None or dataset in variant.datasets
-                ):
-                    jobs.append(_job(config, variant, (model, of_model), (dataset, of_dataset), out, more))
-    return jobs
+    return [
+        _job(config, name, variant, model, dataset, out, more)
+        for name, variant in {"": Variant(), **config.variants}.items()
+        for dataset in config.datasets
+        for model in config.models
+        if (variant.models is None or model in variant.models)
+        and (variant.datasets is None or dataset in variant.datasets)
+    ]
 
 
 def part_of(jobs: Sequence[Job], part: str) -> list[Job]:
@@ -79,35 +77,48 @@ def part_of(jobs: Sequence[Job], part: str) -> list[Job]:
 
 
 def _job(
-    config: BenchConfig,
-    variant: Variant,
-    model: tuple[str, Options],
-    dataset: tuple[str, Options],
-    out: Path,
-    more: Sequence[str],
+    config: BenchConfig, name: str, variant: Variant, model: str, dataset: str, out: Path, more: Sequence[str]
 ) -> Job:
-    own = {"model": _flat(model[1]), "data": _flat(dataset[1]), "trainer": {}}
+    own = {"model": _flat(config.models[model]), "data": _flat(config.datasets[dataset]), "trainer": {}}
     classes = {part: own[part].pop("class_path", None) for part in ("model", "data")}
+    homes = {"model": f"models.{model}", "data": f"datasets.{dataset}", "trainer": "trainer"}
     unset: list[str] = []
     words: list[str] = []
-    given: dict[str, Any] = {}
-    for part, where in zip(_PARTS, (f"models.{model[0]}", f"datasets.{dataset[0]}", "trainer"), strict=True):
-        of_part: dict[str, Any] = {}
-        for source, options in (
-            (part, config.options.get(part, {})),
-            (where, own[part]),
-            (f"variants.{variant.name}.{part}", variant.options.get(part, {})),
-        ):
-            of_part |= expand(options, source, unset)
-        given[part] = of_part
-    # What only a log would show; what the user gives later wins.
-    given["trainer"] = {"enable_progress_bar": False} | given["trainer"]
-    for part, of_part in given.items():
-        words += [f"--{part}.{option}={_spelled(value)}" for option, value in of_part.items()]
-    pair = f"{model[0]}_{dataset[0]}"
-    chosen = pair if not any(classes.values()) else str(_own_pair(pair, classes, model[0], dataset[0], out))
+    for part, options in own.items():
+        # The progress bar would only fill a log; what the user gives wins.
+        given: dict[str, Any] = {"enable_progress_bar": False} if part == "trainer" else {}
+        given |= _expand(getattr(config, part), part, unset)
+        given |= _expand(options, homes[part], unset)
+        given |= _expand(getattr(variant, part), f"variants.{name}.{part}", unset)
+        words += [f"--{part}.{option}={_spelled(value)}" for option, value in given.items()]
+    pair = f"{model}_{dataset}"
+    chosen = pair if not any(classes.values()) else str(_own_pair(pair, classes, model, dataset, out))
     line = ("--config", chosen, *words, *more, f"--trainer.default_root_dir={out}")
-    return Job(model[0], dataset[0], variant.name, line, tuple(dict.fromkeys(unset)))
+    return Job(model, dataset, name, line, tuple(dict.fromkeys(unset)))
+
+
+def _expand(value: Any, where: str, unset: list[str]) -> Any:
+    """Replace `${VAR}` in all texts of a value, and `~` at their beginning.
+
+    Args:
+        value: The value.
+        where: Where it stands, such as `datasets.siim`.
+        unset: Gets a sentence for each variable that is not set.
+    """
+    if isinstance(value, Mapping):
+        return {key: _expand(inner, f"{where}.{key}", unset) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_expand(inner, where, unset) for inner in value]
+    if not isinstance(value, str):
+        return value
+    template = Template(value)
+    section, option = where.partition(".")[0], where.rpartition(".")[2]
+    unset += [
+        f"The environment variable {name}, which {option} of {section} needs, is not set."
+        for name in template.get_identifiers()
+        if name not in os.environ
+    ]
+    return os.path.expanduser(template.safe_substitute(os.environ))
 
 
 def _own_pair(pair: str, classes: Mapping[str, Any], model: str, dataset: str, out: Path) -> Path:

@@ -13,7 +13,8 @@ from rich.console import Console
 from xbench.commands.bench.finished import DataState, Finished, FinishedRuns
 from xbench.commands.bench.jobs import Job
 from xbench.commands.check import check_dataset, check_model, check_versions
-from xbench.commands.run import Resolved, Resolver
+from xbench.commands.options import Resolved, run_parser
+from xbench.commands.run import silence_libraries
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 
@@ -75,7 +76,8 @@ def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], list[Problem], 
     Returns:
         The runs that can be started or are done, what keeps the others from it, and the finished runs.
     """
-    runs, resolver = FinishedRuns(out), Resolver()
+    silence_libraries()
+    runs, parser = FinishedRuns(out), run_parser("test")
     problems: dict[str, Problem] = {}
     datasets: dict[str, ChestXrayDataModule | UserError] = {}
     states: dict[str, DataState] = {}
@@ -91,7 +93,7 @@ def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], list[Problem], 
                 note(text, "missing", job)
             continue
         try:
-            resolved = resolver.resolve(job.options)
+            resolved = parser.resolve(job.options)
         except UserError as error:
             note(str(error), "options", job)
             continue
@@ -129,6 +131,9 @@ def check_all(planned: Sequence[Planned], console: Console) -> Iterator[str]:
             seen.add(data_key)
             console.print(f"Reading {_LOOKED_AT} images of {plan.job.dataset}", style="dim", highlight=False)
             data = plan.resolved.build("data")
+            if isinstance(data, UserError):
+                yield str(data)
+                continue
             data.limit = min(data.limit or _LOOKED_AT, _LOOKED_AT)
             yield from check_dataset(data, None, progress=False).problems
 

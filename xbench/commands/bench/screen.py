@@ -80,7 +80,8 @@ class Estimate:
         """Return how long a run will take; None if nothing is known."""
         for key in ((job.model, job.variant), (job.model,), ()):
             if self._spent[key]:
-                work, seen = (sum(column) for column in zip(*self._spent[key], strict=True))
+                work = sum(seconds for seconds, _ in self._spent[key])
+                seen = sum(count for _, count in self._spent[key])
                 overhead = sum(self._overheads) / len(self._overheads) if self._overheads else _OVERHEAD
                 return overhead + images * work / max(seen, 1)
         return None

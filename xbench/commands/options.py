@@ -1,0 +1,200 @@
+"""The options of `test`, `predict`, `prepare` and `check`: configurations by name, over them the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, overload
+
+import yaml
+from jsonargparse import ActionConfigFile, Namespace
+from jsonargparse.typing import PositiveInt
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LightningArgumentParser, instantiate_class
+
+from xbench.commands.configs import defaults, resolve_config
+from xbench.commands.parsers import in_one_paragraph, user_error_behind
+from xbench.data.datamodule import ChestXrayDataModule
+from xbench.errors import UserError
+from xbench.models.base import SaliencyModel
+
+__all__ = ["Resolved", "RunParser", "build", "run_parser"]
+
+_PURPOSES = {
+    "test": "Evaluate a model on a dataset.",
+    "predict": "Write a model's logits and saliency maps for a dataset, which needs no annotations.",
+    "prepare": "Decode and resize a dataset once, into a cache that test and predict read.",
+    "check": "Validate files, annotations, checkpoint and versions without running the model.",
+}
+
+
+class _NamedConfig(ActionConfigFile):
+    """`--config` by path or by name; remembers which classes the configurations chose."""
+
+    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
+        # Untyped in jsonargparse.
+        read: Callable[..., None] = super().__call__
+        read(parser, cfg, resolve_config(str(values)), option_string)
+        for part in ("model", "data"):
+            chosen = cfg.get(f"{part}.class_path")
+            if chosen is not None:
+                _refuse_change(part, parser.chosen.setdefault(part, chosen), chosen)
+
+
+class RunParser(LightningArgumentParser):
+    """Parser that reports errors in one paragraph; jsonargparse makes further ones of this class for nested options.
+
+    Attributes:
+        chosen: The classes that the configurations chose, by part (`model`, `data`).
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.chosen: dict[str, str] = {}
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise what jsonargparse found wrong as one paragraph."""
+        if not self.exit_on_error:
+            # A parser of nested options: the outer one collects its errors.
+            super().error(message, ex)
+        raise user_error_behind(ex) or UserError(in_one_paragraph(message), exit_status=2)
+
+    def read(self, words: Sequence[str]) -> Namespace:
+        """Return the options that the words after a command stand for.
+
+        Raises:
+            UserError: They are wrong, or choose another model or dataset than the configuration.
+            SystemExit: After --help.
+        """
+        self.chosen.clear()
+        config = self.parse_args(_configs_first(words))
+        for part, chosen in self.chosen.items():
+            _refuse_change(part, chosen, config[part].class_path)
+        if config.trainer.use_distributed_sampler:
+            raise UserError(
+                "--trainer.use_distributed_sampler true would score some images twice: leave it out, the data module "
+                "deals the images to the processes.",
+                exit_status=2,
+            )
+        return config
+
+    def resolve(self, words: Sequence[str]) -> Resolved:
+        """Return what `test` with these options would run.
+
+        Raises:
+            UserError: The options are wrong.
+        """
+        return Resolved(yaml.safe_load(self.dump(self.read(words), skip_none=False)))
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a `test` command would run.
+
+    Attributes:
+        config: What its `config.yaml` would hold.
+    """
+
+    config: dict[str, Any]
+
+    @overload
+    def build(self, part: Literal["model"]) -> SaliencyModel | UserError: ...
+
+    @overload
+    def build(self, part: Literal["data"]) -> ChestXrayDataModule | UserError: ...
+
+    def build(self, part: Literal["model", "data"]) -> SaliencyModel | ChestXrayDataModule | UserError:
+        """Build the model or the data module, or return the `UserError` that says why it cannot be built."""
+        built: SaliencyModel | ChestXrayDataModule | UserError = build(self.config[part])
+        return built
+
+
+def build(part: dict[str, Any]) -> Any:
+    """Build a model or a data module, or return the `UserError` that says why it cannot be built.
+
+    Args:
+        part: Its `class_path` and `init_args`.
+    """
+    try:
+        return instantiate_class((), part | {"init_args": part.get("init_args") or {}})
+    except UserError as error:
+        return error
+
+
+def run_parser(command: Literal["test", "predict", "prepare", "check"]) -> RunParser:
+    """Return the parser of a command."""
+    parser = RunParser(
+        default_config_files=[str(path) for path in defaults(command)],
+        description=_PURPOSES[command],
+        usage=f"python -m xbench.cli {command} --config NAME_OR_PATH [--model.X ...] [--data.X ...] [--trainer.X ...]",
+    )
+    parser.add_argument(
+        "-c",
+        "--config",
+        action=_NamedConfig,
+        metavar="NAME_OR_PATH",
+        help="A configuration file, or the name of a shipped one, such as demo or clip_siim; may be repeated.",
+    )
+    parser.add_argument(
+        "--seed_everything",
+        type=bool | int,
+        default=0,
+        help="Seed of all random numbers; true chooses one, false sets none.",
+    )
+    parser.add_lightning_class_args(Trainer, "trainer")
+    parser.add_argument(
+        "--threads",
+        type=PositiveInt,
+        default=1,
+        help="CPU threads that each process computes with. Results depend on it in their last bits, so it is the "
+        "same whatever the number of processes; on a CPU, --trainer.devices N makes N processes work.",
+    )
+    parser.add_argument(
+        "--oversubscribe",
+        type=bool,
+        default=False,
+        help="On a CPU, let --trainer.devices start more processes than there are cores for this one to use, which "
+        "is refused otherwise: each loads the model, and together they are slower.",
+    )
+    parser.add_argument(
+        "--resume",
+        type=bool,
+        default=False,
+        help="test: go on with the newest unfinished run of this model and dataset under "
+        "--trainer.default_root_dir, if there is one; its finished images are not done again, and the results are "
+        "those of an unbroken run.",
+    )
+    # The data module deals the batches; Lightning's sampler would count some images twice.
+    parser.set_defaults({"trainer.use_distributed_sampler": False})
+    # Parts are built in this order: a wrong data folder is found before weights are loaded.
+    parser.add_lightning_class_args(ChestXrayDataModule, "data", subclass_mode=True)
+    parser.add_lightning_class_args(SaliencyModel, "model", subclass_mode=True)
+    return parser
+
+
+def _refuse_change(part: str, chosen: str, changed: str) -> None:
+    """Refuse to exchange the class that a configuration chose for a part."""
+    # jsonargparse would keep those arguments of the first class that the second happens to have as well, such as a
+    # checkpoint, and the run would give a wrong number that looks right.
+    if chosen != changed:
+        raise UserError(
+            f"The configuration chose the {part} {chosen}, and then {changed} was asked for, which would inherit "
+            f"arguments that were meant for the first. Name one pair instead (--config MODEL_DATASET), or write a "
+            f"configuration of your own with class_path: {changed}.",
+            exit_status=2,
+        )
+
+
+def _configs_first(words: Sequence[str]) -> list[str]:
+    """Move `--config` before all other options, which it would otherwise overwrite without a word."""
+    configs: list[str] = []
+    others: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in ("-c", "--config"):
+            configs += [word, *[value for value in [next(rest, None)] if value is not None]]
+        elif word.startswith("--config="):
+            configs.append(word)
+        else:
+            others.append(word)
+    return configs + others
