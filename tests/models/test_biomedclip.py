@@ -3,7 +3,6 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,38 +10,23 @@ import open_clip
 import pytest
 import torch
 import transformers
-from deterministic import images_of, random_state, weight
+from deterministic import images_of, random_state
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import save_file
-from torch import Tensor
+from small_networks import attached, score
 
 from xbench.errors import UserError
 from xbench.models import biomedclip
 from xbench.models.biomedclip import BiomedCLIP
 from xbench.models.clip import CLIP
 
+pytestmark = pytest.mark.usefixtures("no_network")
 HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
 BERT = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "chest", "x", "-", "ray", "showing", "without", "edema"]
 PAIRS = [["chest showing edema", "chest without edema"], ["showing a chest x-ray", "without a chest x-ray"]]
 IDS = torch.tensor([[[2, 6, 10, 12, 3, 0, 0], [2, 6, 11, 12, 3, 0, 0]], [[2, 9, 3, 0, 0, 0, 0], [2, 5, 9, 3, 0, 0, 0]]])
-
-
-def weights_of(folder: Path) -> dict[str, Tensor]:
-    with torch.device("meta"):
-        model = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False, device="meta")
-    weights = {name: weight(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
-    return weights | {"text.transformer.embeddings.position_ids": torch.arange(512)[None]}
-
-
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise OSError("no network in tests")
-
-    monkeypatch.setattr(biomedclip, "download_pretrained_from_hf", refuse)
-    monkeypatch.setattr(transformers.utils.hub, "hf_hub_download", refuse)
 
 
 @pytest.fixture
@@ -76,32 +60,6 @@ def test_configuration_of_the_authors(configured: dict[str, Any], tmp_path: Path
 # Everything else on a small one
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in the layout of the authors' repository, with a BERT of one layer."""
-    folder = tmp_path_factory.mktemp("biomedclip")
-    (folder / "vocab.txt").write_text("\n".join(WORDS))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
-    transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    ).save_pretrained(folder)
-    text_cfg = {
-        "hf_model_name": str(folder),
-        "hf_tokenizer_name": str(folder),
-        "hf_proj_type": "mlp",
-        "hf_pooler_type": "cls_last_hidden_state_pooler",
-        "context_length": 12,
-    }
-    vision_cfg = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "", "timm_proj": "linear"}
-    config = {
-        "model_cfg": {"embed_dim": 16, "vision_cfg": vision_cfg, "text_cfg": text_cfg},
-        "preprocess_cfg": {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.6, 0.7], "resize_mode": "squash"},
-    }
-    (folder / "open_clip_config.json").write_text(json.dumps(config))
-    torch.save(weights_of(folder), folder / "open_clip_pytorch_model.bin")
-    return folder
-
-
 def copy_of(folder: Path, to: Path, *names: str, **text_cfg: str) -> Path:
     """Copy the configuration, changed, and link files."""
     config = json.loads((folder / "open_clip_config.json").read_text())
@@ -114,8 +72,8 @@ def copy_of(folder: Path, to: Path, *names: str, **text_cfg: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tiny(folder: Path) -> BiomedCLIP:
-    return BiomedCLIP(checkpoint=str(folder), image_size=64)
+def tiny(bert_folder: Path) -> BiomedCLIP:
+    return BiomedCLIP(checkpoint=str(bert_folder), image_size=64)
 
 
 def same(model: BiomedCLIP, other: BiomedCLIP | CLIP) -> None:
@@ -123,10 +81,10 @@ def same(model: BiomedCLIP, other: BiomedCLIP | CLIP) -> None:
         assert torch.equal(model.model.state_dict()[name], tensor)
 
 
-def test_is_the_clip_of_its_folder(tiny: BiomedCLIP, folder: Path) -> None:
-    clip = CLIP(f"local-dir:{folder}", image_size=64)
+def test_is_the_clip_of_its_folder(tiny: BiomedCLIP, bert_folder: Path) -> None:
+    clip = CLIP(f"local-dir:{bert_folder}", image_size=64)
     same(tiny, clip)
-    same(BiomedCLIP(checkpoint=f"local-dir:{folder}", image_size=64), clip)
+    same(BiomedCLIP(checkpoint=f"local-dir:{bert_folder}", image_size=64), clip)
     with torch.no_grad():
         queries = tiny.encode_prompts(PAIRS)
         assert torch.equal(queries, clip.encode_prompts(PAIRS))
@@ -164,65 +122,67 @@ def test_prompts(tiny: BiomedCLIP) -> None:
     torch.testing.assert_close(prompts, tokens, rtol=0, atol=1e-6)
 
 
-def test_text_encoder_beside_a_folder(folder: Path, tiny: BiomedCLIP, tmp_path: Path) -> None:
+def test_text_encoder_beside_a_folder(bert_folder: Path, tiny: BiomedCLIP, tmp_path: Path) -> None:
     """The hub's own layout: the configuration names a repository that is out of reach."""
-    place = copy_of(folder, tmp_path / "hub", hf_model_name="org/bert", hf_tokenizer_name="org/bert")
+    place = copy_of(bert_folder, tmp_path / "hub", hf_model_name="org/bert", hf_tokenizer_name="org/bert")
     with pytest.raises(UserError, match="cannot build"):
         BiomedCLIP(checkpoint=str(place))
-    model = BiomedCLIP(checkpoint=str(place), text_encoder=str(folder), image_size=64)
+    model = BiomedCLIP(checkpoint=str(place), text_encoder=str(bert_folder), image_size=64)
     same(model, tiny)
     assert torch.equal(model.encode_prompts(PAIRS), tiny.encode_prompts(PAIRS))
     with_bert = copy_of(
-        folder, tmp_path / "bert", "config.json", hf_model_name="org/bert", hf_tokenizer_name="org/bert"
+        bert_folder, tmp_path / "bert", "config.json", hf_model_name="org/bert", hf_tokenizer_name="org/bert"
     )
     model = BiomedCLIP(checkpoint=str(with_bert), image_size=64)
     same(model, tiny)
     with pytest.raises(UserError, match=r"tokeniser of org/bert cannot be loaded.*--model\.text_encoder a folder"):
         model.encode_prompts(PAIRS)
-    with_words = copy_of(folder, tmp_path / "words", "config.json", "vocab.txt", "tokenizer_config.json")
+    with_words = copy_of(bert_folder, tmp_path / "words", "config.json", "vocab.txt", "tokenizer_config.json")
     assert BiomedCLIP(checkpoint=str(with_words)).text_encoder == str(with_words)
 
 
 @pytest.mark.parametrize("name", [BERT, "microsoft/BiomedNLP-PubMedBERT-base-uncased-abstract"])
 def test_folder_as_fetched_needs_no_network(
-    folder: Path, configured: dict[str, Any], tmp_path: Path, name: str
+    bert_folder: Path, configured: dict[str, Any], tmp_path: Path, name: str
 ) -> None:
     """The text encoder's configuration is known, whichever of its two names the folder gives it."""
     with pytest.raises(InterruptedError):
-        BiomedCLIP(checkpoint=str(copy_of(folder, tmp_path, hf_model_name=name, hf_tokenizer_name=name)))
+        BiomedCLIP(checkpoint=str(copy_of(bert_folder, tmp_path, hf_model_name=name, hf_tokenizer_name=name)))
     check_bert_base(configured["bert"])
     assert configured["model_cfg"]["embed_dim"] == 16
 
 
-def test_text_encoder_out_of_reach(folder: Path, tmp_path: Path) -> None:
+def test_text_encoder_out_of_reach(bert_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--model\.text_encoder org/bert: its config\.json cannot be had"):
-        BiomedCLIP(checkpoint=str(folder), text_encoder="org/bert")
+        BiomedCLIP(checkpoint=str(bert_folder), text_encoder="org/bert")
 
 
-def test_tokeniser_of_another_model(folder: Path, tmp_path: Path) -> None:
+def test_tokeniser_of_another_model(bert_folder: Path, tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer_config.json"):
-        (tmp_path / name).symlink_to(folder / name)
+        (tmp_path / name).symlink_to(bert_folder / name)
     (tmp_path / "vocab.txt").write_text("\n".join([*WORDS, "cardiomegaly"]))
-    model = BiomedCLIP(checkpoint=str(folder), text_encoder=str(tmp_path))
+    model = BiomedCLIP(checkpoint=str(bert_folder), text_encoder=str(tmp_path))
     with pytest.raises(UserError, match=r"knows 14 tokens, and BiomedCLIP was trained with 13"):
         model.encode_prompts(PAIRS)
 
 
 @pytest.fixture
-def small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def small(bert_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the small model for the authors'."""
-    config = json.loads((folder / "open_clip_config.json").read_text())
+    config = json.loads((bert_folder / "open_clip_config.json").read_text())
     monkeypatch.setattr(biomedclip, "_MODEL", config["model_cfg"])
 
 
-def test_without_a_checkpoint(folder: Path, tiny: BiomedCLIP, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_checkpoint(
+    bert_folder: Path, tiny: BiomedCLIP, small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserError, match=r"could not be downloaded.*--model\.checkpoint FILE"):
         BiomedCLIP()
     asked = []
 
     def fetch(repository: str) -> str:
         asked.append(repository)
-        return str(folder / "open_clip_pytorch_model.bin")
+        return str(bert_folder / "open_clip_pytorch_model.bin")
 
     monkeypatch.setattr(biomedclip, "download_pretrained_from_hf", fetch)
     model = BiomedCLIP(image_size=64)
@@ -234,14 +194,14 @@ def test_without_a_checkpoint(folder: Path, tiny: BiomedCLIP, small: None, monke
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
-def test_file_and_text_encoder(folder: Path, tiny: BiomedCLIP, small: None, tmp_path: Path, suffix: str) -> None:
+def test_file_and_text_encoder(bert_folder: Path, tiny: BiomedCLIP, small: None, tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"weights{suffix}"
-    weights = torch.load(folder / "open_clip_pytorch_model.bin")
+    weights = torch.load(bert_folder / "open_clip_pytorch_model.bin")
     if suffix == ".safetensors":
         save_file(weights, file)
     else:
         torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in weights.items()}}, file)
-    model = BiomedCLIP(checkpoint=str(file), text_encoder=str(folder), image_size=64)
+    model = BiomedCLIP(checkpoint=str(file), text_encoder=str(bert_folder), image_size=64)
     same(model, tiny)
     assert torch.equal(model.encode_prompts(PAIRS), tiny.encode_prompts(PAIRS))
 
@@ -268,14 +228,13 @@ def test_folder_of_another_model(tmp_path: Path) -> None:
         BiomedCLIP(checkpoint=str(tmp_path))
 
 
-def test_setup_and_provenance(folder: Path) -> None:
-    model = BiomedCLIP(checkpoint=str(folder), templates=("{finding}", "no {finding}"), image_size=64, saliency="gem")
-    model.trainer = SimpleNamespace(datamodule=SimpleNamespace(findings=("Edema",)))  # type: ignore[assignment]
-    model.setup("test")
+def test_setup_and_provenance(bert_folder: Path) -> None:
+    options: dict[str, Any] = {"templates": ("{finding}", "no {finding}"), "image_size": 64, "saliency": "gem"}
+    model = attached(BiomedCLIP(checkpoint=str(bert_folder), **options), "Edema")
     model.on_test_start()
-    file = folder / "open_clip_pytorch_model.bin"
+    file = bert_folder / "open_clip_pytorch_model.bin"
     assert model.provenance() == {
-        "text_encoder": str(folder),
+        "text_encoder": str(bert_folder),
         "architecture": HUB,
         "pretrained": None,
         "checkpoint": str(file),
@@ -284,6 +243,5 @@ def test_setup_and_provenance(folder: Path) -> None:
         "saliency": "gem",
         "prompts": {"Edema": ["edema", "no edema"]},
     }
-    assert not any(parameter.requires_grad for parameter in model.parameters())
-    output = model.score(SimpleNamespace(images=images_of("score", 2, 64)))  # type: ignore[arg-type]
+    output = score(model, images_of("score", 2, 64))
     assert output.saliency.shape == (2, 1, 4, 4)

@@ -13,16 +13,16 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from deterministic import grey, images_of, random_state
+from deterministic import grey, images_of, scaled, weight
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from small_networks import largest, write_tokeniser
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
 from xbench.errors import UserError
-from xbench.geometry.grid import saliency_on_grid
 from xbench.models import carzero
 from xbench.models.carzero import TOKENS, CARZero, WordPieces, aggregate, clean
 from xbench.protocol.findings import FINDINGS
@@ -31,28 +31,6 @@ from xbench.protocol.prompts import prompts_in_style
 # A vocabulary of forty tokens. Prompts below say what becomes of them.
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "there", "is", "pl", "##eur", "##al", "effusion", "a"]
 VOCABULARY += ["edema", "lung", "nod", "##ule", "no", "mass", *(f"word{i}" for i in range(22))]
-
-
-# Their weights are drawn by the rule of the golden vectors.
-
-
-def weight(name: str, shape: tuple[int, ...]) -> Tensor:
-    noise = random_state(name).standard_normal(shape or (1,)).astype(np.float32).reshape(shape)
-    return scaled(name, torch.from_numpy(noise))
-
-
-def scaled(name: str, noise: Tensor) -> Tensor:
-    if name.endswith("logit_scale"):
-        return torch.full_like(noise, math.log(1 / 0.07))
-    if name.endswith("bias"):
-        return 0.02 * noise
-    if noise.ndim <= 1:
-        return 1.0 + 0.1 * noise
-    return noise / torch.tensor(math.prod(noise.shape[1:])).sqrt()
-
-
-def largest(ours: Tensor, expected: Any) -> float:
-    return float((ours - torch.as_tensor(expected)).abs().max())
 
 
 # A second implementation, in float64 and one pair at a time
@@ -93,7 +71,7 @@ def small_weights() -> dict[str, Tensor]:
     """Draw a network with the image side as it is and a little BERT."""
     generator = torch.Generator().manual_seed(0)
     tensors = {
-        name: scaled(name, torch.randn(shape, generator=generator))
+        name: scaled(name, torch.randn(shape, generator=generator).numpy())
         for name, shape in shapes(layers=5, vocabulary=len(VOCABULARY), inner=64, positions=TOKENS)
     }
     for leaf in ("weight", "bias"):
@@ -206,9 +184,7 @@ def folder(weights: dict[str, Tensor]) -> Iterator[Path]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         save_file({name: tensor for name, tensor in weights.items()}, folder / "carzero.safetensors")
-        (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
-        (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
-        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+        write_tokeniser(folder, VOCABULARY)
         yield folder
 
 
@@ -331,41 +307,6 @@ def test_the_norm_under_its_other_name(weights: dict[str, Tensor], monkeypatch: 
     assert torch.equal(norm.weight, weights["fusion_module.decoder_norm.weight"])
 
 
-def test_misfits(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = {**weights, "extra.weight": torch.zeros(3), "fusion_module.mlp_head.9.weight": torch.zeros(2, 256)}
-    del changed["img_encoder.model.norm.weight"]
-    with pytest.raises(UserError) as error:
-        built(changed, monkeypatch)
-    for complaint in (
-        "1 missing (img_encoder.model.norm.weight)",
-        "1 unexpected (extra.weight)",
-        "1 of another shape (fusion_module.mlp_head.9.weight (2, 256) instead of (1, 256))",
-    ):
-        assert complaint in str(error.value)
-
-
-def test_files_that_are_not_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carzero, "read_tensors", lambda path: {"visual.conv1.weight": torch.zeros(1)})
-    with pytest.raises(UserError, match="look like those of a CLIP model"):
-        CARZero(__file__)
-    with pytest.raises(UserError, match=r"give --model.checkpoint FILE.*github.com/laihaoran/CARZero"):
-        CARZero()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layers": [4]}, "there are 4 layers"),
-        ({"layers": []}, "there are 4 layers"),
-        ({"heads": [1, 1]}, "there are 4 heads"),
-        ({"image_size": 230}, "multiple of its 16-pixel patches"),
-    ],
-)
-def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        CARZero(__file__, **options)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("size", [176, 272])
 def test_other_input_sizes(model: CARZero, weights: dict[str, Tensor], size: int) -> None:
@@ -375,19 +316,6 @@ def test_other_input_sizes(model: CARZero, weights: dict[str, Tensor], size: int
     assert output.saliency.shape == (1, 1, size // 16, size // 16)
     expected = plain_vit(weights, size).forward_features(images)
     torch.testing.assert_close(model.img_encoder(images), expected, rtol=0, atol=2e-5)
-
-
-def test_lower_precision_keeps_float32_scores(model: CARZero) -> None:
-    images = images_of("precision", 2)
-    queries = model.encode_tokens(*token_ids(PIECES))
-    exact = model(images, queries)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rough = model(images, queries)
-    for name in ("logits", "probabilities", "saliency"):
-        assert getattr(rough, name).dtype == torch.float32
-    torch.testing.assert_close(rough.logits, exact.logits, rtol=0, atol=0.02)
-    # Were the head's products rounded to bfloat16, every score would survive a cast.
-    assert not torch.equal(rough.logits.bfloat16().float(), rough.logits)
 
 
 # Text
@@ -557,33 +485,3 @@ def test_canvas_grows_with_the_input(image_size: int, canvas: int) -> None:
     border = (canvas - image_size) // 2
     expected = plain_canvas(image, canvas)[border : canvas - border, border : canvas - border]
     assert np.array_equal(carzero._preprocessing(image_size).pixels(image)[0], expected)
-
-
-@pytest.mark.parametrize("shape", [(1000, 700), (700, 1000), (512, 512), (333, 400), (2000, 300)])
-def test_bright_lesion_comes_back_to_its_place(shape: tuple[int, int]) -> None:
-    """A map that shows the input's brightness in patches points, on the evaluation grid, to where the lesion is."""
-    for down, across in ((0.2, 0.8), (0.5, 0.5), (0.75, 0.3)):
-        y, x = round(down * shape[0]), round(across * shape[1])
-        image = np.zeros(shape, np.uint8)
-        side = max(shape) // 16
-        image[max(y - side, 0) : y + side, max(x - side, 0) : x + side] = 255
-        pixels, view = carzero._preprocessing(224)(image)
-        patches = pixels[:1].unfold(1, 16, 16).unfold(2, 16, 16).mean(dim=(3, 4))
-        grid = saliency_on_grid(patches, [view], (224, 224))[0]
-        bright = (grid - grid.min()).double()
-        covered = np.argwhere(image).mean(axis=0) + 0.5
-        for axis, centre in enumerate(covered / shape):
-            # The centre of mass, within a quarter of a patch.
-            profile = bright.sum(dim=1 - axis)
-            found = float((profile * (torch.arange(224) + 0.5)).sum() / profile.sum()) / 224
-            assert found == pytest.approx(float(centre), abs=4 / 224 * max(shape) / shape[axis])
-
-
-def test_the_border_that_is_not_shown_counts_least() -> None:
-    _, view = carzero._preprocessing(224)(np.zeros((512, 512), np.uint8))
-    maps = torch.rand(1, 14, 14, generator=torch.Generator().manual_seed(0)) + 1
-    grid = saliency_on_grid(maps, [view], (256, 256))[0]
-    inner = grid[16:240, 16:240]
-    assert (grid[:16] == inner.min()).all() and (grid[240:] == inner.min()).all()
-    assert (grid[:, :16] == inner.min()).all() and (grid[:, 240:] == inner.min()).all()
-    assert (inner > inner.min()).float().mean() > 0.99

@@ -4,21 +4,19 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import open_clip
 import pytest
 import torch
-import transformers
 from deterministic import grey, images_of, weight
 from golden import case_of
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import save_file
+from small_networks import attached, score
 from torch import Tensor
 
 from xbench.errors import UserError
@@ -26,6 +24,7 @@ from xbench.models.clip import CLIP
 from xbench.models.components import open_clip as _open_clip
 from xbench.models.components.clip_saliency import project
 
+pytestmark = pytest.mark.usefixtures("no_network")
 TINY = {
     "embed_dim": 16,
     "vision_cfg": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
@@ -36,15 +35,6 @@ PAIRS = [[f"a chest x-ray {word} {finding}" for word in ("showing", "without")] 
 
 def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: weight(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
-
-
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **kwargs: Any) -> str:
-        raise OSError("no network in tests")
-
-    monkeypatch.setattr(open_clip, "download_pretrained", refuse)
-    monkeypatch.setattr(_open_clip, "download_pretrained_from_hf", refuse)
 
 
 # Everything else on models of a few thousand weights
@@ -78,44 +68,8 @@ def tiny(folder: Path) -> CLIP:
 
 
 @pytest.fixture(scope="module")
-def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as BiomedCLIP's: timm image tower, BERT with its own tokeniser, own mean and mode of resizing."""
-    folder = tmp_path_factory.mktemp("bert")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "chest", "x", "-", "ray", "showing", "without", "edema"]
-    (folder / "vocab.txt").write_text("\n".join(words))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
-    transformers.BertConfig(
-        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    ).save_pretrained(folder)
-    model_cfg = {
-        "embed_dim": 16,
-        "vision_cfg": {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "", "timm_proj": "linear"},
-        "text_cfg": {
-            "hf_model_name": str(folder),
-            "hf_tokenizer_name": str(folder),
-            "hf_proj_type": "mlp",
-            "hf_pooler_type": "cls_last_hidden_state_pooler",
-            "context_length": 12,
-        },
-    }
-    preprocess_cfg = {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.6, 0.7], "resize_mode": "squash"}
-    config = {"model_cfg": model_cfg, "preprocess_cfg": preprocess_cfg}
-    (folder / "open_clip_config.json").write_text(json.dumps(config))
-    shapes = open_clip.create_model(f"local-dir:{folder}", load_weights=False, pretrained_text=False)
-    weights = weights_of(shapes) | {"text.transformer.embeddings.position_ids": torch.arange(512)[None]}
-    torch.save(weights, folder / "open_clip_pytorch_model.bin")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def bert(bert_folder: Path) -> CLIP:
     return CLIP(f"local-dir:{bert_folder}")
-
-
-def test_model_is_frozen_and_ready(tiny: CLIP) -> None:
-    assert not tiny.model.training
-    assert not any(parameter.requires_grad for parameter in tiny.parameters())
-    assert tiny.name == "clip"
 
 
 def test_tokeniser(tiny: CLIP) -> None:
@@ -154,9 +108,9 @@ def test_scores_against_plain_loops(folder: Path, architecture: str) -> None:
     singles = model(images, model.encode_tokens(ids))
     for image in range(2):
         scores = [scale * cosine(pooled[image].double().numpy(), vector) + bias for vector in text]
-        for single, score in enumerate(scores):
-            assert singles.logits[image, single].item() == pytest.approx(score, abs=1e-5)
-            share = math.exp(score) / sum(math.exp(other) for other in scores)
+        for single, value in enumerate(scores):
+            assert singles.logits[image, single].item() == pytest.approx(value, abs=1e-5)
+            share = math.exp(value) / sum(math.exp(other) for other in scores)
             assert singles.probabilities[image, single].item() == pytest.approx(share, abs=1e-6)
         for finding in range(3):
             present, absent = scores[2 * finding], scores[2 * finding + 1]
@@ -202,28 +156,6 @@ def test_map_follows_the_image(tiny: CLIP) -> None:
     images[:, :, :8, 24:] = 3.0
     change = (tiny(images, queries).saliency - before).abs().mean(dim=(0, 1))
     assert change.argmax().item() == 3
-
-
-def test_batches_do_not_matter(tiny: CLIP) -> None:
-    queries = tiny.encode_prompts(PAIRS)
-    images = images_of("batch", 5, 32)
-    together = tiny(images, queries)
-    for index in range(5):
-        alone = tiny(images[index : index + 1], queries)
-        torch.testing.assert_close(alone.logits[0], together.logits[index], rtol=0, atol=1e-5)
-        torch.testing.assert_close(alone.saliency[0], together.saliency[index], rtol=0, atol=1e-6)
-
-
-def test_lower_precision_keeps_float32_products(tiny: CLIP) -> None:
-    images = images_of("precision", 2, 32)
-    exact = tiny(images, tiny.encode_prompts(PAIRS))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rough = tiny(images, tiny.encode_prompts(PAIRS))
-    for name in ("logits", "probabilities", "saliency"):
-        assert getattr(rough, name).dtype == torch.float32
-        torch.testing.assert_close(getattr(rough, name), getattr(exact, name), rtol=0, atol=0.2)
-    # Were the products rounded to bfloat16, every cosine would survive a cast.
-    assert not torch.equal(rough.saliency.bfloat16().float(), rough.saliency)
 
 
 # Preprocessing
@@ -380,93 +312,15 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return weights_of(open_clip.create_model("tiny-clip"))
 
 
-@pytest.mark.parametrize("suffix", [".pt", ".bin", ".pth"])
-@pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "wrapped"])
-def test_kinds_of_checkpoint(
-    tiny: CLIP, weights: dict[str, Tensor], tmp_path: Path, suffix: str, wrapped: bool
-) -> None:
-    file = tmp_path / f"weights{suffix}"
-    content: dict[str, Any] = dict(weights)
-    if wrapped:
-        content = {"epoch": 3, "state_dict": {f"module.{name}": tensor for name, tensor in weights.items()}}
-    torch.save(content, file)
-    model = CLIP("tiny-clip", checkpoint=str(file))
-    for name, tensor in tiny.model.state_dict().items():
-        assert torch.equal(tensor, model.model.state_dict()[name])
-        assert torch.equal(tensor, weights[name].reshape(tensor.shape))
-
-
-def test_weights_that_do_not_fit(weights: dict[str, Tensor], tmp_path: Path) -> None:
-    del weights["ln_final.weight"], weights["ln_final.bias"]
-    weights |= {f"surplus.{number}": torch.zeros(1) for number in range(5)}
-    weights["visual.proj"] = torch.zeros(32, 8)
-    weights["positional_embedding"] = torch.zeros(60, 16)
-    file = tmp_path / "misfit.safetensors"
-    save_file(weights, file)
-    with pytest.raises(UserError) as caught:
-        CLIP("tiny-clip", checkpoint=str(file))
-    message = str(caught.value)
-    assert str(file) in message and "tiny-clip" in message
-    assert "2 missing (ln_final.weight, ln_final.bias)" in message
-    assert "5 unexpected (surplus.0, surplus.1, surplus.2 ...)" in message
-    assert "visual.proj (32, 8) instead of (32, 16)" in message
-    assert "positional_embedding (60, 16) instead of (77, 16)" in message
-
-
-def test_files_that_hold_no_weights(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not exist"):
-        CLIP("tiny-clip", checkpoint=str(tmp_path / "absent.pt"))
-    for name in ("broken.safetensors", "broken.pt"):
-        (tmp_path / name).write_bytes(b"not weights")
-        with pytest.raises(UserError, match=name):
-            CLIP("tiny-clip", checkpoint=str(tmp_path / name))
-    torch.save([torch.zeros(3)], tmp_path / "list.pt")
-    with pytest.raises(UserError, match="holds no state dict"):
-        CLIP("tiny-clip", checkpoint=str(tmp_path / "list.pt"))
-
-
-class Burglar:
-    """Unpickled without care, it creates a file."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return Path.touch, (self.file,)
-
-
-@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
-def test_code_in_a_checkpoint_does_not_run(
-    weights: dict[str, Tensor], folder: Path, tmp_path: Path, legacy: bool
-) -> None:
-    file, trace = tmp_path / "trap.pt", tmp_path / "trace"
-    torch.save({"state_dict": weights, "extra": Burglar(trace)}, file, _use_new_zipfile_serialization=not legacy)
-    with pytest.raises(UserError, match="run code"):
-        CLIP("tiny-clip", checkpoint=str(file))
-    assert not trace.exists()
-    torch.load(file, weights_only=False)
-    assert trace.exists(), "the trap is a trap"
-
-
-def test_torchscript_is_refused_with_a_way_out(folder: Path, tmp_path: Path) -> None:
-    file = tmp_path / "ViT-B-16.pt"
-    torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)), str(file))
-    with pytest.raises(UserError, match=r"TorchScript.*torch\.jit\.load"):
-        CLIP("tiny-clip", checkpoint=str(file))
-
-
 def test_openai_weights_need_quickgelu(weights: dict[str, Tensor], tmp_path: Path) -> None:
     file = tmp_path / "openai.pt"
     settings = {"input_resolution": 32, "context_length": 77, "vocab_size": 49408}
-    torch.save({name: tensor.half() for name, tensor in weights.items()} | _as_tensors(settings), file)
+    halved = {name: tensor.half() for name, tensor in weights.items()}
+    torch.save(halved | {name: torch.tensor(value) for name, value in settings.items()}, file)
     with pytest.raises(UserError, match=r"QuickGELU.*tiny-clip-quickgelu"):
         CLIP("tiny-clip", checkpoint=str(file))
     model = CLIP("tiny-clip-quickgelu", checkpoint=str(file))
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
-
-
-def _as_tensors(settings: dict[str, int]) -> dict[str, Tensor]:
-    return {name: torch.tensor(value) for name, value in settings.items()}
 
 
 # Names
@@ -613,9 +467,7 @@ def test_tokeniser_out_of_reach(bert_folder: Path, tmp_path: Path) -> None:
 
 def test_setup_and_provenance(folder: Path) -> None:
     file = folder / "tiny-clip.safetensors"
-    model = CLIP("tiny-clip", checkpoint=str(file), templates=("{finding}", "no {finding}"))
-    model.trainer = SimpleNamespace(datamodule=SimpleNamespace(findings=("Edema", "Mass")))  # type: ignore[assignment]
-    model.setup("test")
+    model = attached(CLIP("tiny-clip", checkpoint=str(file), templates=("{finding}", "no {finding}")), "Edema", "Mass")
     model.on_test_start()
     assert model.queries.shape == (2, 2, 16)
     assert model.provenance() == {
@@ -627,6 +479,6 @@ def test_setup_and_provenance(folder: Path) -> None:
         "saliency": "patch",
         "prompts": {"Edema": ["edema", "no edema"], "Mass": ["mass", "no mass"]},
     }
-    output = model.score(SimpleNamespace(images=images_of("score", 2, 32)))  # type: ignore[arg-type]
+    output = score(model, images_of("score", 2, 32))
     assert output.logits.shape == output.probabilities.shape == (2, 2)
     assert output.saliency.shape == (2, 2, 4, 4)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from kad_reference import (
     varied,
 )
 from safetensors.torch import load_file
-from small_networks import BLOCKS, shrink
+from small_networks import BLOCKS, attached, largest, shrink
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
@@ -28,10 +27,6 @@ from xbench.models.devide import DeViDe
 
 IDS = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0], [101, 30, 31, 102, 0], [101, 40, 41, 102, 0]])
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))
-
-
-def largest(ours: Tensor, expected: Any) -> float:
-    return float((ours - torch.as_tensor(expected)).abs().max())
 
 
 def write(folder: Path, content: dict[str, Any]) -> str:
@@ -196,15 +191,6 @@ def test_a_single_output_is_a_logit(content: dict[str, Any], tmp_path: Path) -> 
         DeViDe(checkpoint=path)
 
 
-def test_a_saved_model_comes_back(model: DeViDe, tmp_path: Path) -> None:
-    path = tmp_path / "own.pt"
-    torch.save(model.state_dict(), path)
-    again, first = DeViDe(checkpoint=str(path)), model(IMAGES, model.encode_tokens(IDS))
-    output = again(IMAGES, again.encode_tokens(IDS))
-    for name in ("logits", "probabilities", "saliency"):
-        assert torch.equal(getattr(output, name), getattr(first, name))
-
-
 def test_maps_are_distributions_and_the_layers_a_choice(model: DeViDe, checkpoint: str) -> None:
     queries = model.encode_tokens(IDS)
     saliency = model(IMAGES, queries).saliency
@@ -288,10 +274,7 @@ def test_pixels_come_in_with_the_constants_that_are_given(checkpoint: str, model
 
 
 def test_it_says_that_it_is_a_reimplementation(model: DeViDe) -> None:
-    data = SimpleNamespace(findings=("Mass", "Edema"))
-    model.trainer = SimpleNamespace(datamodule=data)  # type: ignore[assignment]
-    model.setup("test")
-    provenance = model.provenance()
+    provenance = attached(model, "Mass", "Edema").provenance()
     assert (provenance["ask"], list(provenance["asked"])) == ("dataset", ["Mass", "Edema"])
     assert "published neither code nor weights" in provenance["implementation"]
     assert provenance["saliency"] == {"kind": "cross-attention", "layers": [0, 1, 2, 3], "heads": [0, 1, 2, 3]}

@@ -6,13 +6,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from book_reference import (
-    largest,
     mavl,
     official_shapes,
     official_weights,
@@ -21,6 +19,7 @@ from book_reference import (
     write_small_bert,
 )
 from deterministic import images_of, quick_weight
+from small_networks import attached, largest, score
 from torch import Tensor
 
 from xbench.errors import UserError
@@ -97,23 +96,7 @@ def test_text_mode_at_another_size(checkpoint: str) -> None:
     assert positions.shape == (197, 1024)
 
 
-def test_batches_and_precision(model: MAVL) -> None:
-    images, queries = images_of("batch", 3, 64), queries_of(3)
-    together = model(images, queries)
-    assert largest(model(images[1:2], queries).logits, together.logits[1:2]) < 1e-5
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = model(images, queries)
-    assert rounded.logits.dtype == rounded.saliency.dtype == torch.float32
-    assert largest(rounded.probabilities, together.probabilities) < 0.01
-
-
 # Text
-
-
-def attached(model: MAVL, *findings: str) -> MAVL:
-    model.trainer = SimpleNamespace(datamodule=SimpleNamespace(findings=findings))  # type: ignore[assignment]
-    model.setup("test")
-    return model
 
 
 def texts_of(finding: str) -> list[str]:
@@ -135,7 +118,7 @@ def test_own_book(checkpoint: str, bert: str) -> None:
     assert model.prompts == [texts_of("Nodule"), texts_of("COVID-19")]
     model.on_predict_start()
     assert model.queries.shape == (33, 9, 256)
-    output = model.score(SimpleNamespace(images=images_of("own", 2)))  # type: ignore[arg-type]
+    output = score(model, images_of("own", 2))
     columns = [entries.index("Nodule"), entries.index("COVID-19")]
     assert torch.equal(output.logits, model(images_of("own", 2), model.queries).logits[:, columns])
     provenance = model.provenance()
@@ -214,7 +197,7 @@ def test_wrong_queries(checkpoint: str, model: MAVL) -> None:
         model.encode_tokens(torch.ones(4, 64, dtype=torch.int64))
     with pytest.raises(UserError, match="takes 9 prompts per class, got 1 and 9"):
         model.encode_prompts([["a"], ["a"] * 9])
-    with pytest.raises(UserError, match="two references"):
+    with pytest.raises(UserError, match="two normal entries"):
         MAVL(checkpoint, mode="text")(images_of("few", 1), queries_of(1))
 
 

@@ -6,14 +6,12 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from book_reference import (
-    largest,
     medklip,
     official_shapes,
     official_weights,
@@ -24,6 +22,7 @@ from book_reference import (
 from deterministic import images_of, quick_weight
 from PIL import Image
 from safetensors.torch import save_file
+from small_networks import attached, largest, score
 from torch import Tensor
 
 from xbench.errors import UserError
@@ -95,23 +94,6 @@ def test_prompts_see_each_other_but_images_do_not(model: MedKLIP) -> None:
     assert largest(model(images, queries[:4]).logits, together.logits[:, :4]) > 1e-4
 
 
-def test_lower_precision_is_close(model: MedKLIP) -> None:
-    images, queries = images_of("precision", 2, 64), queries_of(5)
-    exact = model(images, queries)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = model(images, queries)
-    for name in ("logits", "probabilities", "saliency"):
-        assert getattr(rounded, name).dtype == torch.float32
-    assert largest(rounded.probabilities, exact.probabilities) < 0.01
-    assert largest(rounded.saliency, exact.saliency) < 0.01 * float(exact.saliency.max())
-
-
-def test_frozen(model: MedKLIP) -> None:
-    assert model.name == "medklip"
-    assert not any(module.training for module in model.model.modules())
-    assert not any(parameter.requires_grad for parameter in model.parameters())
-
-
 # Text
 
 
@@ -130,16 +112,6 @@ def test_prompts_become_tokens(model: MedKLIP) -> None:
         model.encode_tokens(ids.reshape(2, 2, 32))
     with pytest.raises(UserError, match=r"\(C, L\), got \(2, 64\) and \(2, 32\)"):
         model.encode_tokens(ids, torch.ones(2, 32))
-
-
-def attached(model: MedKLIP, *findings: str) -> MedKLIP:
-    model.trainer = SimpleNamespace(datamodule=SimpleNamespace(findings=findings))  # type: ignore[assignment]
-    model.setup("test")
-    return model
-
-
-def score(model: MedKLIP, images: Tensor) -> Any:
-    return model.score(SimpleNamespace(images=images))  # type: ignore[arg-type]
 
 
 def test_own_book(checkpoint: str, small_bert: str) -> None:

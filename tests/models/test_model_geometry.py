@@ -23,12 +23,11 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW, View, saliency_on_grid
-from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
+from xbench.geometry.preprocessing import INPUT_NOTE, PillowResize, Preprocessing
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.models import biomedclip, carzero
 from xbench.models.base import SaliencyModel
 from xbench.models.components import book as _book
-from xbench.models.components import kebert as _kebert
 from xbench.models.components import open_clip
 from xbench.phantom import draw_phantom
 from xbench.types import Batch, ModelOutput
@@ -42,8 +41,8 @@ def of_open_clip(resize_mode: open_clip.ResizeMode | None = None, **changes: obj
     return open_clip.preprocessing(config, resize_mode, "ViT-B-16")
 
 
-def of_kad(image_size: int, stride: int) -> Preprocessing:
-    return _kebert._stretched(image_size, stride, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+def of_kad(image_size: int) -> Preprocessing:
+    return Preprocessing([PillowResize(image_size, "both", "bicubic")], (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,8 @@ CASES = {
     "MedKLIP and MAVL": Case(lambda: _book.preprocessing(224, equalise=False)),
     # Of the 256 grey values of a soft edge, equalising a film of little but black leaves a handful.
     "MedKLIP and MAVL, equalised": Case(lambda: _book.preprocessing(224, equalise=True), dice=0.9),
-    "KAD": Case(lambda: of_kad(512, 32)),
-    "DeViDe": Case(lambda: of_kad(224, 16)),
+    "KAD": Case(lambda: of_kad(512)),
+    "DeViDe": Case(lambda: of_kad(224)),
     "CARZero": Case(lambda: carzero._preprocessing(224)),
     "CARZero at 448": Case(lambda: carzero._preprocessing(448)),
 }

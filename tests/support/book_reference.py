@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from deterministic import weight
@@ -33,12 +31,6 @@ VOCABULARY = [
     ".",
     ":",
 ]
-
-
-def largest(ours: Tensor, expected: Any) -> float:
-    """The largest deviation; of arrays of different shapes there is none."""
-    assert tuple(ours.shape) == tuple(np.shape(expected))
-    return float((ours - torch.as_tensor(np.asarray(expected))).abs().max())
 
 
 # Files

@@ -1,16 +1,25 @@
-"""Small stand-ins for networks that loaders build in one size only; `write_checkpoint` writes files that fit them."""
+"""Small stand-ins for networks that loaders build in one size only, and what tests of models do with them."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
+import numpy as np
 import pytest
+import torch
 from deterministic_checkpoints import BERT, BLOCKS
+from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from xbench.models import carzero, devide, kad
+from xbench.models import VLM, carzero, devide, kad
 from xbench.models.components import kebert as _kebert
 from xbench.models.components.vit import ViTB16
+
+Model = TypeVar("Model", bound=VLM)
 
 
 class ShallowViT(ViTB16):
@@ -26,7 +35,34 @@ def small_bert() -> BertModel:
 
 
 def shrink(patch: pytest.MonkeyPatch) -> None:
-    """Make CARZero, KAD and DeViDe build small networks where their authors' are large."""
+    """Make CARZero, KAD and DeViDe build small networks where their authors' are large; see `write_checkpoint`."""
     patch.setattr(_kebert, "bert_base", small_bert)
     for module in (carzero, devide, kad):
         patch.setattr(module, "ViTB16", ShallowViT)
+
+
+def attached(model: Model, *findings: str, classes: Sequence[str] = ()) -> Model:
+    """Set a model up for a dataset, as the trainer does before a run."""
+    data = SimpleNamespace(findings=findings, classes=tuple(classes))
+    model.trainer = SimpleNamespace(datamodule=data)  # type: ignore[assignment]
+    model.setup("test")
+    return model
+
+
+def score(model: VLM, images: Tensor) -> Any:
+    """Score images as a run does."""
+    return model.score(SimpleNamespace(images=images))  # type: ignore[arg-type]
+
+
+def largest(ours: Tensor, expected: Any) -> float:
+    """The largest deviation; of arrays of different shapes there is none."""
+    assert tuple(ours.shape) == tuple(np.shape(expected))
+    return float((ours - torch.as_tensor(np.asarray(expected))).abs().max())
+
+
+def write_tokeniser(folder: Path, words: Sequence[str]) -> str:
+    """Write a BERT's tokeniser that knows these words."""
+    (folder / "vocab.txt").write_text("\n".join(words))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": len(words)}))
+    return str(folder)

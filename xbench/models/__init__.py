@@ -1,4 +1,4 @@
-"""LightningModules: one per vision-language model, and the instruments that show what a number is worth."""
+"""LightningModules: one per vision-language model, and the references that show what a number is worth."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from transformers import BertModel
 from xbench.errors import UserError
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import CentreCrop, Preprocessing
-from xbench.models.base import VLM
+from xbench.models.base import VLM, check_image_size
 from xbench.models.components.bert import bert_like, encode_in_chunks, tokenise, vocabulary
 from xbench.models.components.checkpoint import fill, locate, read_tensors
 from xbench.models.components.query_decoder import KeysValues, Layers, QueryDecoder, choose
@@ -55,10 +55,7 @@ OFFICIAL_NAMES = {
     "Nodule": "Lung Nodule",
     "Pulmonary Fibrosis": "Fibrosis",
 }
-"""What the authors call a finding in their prompts for ChestX-ray14, CheXpert and ChestX-Det10, where not by its name.
-
-(Their prompts for Open-I, which is not scored here, say "Lung Infiltration" and "Pulmonary Fibrosis" instead.)
-"""
+"""What the authors call a finding in their prompts for ChestX-ray14, CheXpert and ChestX-Det10, if not by its name."""
 
 _SENTENCE_END = re.compile(r"[0-9]+\.|\.")
 _WORD = re.compile(r"\w+")
@@ -80,7 +77,7 @@ class CARZero(VLM):
         image_size: Side of the model input in pixels, a multiple of 16. For any but 224 the position embeddings are
             interpolated, and the canvas that the input is cropped from grows in proportion.
         layers: Decoder layers, numbered from 0 to 3, whose attention the map is the mean of; officially `all`.
-        heads: Their heads, from 0 to 3, likewise; officially all, which is the default.
+        heads: Their heads, from 0 to 3; officially all, which is the default.
         saliency_upsample: How maps are enlarged to the evaluation grid. The authors repeat each value 16 x 16
             (`nearest`).
         **options: Those of every vision-language model, see `xbench.models.VLM`. With the styles `name` and `phrase`
@@ -138,8 +135,7 @@ class CARZero(VLM):
         """Clean and tokenise one prompt per class and encode it as `encode_tokens` does.
 
         Raises:
-            UserError: Not one prompt per class, a prompt of which cleaning leaves nothing or that is too long, or no
-                tokeniser to be had.
+            UserError: Not one prompt per class, one too long or of which cleaning leaves nothing, or no tokeniser.
         """
         if any(len(of_class) != 1 for of_class in prompts):
             raise UserError(_ONE_PROMPT)
@@ -241,7 +237,7 @@ class CARZero(VLM):
         }
 
     def _pieces(self, input_ids: Tensor, attention_mask: Tensor) -> WordPieces:
-        """The vocabulary's word pieces; without a vocabulary, every token as a word and the last one as `[SEP]`."""
+        """Return the vocabulary's word pieces; without a vocabulary, every token is a word and the last one `[SEP]`."""
         if "word_pieces" not in vars(self) and (lack := _lack_of_vocabulary(self.tokenizer_source)):
             # Only reached with token ids from elsewhere: to make them from prompts takes the same files.
             rank_zero_warn(
@@ -255,7 +251,7 @@ class CARZero(VLM):
 
     @cached_property
     def word_pieces(self) -> WordPieces:
-        """The vocabulary's word pieces."""
+        """Return the vocabulary's word pieces."""
         pieces = WordPieces.of(vocabulary(self.tokenizer_source))
         known = self.text_encoder.model.config.vocab_size
         if len(pieces.continues) > known:
@@ -269,7 +265,7 @@ class CARZero(VLM):
 
 @cache
 def _lack_of_vocabulary(source: str) -> str:
-    """Say why there is no vocabulary, or nothing. Tried once: of a hub that is out of reach this takes a minute."""
+    """Return why there is no vocabulary, or nothing. Tried once: with a hub out of reach this takes a minute."""
     try:
         vocabulary(source)
     except UserError as error:
@@ -334,11 +330,7 @@ def clean(prompt: str) -> str:
 
 
 class _TextEncoder(nn.Module):
-    """BERT, of which the last four layers count alike, behind the name `model` as in the authors' file.
-
-    Args:
-        bert: The BERT.
-    """
+    """BERT, of which the last four layers count alike, behind the name `model` as in the authors' file."""
 
     def __init__(self, bert: BertModel) -> None:
         super().__init__()
@@ -364,11 +356,7 @@ class WordPieces:
 
     @classmethod
     def of(cls, vocabulary: Mapping[str, int]) -> WordPieces:
-        """Read a vocabulary: ids by token.
-
-        Raises:
-            UserError: It has no `[SEP]`, so it is not a BERT vocabulary.
-        """
+        """Read a vocabulary, ids by token; raise a UserError if it has no `[SEP]` and so is not a BERT's."""
         if "[SEP]" not in vocabulary:
             raise UserError(
                 f"A vocabulary of {len(vocabulary)} tokens without [SEP] is not that of a BERT: give "
@@ -379,11 +367,7 @@ class WordPieces:
         return cls(continues, vocabulary["[SEP]"])
 
     def check(self, input_ids: Tensor) -> None:
-        """Check that prompts (C, L) are tokenised as this vocabulary would.
-
-        Raises:
-            UserError: They have ids beyond it or no `[SEP]`, or are too long.
-        """
+        """Raise a UserError if prompts (C, L) have ids beyond the vocabulary or no `[SEP]`, or are too long."""
         if input_ids.shape[1] > TOKENS and bool(input_ids[:, TOKENS:].any()):
             raise UserError(
                 f"CARZero reads {TOKENS} tokens, and these prompts have {input_ids.shape[1]}: shorten them."
@@ -461,12 +445,7 @@ class _FitCanvas(DualTransform):
 
 
 def _preprocessing(image_size: int) -> Preprocessing:
-    if image_size < _PATCH or image_size % _PATCH:
-        raise UserError(
-            f"CARZero's image_size must be a multiple of its {_PATCH}-pixel patches, not {image_size}: give "
-            "--model.image_size 224, 448 or the like.",
-            exit_status=2,
-        )
+    check_image_size(image_size, _PATCH)
     border = round(image_size * 16 / 224)
     geometry = [_FitCanvas(image_size + 2 * border), CentreCrop(image_size)]
     return Preprocessing(geometry, mean=(0.4978,) * 3, std=(0.2449,) * 3)

@@ -28,7 +28,7 @@ _SOURCE = (
     "and checkpoint_full_40.pth, for grounding; no licence is given."
 )
 
-_REFERENCES = {"normal", "clear", "clear lungs"}
+_NORMAL = {"normal", "clear", "clear lungs"}
 
 
 class MAVL(BookModel):
@@ -40,7 +40,7 @@ class MAVL(BookModel):
 
     Args:
         checkpoint: A file of the authors (`checkpoint_full_46.pth`), or its tensors as safetensors.
-        text_encoder: As for MedKLIP.
+        text_encoder: Bio_ClinicalBERT, as for MedKLIP.
         book: File with an explanation of every entry, as JSON or YAML.
         concepts: File with the eight further texts on every entry of `book`, in the order above; needed with it.
         mode: Where the score comes from. `feature`: from the decoded queries. `text`: from the cosines of the whole
@@ -48,7 +48,7 @@ class MAVL(BookModel):
             and clear lungs; the authors use it for COVID-19 and for rare findings.
         aspects: Texts, from 0, the explanation, whose attention makes the map.
         merge: How: `avg` and `max` over `aspects`, or `global`, which takes the explanation alone.
-        equalise: As for MedKLIP.
+        equalise: Equalise the histogram before resizing, as for MedKLIP.
         image_size: Side of the square input in pixels, a multiple of 16; 224 in training. For `text` the position
             embeddings are interpolated to other sizes.
         layers: Decoder layers, from 0, whose attention makes the map.
@@ -110,7 +110,7 @@ class MAVL(BookModel):
         self.mode = mode
         self.aspects = [0] if merge == "global" else choose("aspects", aspects, texts)
         self.merge = merge
-        if mode == "text" and not {name.lower() for name in list(self._entries)[:2]} <= _REFERENCES:
+        if mode == "text" and not {name.lower() for name in list(self._entries)[:2]} <= _NORMAL:
             raise UserError(
                 f"--model.mode text compares every finding with a normal radiograph and with clear lungs: the first "
                 f"two entries of {book} must be normal and clear.",
@@ -148,9 +148,9 @@ class MAVL(BookModel):
         return {"mode": self.mode, **details}
 
     def _compared(self, images: Tensor, queries: Tensor) -> Tensor:
-        """Compare image vectors (B, 256) with queries (C, 9, 256), and these with those of the two references."""
+        """Compare image vectors (B, 256) with queries (C, 9, 256), each against those of the two normal entries."""
         if len(queries) < 2:
-            raise UserError("MAVL's mode `text` needs the queries of its two references before all others.")
+            raise UserError("MAVL's mode `text` needs the queries of its two normal entries before all others.")
         with torch.autocast(images.device.type, enabled=False):
             cosines = torch.einsum(
                 "bd,ckd->bck", F.normalize(images.float(), dim=-1), F.normalize(queries.float(), dim=-1)

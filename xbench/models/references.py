@@ -1,4 +1,4 @@
-"""References that show what a number is worth: a ceiling and two floors. They run on every dataset."""
+"""References that show what a number is worth, on every dataset: a ceiling and two floors."""
 
 from __future__ import annotations
 

@@ -189,6 +189,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             read_tensors(tmp_path / name)
 
 
+def test_torchscript_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    file = tmp_path / "ViT-B-16.pt"
+    torch.jit.save(torch.jit.trace(nn.Linear(2, 2), torch.zeros(1, 2)), str(file))
+    with pytest.raises(UserError, match=r"TorchScript.*torch\.jit\.load"):
+        read_tensors(file)
+
+
 @pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
 @pytest.mark.parametrize(
     ("content", "says"),

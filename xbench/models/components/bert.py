@@ -1,6 +1,6 @@
-"""BERT as text encoder: from a folder or the Hugging Face hub, or shaped for weights that a checkpoint holds.
+"""BERT as text encoder, from a folder, the Hugging Face hub or a checkpoint, and its tokenisers.
 
-The tokenisers are apart from the networks: token ids can be encoded without any file of a tokeniser.
+Token ids can be encoded without any file of a tokeniser.
 """
 
 from __future__ import annotations
@@ -39,13 +39,10 @@ BIO_CLINICAL_BERT = "emilyalsentzer/Bio_ClinicalBERT"
 
 
 def load_bert(source: str) -> BertModel:
-    """Load a BERT without its pooler, frozen and ready for inference.
-
-    Args:
-        source: Folder in Hugging Face layout, or name of a repository on the Hugging Face hub.
+    """Load a BERT without its pooler, frozen, from a folder or a repository on the Hugging Face hub.
 
     Raises:
-        UserError: Files that cannot be had or read, or that hold something other than a BERT.
+        UserError: Files cannot be had or read, or hold something other than a BERT.
     """
     file = config_file(source)
     try:
@@ -75,20 +72,12 @@ def load_bert(source: str) -> BertModel:
 
 
 def config_file(source: str) -> Path:
-    """Return the configuration of a folder or a repository on the hub, downloaded if need be.
-
-    Raises:
-        UserError: It cannot be had.
-    """
+    """Return the configuration of a folder or a repository on the hub, downloaded if need be, or raise a UserError."""
     return _find(source, "config.json")
 
 
 def weights_file(source: str) -> Path:
-    """Return the file of weights of a folder or a repository on the hub, downloaded if need be.
-
-    Raises:
-        UserError: It cannot be had.
-    """
+    """Return the weights of a folder or a repository on the hub, downloaded if need be, or raise a UserError."""
     return _find(source, "model.safetensors", "pytorch_model.bin")
 
 
@@ -127,13 +116,12 @@ def bert_like(tensors: Mapping[str, Tensor], prefix: str) -> BertModel:
 def encode_in_chunks(
     encode: Callable[[Tensor, Tensor], Tensor], input_ids: Tensor, attention_mask: Tensor, size: int = 64
 ) -> Tensor:
-    """Encode many prompts without much memory, short ones with short ones, as padding costs time and changes nothing.
+    """Encode N prompts, `size` at a time and sorted by length, as padding costs time and changes nothing.
 
     Args:
         encode: From token ids and attention mask (n, l) to one vector per prompt (n, D).
         input_ids: (N, L) int64.
         attention_mask: (N, L), 1 for tokens and 0 for padding.
-        size: Prompts at a time.
 
     Returns:
         (N, D), in the order of the prompts.
@@ -150,18 +138,13 @@ def encode_in_chunks(
 
 
 def tokenise(source: str, texts: Sequence[str], length: int) -> tuple[Tensor, Tensor]:
-    """Tokenise as Hugging Face does: with [CLS] and [SEP], cut and padded to a length.
-
-    Args:
-        source: Folder or hub repository of the tokeniser.
-        texts: N texts.
-        length: L.
+    """Tokenise N texts as Hugging Face does: with [CLS] and [SEP], cut and padded to a length.
 
     Returns:
-        Token ids and attention mask, each (N, L) int64.
+        Token ids and attention mask, each (N, length) int64.
 
     Raises:
-        UserError: The tokeniser cannot be had.
+        UserError: The tokeniser cannot be had from the folder or hub repository.
     """
     tokens = _tokeniser(source)(
         list(texts), padding="max_length", truncation=True, max_length=length, return_tensors="pt"
@@ -170,42 +153,43 @@ def tokenise(source: str, texts: Sequence[str], length: int) -> tuple[Tensor, Te
 
 
 def tokenise_without_separator(source: str, texts: Sequence[str], length: int = 64) -> tuple[Tensor, Tensor]:
-    """Tokenise as the authors of MedKLIP do, whose tokeniser puts no [SEP] behind a text and always lower-cases.
+    """Tokenise N texts as the authors of MedKLIP do, whose tokeniser adds no [SEP] and always lower-cases.
 
     It does so although the vocabulary of Bio_ClinicalBERT is cased, and cuts longer texts off without notice.
 
-    Args:
-        source: Folder or hub repository with the vocabulary.
-        texts: N texts.
-        length: L, [CLS] included.
-
     Returns:
-        Token ids and attention mask, each (N, L) int64.
+        Token ids and attention mask, each (N, length) int64.
 
     Raises:
-        UserError: The vocabulary cannot be had.
+        UserError: The vocabulary cannot be had from the folder or hub repository.
     """
-    vocabulary = _vocabulary(source)
-    tokeniser = BertWordPieceTokenizer(dict(vocabulary), lowercase=True, strip_accents=True)
-    input_ids = torch.full((len(texts), length), vocabulary["[PAD]"])
+    ids = vocabulary(source)
+    tokeniser = BertWordPieceTokenizer(dict(ids), lowercase=True, strip_accents=True)
+    input_ids = torch.full((len(texts), length), ids["[PAD]"])
     attention_mask = torch.zeros_like(input_ids)
     for row, text in enumerate(texts):
-        pieces = [vocabulary["[CLS]"], *tokeniser.encode(text, add_special_tokens=False).ids][:length]
+        pieces = [ids["[CLS]"], *tokeniser.encode(text, add_special_tokens=False).ids][:length]
         input_ids[row, : len(pieces)] = torch.tensor(pieces)
         attention_mask[row, : len(pieces)] = 1
     return input_ids, attention_mask
 
 
+@cache
 def vocabulary(source: str) -> Mapping[str, int]:
-    """Return the ids of a tokeniser's tokens, by token.
-
-    Args:
-        source: Folder or hub repository with the vocabulary.
-
-    Raises:
-        UserError: The vocabulary cannot be had.
-    """
-    return _vocabulary(source)
+    """Return the ids of a tokeniser's tokens, by token, from a folder or hub repository, or raise a UserError."""
+    file = _find(source, "vocab.txt", "tokenizer.json")
+    try:
+        text = file.read_text(encoding="utf-8")
+        ids: dict[str, int]
+        if file.suffix == ".json":
+            ids = json.loads(text)["model"]["vocab"]
+        else:
+            ids = {word: number for number, word in enumerate(text.removesuffix("\n").split("\n"))}
+        if missing := {"[CLS]", "[SEP]"} - {*ids}:
+            raise ValueError(f"no {' and '.join(sorted(missing))} in it")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{file} is no vocabulary of a BERT ({first_line(error)}). Fetch it again.") from error
+    return ids
 
 
 def _without_weights(config: BertConfig, pooler: bool) -> BertModel:
@@ -227,22 +211,6 @@ def _tokeniser(source: str) -> Any:
         raise UserError(
             f"The tokeniser of {source} cannot be loaded ({first_line(error)}). {_offline(source)}"
         ) from error
-
-
-@cache
-def _vocabulary(source: str) -> Mapping[str, int]:
-    file = _find(source, "vocab.txt", "tokenizer.json")
-    try:
-        text = file.read_text(encoding="utf-8")
-        if file.suffix == ".json":
-            vocabulary = json.loads(text)["model"]["vocab"]
-        else:
-            vocabulary = {word: number for number, word in enumerate(text.removesuffix("\n").split("\n"))}
-        if missing := {"[CLS]", "[SEP]"} - {*vocabulary}:
-            raise ValueError(f"no {' and '.join(sorted(missing))} in it")
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{file} is no vocabulary of a BERT ({first_line(error)}). Fetch it again.") from error
-    return vocabulary
 
 
 def _find(source: str, *names: str) -> Path:

@@ -105,7 +105,7 @@ def fill(
     aliases: Mapping[str, str] | None = None,
     advice: str = "",
 ) -> None:
-    """Give a network its weights: every name there is in it, none beside, each in its shape.
+    """Give a network its weights: every name that it has and no other, each in its shape.
 
     Counters of batch normalisation may be missing, and are then 0, or too many: nothing at test time depends on them.
 
@@ -115,8 +115,8 @@ def fill(
         path: The file that they come from, for the message.
         model: Name of the model, for the message.
         ignored: Patterns (`*` for anything) of names that the file may have although the network does not.
-        aliases: Beginnings of names under which a file holds a tensor a second time, and how its first name begins.
-            The second is used where the file lacks the first.
+        aliases: Beginnings of second names of tensors, and how the first name begins. The second is used where the file
+            lacks the first.
         advice: What to do about a misfit; by default to give the authors' file of this model.
 
     Raises:
@@ -288,7 +288,7 @@ def _is_torchscript(path: Path) -> bool:
 
 
 class _Inert:
-    """What stands for an object of a checkpoint that is neither tensor nor plain value: nothing of it is kept."""
+    """Stands for an object of a checkpoint that is neither tensor nor plain value: nothing of it is kept."""
 
     def __new__(cls, *args: object) -> Any:
         return super().__new__(cls)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import PillowResize, Preprocessing
-from xbench.models.base import VLM
+from xbench.models.base import VLM, check_image_size
 from xbench.models.components.bert import bert_base, encode_in_chunks, tokenise
 from xbench.models.components.checkpoint import fill
 from xbench.models.components.query_decoder import Layers, QueryDecoder, choose
@@ -70,14 +70,7 @@ class TextEncoder(nn.Module):
 
 
 class QueryModel(nn.Module):
-    """A decoder of queries with a head that says absent or present.
-
-    Args:
-        outputs: 2 for the logits of absent and present, 1 for a single logit of present.
-        layers: Of the decoder.
-        heads: Of its attention.
-        feedforward: Width of its hidden layers.
-    """
+    """A decoder of queries, with a head of 2 outputs (logits of absent and present) or 1 (a logit of present)."""
 
     def __init__(self, outputs: int = 2, layers: int = 4, heads: int = 4, feedforward: int = 1024) -> None:
         super().__init__()
@@ -106,32 +99,23 @@ def projection() -> nn.Sequential:
 
 
 class KEBERTModel(VLM):
-    """A model that asks image tokens about texts as Med-KEBERT reads them.
+    """A model that asks image tokens about texts that Med-KEBERT encodes.
 
     Queries attend to one another, so a score depends on what is asked with it: `encode_tokens` takes all that is asked,
-    in whatever order, and `score` returns the part of the dataset's findings.
+    in any order, and `score` returns the dataset's findings.
 
     Args:
-        image_encoder: Turns images (B, 3, H, W) into tokens (B, rows, columns, 768). Like `model`, it has no weights
-            yet, being on the device `meta`.
+        image_encoder: Turns images (B, 3, H, W) into tokens (B, rows, columns, 768). Like `model`, it is on the device
+            `meta` and gets its weights from `load`.
         model: Decoder and head.
-        text_encoder: Where the tokeniser is: Hugging Face id or local folder.
-        image_size: Side in pixels of the square that the radiograph is stretched to.
         stride: Side in pixels of the square that a token stands for.
-        mean: Of the pixels in [0, 1], per channel; ImageNet's by default.
-        std: Standard deviation, per channel.
-        layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`.
-        heads: Attention heads, from 0, that make the map; all by default.
-        ask: What is asked together: the findings of the `dataset`; the `official` list of the authors' script for
-            datasets of these classes, and where there is none the dataset's findings; or these names.
+
+    The other arguments are those of `xbench.models.KAD` and `xbench.models.DeViDe`.
 
     Attributes:
         official_lists: What the authors' scripts ask together, a list for each set of classes.
-        ask: What the option comes to in a run, known from `setup` on, as is the next.
-        together: What is asked together, in this order, with the prompts of each.
-
-    Raises:
-        UserError: An option out of range.
+        ask: What the option `ask` means in a run, known from `setup` on.
+        together: What is asked together, in this order, with the prompts of each; known from `setup` on.
     """
 
     official_lists: ClassVar[tuple[tuple[str, ...], ...]] = ()
@@ -164,7 +148,9 @@ class KEBERTModel(VLM):
         self.model = model.to_empty(device="cpu")
         self.tokenizer_source = text_encoder
         self.image_size = image_size
-        self.preprocessing = _stretched(image_size, stride, mean, std)
+        check_image_size(image_size, stride)
+        # Stretched to a square with Pillow's bicubic filter, as the official scripts do.
+        self.preprocessing = Preprocessing([PillowResize(image_size, "both", "bicubic")], mean, std)
         self.layers = choose("layers", layers, len(model.decoder.layers))
         self.heads = choose("heads", heads, model.heads)
 
@@ -178,11 +164,7 @@ class KEBERTModel(VLM):
         aliases: Mapping[str, str] | None = None,
         advice: str = "",
     ) -> None:
-        """Take the weights, strictly, and get ready for inference. The arguments are those of `fill`.
-
-        Raises:
-            UserError: The weights do not fit.
-        """
+        """Load the weights strictly, with the arguments and errors of `fill`, and get ready for inference."""
         fill(
             self,
             tensors,
@@ -196,7 +178,7 @@ class KEBERTModel(VLM):
         self.eval().requires_grad_(False)
 
     def setup(self, stage: str) -> None:
-        """Put together what is asked, and word it.
+        """Decide what is asked together, and word it.
 
         Raises:
             UserError: `ask` names a finding twice, or lacks one of the dataset's.
@@ -219,7 +201,7 @@ class KEBERTModel(VLM):
                 exit_status=2,
             )
         worded = dict(zip(self.findings, self.prompts, strict=True))
-        self.together = {name: worded.get(name) or self._prompts_besides(name) for name in names}
+        self.together = {name: worded.get(name) or self._prompts_of_other(name) for name in names}
         self.columns = [names.index(finding) for finding in self.findings]
 
     def asked(self) -> Sequence[Sequence[str]]:
@@ -234,7 +216,7 @@ class KEBERTModel(VLM):
         """Encode the texts of C classes, any number for each, as `encode_tokens` does.
 
         Raises:
-            UserError: A text is too long for the model, or the tokeniser cannot be had.
+            UserError: A text is too long for the model, or there is no tokeniser.
         """
         most = max(len(texts) for texts in prompts)
         ids, mask = self._tokenise(prompts)
@@ -324,8 +306,8 @@ class KEBERTModel(VLM):
             **super().provenance(),
         }
 
-    def _prompts_besides(self, name: str) -> list[str]:
-        """Word what is asked besides the findings as these are; by its bare name if nobody worded it so."""
+    def _prompts_of_other(self, name: str) -> list[str]:
+        """Return the prompts of what is no finding of the dataset, or its bare name if nobody worded it."""
         with suppress(UserError):
             return list(self.prompts_of(name))
         return self.default_prompts(name)
@@ -341,14 +323,3 @@ class KEBERTModel(VLM):
                 "Shorten it, or split it in two in the file of --model.prompts."
             )
         return ids[:, :_TOKENS], mask[:, :_TOKENS]
-
-
-def _stretched(image_size: int, stride: int, mean: Sequence[float], std: Sequence[float]) -> Preprocessing:
-    """Stretch to a square with Pillow's bicubic filter, as the official scripts do."""
-    if image_size < stride or image_size % stride:
-        raise UserError(
-            f"--model.image_size {image_size}: the image encoder makes a token of every {stride} x {stride} pixels; "
-            f"give a multiple of {stride}.",
-            exit_status=2,
-        )
-    return Preprocessing([PillowResize(image_size, "both", "bicubic")], mean, std)

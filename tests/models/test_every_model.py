@@ -1,0 +1,189 @@
+"""What holds for every model of the package, on small networks in the layouts of their authors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from deterministic import grey, images_of
+from deterministic_checkpoints import MODELS, write_checkpoint
+from small_networks import attached, shrink
+from torch import Tensor
+
+from xbench.errors import UserError
+from xbench.models import (
+    CLIP,
+    KAD,
+    MAVL,
+    VLM,
+    BiomedCLIP,
+    CARZero,
+    DeViDe,
+    MedKLIP,
+    carzero,
+    devide,
+    kad,
+    mavl,
+    medklip,
+)
+from xbench.models.components import open_clip
+from xbench.types import ModelOutput
+
+# The class, and the module that reads its checkpoint.
+HOMES: dict[str, tuple[Callable[..., VLM], Any]] = {
+    "clip": (CLIP, open_clip),
+    "biomedclip": (BiomedCLIP, open_clip),
+    "carzero": (CARZero, carzero),
+    "medklip": (MedKLIP, medklip),
+    "kad": (KAD, kad),
+    "mavl": (MAVL, mavl),
+    "devide": (DeViDe, devide),
+}
+SIZE = 448
+# Sides of the squares that their cells stand for.
+STRIDES = dict.fromkeys(MODELS, 16) | {"clip": 32, "kad": 32}
+# A tensor that no file may lack, and how a misfit calls the model.
+NEEDED = {
+    "clip": ("visual.ln_post.bias", "local-dir:"),
+    "biomedclip": ("visual.trunk.norm.bias", "hf-hub:microsoft/BiomedCLIP"),
+    "carzero": ("img_encoder.model.norm.weight", "CARZero"),
+    "medklip": ("classifier.bias", "MedKLIP"),
+    "kad": ("model.mlp_head.0.bias", "KAD"),
+    "mavl": ("location_emb.bias", "MAVL"),
+    "devide": ("model.mlp_head.0.bias", "DeViDe"),
+}
+DECODERS = ("carzero", "medklip", "kad", "mavl", "devide")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def build(model: str) -> Iterator[Callable[..., Any]]:
+    """Makes the model, a small one, from options."""
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        yield partial(HOMES[model][0], **write_checkpoint(model, Path(folder)))
+
+
+@pytest.fixture(scope="module")
+def network(build: Callable[..., Any]) -> Any:
+    return build()
+
+
+@torch.inference_mode()
+def scores(network: VLM, images: Tensor) -> ModelOutput:
+    return network(images, network.encode_prompts([network.default_prompts(name) for name in ("Nodule", "Edema")]))
+
+
+def test_it_is_frozen_and_named(model: str, network: VLM) -> None:
+    assert network.name == model
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_a_larger_input_has_finer_cells_that_lie_where_the_pixels_are(model: str, build: Callable[..., VLM]) -> None:
+    network, side = build(image_size=SIZE), SIZE // STRIDES[model]
+    assert network.preprocessing(grey("sizes", 300, 417))[0].shape == (3, SIZE, SIZE)
+    images = images_of("sizes", 1, SIZE).repeat(2, 1, 1, 1)
+    images[1, :, 64:128, 320:384] += 3.0
+    output = scores(network, images)
+    assert output.logits.shape == output.probabilities.shape == (2, 2)
+    assert output.saliency.shape == (2, 2, side, side)
+    assert torch.isfinite(output.logits).all() and torch.isfinite(output.saliency).all()
+    change = (output.saliency[1] - output.saliency[0]).abs().mean(dim=0)
+    row, column = (STRIDES[model] * (place + 0.5) for place in divmod(int(change.argmax()), side))
+    # Around what changed, a cell sees it too.
+    around = STRIDES[model]
+    assert 64 - around < row < 128 + around and 320 - around < column < 384 + around
+
+
+@pytest.mark.parametrize("size", [232, 0])
+def test_cells_must_tile_the_input(model: str, build: Callable[..., VLM], size: int) -> None:
+    with pytest.raises(UserError, match=rf"image_size.* multiple of .*{STRIDES[model]}") as caught:
+        build(image_size=size)
+    assert caught.value.exit_status == 2
+
+
+def test_images_of_a_batch_do_not_see_one_another(network: VLM) -> None:
+    images = images_of("batch", 2)
+    together, alone = scores(network, images), scores(network, images[1:])
+    torch.testing.assert_close(alone.logits, together.logits[1:], rtol=0, atol=1e-5)
+    torch.testing.assert_close(alone.saliency, together.saliency[1:], rtol=0, atol=1e-6)
+
+
+def test_half_precision_keeps_float32_scores(network: VLM) -> None:
+    images = images_of("precision", 2)
+    exact = scores(network, images)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = scores(network, images)
+    for name in ("logits", "probabilities", "saliency"):
+        assert getattr(rough, name).dtype == torch.float32
+    torch.testing.assert_close(rough.probabilities, exact.probabilities, rtol=0, atol=0.03)
+    spread = float(exact.saliency.abs().max())
+    torch.testing.assert_close(rough.saliency, exact.saliency, rtol=0, atol=0.15 * spread)
+    # Were the last product rounded to bfloat16, every score would survive a cast.
+    assert not torch.equal(rough.logits.bfloat16().float(), rough.logits)
+
+
+def test_a_misfit_names_the_tensors(model: str, build: Callable[..., VLM], monkeypatch: pytest.MonkeyPatch) -> None:
+    home, (needed, title) = HOMES[model][1], NEEDED[model]
+    read = home.read_tensors
+
+    def changed(*arguments: Any) -> dict[str, Tensor]:
+        tensors = {name.replace("CARZero.", ""): tensor for name, tensor in read(*arguments).items()}
+        del tensors[needed]
+        return {**tensors, "surplus.weight": torch.zeros(1)}
+
+    monkeypatch.setattr(home, "read_tensors", changed)
+    with pytest.raises(UserError, match=rf"do not fit {title}.*1 missing \({needed}\); 1 unexpected \(surplus\.weight"):
+        build()
+
+
+def test_the_file_of_another_model_is_recognised(model: str, build: Callable[..., VLM], tmp_path: Path) -> None:
+    other = "mavl" if model == "medklip" else "medklip"
+    file = write_checkpoint(other, tmp_path)["checkpoint"]
+    with pytest.raises(UserError, match=rf"do not fit .* They look like those of {NEEDED[other][1]}\."):
+        build(checkpoint=file)
+
+
+def test_what_is_on_record(model: str, build: Callable[..., Any]) -> None:
+    network = attached(build(), "Edema", "ILD")
+    provenance, depends_on = network.provenance(), network.queries_depend_on()
+    digest = hashlib.sha256(Path(network.checkpoint).read_bytes()).hexdigest()
+    assert provenance["checkpoint_sha256"] == depends_on["checkpoint_sha256"] == digest
+    assert provenance["checkpoint"] == str(network.checkpoint)
+    assert provenance["prompts"] == {finding: network.default_prompts(finding) for finding in network.findings}
+    json.dumps([provenance, depends_on])
+    other = attached(build(prompts="phrase"), "Edema", "ILD").queries_depend_on()
+    assert other["checkpoint_sha256"] == digest and other != depends_on
+
+
+@pytest.mark.parametrize("model", DECODERS, scope="module")
+class TestDecoders:
+    def test_no_checkpoint(self, model: str) -> None:
+        with pytest.raises(UserError, match=r"give --model\.checkpoint FILE") as caught:
+            HOMES[model][0]()
+        assert caught.value.exit_status == 2
+        assert "github.com/" in str(caught.value) or "neither code nor weights" in str(caught.value)
+
+    @pytest.mark.parametrize("options", [{"layers": [4]}, {"heads": [1, 1]}])
+    def test_layers_and_heads_that_there_are_not(self, build: Callable[..., VLM], options: dict[str, Any]) -> None:
+        with pytest.raises(UserError, match=rf"there are 4 {next(iter(options))}; .* from 0 to 3") as caught:
+            build(**options)
+        assert caught.value.exit_status == 2
+
+    def test_maps_are_attention(self, model: str, network: VLM) -> None:
+        saliency = scores(network, images_of("attention", 1)).saliency
+        sums = saliency.sum(dim=(2, 3))
+        assert saliency.min() >= 0
+        # CARZero's class token takes its share.
+        assert (sums < 1).all() if model == "carzero" else torch.allclose(sums, torch.ones_like(sums))
