@@ -251,7 +251,7 @@ class VLM(SaliencyModel):
         images = batch.images
         if self._channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        output = self(images, self.queries)
+        output: ModelOutput = self(images, self.queries)
         if self.columns is None:
             return output
         return ModelOutput(

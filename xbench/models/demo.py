@@ -201,7 +201,8 @@ class _TextTower(nn.Module):
         for block in self.blocks:
             states = block(states, visible)
         weights = attention_mask.to(states.dtype)[..., None]
-        return self.projection((self.norm(states) * weights).sum(1) / weights.sum(1).clamp(min=1))
+        result: Tensor = self.projection((self.norm(states) * weights).sum(1) / weights.sum(1).clamp(min=1))
+        return result
 
 
 class _TextBlock(nn.Module):
@@ -221,4 +222,5 @@ class _TextBlock(nn.Module):
         query, key, value = packed.permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=visible[:, None, None, :])
         states = states + self.mix(attended.transpose(1, 2).reshape(count, length, width))
-        return states + self.feed_forward(self.norm_out(states))
+        result: Tensor = states + self.feed_forward(self.norm_out(states))
+        return result

@@ -149,7 +149,8 @@ class DeViDe(KEBERTModel):
 
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Encode descriptions, ids and mask (N, L), as vectors (N, 768)."""
-        return self.model.description_proj(super().encode_text(input_ids, attention_mask))
+        result: Tensor = self.model.description_proj(super().encode_text(input_ids, attention_mask))
+        return result
 
     def queries_depend_on(self) -> Mapping[str, Any]:
         """Return what such models' queries depend on, and how this one's are made."""

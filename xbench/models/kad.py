@@ -136,7 +136,8 @@ class _ResNet50(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.res_features(images).permute(0, 2, 3, 1)
-        return self.res_l2(F.relu(self.res_l1(features)))
+        result: Tensor = self.res_l2(F.relu(self.res_l1(features)))
+        return result
 
 
 class _DenseNet121(nn.Module):
@@ -150,7 +151,8 @@ class _DenseNet121(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.dense_features(images).permute(0, 2, 3, 1)
-        return self.dense_l2(F.relu(self.dense_l1(features)))
+        result: Tensor = self.dense_l2(F.relu(self.dense_l1(features)))
+        return result
 
 
 def _image_encoder(tensors: dict[str, Tensor]) -> tuple[_Encoder, dict[str, Tensor]]:

@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xbench.errors import UserError
+from xbench.geometry.grid import Upsampling
 from xbench.models.components.bert import BIO_CLINICAL_BERT
-from xbench.models.components.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, Layers, Upsampling, trunk
+from xbench.models.components.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, trunk
 from xbench.models.components.checkpoint import fill, locate, read_tensors
-from xbench.models.components.query_decoder import choose
+from xbench.models.components.query_decoder import Layers, choose
 from xbench.types import ModelOutput
 
 __all__ = ["MAVL"]
@@ -173,7 +174,8 @@ class _Network(BookNetwork):
 
     def image_tokens(self, features: Tensor) -> Tensor:
         """Turn features of the trunk (B, 1024, h, w) into tokens (B, 256, h, w)."""
-        return self.res_l2(self.res_l1(features))
+        result: Tensor = self.res_l2(self.res_l1(features))
+        return result
 
 
 class _AttentionPool(nn.Module):
@@ -196,7 +198,8 @@ class _AttentionPool(nn.Module):
             for projected in (self.q_proj(tokens[:, :1]), self.k_proj(tokens), self.v_proj(tokens))
         )
         pooled = F.scaled_dot_product_attention(query, keys, values)
-        return self.c_proj(pooled.transpose(1, 2).flatten(1))
+        result: Tensor = self.c_proj(pooled.transpose(1, 2).flatten(1))
+        return result
 
     def _positions(self, grid: torch.Size) -> Tensor:
         if tuple(grid) == (14, 14):

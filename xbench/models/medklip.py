@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from xbench.geometry.grid import Upsampling
 from xbench.models.components.bert import BIO_CLINICAL_BERT
-from xbench.models.components.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, Layers, Upsampling, trunk
+from xbench.models.components.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, trunk
 from xbench.models.components.checkpoint import fill, locate, read_tensors
+from xbench.models.components.query_decoder import Layers
 from xbench.types import ModelOutput
 
 __all__ = ["MedKLIP"]
@@ -119,4 +121,5 @@ class _Network(BookNetwork):
     def image_tokens(self, images: Tensor) -> Tensor:
         """Encode images (B, 3, H, W) as tokens (B, 256, H / 16, W / 16)."""
         tokens = self.res_features(images).permute(0, 2, 3, 1)
-        return self.res_l2(self.res_l1(tokens).relu()).permute(0, 3, 1, 2)
+        result: Tensor = self.res_l2(self.res_l1(tokens).relu()).permute(0, 3, 1, 2)
+        return result

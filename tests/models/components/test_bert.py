@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from book_reference import VOCABULARY, write_small_bert
-from huggingface_hub.utils import LocalEntryNotFoundError
+from huggingface_hub.errors import LocalEntryNotFoundError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file

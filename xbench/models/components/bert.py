@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import hf_hub_download
-from huggingface_hub.utils import LocalEntryNotFoundError
+from huggingface_hub.errors import LocalEntryNotFoundError
 from tokenizers import BertWordPieceTokenizer
 from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertModel
@@ -200,7 +200,8 @@ def _without_weights(config: BertConfig, pooler: bool) -> BertModel:
     # The two buffers that no file of weights holds.
     bert.embeddings.position_ids.copy_(torch.arange(config.max_position_embeddings)[None])
     bert.embeddings.token_type_ids.zero_()
-    return bert.eval().requires_grad_(False)
+    result: BertModel = bert.eval().requires_grad_(False)
+    return result
 
 
 @cache

@@ -299,7 +299,8 @@ class BookModel(VLM):
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the tensors under the authors' names."""
-        return self.model.state_dict()
+        result: Mapping[str, Tensor] = self.model.state_dict()
+        return result
 
     def asked(self) -> Sequence[Sequence[str]]:
         """Return the texts of the whole book."""
@@ -347,7 +348,8 @@ class BookModel(VLM):
             input_ids.reshape(-1, input_ids.shape[-1]).to(self.device),
             attention_mask.reshape(-1, input_ids.shape[-1]).to(self.device),
         )
-        return self.model.disease_embedding_layer(first).unflatten(0, (-1, self.texts))
+        result: Tensor = self.model.disease_embedding_layer(first).unflatten(0, (-1, self.texts))
+        return result
 
     def decode(self, tokens: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Look at image tokens with all queries together.

@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import ResidualAttentionBlock
-from timm.models.vision_transformer import Attention as TimmAttention
+from timm.layers.attention import Attention as TimmAttention
 from timm.models.vision_transformer import Block as TimmBlock
 from torch import Tensor, nn
 
@@ -116,8 +116,10 @@ def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Salien
 def project(visual: Any, tokens: Tensor) -> Tensor:
     """Send normed tokens (..., width) the way of the class token to the joint space (..., D)."""
     if isinstance(visual, TimmModel):
-        return visual.head(visual.trunk.head(visual.trunk.fc_norm(tokens)))
-    return tokens @ visual.proj
+        projected: Tensor = visual.head(visual.trunk.head(visual.trunk.fc_norm(tokens)))
+    else:
+        projected = tokens @ visual.proj
+    return projected
 
 
 def _final(visual: Any, tokens: Tensor) -> Tensor:
@@ -207,7 +209,8 @@ def _grad_attention(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tens
     vectors = F.normalize(_final(visual, class_tokens).float(), dim=-1)
     (gradient,) = torch.autograd.grad((vectors * text[:, None]).sum(), attention)
     weighted = (gradient * attention.detach()).float().clamp(min=0)
-    return weighted.mean(dim=2).squeeze(2).transpose(0, 1)
+    result: Tensor = weighted.mean(dim=2).squeeze(2).transpose(0, 1)
+    return result
 
 
 def _legrad(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tensor], text: Tensor) -> Tensor:
@@ -257,19 +260,23 @@ class _Block:
     def queries_keys_values(self, tokens: Tensor) -> tuple[Tensor, ...]:
         """Split tokens (B, N, width) into queries, keys and values, each (B, heads, N, d)."""
         joint = F.linear(self.norm_1(tokens), self.in_weight, self.in_bias)
-        return joint.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        result: tuple[Tensor, ...] = joint.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
+        return result
 
     def out(self, attended: Tensor) -> Tensor:
         """Join heads (..., heads, N, d) to what the attention adds to the tokens (..., N, width)."""
-        return self.scale_1(self.out_layer(attended.transpose(-3, -2).flatten(-2)))
+        result: Tensor = self.scale_1(self.out_layer(attended.transpose(-3, -2).flatten(-2)))
+        return result
 
     def mlp(self, tokens: Tensor) -> Tensor:
         """Give tokens behind the attention (..., N, width) what the rest of the block gives them."""
-        return tokens + self.scale_2(self.mlp_layers(self.norm_2(tokens)))
+        result: Tensor = tokens + self.scale_2(self.mlp_layers(self.norm_2(tokens)))
+        return result
 
 
 def _blocks(visual: Any) -> Sequence[nn.Module]:
-    return visual.trunk.blocks if isinstance(visual, TimmModel) else visual.transformer.resblocks
+    result: Sequence[nn.Module] = visual.trunk.blocks if isinstance(visual, TimmModel) else visual.transformer.resblocks
+    return result
 
 
 def _is_plain(block: nn.Module) -> bool:

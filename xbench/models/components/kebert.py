@@ -66,7 +66,8 @@ class TextEncoder(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Encode texts, ids and mask (N, L), as vectors (N, 768), which are not normalised."""
         seen = self.bert_model(input_ids=input_ids, attention_mask=attention_mask)
-        return self.mlp_embed(seen.pooler_output)
+        result: Tensor = self.mlp_embed(seen.pooler_output)
+        return result
 
 
 class QueryModel(nn.Module):
@@ -259,7 +260,8 @@ class KEBERTModel(VLM):
 
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Encode texts, ids and mask (N, L), as vectors (N, 768)."""
-        return self.text_encoder(input_ids, attention_mask)
+        result: Tensor = self.text_encoder(input_ids, attention_mask)
+        return result
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
         """Score images against queries.

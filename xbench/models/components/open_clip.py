@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from open_clip.pretrained import download_pretrained_from_hf
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import QuickGELU, VisionTransformer
-from timm.layers import resample_abs_pos_embed
+from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
@@ -141,7 +141,8 @@ class OpenCLIP(VLM):
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the tensors under open_clip's names."""
-        return self.model.state_dict()
+        result: Mapping[str, Tensor] = self.model.state_dict()
+        return result
 
     def remarks(self) -> Mapping[str, str]:
         """Return the activation, QuickGELU or GELU: with the other one the weights would fit as well."""
@@ -177,7 +178,8 @@ class OpenCLIP(VLM):
                     "says otherwise. Leave the mask out or pad with that id."
                 )
         features = self.model.encode_text(input_ids.flatten(0, -2).to(self.device))
-        return F.normalize(features.float(), dim=-1).unflatten(0, input_ids.shape[:-1])
+        result: Tensor = F.normalize(features.float(), dim=-1).unflatten(0, input_ids.shape[:-1])
+        return result
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
         """Score images against text vectors.
@@ -367,7 +369,8 @@ def _own_weights(architecture: str, folder: Path | None, tag: dict[str, Any]) ->
 
 def _download(architecture: str, repository: str, filename: str | None) -> str:
     try:
-        return download_pretrained_from_hf(repository, filename)
+        path: str = download_pretrained_from_hf(repository, filename)
+        return path
     except (OSError, RuntimeError, ValueError) as error:
         raise _download_error(architecture, repository, error) from error
 

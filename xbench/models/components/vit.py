@@ -48,7 +48,8 @@ class ViTB16(VisionTransformer):
     def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
         """Return the patch tokens of images (B, 3, H, W), without the class token: (B, H / 16, W / 16, 768)."""
         grid = (images.shape[-2] // _PATCH, images.shape[-1] // _PATCH)
-        return self.forward_features(images)[:, 1:].unflatten(1, grid)
+        result: Tensor = self.forward_features(images)[:, 1:].unflatten(1, grid)
+        return result
 
 
 def side_of(tensors: Mapping[str, Tensor]) -> int:
