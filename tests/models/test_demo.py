@@ -1,6 +1,19 @@
-"""The demo means something: on phantoms of an unseen set it recognises and points, far above the floor."""
+"""The demo means something, and its network is what it claims to be."""
 
 from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from places import ROOT
+from safetensors.torch import load_file, save_file
+
+from xbench.models import Demo
+from xbench.models.demo import DemoNetwork
+
+WEIGHTS = ROOT / "xbench" / "models" / "weights"
 
 
 def test_the_demo_recognises_and_points(command):
@@ -30,3 +43,63 @@ def test_other_words_and_other_sizes(command):
     assert wrong.status == 2 and "one prompt per finding" in wrong.errors
     wrong = command("test", "--config", "demo", *few, "--model.image_size", "100")
     assert wrong.status == 2 and "multiple of 8" in wrong.errors
+
+
+@pytest.fixture(scope="module")
+def demo() -> Demo:
+    return Demo()
+
+
+def test_the_package_data_is_small() -> None:
+    assert sum(path.stat().st_size for path in WEIGHTS.iterdir()) < 4 * 2**20
+
+
+def test_a_missing_tensor_is_refused(tmp_path: Path) -> None:
+    weights = load_file(WEIGHTS / "demo.safetensors")
+    del weights["bias"]
+    save_file(weights, tmp_path / "demo.safetensors")
+    with pytest.raises(RuntimeError, match="bias"):
+        DemoNetwork.trained(tmp_path)
+
+
+@torch.inference_mode()
+def test_shapes_and_unit_length(demo: Demo) -> None:
+    text = demo.encode_prompts([["There is a mass."], ["There is a nodule."], ["Broken rib"]])
+    images = torch.randn(2, 3, 224, 224)
+    patches, output = demo.network.encode_image(images), demo(images, text)
+    assert patches.shape == (2, text.shape[1], 28, 28)
+    torch.testing.assert_close(patches.norm(dim=1), torch.ones(2, 28, 28))
+    torch.testing.assert_close(text.norm(dim=1), torch.ones(3))
+    assert output.logits.shape == (2, 3) and output.saliency.shape == (2, 3, 28, 28)
+    assert output.saliency.abs().max() <= 1 + 1e-5
+
+
+def test_a_patch_looks_at_its_own_place() -> None:
+    fresh = DemoNetwork().eval()
+    for module in fresh.image_tower.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            torch.nn.init.constant_(module.weight, 0.01)
+    image = torch.ones(1, 1, 224, 224, requires_grad=True)
+    fresh.image_tower(image)[0, 0, 13, 15].backward()
+    assert image.grad is not None
+    influence = image.grad[0, 0].abs()
+    pixels = torch.arange(224.0)
+    # Upsampling takes patch i to be centred at 8 i + 3.5; half a pixel is as near as odd kernels come.
+    assert float((influence.sum(1) * pixels).sum() / influence.sum()) == pytest.approx(8 * 13 + 3.5, abs=0.51)
+    assert float((influence.sum(0) * pixels).sum() / influence.sum()) == pytest.approx(8 * 15 + 3.5, abs=0.51)
+
+
+@torch.inference_mode()
+def test_the_logit_is_the_smooth_maximum_of_the_map(demo: Demo) -> None:
+    images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    output = demo(images, demo.encode_prompts([["There is a mass."]]))
+    scale, bias = float(demo.network.log_scale.exp()), float(demo.network.bias)
+    for image in range(2):
+        terms = [np.exp(scale * float(value)) for value in output.saliency[image, 0].flatten()]
+        assert float(output.logits[image, 0]) == pytest.approx(np.log(np.mean(terms)) + bias, abs=1e-3)
+
+
+def test_padding_does_not_change_a_sentence(demo: Demo) -> None:
+    alone = demo.encode_prompts([["There is a nodule."]])
+    padded = demo.encode_prompts([["There is a nodule."], ["Evidence of plate-like atelectasis, and more words"]])
+    torch.testing.assert_close(alone[0], padded[0])
