@@ -218,7 +218,7 @@ def scored(saliency: torch.Tensor, region: NDArray[np.bool_]) -> tuple[float, fl
 def test_a_shift_costs_what_arithmetic_says(name: str, shape: tuple[int, int], shift: int, axis: int) -> None:
     """A box of W patches whose map is D patches off has the Dice 1 - D / W.
 
-    Bilinear maps besides round every corner, here counted: of the four, two lie in the overlap.
+    Bilinear maps also round every corner, counted here: of the four, two lie in the overlap.
     """
     view = CASES[name].build()(np.zeros(shape, np.uint8))[1]
     patch = 224 * (view[2] - view[0]) / 14

@@ -1,4 +1,4 @@
-"""What the harness asks of a model."""
+"""The base classes of models."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["VLM", "SaliencyModel", "check_image_size", "first_layer_input"]
 class SaliencyModel(pl.LightningModule, ABC):
     """Anything that gives every finding of a radiograph a score and a map.
 
-    Vision-language models derive from `VLM`; derive from this class directly only for references that do without text.
+    Vision-language models derive from `VLM`; derive from this class directly only for references, which read no text.
 
     Attributes:
         name: Short name in results and run folders; the class name in lower case unless the class sets it.
         preprocessing: How the model wants its input. Set it in the constructor.
         findings: Names of the C findings of the dataset, known from `setup` on.
-        saliency_upsample: How maps are enlarged to the evaluation grid. A model whose authors do it otherwise than
-            bilinearly may say so; results name it.
+        saliency_upsample: How maps are enlarged to the evaluation grid; results name it. Set it for a model whose
+            authors do not do it bilinearly.
         neutral_options: Options that move no number: runs that differ in these alone are the same run. A class with
             such options of its own adds them to those of its parent.
     """
@@ -93,19 +93,19 @@ class SaliencyModel(pl.LightningModule, ABC):
         return self.score(batch) if len(batch) else None
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the numbers depend on besides code, as plain values.
+        """Return what the numbers depend on beyond the code, as plain values.
 
-        `checkpoint_sha256` and `prompts` have places of their own in `results.json`; add whatever else there is.
+        `checkpoint_sha256` and `prompts` have places of their own in `results.json`; add everything else.
         """
         return {}
 
 
 @contextmanager
 def first_layer_input(batch: Batch) -> Iterator[list[Tensor]]:
-    """Catch what the first layer that takes the whole images of a batch gets, (B, 3, h, w) or (B, 1, h, w).
+    """Record the input of the first layer that takes the images of a batch, (B, 3, h, w) or (B, 1, h, w).
 
     Yields:
-        A list that has it afterwards, and stays empty if no layer takes them.
+        A list that holds it afterwards, and stays empty if no layer takes the images.
     """
     found: list[Tensor] = []
 
@@ -137,7 +137,7 @@ class VLM(SaliencyModel):
             `description` or `aspects`), or a JSON or YAML file with one text or several for each finding.
         compile: Compile `forward` with torch.compile: slower to start, faster after.
         channels_last: Lay images and convolutions out with the channels last, which is faster for convolutions.
-        cache_queries: Keep encoded prompts on disk for the next run, where a model says what they depend on.
+        cache_queries: Keep encoded prompts on disk for the next run, if a model says what they depend on.
     """
 
     prompts: list[list[str]]
@@ -206,9 +206,9 @@ class VLM(SaliencyModel):
         """Encode the prompts of C classes into whatever `forward` needs for them, on the model's device."""
 
     def queries_depend_on(self) -> Mapping[str, Any] | None:
-        """Return what encoded prompts depend on besides the prompts, such as digests of weights, in plain values.
+        """Return what encoded prompts depend on beyond the prompts, such as digests of weights, in plain values.
 
-        None, as by default, if that is not known: they are then encoded in every run.
+        None, the default, if that is not known: they are then encoded in every run.
         """
         return None
 
@@ -221,11 +221,11 @@ class VLM(SaliencyModel):
         return self.state_dict()
 
     def remarks(self) -> Mapping[str, str]:
-        """Return what a file of the tensors alone would not tell any more, for `convert` to note in it."""
+        """Return what the tensors alone do not tell, for `convert` to note in its file."""
         return {}
 
     def on_test_start(self) -> None:
-        """Encode the prompts, once, and lay the model out as asked."""
+        """Encode the prompts once, and set memory layout and compilation as the options say."""
         self.queries = self.encoded(self.asked())
         if self._channels_last:
             self.to(memory_format=torch.channels_last)
@@ -281,7 +281,7 @@ def check_image_size(image_size: int, cell: int) -> None:
 
 
 def _by_finding(path: str) -> dict[str, list[str]]:
-    """Prompts of a file by canonical name of the finding, or by the name in the file if it is no finding of ours."""
+    """Return a file's prompts by canonical name of the finding, or by the file's name if it is no finding of ours."""
     given: dict[str, list[str]] = {}
     for name, texts in read_prompts(path).items():
         finding = canonical(name) or name

@@ -84,8 +84,8 @@ class CARZero(VLM):
             prompts are still sentences, and `aspects` are too many texts.
 
     Attributes:
-        word_pieces: What the vocabulary says of which tokens make a word. It is read from the tokeniser when it is
-            first needed; assign one to encode tokens without a tokeniser.
+        word_pieces: Which tokens make a word, by the vocabulary. It is read from the tokeniser when it is first
+            needed; assign one to encode tokens without a tokeniser.
 
     Raises:
         UserError: No checkpoint, one that does not fit, or an option out of range.
@@ -220,7 +220,7 @@ class CARZero(VLM):
         return ModelOutput(logits, torch.sigmoid(logits), saliency.unflatten(-1, (rows, -1)))
 
     def queries_depend_on(self) -> Mapping[str, Any]:
-        """Return the digest of the weights, and of what the vocabulary says of words."""
+        """Return the digests of the weights and of the vocabulary's word pieces, and the token ids."""
         words = hashlib.sha256(self.word_pieces.continues.numpy().tobytes()).hexdigest()
         tokens = tokenise(self.tokenizer_source, [clean(text) for texts in self.prompts for text in texts], TOKENS)[0]
         return {"checkpoint_sha256": file_sha256(self.checkpoint), "words": words, "tokens": tokens.tolist()}

@@ -36,7 +36,7 @@ class MAVL(BookModel):
     """MAVL with the weights of its authors.
 
     The nine texts of a finding are its explanation and then statements on border, fluid, location, opacity, other,
-    patterns, shape and texture. What `xbench.models.medklip.MedKLIP` says of the book holds here too; COVID-19 has an
+    patterns, shape and texture. The book works as for `xbench.models.MedKLIP`; COVID-19 has an
     entry of its own, `covid19`, in the authors' files.
 
     Args:

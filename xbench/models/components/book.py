@@ -122,7 +122,7 @@ class Book:
 
 
 def own_texts(finding: str, texts: int) -> list[str]:
-    """Return what the package says of a finding: its description, and with more than one text its aspects."""
+    """Return the package's texts on a finding: its description and, if an entry has several texts, its aspects."""
     return [*prompts_in_style("description", finding), *(prompts_in_style("aspects", finding) if texts > 1 else ())]
 
 
@@ -221,7 +221,7 @@ def trunk() -> nn.Sequential:
 
 
 def preprocessing(image_size: int, equalise: bool) -> Preprocessing:
-    """Return the preprocessing of both: stretched to a square, before that equalised if so wanted."""
+    """Return the preprocessing of both models: equalised if wanted, then stretched to a square."""
     resize = PillowResize(image_size, "both", "bilinear")
     return Preprocessing(
         [HistogramEqualisation(), resize] if equalise else [resize],
@@ -231,7 +231,7 @@ def preprocessing(image_size: int, equalise: bool) -> Preprocessing:
 
 
 class BookNetwork(nn.Module):
-    """The parts that both networks have, under the names of the authors' files."""
+    """The parts that both networks share, under the names of the authors' files."""
 
     def __init__(self, head_inputs: int) -> None:
         super().__init__()
@@ -352,7 +352,7 @@ class BookModel(VLM):
         return result
 
     def decode(self, tokens: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-        """Look at image tokens with all queries together.
+        """Decode all queries together over the image tokens.
 
         Args:
             tokens: (B, 256, rows, columns).
