@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from deterministic import grey, images_of, scaled, weight
+from golden import shapes_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -56,6 +57,11 @@ def shapes(layers: int, vocabulary: int, inner: int, positions: int) -> Iterator
         for name, tensor in part.state_dict().items():
             yield f"{prefix}.{name}", tensor.shape
     yield "fusion_module.logit_scale", torch.Size([])
+
+
+def test_the_weights_below_have_the_authors_names_and_shapes() -> None:
+    ours = {name: tuple(shape) for name, shape in shapes(layers=12, vocabulary=28996, inner=3072, positions=512)}
+    assert ours == shapes_of("carzero")
 
 
 def bert_config(layers: int, vocabulary: int, inner: int, positions: int) -> BertConfig:

@@ -11,9 +11,8 @@ import numpy as np
 import open_clip
 import pytest
 import torch
-from book_reference import official_shapes
 from deterministic import grey, tokens_of, weight
-from golden import case_of, facts, shapes_of, weights_of
+from golden import case_of, facts, weights_of
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from transformers import BertConfig, BertModel
@@ -347,8 +346,3 @@ def test_preprocessing_of_medklip_and_mavl(name: str, equalise: bool) -> None:
     tensor, view = preprocessing(pixels)
     assert off(tensor[:, ::8, ::8], arrays[f"{name}/tensor"]) < 1e-6
     assert view == (0, 0, 1, 1)
-
-
-@pytest.mark.parametrize("model", ["medklip", "mavl"])
-def test_the_reference_has_the_shapes_of_the_authors_file(model: str) -> None:
-    assert official_shapes(model) == shapes_of(model)

@@ -12,13 +12,13 @@ import pytest
 import torch
 from book_reference import (
     mavl,
-    official_shapes,
     official_weights,
     write_book,
     write_official,
     write_small_bert,
 )
 from deterministic import images_of, quick_weight
+from golden import shapes_of
 from small_networks import attached, largest, score
 from torch import Tensor
 
@@ -211,6 +211,6 @@ def test_checkpoint(weights: dict[str, Tensor], tmp_path: Path) -> None:
     torch.save(nested, path)
     with pytest.raises(UserError, match=r"do not fit MAVL: 1 missing \(location_emb\.bias\)"):
         MAVL(str(path))
-    torch.save({name: torch.zeros(()).expand(shape) for name, shape in official_shapes("medklip").items()}, path)
+    torch.save({name: torch.zeros(()).expand(shape) for name, shape in shapes_of("medklip").items()}, path)
     with pytest.raises(UserError, match="They look like those of MedKLIP"):
         MAVL(str(path))

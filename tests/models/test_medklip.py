@@ -13,13 +13,13 @@ import pytest
 import torch
 from book_reference import (
     medklip,
-    official_shapes,
     official_weights,
     write_book,
     write_official,
     write_small_bert,
 )
 from deterministic import images_of, quick_weight
+from golden import shapes_of
 from PIL import Image
 from safetensors.torch import save_file
 from small_networks import attached, largest, score
@@ -194,5 +194,5 @@ def test_checkpoint_must_be_given_and_fit(weights: dict[str, Tensor], tmp_path: 
         with pytest.raises(UserError, match=rf"do not fit MedKLIP: {message}"):
             MedKLIP(write_official(changed, tmp_path))
     with pytest.raises(UserError, match="They look like those of MAVL"):
-        names = official_shapes("mavl")
+        names = shapes_of("mavl")
         MedKLIP(write_official({name: torch.zeros(()).expand(shape) for name, shape in names.items()}, tmp_path))

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from deterministic import weight
+from golden import shapes_of
 from torch import Tensor
 from torchvision.models import resnet50  # type: ignore[import-untyped]
 from transformers import BertConfig, BertModel
@@ -36,55 +37,8 @@ VOCABULARY = [
 # Files
 
 
-def official_shapes(model: str) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of an official file, written from the specification."""
-    width, trunk = 256, 1024
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def layer(name: str, *weight: int, bias: bool = True) -> None:
-        shapes[f"{name}.weight"] = weight
-        if bias:
-            shapes[f"{name}.bias"] = weight[:1]
-
-    prefix = "res_features" if model == "medklip" else "backbone"
-    stages = {"conv1": "0", "bn1": "1", "layer1": "4", "layer2": "5", "layer3": "6"}
-    for name, tensor in resnet50().state_dict().items():
-        stage, _, rest = name.partition(".")
-        if stage in stages:
-            shapes[f"{prefix}.{stages[stage]}.{rest}"] = tuple(tensor.shape)
-    layer("disease_embedding_layer", width, 768)
-    for number in range(4):
-        name = f"decoder.layers.{number}"
-        for attention in ("self_attn", "multihead_attn"):
-            shapes[f"{name}.{attention}.in_proj_weight"] = (3 * width, width)
-            shapes[f"{name}.{attention}.in_proj_bias"] = (3 * width,)
-            layer(f"{name}.{attention}.out_proj", width, width)
-        layer(f"{name}.linear1", 1024, width)
-        layer(f"{name}.linear2", width, 1024)
-        for norm in ("norm1", "norm2", "norm3"):
-            layer(f"{name}.{norm}", width)
-    layer("decoder.norm", width)
-    if model == "medklip":
-        layer("res_l1", trunk, trunk)
-        layer("res_l2", width, trunk)
-        layer("classifier", 2, width)
-        layer("cl_fc", 768, width)
-    else:
-        layer("res_l1.0", trunk, trunk, 1, 1)
-        layer("res_l1.1", 1, bias=False)
-        layer("res_l2", width, trunk, 1, 1)
-        shapes["pool.positional_embedding"] = (197, trunk)
-        for name in ("q_proj", "k_proj", "v_proj"):
-            layer(f"pool.{name}", trunk, trunk)
-        layer("pool.c_proj", width, trunk)
-        layer("classifier", 2, 9 * width)
-        layer("location_emb", 768, width, 9)
-        shapes["temp"] = (9,)
-    return shapes
-
-
 def official_weights(model: str, draw: Callable[[str, tuple[int, ...]], Tensor] = weight) -> dict[str, Tensor]:
-    return {name: draw(name, shape) for name, shape in official_shapes(model).items()}
+    return {name: draw(name, shape) for name, shape in shapes_of(model).items()}
 
 
 def write_official(weights: dict[str, Tensor], folder: Path) -> str:
