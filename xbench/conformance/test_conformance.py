@@ -1,4 +1,4 @@
-"""What the harness takes for granted about a model, each as a test that names what to mend."""
+"""What the harness requires of a model, each as a test whose message says what to fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From frames to the evaluation grid: saliency maps by interpolation, annotated regions by exact area averaging.
+"""Saliency maps on the evaluation grid.
 
 Everything is scored on one grid, the whole radiograph resized to (H, W), 224 x 224 unless configured. A model's own
 preprocessing (stretch, crop, pad) is described by its view: the rectangle of the radiograph that the model input shows,
@@ -45,12 +45,12 @@ FULL_VIEW = (0.0, 0.0, 1.0, 1.0)
 
 
 def on_host(tensor: Tensor) -> bool:
-    """Whether looking at values of `tensor` is free: elsewhere the host would have to wait for the accelerator."""
+    """Tell whether values of `tensor` can be read at no cost; elsewhere the host would wait for the accelerator."""
     return tensor.is_cpu
 
 
 def chunk_pixels(device: torch.device) -> int:
-    """Pixels handled at a time: what stays in a CPU core's cache (measured), or enough to fill an accelerator."""
+    """Return how many pixels to handle at a time: a CPU core's cache full (measured), or an accelerator full."""
     return 4 * 224**2 if device.type == "cpu" else 2**22
 
 
@@ -161,7 +161,7 @@ def _between(maps: Tensor, axis: int, cells: Tensor, weights: Tensor) -> Tensor:
 
 
 def _seen(low: float, high: float, pixels: int) -> slice:
-    """Those of the grid pixels of one axis whose centres lie in a view [low, high]."""
+    """The grid pixels of one axis whose centres lie in a view [low, high]."""
     first, last = max(0, math.ceil(pixels * low - 0.5)), min(pixels - 1, math.floor(pixels * high - 0.5))
     if first > last:
         # No centre lies in a view thinner than a pixel: the pixel that it lies in shows it.

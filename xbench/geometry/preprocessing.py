@@ -28,7 +28,7 @@ from xbench.geometry.grid import View
 __all__ = ["INPUT_NOTE", "CentreCrop", "HistogramEqualisation", "PillowResize", "Preprocessing", "stretch"]
 
 INPUT_NOTE = "what goes into the network looks wrong"
-"""How the note begins that a run leaves where mean and standard deviation do not fit the pixels."""
+"""The beginning of the note in a run's results that mean and standard deviation do not fit the pixels."""
 
 
 class Preprocessing:

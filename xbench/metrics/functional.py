@@ -30,7 +30,7 @@ _ONE = 2**40
 
 
 def normalise(maps: Tensor) -> Tensor:
-    """Maps stretched to [0, 1]: (M - min) / (max - min) over the last two dimensions.
+    """Stretch maps to [0, 1]: (M - min) / (max - min) over the last two dimensions.
 
     The division is a real one, without an epsilon, so the maximum is exactly 1 and the mask at threshold 1 is never
     empty. A constant map becomes all zeros.
@@ -60,7 +60,7 @@ def normalise(maps: Tensor) -> Tensor:
 
 
 def stretch(maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Maps (..., H, W) normalised, and whether each is finite (...): the values of one that is not mean nothing."""
+    """Normalise maps (..., H, W), and tell which are finite (...); the values of the others mean nothing."""
     maps = maps.to(torch.float32)
     low = maps.amin((-2, -1), keepdim=True)
     span = maps.amax((-2, -1), keepdim=True) - low
@@ -68,12 +68,12 @@ def stretch(maps: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def is_finite(span: Tensor) -> Tensor:
-    """Whether maps of this range are finite: the least and the greatest value of a map with NaN are NaN."""
+    """Tell whether maps of this range are finite: of a map with NaN the least and the greatest value are NaN."""
     return span < torch.inf
 
 
 def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Tensor:
-    """Pointing game of each pair: does the maximum of the raw map lie in the region?
+    """Score the pointing game of each pair: does the maximum of the raw map lie in the region?
 
     Several pixels often share the maximum (saliency from attention or ReLU saturates), and then `ties` decides:
     `"share"` gives the share of the tied pixels that lie in the region, `"any"` 1 if at least one does (the scripts of
@@ -118,7 +118,7 @@ def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Ten
 
 
 def check_inputs(saliency: Tensor, regions: Tensor, valid: Tensor, num_classes: int) -> None:
-    """Refusal of a batch whose shapes or dtypes do not fit together.
+    """Check the shapes and dtypes of a batch.
 
     Args:
         saliency: (B, C, h, w) floating.
@@ -148,7 +148,7 @@ def check_inputs(saliency: Tensor, regions: Tensor, valid: Tensor, num_classes: 
 
 
 def check_pair_inputs(saliency: Tensor, regions: Tensor, classes: Tensor, num_classes: int) -> None:
-    """Refusal of pairs whose shapes, dtypes or classes do not fit together; classes that are on the CPU, that is.
+    """Check the shapes and dtypes of pairs, and their classes if these are on the CPU.
 
     Args:
         saliency: (P, h, w) floating.
@@ -177,7 +177,7 @@ def check_pair_inputs(saliency: Tensor, regions: Tensor, classes: Tensor, num_cl
 
 
 def check_pairs(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
-    """Refusal of chosen pairs that no score is defined for; the other pairs are not looked at.
+    """Check that a score is defined for the chosen pairs; the others are not read.
 
     Args:
         saliency: (B, C, h, w) floating, raw values; or (N, h, w), those of the pairs alone.
@@ -202,7 +202,7 @@ def check_pairs(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor
 
 
 def pairs_on_grid(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The chosen pairs in chunks that stay in the cache: raw maps brought to the regions' grid, and the regions.
+    """Go through the chosen pairs in chunks that fit the cache: raw maps brought to the grid, and regions.
 
     Args:
         saliency: (B, C, h, w) floating, raw values; or (N, h, w), those of the pairs alone.
@@ -220,17 +220,17 @@ def pairs_on_grid(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tens
 
 
 def maps_per_chunk(maps: Tensor) -> int:
-    """How many of these maps (..., H, W) are handled at a time."""
+    """Return how many of these maps (..., H, W) are handled at a time."""
     return max(1, chunk_pixels(maps.device) // maps.shape[-2:].numel())
 
 
 def to_fixed_point(values: Tensor) -> Tensor:
-    """Fractions in [0, 1] as int64 multiples of 2**-40, so that their sum is the same in any order."""
+    """Round fractions in [0, 1] to int64 multiples of 2**-40, whose sum is the same in any order."""
     return (values * _ONE).round().to(torch.int64)
 
 
 def from_fixed_point(total: Tensor, count: Tensor) -> Tensor:
-    """Mean of `count` fractions whose fixed-point sum is `total`, as float64; NaN where `count` is 0."""
+    """Return the mean of `count` fractions with the fixed-point sum `total`, as float64; NaN where `count` is 0."""
     return total.to(torch.float64) / _ONE / count
 
 

@@ -48,11 +48,11 @@ def peak_distance(tied: NDArray[np.int64], region: NDArray[np.bool_]) -> float:
     least = min(
         int((((part[:, 0] - down) * width) ** 2 + ((part[:, 1] - across) * height) ** 2).min()) for part in parts
     )
-    return math.sqrt(least) / (height * width)
+    return float(math.sqrt(least) / (height * width))
 
 
 def _border(pixels: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Those of the pixels (H, W) that have a neighbour left, right, above or below that is none of them."""
+    """The pixels (H, W) with a neighbour left, right, above or below that is not one of them."""
     inner = pixels.copy()
     inner[1:] &= pixels[:-1]
     inner[:-1] &= pixels[1:]

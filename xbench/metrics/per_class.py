@@ -33,7 +33,7 @@ class ClassPairs(ABC):
 
     @abstractmethod
     def chosen(self, valid: Tensor) -> Self:
-        """Those of the pairs that are `valid` (N,) bool."""
+        """Return the pairs that are `valid` (N,) bool."""
 
 
 Pairs = TypeVar("Pairs", bound=ClassPairs)
@@ -48,13 +48,13 @@ _PROBLEMS = (
 class PerClassMetric(Metric, ABC, Generic[Pairs]):
     """A metric over the valid pairs of image and class, whose results have the classes as first dimension.
 
-    On the CPU only valid pairs are touched, and what no score is defined for is refused at once. On an accelerator the
-    host waits neither in `update` nor in `update_pairs`: there all pairs are scored alike, to the same whole numbers
-    (`xbench.metrics.dense` says why), and what is to be refused is left out of the sums and counted, and refused by
-    every `compute` until `reset`.
+    On the CPU only valid pairs are read, and a pair that no score is defined for is refused at once. On an accelerator
+    neither `update` nor `update_pairs` makes the host wait: all pairs are scored, to the same whole numbers
+    (`xbench.metrics.dense` says why); pairs without a score stay out of the sums, are counted, and make every `compute`
+    fail until `reset`.
 
-    After each of both, `pairs` holds the scores of the valid pairs; `reset` empties it. After an `update` on an
-    accelerator its first use waits for them.
+    After either, `pairs` holds the scores of the valid pairs; `reset` empties it. After an `update` on an accelerator,
+    reading it for the first time waits for them.
 
     Args:
         num_classes: C, the number of findings.
@@ -83,7 +83,7 @@ class PerClassMetric(Metric, ABC, Generic[Pairs]):
 
     @property
     def pairs(self) -> Pairs:
-        """Scores of the valid pairs of the last batch in row-major order, or of the last `update_pairs` in theirs."""
+        """Scores of the last batch's valid pairs in row-major order, or of the last `update_pairs` in its order."""
         if self._pairs is None:
             return self._no_pairs()
         if self._valid is not None:
@@ -91,7 +91,7 @@ class PerClassMetric(Metric, ABC, Generic[Pairs]):
         return self._pairs
 
     def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
-        """Adds the valid pairs of a batch.
+        """Add the valid pairs of a batch.
 
         Args:
             saliency: (B, C, h, w) floating, raw values.
@@ -111,9 +111,9 @@ class PerClassMetric(Metric, ABC, Generic[Pairs]):
         self._add_all(saliency.flatten(0, 1), regions.flatten(0, 1), rows, classes.expand_as(valid).flatten(), valid)
 
     def update_pairs(self, saliency: Tensor, regions: Tensor, classes: Tensor) -> None:
-        """Adds pairs of image and class that are all valid, without a batch round them.
+        """Add pairs of image and class that are all valid and belong to no batch.
 
-        To the bit what `update` does with these pairs in this order; `pairs.rows` then counts them from 0.
+        The sums are to the bit those of `update` with these pairs in this order; `pairs.rows` counts them from 0.
 
         Args:
             saliency: (P, h, w) floating, raw values.
@@ -136,28 +136,28 @@ class PerClassMetric(Metric, ABC, Generic[Pairs]):
             self._add_all(saliency, regions, rows, classes, None)
 
     def reset(self) -> None:
-        """Forgets everything, the last batch's pairs included."""
+        """Forget everything, the last batch's pairs included."""
         super().reset()
         self._pairs = self._valid = None
 
     @abstractmethod
     def _no_pairs(self) -> Pairs:
-        """Of no batch yet."""
+        """Return empty pairs, for before the first batch."""
 
     @abstractmethod
     def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
-        """Adds pairs, after a look at them: those at `rows` and `classes` (N,) of a batch, or all of (N, h, w)."""
+        """Check and add pairs: those at `rows` and `classes` (N,) of a batch, or all of (N, h, w)."""
 
     @abstractmethod
     def _score_all(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> tuple[Pairs, Tensor]:
-        """Scores of all pairs (P, h, w), and whether each map is finite and each region has a pixel (P, 2) bool."""
+        """Return scores of all pairs, and whether each map is finite and each region has a pixel (P, 2) bool."""
 
     @abstractmethod
     def _sums(self, pairs: Pairs) -> dict[str, Tensor]:
-        """What the pairs add to each state, the pairs as first dimension: fractions in [0, 1]."""
+        """Return what each pair adds to each state: fractions in [0, 1], the pairs as first dimension."""
 
     def _add_all(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor, valid: Tensor | None) -> None:
-        """Adds the valid pairs of (P, h, w) and (P, H, W), all of them without `valid`, without a look at any."""
+        """Add the valid pairs of (P, h, w) and (P, H, W), or all, without looking at their values."""
         known = (classes >= 0) & (classes < self.num_classes)
         classes = classes.clamp(0, self.num_classes - 1)
         pairs, usable = self._score_all(saliency, regions, rows, classes)
@@ -171,7 +171,7 @@ class PerClassMetric(Metric, ABC, Generic[Pairs]):
         self._valid = None if valid is None else valid.flatten()
 
     def _add_pairs(self, pairs: Pairs, counted: Tensor | None = None) -> None:
-        """Adds scored pairs, and to the sums only those that are `counted` (N,) bool."""
+        """Keep scored pairs, and add those that are `counted` (N,) bool to the sums."""
         weight = torch.ones_like(pairs.classes) if counted is None else counted.long()
         for name, fractions in self._sums(pairs).items():
             if counted is not None:

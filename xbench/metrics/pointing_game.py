@@ -18,7 +18,7 @@ __all__ = ["PointingGame", "PointingGamePairs"]
 
 @dataclass(frozen=True)
 class PointingGamePairs(ClassPairs):
-    """Hits of the valid pairs of one batch in row-major order, or of the pairs of one `update_pairs` in theirs.
+    """Hits of one batch's valid pairs in row-major order, or of the pairs of one `update_pairs` in its order.
 
     Args:
         rows: (N,) int64, the place of the pair's image in the batch, or of the pair.
@@ -29,7 +29,7 @@ class PointingGamePairs(ClassPairs):
     hit: Tensor
 
     def chosen(self, valid: Tensor) -> PointingGamePairs:
-        """Those of the pairs that are `valid` (N,) bool."""
+        """Return the pairs that are `valid` (N,) bool."""
         return PointingGamePairs(self.rows[valid], self.classes[valid], self.hit[valid])
 
 
@@ -38,16 +38,15 @@ class PointingGame(PerClassMetric[PointingGamePairs]):
 
     A raw map is brought to the grid of the regions bilinearly (nothing happens to maps that have that size); a pair
     hits if the map's maximum lies in the region. Tied maxima are frequent, so their rule is an option, described at
-    `pointing_hits`. Pairs that are not valid are never looked at. Sums are whole multiples of 2**-40, as in
-    `ThresholdSweep`, and `pairs` likewise holds the hits of the last batch. What is said there of accelerators
-    holds here too.
+    `pointing_hits`. Pairs that are not valid are never read. Sums are whole multiples of 2**-40, and `pairs` holds the
+    hits of the last batch, as in `ThresholdSweep`; accelerators are treated as there too.
 
     Args:
         num_classes: C, the number of findings.
         ties: `"share"`, `"any"` or `"first"`.
 
     Raises:
-        ValueError: `num_classes` is below 1 or `ties` is none of the three.
+        ValueError: `num_classes` is below 1 or `ties` is not one of the three.
 
     Example:
         >>> metric = PointingGame(num_classes=2)
@@ -68,7 +67,7 @@ class PointingGame(PerClassMetric[PointingGamePairs]):
         self.add_state("hit_sum", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
 
     def restore_pairs(self, classes: Tensor, hit: Tensor) -> None:
-        """Adds pairs that were scored before, to the bit as `update_pairs` would with their maps.
+        """Add pairs that were scored before, to the bit as `update_pairs` would with their maps.
 
         Args:
             classes: (P,) int64, the class of each pair.
@@ -80,7 +79,7 @@ class PointingGame(PerClassMetric[PointingGamePairs]):
         self._add_pairs(PointingGamePairs(torch.arange(len(classes), device=classes.device), classes, hit))
 
     def compute(self) -> dict[str, Tensor]:
-        """Means over the valid pairs.
+        """Average over the valid pairs.
 
         Returns:
             `pointing_game` (C,) float64, NaN for a class without valid pairs; `count` (C,) int64, the number of

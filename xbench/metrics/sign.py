@@ -1,4 +1,4 @@
-"""Whether maps may be upside down: their minimum lies in the region more often than their maximum."""
+"""Are maps upside down, that is, does their minimum lie in the region more often than their maximum?"""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def sign_tests(
 ) -> tuple[list[float | None], float | None]:
     """Test whether the minimum of maps lies in the region more often than the maximum, by an exact sign test.
 
-    A pair counts for the minimum where at least half of the tied minima lie in the region but not of the maxima, for
-    the maximum where it is the other way round, and else not at all. Of patients with several pairs the majority counts
-    once. If a map knew nothing, either would be as likely, so the number of
-    patients for the minimum is compared with tosses of a coin (Dixon and Mood 1946). p-values are one-sided and
-    corrected after Holm for all tests of the run.
+    A pair votes for the minimum if at least half of the tied minima but not of the tied maxima lie in the region, for
+    the maximum if it is the other way round, and else for neither. Each patient has one vote, that of the majority of
+    the pairs. For maps that know nothing both are equally likely, so the number of patients for the minimum is compared
+    with tosses of a coin (Dixon and Mood 1946). p-values are one-sided and corrected after Holm for all tests of the
+    run.
 
     Args:
         hits: Share of the maxima of N images and C findings in the region (N, C); NaN where a pair is not scored.
-        minima: Likewise of the minima.
+        minima: The same of the minima.
         patients: Whose image each is, N of them.
 
     Returns:
@@ -47,7 +47,7 @@ def _p(votes: NDArray[Any]) -> float:
     for k in range(positive + 1, count + 1):
         term = term * (count - k + 1) // k
         ways += term
-    return ways / 2**count
+    return ways / (1 << count)
 
 
 def _holm(p_values: list[float | None]) -> list[float | None]:

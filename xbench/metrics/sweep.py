@@ -43,16 +43,16 @@ class PixelCounts:
     region: Tensor
 
     def dice(self) -> Tensor:
-        """Dice 2 |B and R| / (|B| + |R|) as (N, T) float64; NaN where both are empty."""
+        """Return Dice 2 |B and R| / (|B| + |R|) as (N, T) float64; NaN where both are empty."""
         return 2 * self.overlap.to(torch.float64) / (self.mask + self.region[:, None])
 
     def iou(self) -> Tensor:
-        """IoU |B and R| / |B or R| as (N, T) float64; NaN where both are empty."""
+        """Return IoU |B and R| / |B or R| as (N, T) float64; NaN where both are empty."""
         return self.overlap.to(torch.float64) / (self.mask + self.region[:, None] - self.overlap)
 
 
 def threshold_values(thresholds: int = 101, device: torch.device | str = "cpu") -> Tensor:
-    """Thresholds t_k = k / (T - 1) as (T,) float32, each the float32 nearest to the fraction.
+    """Return the thresholds t_k = k / (T - 1) as (T,) float32, each the float32 nearest to the fraction.
 
     `torch.linspace(0, 1, 101)` misses that by an ulp at 20 of its 101 values.
 
@@ -74,7 +74,7 @@ def threshold_values(thresholds: int = 101, device: torch.device | str = "cpu") 
 
 
 def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelCounts:
-    """Counts of `maps >= t` and `(maps >= t) & regions` for every threshold, as a comparison at each would give them.
+    """Count the pixels of `maps >= t` and of `(maps >= t) & regions` at every threshold, exactly.
 
     Args:
         maps: (N, H, W) float32 in [0, 1].
@@ -105,7 +105,7 @@ def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelC
 
 @torch.no_grad()
 def sweep_pairs(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor, thresholds: int) -> PixelCounts:
-    """Counts for chosen pairs, their raw maps upsampled to the regions' grid and normalised on the way.
+    """Count for chosen pairs, whose raw maps are brought to the regions' grid and normalised.
 
     Args:
         saliency: (B, C, h, w) floating, raw values; or (N, h, w), those of the pairs alone.
@@ -125,7 +125,7 @@ def sweep_pairs(saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor
 
 @torch.no_grad()
 def sweep_all(saliency: Tensor, regions: Tensor, thresholds: int) -> tuple[PixelCounts, Tensor]:
-    """Counts for all pairs as `sweep_pairs` has them, without a look at their values: for accelerators.
+    """Count for all pairs as `sweep_pairs` does, but without reading their values on the host: for accelerators.
 
     Args:
         saliency: (P, h, w) floating, raw values.
@@ -145,7 +145,7 @@ def sweep_all(saliency: Tensor, regions: Tensor, thresholds: int) -> tuple[Pixel
 
 
 def check_thresholds(thresholds: int) -> None:
-    """Refusal of a number of thresholds that is no whole number from 2 to `MAX_THRESHOLDS`."""
+    """Check that the number of thresholds is a whole number from 2 to `MAX_THRESHOLDS`."""
     if not isinstance(thresholds, int) or not 2 <= thresholds <= MAX_THRESHOLDS:
         raise ValueError(f"thresholds must be a whole number from 2 to {MAX_THRESHOLDS:,}, not {thresholds!r}")
 
@@ -180,7 +180,8 @@ def _scattered_histograms(maps: Tensor, regions: Tensor, values: Tensor) -> Tens
         key = torch.bucketize(piece, values, right=True).add_(inside, alpha=bins)
         with in_any_order():
             counts[rows].scatter_add_(1, key, one.expand_as(key))
-    return counts.unflatten(1, (2, bins))[:, :, 1:].flatten(1)
+    histograms: Tensor = counts.unflatten(1, (2, bins))[:, :, 1:].flatten(1)
+    return histograms
 
 
 def _pieces(maps: Tensor, regions: Tensor, pixels: int) -> Iterator[tuple[slice, Tensor, Tensor]]:

@@ -16,7 +16,7 @@ __all__ = ["ThresholdSweep", "ThresholdSweepPairs"]
 
 @dataclass(frozen=True)
 class ThresholdSweepPairs(ClassPairs):
-    """Scores of the valid pairs of one batch in row-major order, or of the pairs of one `update_pairs` in theirs.
+    """Scores of one batch's valid pairs in row-major order, or of the pairs of one `update_pairs` in its order.
 
     Args:
         rows: (N,) int64, the place of the pair's image in the batch, or of the pair.
@@ -31,13 +31,13 @@ class ThresholdSweepPairs(ClassPairs):
     counts: PixelCounts
 
     def chosen(self, valid: Tensor) -> ThresholdSweepPairs:
-        """Those of the pairs that are `valid` (N,) bool."""
+        """Return the pairs that are `valid` (N,) bool."""
         counts = PixelCounts(self.counts.mask[valid], self.counts.overlap[valid], self.counts.region[valid])
         return ThresholdSweepPairs(self.rows[valid], self.classes[valid], self.dice[valid], self.iou[valid], counts)
 
     @classmethod
     def of(cls, rows: Tensor, classes: Tensor, counts: PixelCounts) -> ThresholdSweepPairs:
-        """The scores that follow from pixel counts."""
+        """Return the scores that follow from pixel counts."""
         return cls(rows, classes, counts.dice(), counts.iou(), counts)
 
 
@@ -84,7 +84,7 @@ class ThresholdSweep(PerClassMetric[ThresholdSweepPairs]):
         self.add_state("iou_sum", empty.clone(), dist_reduce_fx="sum")
 
     def restore_pairs(self, classes: Tensor, counts: PixelCounts) -> None:
-        """Adds pairs that were counted before, to the bit as `update_pairs` would with their maps.
+        """Add pairs that were counted before, to the bit as `update_pairs` would with their maps.
 
         Args:
             classes: (P,) int64, the class of each pair.
@@ -98,7 +98,7 @@ class ThresholdSweep(PerClassMetric[ThresholdSweepPairs]):
         self._add_pairs(ThresholdSweepPairs.of(rows, classes, PixelCounts(mask, overlap, region)))
 
     def compute(self) -> dict[str, Tensor]:
-        """Means over the valid pairs.
+        """Average over the valid pairs.
 
         Returns:
             `dice` and `iou` (C, T) float64, NaN for a class without valid pairs; `count` (C,) int64, the number of

@@ -47,7 +47,7 @@ class Anatomy:
     Attributes:
         frame: The pose.
         lungs: Right, left.
-        ribs: Those of the right side from above, then those of the left.
+        ribs: The right ones from above, then the left ones.
         heart: Outline (N, 2) of the heart in the patient's frame.
         heart_thickness: Its thickness (H, W) in [0, 1].
         hidden: Where the heart cannot be told from mediastinum and abdomen (H, W) in [0, 1].

@@ -67,7 +67,8 @@ def random_pose(rng: np.random.Generator, height: int, width: int) -> Frame:
 
 def mirrored(points: list[tuple[float, float]], side: int) -> Points:
     """Points given for the left side of the patient, on side -1 (right) or +1 (left)."""
-    return np.array(points, dtype=np.float64) * np.array([side, 1.0])
+    moved: Points = np.array(points, dtype=np.float64) * np.array([side, 1.0])
+    return moved
 
 
 def ring(centre: tuple[float, float], breadth: float, tallness: float) -> Points:

@@ -44,7 +44,8 @@ class Frame:
     def pixels(self, points: Points) -> Points:
         """Points (..., 2) of the patient's frame in pixels."""
         cos, sin = np.cos(self.angle), np.sin(self.angle)
-        return points @ (self.scale * np.array([[cos, sin], [-sin, cos]])) + np.array(self.centre)
+        turned: Points = points @ (self.scale * np.array([[cos, sin], [-sin, cos]])) + np.array(self.centre)
+        return turned
 
     def grid(self) -> tuple[Layer, Layer]:
         """The patient's x and y of every pixel centre, two layers (H, W)."""
@@ -132,7 +133,7 @@ def smooth_curve(points: Points, *, closed: bool = False, steps: int = 8) -> Poi
 
 def smooth_step(values: Layer, low: float, high: float) -> Layer:
     """0 below low, 1 above high, a cubic between."""
-    t = np.clip((values - np.float32(low)) / np.float32(high - low), 0, 1)
+    t: Layer = np.clip((values - np.float32(low)) / np.float32(high - low), 0, 1)
     return t * t * (3 - 2 * t)
 
 
@@ -154,7 +155,8 @@ def dome(coverage: Layer, rim: float, edge: float) -> Layer:
     inside = (coverage > 0.5).astype(np.uint8)
     depth = np.asarray(cv2.distanceTransform(inside, cv2.DIST_L2, cv2.DIST_MASK_5), np.float32)
     shallow = np.maximum(depth * np.float32(-1 / rim) + 1, 0)
-    return coverage * (np.float32(edge) + np.float32(1 - edge) * np.sqrt(1 - shallow * shallow))
+    thickness: Layer = coverage * (np.float32(edge) + np.float32(1 - edge) * np.sqrt(1 - shallow * shallow))
+    return thickness
 
 
 def band_noise(rng: np.random.Generator, frame: Frame, size: float) -> Layer:

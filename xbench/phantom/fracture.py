@@ -78,7 +78,8 @@ def _dense(curve: Points) -> Points:
 
 
 def _end(piece: Points, across: Points, width: float) -> Points:
-    return piece[0] + np.array([[-0.45], [0.45]]) * width * across
+    corners: Points = piece[0] + np.array([[-0.45], [0.45]]) * width * across
+    return corners
 
 
 def _covering(frame: Frame, window: Layer, change: Layer) -> Mask:

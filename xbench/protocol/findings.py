@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MACRO = "macro"
-"""Of the row of means in `per_class.csv`, and so of no finding."""
+"""The name of the row of means in `per_class.csv`, which no finding may have."""
 
 Group = Literal["lung", "pleura", "heart and mediastinum", "bone", "device"]
 Size = Literal["small", "medium", "large"]

@@ -1,4 +1,4 @@
-"""What the XBench paper printed, to put beside our own numbers. Models and datasets by their names in results.json."""
+"""The numbers of the XBench paper, to put beside our own. Models and datasets are named as in results.json."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PublishedGrounding:
     Attributes:
         pointing_game: Pointing game.
         dice_best: Dice at the threshold best on the same images.
-        iou_best: IoU likewise.
+        iou_best: IoU at the threshold best on the same images.
     """
 
     pointing_game: float
@@ -72,13 +72,13 @@ class PublishedPointingGame:
 
     @property
     def mean_of_findings(self) -> float:
-        """What the mean of the printed findings is."""
+        """The mean of the printed findings."""
         return sum(self.findings.values()) / len(self.findings)
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How the paper scored.
+    """The settings with which the paper scored.
 
     Attributes:
         batch_size: Images at a time.
@@ -86,8 +86,8 @@ class Protocol:
         thresholds: How many, evenly from 0 to 1.
         fixed_threshold: The one of them that is not searched.
         gamma: Share of a pixel from which the region covers it.
-        images: Of all datasets together.
-        findings: Likewise, by the paper's count.
+        images: Number of images of all datasets together.
+        findings: Number of findings, by the paper's count.
     """
 
     batch_size: int
@@ -151,7 +151,7 @@ def published_r_squared() -> float:
 
 
 def published_protocol() -> Protocol:
-    """Return how the paper scored."""
+    """Return the settings with which the paper scored."""
     return Protocol(**_read()["protocol"])
 
 
