@@ -62,15 +62,6 @@ def test_a_byte_order_mark(tmp_path):
     assert list(records_of(ChestXDet10(str(root)))) == ["1"]
 
 
-def test_image_list(downloads, tmp_path):
-    official = downloads("chestxdet10")
-    chosen = official.splits["test"][2:5]
-    (tmp_path / "list.txt").write_text("".join(f"D:\\det10\\test_data\\{name}.png\r\n" for name in chosen))
-    assert list(records_of(ChestXDet10(str(official.root), image_list=str(tmp_path / "list.txt")))) == chosen
-    (tmp_path / "list.txt").write_text(official.splits["train"][0])
-    assert "not in the split 'test'" in refusal("chestxdet10", official.root, image_list=str(tmp_path / "list.txt"))
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -4,7 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-from downloads import CHANGES, CUT_OFF, SHARED, assert_reads, notes_of, records_of, refusal, rewrite, write_small
+from downloads import CUT_OFF, SHARED, assert_reads, notes_of, records_of, refusal, write_small
 
 from xbench.data import ChestXray14
 
@@ -73,30 +73,6 @@ def test_without_the_table_of_labels_what_has_no_box_is_unknown(downloads, tmp_p
         for name, record in records_of(data).items():
             assert record.labels == dict.fromkeys(official.masks[name], 1)
         assert data.notes == []
-
-
-def test_image_list(downloads, tmp_path):
-    official = downloads("chestxray14")
-    chosen = official.splits["test"][2:6]
-    (tmp_path / "list.csv").write_text("Image Index,x\n" + "".join(f"images\\{name}.png,1\n" for name in chosen))
-    data = ChestXray14(str(official.root), split="test", image_list=str(tmp_path / "list.csv"))
-    assert list(records_of(data)) == chosen
-    (tmp_path / "list.csv").write_text(f"{official.splits['train_val'][0]}.png\n")
-    assert "'00000001_000'" in refusal("chestxray14", official.root, image_list=str(tmp_path / "list.csv"))
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_other_ways_to_write_the_tables(downloads, tmp_path, change):
-    expected = records_of(ChestXray14(str(downloads("chestxray14").root), split="test"))
-    official = downloads.copy("chestxray14", tmp_path / "copy")
-    for table in (BOXES, LABELS):
-        rewrite(official.root / table, change)
-    if change != "spaces":
-        rewrite(official.root / "test_list.txt", change)
-    records = records_of(ChestXray14(str(official.root), split="test"))
-    for name, record in expected.items():
-        assert records[name].labels == record.labels
-        assert sorted(map(repr, records[name].source.annotations)) == sorted(map(repr, record.source.annotations))
 
 
 def small(root, rows, labels=None, header=HEADER, label_header=LABEL_HEADER, names=("1_0", "2_0")):

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from downloads import CHANGES, CUT_OFF, assert_reads, notes_of, records_of, refusal, rewrite, write_small
+from downloads import CUT_OFF, assert_reads, notes_of, records_of, refusal, write_small
 from official.chexlocalize import LABELS, WITHOUT_MASKS, lengthen_rle, write_chexlocalize
 from pycocotools import mask as coco
 
@@ -97,16 +97,6 @@ def test_image_list(downloads, tmp_path):
     (tmp_path / "list.csv").write_text("Path,x\n" + "".join(f'"{entry}",1\n' for entry in spelled))
     data = CheXlocalize(str(official.root), image_list=str(tmp_path / "list.csv"))
     assert list(records_of(data)) == chosen
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_other_ways_to_write_the_table(downloads, tmp_path, change):
-    official = downloads.copy("chexlocalize", tmp_path / "copy")
-    rewrite(official.root / TABLE, change)
-    records = records_of(CheXlocalize(str(official.root)))
-    assert {name: dict(record.labels) for name, record in records.items()} == {
-        name: official.labels[name] for name in official.splits["test"]
-    }
 
 
 KEY = "patient1_study1_view1_frontal"

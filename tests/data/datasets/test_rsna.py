@@ -4,7 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-from downloads import CHANGES, CUT_OFF, SHARED, assert_reads, records_of, refusal, rewrite, write_small
+from downloads import CUT_OFF, SHARED, assert_reads, records_of, refusal, write_small
 from official.rsna import MDAI, write_medklip_list
 
 from xbench.data import RSNAPneumonia
@@ -57,17 +57,6 @@ def test_a_published_list_chooses_images_or_annotates_them(downloads, tmp_path):
         assert_reads(data, official, chosen)
         assert data.notes == [], "the other images are not strays"
         assert tmp_path / "list.csv" in data.annotation_files()
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_other_ways_to_write_the_table(downloads, tmp_path, change):
-    expected = records_of(RSNAPneumonia(str(downloads("rsna").root)))
-    official = downloads.copy("rsna", tmp_path / "copy")
-    rewrite(official.root / TABLE, change)
-    records = records_of(RSNAPneumonia(str(official.root)))
-    for name, record in expected.items():
-        assert records[name].labels == record.labels
-        assert sorted(map(repr, records[name].source.annotations)) == sorted(map(repr, record.source.annotations))
 
 
 def small(root, *rows, header=HEADER, names=("a", "b")):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from downloads import CHANGES, Downloads, notes_of, records_of, rewrite
+from downloads import Downloads, notes_of, records_of
 from official.base import Official
 from official.dicom import write_dicom
 from official.siim import rows_of, write_mavl_list
@@ -63,17 +63,6 @@ def test_images_labels_and_masks_come_back(official):
             np.testing.assert_array_equal(region, masks[finding])
     assert data.annotation_files() == [official.root / TABLE]
     assert data.notes == []
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_other_ways_to_write_the_table(downloads, official, tmp_path, change):
-    expected = records_of(SIIMPneumothorax(str(official.root)))
-    copy = downloads.copy("siim", tmp_path / "copy")
-    rewrite(copy.root / TABLE, change)
-    records = records_of(SIIMPneumothorax(str(copy.root)))
-    for name, record in expected.items():
-        assert records[name].labels == record.labels
-        assert sorted(map(repr, records[name].source.annotations)) == sorted(map(repr, record.source.annotations))
 
 
 def test_the_published_test_list_repeats_images(official, tmp_path):

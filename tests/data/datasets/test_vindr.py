@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from downloads import CHANGES, CUT_OFF, assert_reads, notes_of, records_of, refusal, rewrite, write_small
+from downloads import CUT_OFF, assert_reads, notes_of, records_of, refusal, write_small
 from official.base import write_lines
 from official.vindr import CANONICAL, COLUMNS, KAGGLE, READERS
 from PIL import Image
@@ -73,27 +73,6 @@ def test_without_the_table_of_labels(downloads, tmp_path):
     (official.root / LABELS.format("test")).unlink()
     for name, record in records_of(VinDrCXR(str(official.root))).items():
         assert record.labels == {finding: int(finding in official.masks[name]) for finding in VinDrCXR.findings}
-
-
-def test_image_list(downloads, tmp_path):
-    official = downloads("vindr")
-    chosen = sorted(official.splits["test"][3:6])
-    for line in ("{}", "{}.dicom", "test/{}.dicom", "C:\\vindr\\test\\{}.dicom", "images/{}.png"):
-        (tmp_path / "list.txt").write_text("image_id\n" + "".join(line.format(name) + "\n" for name in chosen))
-        assert list(records_of(VinDrCXR(str(official.root), image_list=str(tmp_path / "list.txt")))) == chosen
-
-
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("split", ["test", "train"])
-def test_other_ways_to_write_the_tables(downloads, tmp_path, change, split):
-    expected = records_of(VinDrCXR(str(downloads("vindr").root), split=split))
-    official = downloads.copy("vindr", tmp_path / "copy")
-    for table in (BOXES, LABELS):
-        rewrite(official.root / table.format(split), change)
-    records = records_of(VinDrCXR(str(official.root), split=split))
-    for name, record in expected.items():
-        assert records[name].labels == record.labels
-        assert sorted(map(repr, records[name].source.annotations)) == sorted(map(repr, record.source.annotations))
 
 
 def small(
