@@ -21,7 +21,6 @@ from official.rsna import write_rsna
 from official.siim import write_siim
 from official.vindr import write_vindr
 from PIL import Image
-from places import SHARED
 
 from xbench.data import (
     ChestXDet10,
@@ -35,8 +34,6 @@ from xbench.data import (
 from xbench.data.datasets.downloaded import DownloadedDataset
 from xbench.data.records import Record
 from xbench.errors import UserError
-
-SHARED = SHARED
 
 CLASSES: dict[str, type[DownloadedDataset]] = {
     "rsna": RSNAPneumonia,

@@ -5,7 +5,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from downloads import CUT_OFF, SHARED, assert_reads, records_of, refusal, write_small
+from downloads import CUT_OFF, assert_reads, records_of, refusal, write_small
+from places import SHARED
 
 from xbench.data import ChestXDet10
 

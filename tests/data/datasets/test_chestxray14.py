@@ -4,7 +4,8 @@ import csv
 
 import numpy as np
 import pytest
-from downloads import CUT_OFF, SHARED, assert_reads, notes_of, records_of, refusal, write_small
+from downloads import CUT_OFF, assert_reads, notes_of, records_of, refusal, write_small
+from places import SHARED
 
 from xbench.data import ChestXray14
 

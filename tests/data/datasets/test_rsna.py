@@ -4,8 +4,9 @@ import csv
 
 import numpy as np
 import pytest
-from downloads import CUT_OFF, SHARED, assert_reads, records_of, refusal, write_small
+from downloads import CUT_OFF, assert_reads, records_of, refusal, write_small
 from official.rsna import MDAI, write_medklip_list
+from places import SHARED
 
 from xbench.data import RSNAPneumonia
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import random
 import signal
@@ -15,8 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from processes import until
 from torch.utils.data import DataLoader, Dataset
 
+from xbench.data.datamodule import one_thread
 from xbench.data.records import Record
 from xbench.data.workers.isolation import isolated
 from xbench.errors import UserError
@@ -239,3 +242,30 @@ def test_random_numbers_are_those_of_the_worker():
         return next(iter(DataLoader(data, batch_size=None, num_workers=1, collate_fn=same, generator=generator)))
 
     assert first(Answers) == first(Direct)
+
+
+class Slow(Dataset):
+    """Images that take longer than anybody waits."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> None:
+        (self.folder / str(os.getpid())).touch()
+        time.sleep(1000)
+
+
+def load_slowly(folder: Path) -> None:
+    list(DataLoader(Slow(folder), num_workers=2, worker_init_fn=one_thread))
+
+
+def test_workers_end_with_the_process_that_they_work_for(tmp_path):
+    loading = multiprocessing.get_context("fork").Process(target=load_slowly, args=(tmp_path,))
+    loading.start()
+    until(lambda: len(list(tmp_path.iterdir())) == 2)
+    loading.kill()
+    loading.join()
+    until(lambda: all(gone(int(worker.name)) for worker in tmp_path.iterdir()))
