@@ -284,7 +284,7 @@ class DatasetAnalysis:
         """Return the labels of the runs that have a number but no p-value against the best one, sorted."""
         pairs = [{one.first, one.second} for one in self.comparisons if one.number == number and one.p is not None]
         tested = {label for pair in pairs if best in pair for label in pair}
-        return sorted(self._values(number).keys() - tested - {best})
+        return sorted(self.values(number).keys() - tested - {best})
 
     def ranked(self, number: str) -> bool:
         """Tell whether every run was tested against the best one: those scored on other ground have no rank.
@@ -293,10 +293,11 @@ class DatasetAnalysis:
             number: Any; what is asked is the pointing game of a number of grounding, AUROC of one of recognition.
         """
         key = "pointing_game" if NUMBERS[number].group == "grounding" else "auroc"
-        values = self._values(key)
+        values = self.values(key)
         return not values or not self.untested(key, max(values, key=lambda label: values[label]))
 
-    def _values(self, number: str) -> dict[str, float]:
+    def values(self, number: str) -> dict[str, float]:
+        """Return a number's means over findings by label of the run, where they exist."""
         found = {entry.run.label: entry.macro.get(number, Estimate(None)).value for entry in self.runs}
         return {label: value for label, value in found.items() if value is not None}
 

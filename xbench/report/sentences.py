@@ -69,7 +69,7 @@ def _best_models(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
     bests = [
         (dataset, max(values, key=lambda label: values[label]))
         for dataset in datasets
-        if (values := _values(dataset, "pointing_game"))
+        if (values := dataset.values("pointing_game"))
     ]
     if len(bests) > _FEW_DATASETS:
         counts = Counter(label for _, label in bests).most_common()
@@ -179,7 +179,7 @@ def _lesion_sizes(runs: Sequence[RunAnalysis]) -> Iterator[str]:
 
 
 def _best_runs(dataset: DatasetAnalysis, key: str) -> Iterator[str]:
-    values = _values(dataset, key)
+    values = dataset.values(key)
     if not values:
         return
     leaders = [label for label, value in values.items() if value == max(values.values())]
@@ -195,7 +195,7 @@ def _tests(dataset: DatasetAnalysis, number: str, best: str) -> str:
     said = ""
     if tied:
         said += f" Not significantly different (paired test): {listed(tied)}."
-    elif len(_values(dataset, number)) - 1 > len(untested):
+    elif len(dataset.values(number)) - 1 > len(untested):
         said += (
             f" Every other model{' that could be tested' if untested else ''} is significantly different (paired test)."
         )
@@ -205,7 +205,7 @@ def _tests(dataset: DatasetAnalysis, number: str, best: str) -> str:
 
 
 def _calibration(dataset: DatasetAnalysis) -> Iterator[str]:
-    gaps = _values(dataset, "dice_gap")
+    gaps = dataset.values("dice_gap")
     if gaps:
         label = max(gaps, key=lambda label: gaps[label])
         begin = "Largest calibration gap: threshold 0.5" if len(gaps) > 1 else "Threshold 0.5"
@@ -213,7 +213,7 @@ def _calibration(dataset: DatasetAnalysis) -> Iterator[str]:
 
 
 def _optimism(dataset: DatasetAnalysis) -> Iterator[str]:
-    optimism = _values(dataset, "dice_optimism")
+    optimism = dataset.values("dice_optimism")
     if optimism:
         label = max(optimism, key=lambda label: optimism[label])
         most = f" on average, most for {label} ({100 * optimism[label]:.2f})" if len(optimism) > 1 else ""
@@ -385,11 +385,6 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 def _labels(runs: Sequence[Run]) -> str:
     return ", ".join(run.label for run in runs)
-
-
-def _values(dataset: DatasetAnalysis, key: str) -> dict[str, float]:
-    values = {entry.run.label: entry.macro.get(key, Estimate(None)).value for entry in dataset.runs}
-    return {label: value for label, value in values.items() if value is not None}
 
 
 def _at_most(score: Estimate | None, floor: Estimate | None, slack: float = 0.0) -> bool:

@@ -14,7 +14,18 @@ import pytest
 from xbench.report.schema import Estimate
 from xbench.report.tables.cells import Scores, marks, number, p_value, row, rows_of_models
 from xbench.report.tables.latex import to_latex
-from xbench.report.tables.table import MISSING, TIED, Cell, Column, Row, Table, percentage, to_csv, to_markdown
+from xbench.report.tables.table import (
+    MISSING,
+    TIED,
+    Cell,
+    Column,
+    Row,
+    Table,
+    each_note_once,
+    percentage,
+    to_csv,
+    to_markdown,
+)
 
 ODD = "my_model & co <b> | 50 % #1 {x} ~^\\ *[2]*"
 
@@ -198,3 +209,9 @@ def test_best_and_second_and_ties():
 def test_the_caption_explains_the_sign_only_where_it_stands():
     assert TIED in marks(rows_of_models(["a", "b"], [scores(a=0.1, b=0.2, tied=("a", "b"))]))
     assert TIED not in marks(rows_of_models(["a", "b"], [scores(a=0.1, b=0.2)]))
+
+
+def test_a_note_stands_under_the_first_table_that_has_it():
+    notes = [("A", "B"), ("B", "C"), ("C",)]
+    tables = [Table(str(place), "T", "C", (), (), these) for place, these in enumerate(notes)]
+    assert [made.notes for made in each_note_once(tables, ["A"])] == [("B",), ("C",), ()]
