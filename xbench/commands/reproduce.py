@@ -68,7 +68,7 @@ def reproduce(arguments: Sequence[str]) -> None:
     """Run a stored result's configuration again and print the drift.
 
     Args:
-        arguments: The run's folder, then options that the new run gets besides, such as `--data.root`.
+        arguments: The run's folder, then further options of the new run, such as `--data.root`.
 
     Raises:
         UserError: There is no such run, or the new one fails.

@@ -20,8 +20,8 @@ from scipy.stats import binomtest, mannwhitneyu
 from xbench.errors import UserError
 from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, REGIONS, RESULTS, reading
 from xbench.runs.finished import FinishedRun
-from xbench.runs.results import SIGN_LEVEL, FindingClassification, FindingGrounding, Results
-from xbench.runs.scores import ImageScores, PairCounts, scored_on
+from xbench.runs.results import SIGN_LEVEL, FindingClassification, FindingGrounding
+from xbench.runs.scores import scored_on
 
 __all__ = ["Disagreement", "disagreements", "verify"]
 
@@ -92,44 +92,31 @@ _Number = tuple[str, Any, Any]
 """Place, stored and derived value."""
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What the files of a run say.
-
-    `lines` are those of `per_class.csv`, cell by cell; `digests` those of the regions that the run kept, if it did.
-    """
-
-    results: Results
-    rows: ImageScores
-    counts: PairCounts
-    lines: list[list[str]]
-    digests: NDArray[np.bytes_] | None
-
-    @property
-    def flat(self) -> NDArray[np.bool_]:
-        """Which scored pairs have a map that is the same everywhere (P,).
-
-        Such a map is all zeros when normalised; of any other the maximum is exactly 1, which every threshold lets in.
-        """
-        return self.counts.mask[:, -1] == 0
-
-    def pair(self, place: int) -> str:
-        """Name of a scored pair."""
-        return f"{self.counts.image_ids[place]} / {self.results.findings[self.counts.column[place]]}"
-
-
-def _read(folder: Path) -> _Run:
+def _read(folder: Path) -> FinishedRun:
+    """Read the tables, so that what is damaged is refused before any number is compared."""
     run = FinishedRun.open(folder, PER_IMAGE, CURVES, PER_CLASS)
-    digests = run.region_digests if (folder / REGIONS).is_file() else None
     thresholds = run.pair_counts.mask.shape[1]
     with reading(folder):
         run.image_scores.check_complete()
         if thresholds < 3 or thresholds % 2 == 0:
             raise ValueError(f"{CURVES} has {thresholds} thresholds, and those of a run are odd in number")
-    return _Run(run.results, run.image_scores, run.pair_counts, run.per_class, digests)
+    return run
 
 
-def _numbers(run: _Run) -> Iterator[_Number]:
+def _flat(run: FinishedRun) -> NDArray[np.bool_]:
+    """Which scored pairs have a map that is the same everywhere (P,).
+
+    Such a map is all zeros when normalised; of any other the maximum is exactly 1, which every threshold lets in.
+    """
+    return np.asarray(run.pair_counts.mask[:, -1] == 0)
+
+
+def _pair(run: FinishedRun, place: int) -> str:
+    """Name of a scored pair."""
+    return f"{run.pair_counts.image_ids[place]} / {run.results.findings[run.pair_counts.column[place]]}"
+
+
+def _numbers(run: FinishedRun) -> Iterator[_Number]:
     """Every number of a run."""
     yield from _scored_pairs(run)
     yield from _curves(run)
@@ -141,24 +128,24 @@ def _numbers(run: _Run) -> Iterator[_Number]:
     yield from _compare(f"{RESULTS} / counts", counts, _counts(run))
     yield from _compare(f"{RESULTS} / grounding", content["grounding"], _grounding(run))
     yield from _compare(f"{RESULTS} / classification", content["classification"], _classification(run))
-    thresholds = (run.results.provenance.get("evaluation") or {}).get("thresholds", run.counts.mask.shape[1])
-    yield f"{RESULTS} / provenance / evaluation / thresholds", thresholds, run.counts.mask.shape[1]
+    thresholds = (run.results.provenance.get("evaluation") or {}).get("thresholds", run.pair_counts.mask.shape[1])
+    yield f"{RESULTS} / provenance / evaluation / thresholds", thresholds, run.pair_counts.mask.shape[1]
     yield from _per_class(run, content)
 
 
-def _scored_pairs(run: _Run) -> Iterator[_Number]:
+def _scored_pairs(run: FinishedRun) -> Iterator[_Number]:
     """The rows of `curves.parquet` are the pairs that `per_image.parquet` says are scored, in its order."""
-    stored, derived = np.stack([run.counts.index, run.counts.column], 1), np.argwhere(run.rows.scored)
+    stored, derived = np.stack([run.pair_counts.index, run.pair_counts.column], 1), np.argwhere(run.image_scores.scored)
     yield f"{CURVES} / rows", len(stored), len(derived)
     for row in np.flatnonzero((stored[: len(derived)] != derived[: len(stored)]).any(1))[:1]:
         image, column = derived[row]
-        name = f"{run.rows.image_ids[image]} / {run.results.findings[column]}"
-        yield f"{CURVES} / row {row}", run.pair(row), name
+        name = f"{run.image_scores.image_ids[image]} / {run.results.findings[column]}"
+        yield f"{CURVES} / row {row}", _pair(run, row), name
 
 
-def _curves(run: _Run) -> Iterator[_Number]:
+def _curves(run: FinishedRun) -> Iterator[_Number]:
     """Masks shrink from the whole grid to the maximum, and what is outside of a region and inside of it with them."""
-    counts = run.counts
+    counts = run.pair_counts
     grid = (run.results.provenance.get("data") or {}).get("grid")
     if isinstance(grid, list) and len(grid) == 2 and all(type(side) is int and 0 < side < 2**20 for side in grid):
         yield from _each_pair(run, f"{CURVES} / grid_pixels", counts.grid, np.full(len(counts.grid), grid[0] * grid[1]))
@@ -171,63 +158,64 @@ def _curves(run: _Run) -> Iterator[_Number]:
         one, other = (np.take_along_axis(values, worst, 1)[:, 0] for values in (pixels, most))
         yield from _each_pair(run, f"{CURVES} / {name} where it grows", one, other)
     # Only a map that is the same everywhere reaches no threshold at all but the first.
-    empty = np.where(run.flat, 0, counts.mask[:, 1])
+    empty = np.where(_flat(run), 0, counts.mask[:, 1])
     yield from _each_pair(run, f"{CURVES} / mask_pixels at the second threshold", counts.mask[:, 1], empty)
 
 
-def _per_image(run: _Run) -> Iterator[_Number]:
-    rows, counts = run.rows, run.counts
+def _per_image(run: FinishedRun) -> Iterator[_Number]:
+    scores, counts = run.image_scores, run.pair_counts
     scored = (counts.index, counts.column)
     fixed = counts.mask.shape[1] // 2
-    yield from _each_pair(run, f"{PER_IMAGE} / dice", rows.dice[scored], counts.dice()[:, fixed])
-    yield from _each_pair(run, f"{PER_IMAGE} / iou", rows.iou[scored], counts.iou()[:, fixed])
+    yield from _each_pair(run, f"{PER_IMAGE} / dice", scores.dice[scored], counts.dice()[:, fixed])
+    yield from _each_pair(run, f"{PER_IMAGE} / iou", scores.iou[scored], counts.iou()[:, fixed])
     area = counts.region / counts.grid
-    yield from _each_pair(run, f"{PER_IMAGE} / region_area", rows.region_area[scored], area)
+    yield from _each_pair(run, f"{PER_IMAGE} / region_area", scores.region_area[scored], area)
     # Places tied for the maximum are all in the mask at the last threshold, beside those that rounding brings there.
-    stored, tied, inside = rows.pointing_hit[scored], counts.mask[:, -1], counts.overlap[:, -1]
-    hits = np.clip(stored, (inside == tied) & ~run.flat, (inside > 0) | run.flat)
+    stored, tied, inside = scores.pointing_hit[scored], counts.mask[:, -1], counts.overlap[:, -1]
+    hits = np.clip(stored, (inside == tied) & ~_flat(run), (inside > 0) | _flat(run))
     ties = (run.results.provenance.get("evaluation") or {}).get("ties")
     if ties == "share":
-        hits = np.where(run.flat, area, hits)
+        hits = np.where(_flat(run), area, hits)
     elif ties in ("any", "first"):
-        hits = np.where(run.flat & (ties == "any"), 1, hits.round())
+        hits = np.where(_flat(run) & (ties == "any"), 1, hits.round())
     yield from _each_pair(run, f"{PER_IMAGE} / pointing_hit", stored, hits)
     # A peak in the region is no way from it, and one that the last threshold keeps out of the region is some.
-    distance = rows.peak_distance[scored]
-    outside = (stored == 0) & ((ties != "first") | (inside == 0)) & ~run.flat
+    distance = scores.peak_distance[scored]
+    outside = (stored == 0) & ((ties != "first") | (inside == 0)) & ~_flat(run)
     away = np.maximum(distance, 1 / counts.grid)
-    derived = np.where((stored > 0) | run.flat, 0, np.where(outside, away, distance))
+    derived = np.where((stored > 0) | _flat(run), 0, np.where(outside, away, distance))
     yield from _each_pair(run, f"{PER_IMAGE} / peak_distance", distance, derived)
     # Places tied for the minimum are all below the second threshold.
     low, low_inside = counts.grid - counts.mask[:, 1], counts.region - counts.overlap[:, 1]
-    least = rows.minimum_hit[scored]
-    derived = np.clip(least, (low_inside == low) & ~run.flat, low_inside > 0)
+    least = scores.minimum_hit[scored]
+    derived = np.clip(least, (low_inside == low) & ~_flat(run), low_inside > 0)
     yield from _each_pair(run, f"{PER_IMAGE} / minimum_hit", least, derived)
 
 
-def _scored_on(run: _Run) -> Iterator[_Number]:
-    """The digests of labels and regions, and the regions that the run kept."""
-    rows, findings = run.rows, run.results.findings
-    derived = {finding: asdict(digests) for finding, digests in scored_on(rows, findings).items()}
+def _scored_on(run: FinishedRun) -> Iterator[_Number]:
+    """The digests of labels and regions, and the regions that the run saved."""
+    scores, findings = run.image_scores, run.results.findings
+    derived = {finding: asdict(digests) for finding, digests in scored_on(scores, findings).items()}
     yield from _compare(f"{RESULTS} / scored_on", asdict(run.results)["scored_on"], derived)
-    if run.digests is not None and run.digests.size:
-        row, column = np.unravel_index((rows.region_digests != run.digests).argmax(), run.digests.shape)
-        pair = f"{rows.image_ids[row]} / {findings[column]}"
-        one, other = (bytes(digests[row, column]).decode() for digests in (rows.region_digests, run.digests))
+    if (run.folder / REGIONS).is_file() and run.region_digests.size:
+        saved = run.region_digests
+        row, column = np.unravel_index((scores.region_digests != saved).argmax(), saved.shape)
+        pair = f"{scores.image_ids[row]} / {findings[column]}"
+        one, other = (bytes(digests[row, column]).decode() for digests in (scores.region_digests, saved))
         yield f"{PER_IMAGE} / region_digest / {pair}", one, other
 
 
-def _each_pair(run: _Run, place: str, stored: NDArray[Any], derived: NDArray[Any]) -> Iterator[_Number]:
+def _each_pair(run: FinishedRun, place: str, stored: NDArray[Any], derived: NDArray[Any]) -> Iterator[_Number]:
     """The first scored pair that disagrees, for all of them."""
     if len(stored):
         pair = int((~(np.abs(stored - derived) <= TOLERANCE)).argmax())
-        yield f"{place} / {run.pair(pair)}", stored[pair].item(), derived[pair].item()
+        yield f"{place} / {_pair(run, pair)}", stored[pair].item(), derived[pair].item()
 
 
-def _images_left_out(run: _Run) -> Iterator[_Number]:
+def _images_left_out(run: FinishedRun) -> Iterator[_Number]:
     """No image is both scored and skipped, and notes name as many images as they count, up to ten."""
     place = f"{RESULTS} / counts"
-    scored = {*run.rows.image_ids}
+    scored = {*run.image_scores.image_ids}
     for number, skipped in enumerate(run.results.counts.skipped):
         name = skipped.image_id
         yield f"{place} / skipped / {number}", "skipped", f"scored as {name}" if name in scored else "skipped"
@@ -236,15 +224,15 @@ def _images_left_out(run: _Run) -> Iterator[_Number]:
         yield f"{place} / notes / {number} / images named", len(note.first), min(10, note.count)
 
 
-def _counts(run: _Run) -> dict[str, Any]:
-    labels, scored, findings = run.rows.labels, run.rows.scored, run.results.findings
-    flat = np.flatnonzero(run.flat)
+def _counts(run: FinishedRun) -> dict[str, Any]:
+    labels, scored, findings = run.image_scores.labels, run.image_scores.scored, run.results.findings
+    flat = np.flatnonzero(_flat(run))
     return {
-        "images": len(run.rows.image_ids),
+        "images": len(run.image_scores.image_ids),
         "constant_maps": {
             "count": len(flat),
             "first": [
-                {"image_id": run.counts.image_ids[pair], "finding": findings[run.counts.column[pair]]}
+                {"image_id": run.pair_counts.image_ids[pair], "finding": findings[run.pair_counts.column[pair]]}
                 for pair in flat[:10]
             ],
         },
@@ -259,8 +247,8 @@ def _counts(run: _Run) -> dict[str, Any]:
     }
 
 
-def _grounding(run: _Run) -> dict[str, Any]:
-    counts, dice, iou = run.counts, run.counts.dice(), run.counts.iou()
+def _grounding(run: FinishedRun) -> dict[str, Any]:
+    counts, dice, iou = run.pair_counts, run.pair_counts.dice(), run.pair_counts.iou()
     steps = counts.mask.shape[1] - 1
     thresholds = [k / steps for k in range(steps + 1)]
     per_class: dict[str, dict[str, Any]] = {}
@@ -269,8 +257,8 @@ def _grounding(run: _Run) -> dict[str, Any]:
         mine = counts.column == column
         scores: dict[str, Any] = {field.name: None for field in fields(FindingGrounding)} | {"count": int(mine.sum())}
         if mine.any():
-            scores["pointing_game"] = float(run.rows.pointing_hit[counts.index[mine], column].mean())
-            scores["pointing_game_of_minimum"] = float(run.rows.minimum_hit[counts.index[mine], column].mean())
+            scores["pointing_game"] = float(run.image_scores.pointing_hit[counts.index[mine], column].mean())
+            scores["pointing_game_of_minimum"] = float(run.image_scores.minimum_hit[counts.index[mine], column].mean())
             scores["sign_p"] = sign[finding]
             for name, curve in (("dice", dice[mine].mean(0)), ("iou", iou[mine].mean(0))):
                 # Rounding hides ties: each threshold whose mean is as good may be the lowest of the best.
@@ -291,15 +279,15 @@ def _grounding(run: _Run) -> dict[str, Any]:
     }
 
 
-def _sign(run: _Run) -> dict[str, float]:
+def _sign(run: FinishedRun) -> dict[str, float]:
     """The corrected p-values of the sign tests, of the findings with a scored pair and of all together."""
-    rows, findings = run.rows, run.results.findings
+    scores, findings = run.image_scores, run.results.findings
     votes: dict[str, Counter[str | int]] = {
-        name: Counter() for name in (*(findings[column] for column in np.unique(run.counts.column)), "macro")
+        name: Counter() for name in (*(findings[column] for column in np.unique(run.pair_counts.column)), "macro")
     }
-    for image, column in zip(run.counts.index.tolist(), run.counts.column.tolist(), strict=True):
-        vote = int(rows.minimum_hit[image, column] >= 0.5) - int(rows.pointing_hit[image, column] >= 0.5)
-        patient = rows.patient_ids[image]
+    for image, column in zip(run.pair_counts.index.tolist(), run.pair_counts.column.tolist(), strict=True):
+        vote = int(scores.minimum_hit[image, column] >= 0.5) - int(scores.pointing_hit[image, column] >= 0.5)
+        patient = scores.patient_ids[image]
         for name in (findings[column], "macro"):
             votes[name][image if patient is None else patient] += vote
     p_values = {}
@@ -309,15 +297,15 @@ def _sign(run: _Run) -> dict[str, float]:
     ordered = sorted(p_values, key=lambda name: p_values[name])
     steps = [min(1.0, (len(ordered) - rank) * p_values[name]) for rank, name in enumerate(ordered)]
     corrected = dict(zip(ordered, np.maximum.accumulate(steps).tolist(), strict=True))
-    return {name: corrected[name] for name in votes} if len(run.counts.index) else {}
+    return {name: corrected[name] for name in votes} if len(run.pair_counts.index) else {}
 
 
-def _classification(run: _Run) -> dict[str, Any]:
+def _classification(run: FinishedRun) -> dict[str, Any]:
     per_class = {}
     for column, finding in enumerate(run.results.findings):
-        labels = run.rows.labels[:, column]
+        labels = run.image_scores.labels[:, column]
         known = labels >= 0
-        per_class[finding] = _recognition(labels[known] == 1, run.rows.probabilities[known, column])
+        per_class[finding] = _recognition(labels[known] == 1, run.image_scores.probabilities[known, column])
     both = [scores for scores in per_class.values() if scores["positives"] and scores["negatives"]]
     return {"per_class": per_class, "macro": _means(_CLASSIFICATION_MEANS, both)}
 
@@ -352,13 +340,13 @@ def _recognition(present: NDArray[np.bool_], probability: NDArray[np.float64]) -
     }
 
 
-def _per_class(run: _Run, content: Mapping[str, Any]) -> Iterator[_Number]:
+def _per_class(run: FinishedRun, content: Mapping[str, Any]) -> Iterator[_Number]:
     """The table for spreadsheets against the content of `results.json`, cell by cell."""
     names = [field.name for field in (*fields(FindingGrounding), *fields(FindingClassification))]
     columns = ["finding", *(name for name in names if not name.endswith("_curve"))]
-    yield f"{PER_CLASS} / columns", run.lines[0] if run.lines else [], columns
-    yield f"{PER_CLASS} / findings", [line[0] for line in run.lines[1:]], [*run.results.findings, "macro"]
-    for line in run.lines[1:]:
+    yield f"{PER_CLASS} / columns", run.per_class[0] if run.per_class else [], columns
+    yield f"{PER_CLASS} / findings", [line[0] for line in run.per_class[1:]], [*run.results.findings, "macro"]
+    for line in run.per_class[1:]:
         scores: dict[str, Any] = {}
         for part in ("grounding", "classification"):
             macro = content[part]["macro"] if line[0] == "macro" else {}

@@ -34,10 +34,10 @@ class Run:
         images: Its scores per image and finding.
         pairs: Its pixel counts per scored pair.
         scored_on: What it was scored on, as `xbench.runs.scores.scored_on` gives it: digests of labels and regions.
-        settings: What the numbers depend on besides model and dataset, as words: split, prompts, image_size ...
+        settings: What else than model and dataset the numbers depend on, in words: split, prompts, image_size ...
         data_settings: Names of those settings that options of the dataset are.
         stored: All of its files.
-        pictured: Whether the run kept what pictures are drawn from, and all of it can be read.
+        pictured: Whether the run saved what pictures are drawn from, and all of it can be read.
         label: Title of the model, with the settings that tell it from other runs of the same model and dataset, such
             as `CARZero (prompts name)`. Runs of one configuration on several datasets share it.
     """
@@ -69,7 +69,7 @@ class Run:
         return self.model in INSTRUMENTS
 
     def cases(self) -> ScoredPairs | None:
-        """Return what pictures are drawn from; None if the run did not keep it, or a file of it is damaged."""
+        """Return what pictures are drawn from; None if the run did not save it, or a file of it is damaged."""
         return self.stored.scored_pairs if self.pictured else None
 
 
@@ -230,7 +230,7 @@ def _settings(results: Results, truth: Mapping[str, ScoredOn]) -> tuple[dict[str
     if prompts is not None:
         source = model.get("prompt_source")
         settings["prompts"] = "official" if source is None else Path(str(source)).stem
-        # In other words, what is asked besides the findings may be worded otherwise too.
+        # A file of prompts may also reword what is asked in addition to the findings.
         settings["prompt_texts"] = _digest(prompts if source is None else model.get("asked", prompts))
     for name in ("checkpoint_sha256", "annotation_sha256"):
         if provenance.get(name):

@@ -83,7 +83,7 @@ def reading(folder: Path) -> Iterator[None]:
         ) from None
 
 
-class Table(pq.ParquetFile):
+class Table(pq.ParquetFile):  # type: ignore[misc, unused-ignore]
     """A table whose errors name its file, as pyarrow's own do not.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""What a run keeps of its images besides numbers: raw maps, annotated regions, radiographs.
+"""What a run saves of its images beside the scores: raw maps, annotated regions, radiographs.
 
 `maps.parquet` has a row per image with the raw maps of all findings, `regions.parquet` one per annotated region and
 `pictures.parquet` one per image with a scored pair. Pictures are drawn from them, and a run is scored again without its
@@ -80,7 +80,7 @@ def write_saved_images(
         folder: The run's folder.
         findings: Names of the C findings.
         gamma: Share of a grid pixel that a region must cover.
-        depends_on: What the maps depend on besides the image (weights, preprocessing, prompts), as nested plain values.
+        depends_on: What the maps depend on but for the image (weights, preprocessing, prompts), as nested plain values.
         images: In the dataset's order.
     """
     schemas = {
@@ -206,7 +206,7 @@ def read_saved_images(folder: Path, of: Sequence[str] | None = None) -> Iterator
 
 
 def saved_region_digests(folder: Path, image_ids: Sequence[str], findings: Sequence[str]) -> NDArray[np.bytes_]:
-    """Return the digests of the regions that a run kept (N, C), 16 bytes each; empty without a region.
+    """Return the digests of the regions that a run saved (N, C), 16 bytes each; empty without a region.
 
     Args:
         folder: The run's folder.
@@ -228,7 +228,7 @@ def saved_region_digests(folder: Path, image_ids: Sequence[str], findings: Seque
 
 
 def saved_regions(folder: Path) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
-    """Go through the regions that a run kept: image, finding, and the region as it was scored (H, W).
+    """Go through the regions that a run saved: image, finding, and the region as it was scored (H, W).
 
     Raises:
         OSError: The file cannot be read.
@@ -273,7 +273,7 @@ class ScoredPairs:
         folder: The run's folder.
 
     Attributes:
-        findings: The findings whose maps the run kept, in their order.
+        findings: The findings whose maps the run saved, in their order.
 
     Raises:
         UserError: The files cannot be read, or hold what no run writes.
@@ -318,23 +318,20 @@ class ScoredPairs:
         """
         place = self._place[image_id, finding]
         with reading(self._folder):
-            return self._read(image_id, finding, place)
-
-    def _read(self, image_id: str, finding: str, place: int) -> ScoredPair:
-        region = _row(self._regions, place)
-        maps = _row(self._maps, self._map[image_id])
-        display = _decoded(_row(self._pictures, self._picture[image_id])["jpeg"])
-        saliency = _saliency(maps, len(self.findings))
-        on_grid = _coverage(region).at(self._gamma)
-        return ScoredPair(
-            index=maps["index"],
-            image_id=image_id,
-            finding=finding,
-            saliency=saliency[self.findings.index(finding)],
-            view=_view(maps["view"]),
-            region=Coverage.of(on_grid, (display.shape[0], display.shape[1])).at(0.5),
-            display=display,
-        )
+            region = _row(self._regions, place)
+            maps = _row(self._maps, self._map[image_id])
+            display = _decoded(_row(self._pictures, self._picture[image_id])["jpeg"])
+            saliency = _saliency(maps, len(self.findings))
+            on_grid = _coverage(region).at(self._gamma)
+            return ScoredPair(
+                index=maps["index"],
+                image_id=image_id,
+                finding=finding,
+                saliency=saliency[self.findings.index(finding)],
+                view=_view(maps["view"]),
+                region=Coverage.of(on_grid, (display.shape[0], display.shape[1])).at(0.5),
+                display=display,
+            )
 
 
 def jpeg(image: NDArray[np.uint8]) -> bytes:
@@ -407,9 +404,9 @@ def _values(column: pa.Array) -> Sequence[Any]:
     if column.null_count or (pa.types.is_list(column.type) and column.flatten().null_count):
         raise ValueError("there are gaps that no run leaves")
     if not pa.types.is_list(column.type):
-        return column.to_pylist()
-    starts = column.offsets.to_numpy()
-    return np.split(column.flatten().to_numpy(), starts[1:-1] - starts[0]) if len(column) else []
+        return list(column.to_pylist())
+    starts = np.asarray(column.offsets)
+    return np.split(np.asarray(column.flatten()), starts[1:-1] - starts[0]) if len(column) else []
 
 
 def _row(file: Table, position: int) -> dict[str, Any]:

@@ -296,7 +296,7 @@ def macro_mean(values: Sequence[float | None]) -> float | None:
 
 
 def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a run's provenance that its logits and maps depend on besides the images."""
+    """Return the part of a run's provenance that, with the images, determines its logits and maps."""
     return {key: provenance[key] for key in ("model", "checkpoint_sha256", "prompts", "preprocessing", "precision")}
 
 

@@ -1,4 +1,4 @@
-"""What a run keeps of every image: scores, and pixel counts at every threshold.
+"""The tables of scores: per image and finding, and pixel counts of every scored pair at every threshold.
 
 `per_image.parquet` has a row per image and finding, `curves.parquet` one per scored pair, that is per image and finding
 that it has with an annotated region. Every number of a run follows from the two. Needs no torch, so that reports start
@@ -57,22 +57,22 @@ class ImageScores:
         logits: float64.
         probabilities: float64.
         pointing_hit: float64; NaN where the pair is not scored, that is unless the finding is present with a region.
-        dice: float64, at threshold 0.5; NaN likewise.
-        iou: float64, at threshold 0.5; NaN likewise.
+        dice: float64, at threshold 0.5; NaN where not scored.
+        iou: float64, at threshold 0.5; NaN where not scored.
         region_area: float64, share of the evaluation grid; NaN without a region.
         region_x: float64, centre of mass of the region, 0 at the left and 1 at the right edge; NaN without a region.
-        region_y: float64, likewise from the top.
-        peak_x: float64, where the map is highest, likewise; the mean of tied places. NaN where not scored.
-        peak_y: float64, likewise.
+        region_y: float64, its height, 0 at the top and 1 at the bottom edge; NaN without a region.
+        peak_x: float64, where the map is highest, in the same unit; the mean of tied places. NaN where not scored.
+        peak_y: float64, its height, as `region_y`. NaN where not scored.
         peak_distance: float64, from the nearest of tied maxima to the region, as `peak_distance` measures it; NaN where
             not scored.
-        minimum_hit: float64, share of the map's tied minima in the region; NaN where not scored. In runs of before the
-            two were kept, they are NaN everywhere.
+        minimum_hit: float64, share of the map's tied minima in the region; NaN where not scored. Like `peak_distance`,
+            NaN everywhere in runs of earlier versions.
         reader_dice: float64, mean Dice between the regions of any two readers, on the pixels of the annotation; NaN
             unless several readers drew the finding.
-        reader_iou: float64, likewise IoU.
+        reader_iou: float64, the same for IoU.
         region_digests: 16 bytes, the digest of the region on the grid (`region_digest` of `geometry.coverage`); empty
-            without a region, and all of them in runs of before they were kept.
+            without a region, and all of them in runs of earlier versions.
     """
 
     index: NDArray[np.int64]
@@ -97,10 +97,10 @@ class ImageScores:
     region_digests: NDArray[np.bytes_]
 
     def check_complete(self) -> None:
-        """Refuse rows of before `peak_distance`, `minimum_hit` and `region_digest` were kept.
+        """Refuse scores of earlier versions, which lack `peak_distance`, `minimum_hit` and `region_digest`.
 
         Raises:
-            ValueError: These are such rows.
+            ValueError: These are such scores.
         """
         lacking = np.isnan(self.minimum_hit[self.scored] + self.peak_distance[self.scored])
         if lacking.any() or (self.region_digests[self.has_region] == b"").any():
@@ -112,7 +112,7 @@ class ImageScores:
     @property
     def scored(self) -> NDArray[np.bool_]:
         """Which pairs grounding is scored on (N, C): present, with a region."""
-        return (self.labels == 1) & self.has_region
+        return np.asarray((self.labels == 1) & self.has_region)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
@@ -129,28 +129,16 @@ class ImageScores:
         return cls(**joined)
 
 
+_COLUMN_OF = {"labels": "label", "logits": "logit", "probabilities": "probability"}
 _PAIR_COLUMNS = {
-    "label": "labels",
-    "has_region": "has_region",
-    "logit": "logits",
-    "probability": "probabilities",
-    "pointing_hit": "pointing_hit",
-    "dice": "dice",
-    "iou": "iou",
-    "region_area": "region_area",
-    "region_x": "region_x",
-    "region_y": "region_y",
-    "peak_x": "peak_x",
-    "peak_y": "peak_y",
-    "peak_distance": "peak_distance",
-    "minimum_hit": "minimum_hit",
-    "reader_dice": "reader_dice",
-    "reader_iou": "reader_iou",
+    _COLUMN_OF.get(field.name, field.name): field.name
+    for field in fields(ImageScores)
+    if field.name not in ("index", "image_ids", "patient_ids", "region_digests")
 }
 """Columns of `per_image.parquet` and the arrays they hold."""
 
 
-def scored_on(rows: ImageScores, findings: Sequence[str]) -> dict[str, ScoredOn]:
+def scored_on(scores: ImageScores, findings: Sequence[str]) -> dict[str, ScoredOn]:
     """Return what images were scored on: of each finding a digest of the `labels` and one of the `regions`.
 
     The first is of the name and label of every image whose label is known, the second of the name and region of every
@@ -158,14 +146,14 @@ def scored_on(rows: ImageScores, findings: Sequence[str]) -> dict[str, ScoredOn]
     scored the same images on the same truth, in whatever order.
 
     Args:
-        rows: Of a run that kept the digests of its regions.
+        scores: Of a run that has the digests of its regions.
         findings: Its findings.
     """
-    digests = rows.region_digests.astype("U16")
+    digests = scores.region_digests.astype("U16")
     found = {}
     for c, finding in enumerate(findings):
-        regions = [(rows.image_ids[row], digests[row, c].item()) for row in np.flatnonzero(rows.scored[:, c])]
-        labels = zip(rows.image_ids, rows.labels[:, c].tolist(), strict=True)
+        regions = [(scores.image_ids[row], digests[row, c].item()) for row in np.flatnonzero(scores.scored[:, c])]
+        labels = zip(scores.image_ids, scores.labels[:, c].tolist(), strict=True)
         found[finding] = ScoredOn(labels_digest(labels), _digest(regions))
     return found
 
@@ -179,21 +167,27 @@ def _digest(pairs: Iterable[tuple[str, int | str]]) -> str:
     return hashlib.sha256(json.dumps(sorted(pairs)).encode()).hexdigest()
 
 
-def write_per_image(path: Path, rows: ImageScores, findings: Sequence[str]) -> None:
+def write_per_image(path: Path, scores: ImageScores, findings: Sequence[str]) -> None:
     """Write `per_image.parquet`: a row per image and finding, images in the dataset's order; null where not scored."""
-    images, classes = rows.labels.shape
+    images, classes = scores.labels.shape
 
     def repeated(values: Sequence[str | None]) -> pa.Array:
         return pa.array(np.repeat(np.array(values, dtype=object), classes), pa.string())
 
     columns = {
-        "image_id": repeated(rows.image_ids),
-        "patient_id": repeated(rows.patient_ids),
+        "image_id": repeated(scores.image_ids),
+        "patient_id": repeated(scores.patient_ids),
         "finding": pa.array(list(findings) * images, pa.string()),
-        **{name: pa.array(getattr(rows, field).reshape(-1), from_pandas=True) for name, field in _PAIR_COLUMNS.items()},
-        _DIGEST: pa.array(rows.region_digests.reshape(-1).astype("U16"), mask=rows.region_digests.reshape(-1) == b""),
+        **{
+            name: pa.array(getattr(scores, field).reshape(-1), from_pandas=True)
+            for name, field in _PAIR_COLUMNS.items()
+        },
+        _DIGEST: pa.array(
+            scores.region_digests.reshape(-1).astype("U16"), mask=scores.region_digests.reshape(-1) == b""
+        ),
     }
-    _write_table(path, pa.table(columns))
+    with atomic_writer(path) as file:
+        pq.write_table(pa.table(columns), file, **WRITING)
 
 
 def read_per_image(path: Path, findings: Sequence[str]) -> ImageScores:
@@ -394,7 +388,7 @@ def read_pair_counts(path: Path, findings: Sequence[str], image_ids: Sequence[st
 
     def lists(name: str) -> NDArray[np.int32]:
         values = table[name].combine_chunks()
-        return values.flatten().to_numpy().reshape(len(values), values.type.list_size)
+        return np.asarray(values.flatten()).reshape(len(values), values.type.list_size)
 
     grid, region = (table[name].to_numpy() for name in ("grid_pixels", "region_pixels"))
     mask, overlap = map(lists, _LISTS)
@@ -440,12 +434,6 @@ def _read(path: Path, columns: Mapping[str, type], *lists: str) -> pa.Table:
     if any(table[name].null_count for name in (*columns, *lists) if not name.startswith(_MAY_LACK)):
         raise ValueError(f"{path} has gaps that no run leaves.")
     return table
-
-
-def _write_table(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file that appears complete or not at all."""
-    with atomic_writer(path) as file:
-        pq.write_table(table, file, **WRITING)
 
 
 @dataclass(frozen=True)
