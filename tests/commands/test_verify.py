@@ -159,7 +159,7 @@ def test_any_changed_value_of_the_results_is_found(toy, fault):
     assert {"counts / skipped / # / reason", "counts / notes / # / note"} <= missed
 
 
-@pytest.mark.parametrize("thresholds", [5, 11, 101, None, "7"])
+@pytest.mark.parametrize("thresholds", [5, None, "7"])
 def test_thresholds_on_record_are_those_of_the_tables(toy, thresholds):
     run = toy()
     content = run.results
@@ -183,6 +183,7 @@ def test_halved_thresholds_are_found(toy, command):
     said = command("verify", str(run.folder))
     assert said.status == 1
     assert f"results.json / grounding / thresholds / 1: stored {halved[1]}, derived {halved[1] * 2}" in said.output
+    assert "run the command again" in said.errors.replace("\n", " ")
 
 
 # Other values that are as possible; logits and probabilities as long as no order, no tie and no decision changes.
@@ -272,17 +273,6 @@ def test_any_changed_cell_of_the_spreadsheet_is_found(toy):
         with path.open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(other)
         assert found(run.folder), other
-
-
-def test_a_changed_spreadsheet_is_found(run, command, tmp_path):
-    path = run / "per_class.csv"
-    lines = list(csv.reader(io.StringIO(path.read_text())))
-    lines[1][2] = "0.123"
-    path.write_text("\n".join(",".join(line) for line in lines) + "\n")
-    said = command("verify", str(run))
-    assert said.status == 1
-    assert "per_class.csv" in said.output and "0.123" in said.output
-    assert "1 of" in said.errors and "run the command again" in said.errors.replace("\n", " ")
 
 
 @pytest.mark.parametrize("missing", ["results.json", "per_image.parquet", "curves.parquet", "per_class.csv"])
