@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from toys import Brightness, Squares
+from toys import Squares
 
 from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
@@ -73,11 +73,3 @@ class Hostile(Squares):
         elif fault == "fill":
             fill(Path(os.environ["SMALL_DISK"]))
         return super().load(record)
-
-
-class Filling(Brightness):
-    """Brightness, which fills the disk after the last image if `FAULTS` is `fill:end`."""
-
-    def on_test_epoch_end(self) -> None:
-        if os.environ.get("FAULTS") == "fill_at_end:0":
-            fill(Path(os.environ["SMALL_DISK"]))

@@ -58,19 +58,12 @@ def into(folder: Path, *words: object) -> tuple[object, ...]:
 def meet_all() -> None:
     mount(mount(SEALED, "--bind", str(SEALED)), "-o", "remount,ro,bind")
     run("results read-only", "test", *into(SEALED))
-    run("predictions read-only", "predict", *into(SEALED))
-    run("prepared images read-only", "prepare", *into(ROOT / "kept", "--data.cache", SEALED / "store"))
     run("W&B read-only", "test", *into(ROOT / "kept", *WANDB, SEALED / "wandb"))
 
     disk = small("journal", "4m")
     run("journal full", "test", *into(disk), faults="fill:9", disk=disk)
     run("journal full, resumed", "test", *into(disk, "--resume", "true"))
     shutil.copytree(disk, ROOT / "kept" / "journal" / "runs")
-
-    disk = small("results", "4m")
-    run("results full", "test", *into(disk), faults="fill_at_end:0", disk=disk)
-    run("results full, resumed", "test", *into(disk, "--resume", "true"))
-    shutil.copytree(disk, ROOT / "kept" / "results" / "runs")
 
     disk = small("predictions", "4m")
     run("predictions full", "predict", *into(disk), faults="fill:9", disk=disk)
@@ -80,8 +73,7 @@ def meet_all() -> None:
     run("prepared images full, again", "prepare", *into(ROOT / "kept", "--data.cache", disk))
     run("prepared images used", "test", *into(ROOT / "kept" / "prepared" / "runs", "--data.cache", disk))
 
-    run("report read-only", "report", ROOT / "kept" / "results", "--out", SEALED / "report")
-    run("report full", "report", ROOT / "kept" / "results", "--out", small("report", "100k"))
+    run("report read-only", "report", ROOT / "kept" / "journal", "--out", SEALED / "report")
 
     bench = ("bench", "--models", "demo", "--datasets", "phantom", "--out")
     run("bench read-only", *bench, SEALED / "bench")

@@ -24,7 +24,7 @@ def configuration(tmp_path):
         (tmp_path / "files" / f"{record.image_id}.png").touch()
     path = tmp_path / "hostile.yaml"
     path.write_text(
-        "model: {class_path: hostile.Filling}\n"
+        "model: {class_path: toys.Brightness}\n"
         f"data: {{class_path: hostile.Hostile, init_args: {{root: {tmp_path / 'files'}, images: 19, batch_size: 2,"
         f" num_workers: 2, cache: {tmp_path / 'cache'}, on_error: skip}}}}\n"
         "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, devices: 1}\n"
