@@ -357,9 +357,8 @@ def _plain(value: Any) -> Any:
 
 def one_thread(worker: int) -> None:
     """Initialise a process that loads images."""
-    # Else it would live on for as long as its image takes, or for ever if it could not hand over what it has, and with
-    # it the sockets that it shares with its parent, at whose other ends the other processes of the run wait.
+    # An orphaned worker keeps sockets of its parent open, and the other ranks wait at their other ends.
     end_with_parent()
-    # Workers are many; threads of their own would only contend with the forward pass.
+    # There are many workers; their own threads would only compete with the forward pass.
     cv2.setNumThreads(0)
     report_queue_errors()

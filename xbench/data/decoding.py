@@ -26,8 +26,8 @@ __all__ = ["MAX_PIXELS", "decode_image"]
 MAX_PIXELS = 2**27
 """Images of more pixels are refused before any memory is taken for them."""
 
-# Likewise images that take more bytes when decoded than so many pixels of 16 bits, and files of more bytes, of which a
-# sparse one takes no room on the disk. A byte of run lengths becomes up to 64.
+# Limits in bytes: of a decoded image (16 bits a pixel), of a file (a sparse one takes no room on the disk), and of run
+# lengths, each byte of which becomes up to 64.
 _MAX_DECODED, _MAX_FILE, _MAX_RUNS = 2 * MAX_PIXELS, 4 * MAX_PIXELS, 2**25
 
 _DICOM_SUFFIXES = (".dcm", ".dicom")

@@ -48,7 +48,7 @@ class ChestXDet10(DownloadedDataset):
                 case = self._read_entry(entry)
             except (UserError, LookupError, TypeError, ValueError) as error:
                 raise UserError(
-                    f"{self.name}: {path}, entry {number}: {_said(error):.500}. Each is to have file_name, syms and "
+                    f"{self.name}: {path}, entry {number}: {_reason(error):.500}. Each is to have file_name, syms and "
                     "boxes, with a box [x1, y1, x2, y2] for each of the syms."
                 ) from None
             if case.image_id in cases:
@@ -73,7 +73,7 @@ class ChestXDet10(DownloadedDataset):
         )
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"{error} is missing"
     return str(error).rstrip(".")

@@ -175,7 +175,9 @@ class DownloadedDataset(ChestXrayDataModule):
         for case in self.read_annotations(folder) if annotated else ():
             self._check_names([case.image_id])
             if case.image_id in cases:
-                raise UserError(f"{self.name}: {case.image_id} is annotated twice in {self._said_files()}. Remove one.")
+                raise UserError(
+                    f"{self.name}: {case.image_id} is annotated twice in {self._files_in_words()}. Remove one."
+                )
             cases[case.image_id] = case
         names = set(cases) if annotated else set(images)
         if annotated and self.exhaustive():
@@ -185,7 +187,7 @@ class DownloadedDataset(ChestXrayDataModule):
             names = self._listed(self.image_list, names)
         self._check_names(note.image_id for note in self.notes)
         self._elsewhere = [folder.images[name][0] for name in sorted(names - images.keys()) if name in folder.images]
-        # However often something occurs in an image, it is one that it occurs in.
+        # Notes count images, so each counts once for an image.
         self.notes = [*dict.fromkeys(self.notes)]
         return [self._record(name, cases.get(name, ImageAnnotations(name, {})), images) for name in sorted(names)]
 
@@ -217,7 +219,7 @@ class DownloadedDataset(ChestXrayDataModule):
             try:
                 regions[finding] = union((annotation.shape for annotation in drawn), *frame)
             except UserError as error:
-                raise UserError(f"{self._said_files()}, image {record.image_id}, {finding}: {error}") from None
+                raise UserError(f"{self._files_in_words()}, image {record.image_id}, {finding}: {error}") from None
         agreement = {finding: reader_agreement(by_finding[finding], *frame) for finding in regions}
         several = {finding: scores for finding, scores in agreement.items() if scores is not None}
         return Radiograph(image, regions, tuple(dict.fromkeys(notes)), several)
@@ -289,7 +291,7 @@ class DownloadedDataset(ChestXrayDataModule):
         file = PureWindowsPath(entry).name
         return file.rpartition(".")[0] if file.lower().endswith(IMAGE_SUFFIXES) else file
 
-    def _said_files(self) -> str:
+    def _files_in_words(self) -> str:
         """The annotation files, for messages; of many only the first."""
         more = f" and {len(self._files_read) - 3} more" if len(self._files_read) > 3 else ""
         return ", ".join(map(str, self._files_read[:3])) + more

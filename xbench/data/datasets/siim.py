@@ -84,13 +84,13 @@ class SIIMPneumothorax(DownloadedDataset):
     def _in_split(self, cases: dict[str, ImageAnnotations], folder: Folder) -> Iterable[ImageAnnotations]:
         if self.split == "all":
             return cases.values()
-        (name,) = self.folders[self.split]
-        chosen = [cases[image] for image in folder.in_folder(name) if image in cases]
+        (place,) = self.folders[self.split]
+        chosen = [cases[image] for image in folder.in_folder(place) if image in cases]
         if not chosen:
             raise UserError(
-                f"siim: split {self.split}: none of the images lies in a folder {name} under {self.root} and is "
+                f"siim: split {self.split}: none of the images lies in a folder {place} under {self.root} and is "
                 f"annotated. ({_TABLES[0]} annotates the stage-1 training images only; {_TABLES[1]} all of stage 1.)"
             )
-        for homeless in sorted(cases.keys() - folder.images.keys()):
-            self.note("an annotated image without a file; it is in neither split, which go by the folder", homeless)
+        for name in sorted(cases.keys() - folder.images.keys()):
+            self.note("an annotated image without a file; it is in neither split, which go by the folder", name)
         return chosen

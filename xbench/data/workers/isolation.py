@@ -37,7 +37,7 @@ __all__ = ["isolated"]
 _Result = TypeVar("_Result")
 _PIPE_BYTES = 2**18
 _TIME_TO_END = 2.0
-# Whoever ends a run by one of these means the workers, and their children end with them.
+# A user who sends one of these means the workers; their children end with them.
 _NOT_FOR_CHILDREN = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 # Torch's handlers would announce that a worker is dead.
 _HANDLED_IN_WORKERS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGCHLD")
