@@ -338,23 +338,23 @@ def violations(page, where="html", **options):
     return [(entry["id"], entry["nodes"][0]["html"][:200]) for entry in found["violations"]]
 
 
-def test_nobody_is_shut_out_in_light(pruned):
+def test_axe_finds_nothing_in_light(pruned):
     assert violations(pruned) == []
 
 
-def test_nobody_is_shut_out_in_dark(pruned):
+def test_axe_finds_nothing_in_dark(pruned):
     pruned.locator("#theme").click()
-    # Of all that is asked, the theme changes the contrast alone.
+    # The theme changes nothing but contrast.
     assert violations(pruned, runOnly=["color-contrast"]) == []
 
 
-def test_nobody_is_shut_out_of_the_dialog(pruned):
+def test_axe_finds_nothing_in_the_dialog(pruned):
     pruned.locator("#case-list .case button").first.click()
     assert violations(pruned, "#case-dialog") == []
     pruned.keyboard.press("Escape")
 
 
 def test_nothing_was_asked_and_nothing_went_wrong(page):
-    # Last, so that it speaks of all that was done above.
+    # Last, so that it covers everything done above.
     assert page.asked == []
     assert page.complaints == []

@@ -1,4 +1,4 @@
-"""How figures look, whatever they show: sizes for print, colours that everybody can tell apart, and their files."""
+"""How all figures look: sizes for print, colours that colour-blind readers can tell apart, and their files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FLOOR: Mapping[str, Any] = {"color": "0.35", "linestyle": (0, (4, 2)), "linewidt
 
 Line = Literal["-"] | tuple[float, tuple[float, ...]]
 
-# After Okabe and Ito (jfly.uni-koeln.de/color), without yellow, which white paper swallows.
+# After Okabe and Ito (jfly.uni-koeln.de/color), without yellow, which is too faint on white paper.
 _COLOURS = {
     "clip": "#8c8c8c",
     "biomedclip": "#56b4e9",
@@ -58,7 +58,7 @@ _MARKERS = "osD^vPX<>*hd"
 _LINES: tuple[Line, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 _RC: dict[str, Any] = {
     "font.size": 7.5,
-    # Names of models and findings are no formulas, whatever signs they have.
+    # A `$` in the name of a model or finding must not start a formula.
     "text.parse_math": False,
     "axes.titlesize": 8,
     "axes.labelsize": 7.5,
@@ -143,7 +143,7 @@ def grid(count: int, columns: int, height: float, width: float, **options: Any) 
 
 
 def label_left(axis: Axes, text: str) -> None:
-    """Label the vertical axis where no panel to the left has said it."""
+    """Label the vertical axis of panels in the first column."""
     place = axis.get_subplotspec()
     if place is None or place.is_first_col():
         axis.set_ylabel(text)
@@ -181,7 +181,7 @@ def save(figure: Figure, path: Path) -> None:
         figure: The figure.
         path: Without an ending.
     """
-    # Placed once; every file would do it anew.
+    # Lay out once instead of for each file.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
