@@ -143,9 +143,7 @@ def test_unreadable_images_are_named_and_the_rest_prepared(command, pictures_con
     [
         pytest.param(("--data.cache", "false"), 2, "--data.cache false", id="no cache"),
         pytest.param(("--data.cache", "/dev/null/x"), 1, "--data.cache", id="no folder"),
-        pytest.param(("--data.split", "val"), 2, "--data.split", id="no split"),
         pytest.param(("--data.root", "/nowhere"), 1, "no image", id="no image"),
-        pytest.param(("--data.caches", "x"), 2, "caches", id="no option"),
     ],
 )
 def test_bad_input(command, pictures_config, options, status, message):
