@@ -75,7 +75,7 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
         text = f"{len(failures)} of {len(samples)} images cannot be read. The first: {first.image_id}: {first.reason}"
         if data.on_error == "stop":
             raise UserError(
-                f"{data.name}: {text} Mend the files, or leave out such images with --data.on_error skip; the others "
+                f"{data.name}: {text} Repair the files, or leave out such images with --data.on_error skip; the others "
                 "are prepared."
             )
         Console(markup=False).print(text, style="yellow", highlight=False)
@@ -83,7 +83,7 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What became of an image.
+    """The outcome for one image.
 
     Attributes:
         kind: In the words of the summary.

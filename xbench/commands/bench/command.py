@@ -129,7 +129,7 @@ def _refuse(problems: Sequence[Problem], total: int, leave_out: bool, console: C
         of = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         console.print(f"- {of}: {problem.text}", style="red", soft_wrap=True, markup=False, highlight=False)
     hindered = len({job.name for problem in problems for job in problem.jobs})
-    advice = "mend this, choose others with --models and --datasets" + (
+    advice = "correct this, choose others with --models and --datasets" + (
         ", or leave those runs out with --missing skip"
         if all(problem.kind == "missing" for problem in problems)
         else ""

@@ -42,7 +42,7 @@ class Outcome:
     Attributes:
         job: The run.
         status: In a word: it `finished` now, was `skipped` as finished and unchanged, `failed`, finished but had what
-            it depends on `changed` meanwhile, was `left out` for want of data or weights, is `busy` in another process,
+            it depends on `changed` meanwhile, was `left out` because data or weights are missing, is `busy` in another process,
             was `stopped` by the user, or `not begun` by then.
         reason: Why, in words.
         seconds: How long it took now.

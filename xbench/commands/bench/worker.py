@@ -202,7 +202,7 @@ def _end(process: subprocess.Popen[bytes], number: int) -> None:
     with suppress(ProcessLookupError):
         # A terminal that is gone means no more to it than an order to end.
         os.killpg(process.pid, signal.SIGTERM if number == signal.SIGHUP else number)
-    # Told a second time, there is no more time.
+    # A second signal ends the waiting.
     with suppress(subprocess.TimeoutExpired, Interrupted):
         process.wait(_TIME_TO_END)
     with suppress(ProcessLookupError):
