@@ -42,8 +42,8 @@ class Outcome:
     Attributes:
         job: The run.
         status: In a word: it `finished` now, was `skipped` as finished and unchanged, `failed`, finished but had what
-            it depends on `changed` meanwhile, was `left out` because data or weights are missing, is `busy` in another process,
-            was `stopped` by the user, or `not begun` by then.
+            it depends on `changed` meanwhile, was `left out` because data or weights are missing, is `busy` in another
+            process, was `stopped` by the user, or `not begun` by then.
         reason: Why, in words.
         seconds: How long it took now.
         results: Its results, if there are any.
