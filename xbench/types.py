@@ -222,7 +222,7 @@ class Batch:
     @property
     def first(self) -> int:
         """Position in the dataset of the first image, readable or not."""
-        return min([*self.truth.index.tolist(), *(failure.index for failure in self.failures)])
+        return int(min([*self.truth.index.tolist(), *(failure.index for failure in self.failures)]))
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on a device.

@@ -15,7 +15,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from xbench.errors import UserError
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
-from xbench.models.components.prompt_cache import cached_queries
+from xbench.models.prompt_cache import cached_queries
 from xbench.protocol.findings import canonical
 from xbench.protocol.prompts import STYLES, Style, prompts_in_style, read_prompts
 from xbench.types import Batch, ModelOutput
