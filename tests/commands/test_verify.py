@@ -87,7 +87,7 @@ def other_values(value):
         case list():
             return [value[:-1], value[::-1], [*value, *value[-1:]], None]
         case dict():
-            return [dict([*value.items()][1:]), None]
+            return [dict([*value.items()][1:]), value | {"unheard-of": 0.5}, None]
 
 
 def other_cells(cell):

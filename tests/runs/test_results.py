@@ -128,11 +128,7 @@ class StandingClock:
 
 @pytest.mark.parametrize(
     "model",
-    [
-        *("toys.Brightness", "xbench.models.Demo", "xbench.models.CentrePrior"),
-        *("wrong_models.MeanOf255", "wrong_models.TimesThe255th", "wrong_models.ForgetsToNormalise"),
-        "wrong_models.DividesTwice",
-    ],
+    ["toys.Brightness", "wrong_models.MeanOf255", "wrong_models.TimesThe255th", "wrong_models.DividesTwice"],
 )
 def test_wrong_normalisation_is_noted_once(command, toy_config, tmp_path, model):
     toy_config.write_text(toy_config.read_text().replace("toys.Brightness", model))
@@ -205,3 +201,18 @@ def test_what_no_run_is_called_is_not_read(tmp_path, key, value):
     path.write_text(json.dumps(results))
     with pytest.raises(ValueError, match="damaged or was not written by a run"):
         read_results(path)
+
+
+def test_a_key_that_no_run_writes_is_not_read(tmp_path):
+    path = write_run(tmp_path, "kad", images=12, with_cases=False) / "results.json"
+    content = json.loads(path.read_text())
+    finding = content["findings"][0]
+    classes = [content[part]["per_class"][finding] for part in ("grounding", "classification")]
+    of_counts = [content["counts"], content["counts"]["constant_maps"], content["counts"]["per_finding"][finding]]
+    sign_test, scored_on = content["grounding"]["sign_test"], content["scored_on"][finding]
+    for part in (content, *classes, *of_counts, content["grounding"], content["classification"], sign_test, scored_on):
+        part["auroc_of_mine"] = 0.9
+        path.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match="auroc_of_mine"):
+            read_results(path)
+        del part["auroc_of_mine"]

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from xbench.protocol.findings import MACRO, findings_problem, is_folder_name, is_name
@@ -85,8 +85,14 @@ Macro = dict[str, Number | None]
 """Means over findings, by the name of the number."""
 
 
+class _Part:
+    """A part of the file, which has no keys but those of its fields: an unknown one is no number of a run."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+
 @dataclass(frozen=True)
-class FindingCounts:
+class FindingCounts(_Part):
     """How often a finding occurs among the scored images."""
 
     positives: Count
@@ -98,7 +104,7 @@ class FindingCounts:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class Skipped(_Part):
     """An image that was left out."""
 
     image_id: str
@@ -107,7 +113,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class ConstantMap:
+class ConstantMap(_Part):
     """A scored pair whose map is the same everywhere."""
 
     image_id: str
@@ -115,7 +121,7 @@ class ConstantMap:
 
 
 @dataclass(frozen=True)
-class ConstantMaps:
+class ConstantMaps(_Part):
     """Scored pairs whose map is the same everywhere.
 
     They are scored as the definitions say: all zeros when normalised, every pixel tied for the maximum.
@@ -127,7 +133,7 @@ class ConstantMaps:
 
 
 @dataclass(frozen=True)
-class NoteCount:
+class NoteCount(_Part):
     """What is odd about images, their annotations or their normalisation."""
 
     note: str
@@ -139,7 +145,7 @@ class NoteCount:
 
 
 @dataclass(frozen=True)
-class Counts:
+class Counts(_Part):
     """Images, and labels and regions per finding."""
 
     images: Count
@@ -152,7 +158,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class ScoredOn:
+class ScoredOn(_Part):
     """What a finding was scored on, as `xbench.runs.scores.scored_on` gives it."""
 
     labels: str
@@ -162,7 +168,7 @@ class ScoredOn:
 
 
 @dataclass(frozen=True)
-class FindingGrounding:
+class FindingGrounding(_Part):
     """Grounding of one finding over the `count` images that have it and its region."""
 
     count: Count
@@ -193,7 +199,7 @@ class FindingGrounding:
 
 
 @dataclass(frozen=True)
-class SignTest:
+class SignTest(_Part):
     """Whether the maps may have the wrong sign, over all findings together."""
 
     pointing_game_of_minimum: Number | None
@@ -205,7 +211,7 @@ class SignTest:
 
 
 @dataclass(frozen=True)
-class Grounding:
+class Grounding(_Part):
     """How well the maps show where findings are."""
 
     thresholds: Annotated[list[Number], Field(min_length=1)]
@@ -218,7 +224,7 @@ class Grounding:
 
 
 @dataclass(frozen=True)
-class FindingClassification:
+class FindingClassification(_Part):
     """Recognition of one finding over the images whose label is known."""
 
     auroc: Number | None
@@ -236,7 +242,7 @@ class FindingClassification:
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(_Part):
     """How well the scores tell whether findings are there."""
 
     per_class: dict[str, FindingClassification]
@@ -245,7 +251,7 @@ class Classification:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Results:
+class Results(_Part):
     """The content of `results.json`."""
 
     schema: Literal[1] = 1
