@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from synthetic import recognised
@@ -35,6 +36,37 @@ def random_sample(
         iou=curve / (2 - curve),
         area=draw.uniform(0.01, 0.5, pairs),
         region=np.full(pairs, b"0123456789abcdef"),
+    )
+
+
+def scored_by_another(sample: Sample, seed: int) -> Sample:
+    """Return the images, labels and pairs of `sample` with other scores."""
+    draw = np.random.default_rng(seed)
+    dice = draw.integers(0, 9, sample.dice.shape) / 8
+    return replace(
+        sample,
+        probabilities=draw.integers(0, 8, sample.probabilities.shape) / 7,
+        hit=draw.choice([0.0, 0.5, 1.0], size=len(sample.hit)),
+        dice=dice,
+        iou=dice / (2 - dice),
+    )
+
+
+def of_images(sample: Sample, images: Sequence[int]) -> Sample:
+    """Return `sample` as if only these of its images had been scored."""
+    images = np.array([*images])
+    new = np.full(len(sample.image_ids), -1)
+    new[images] = np.arange(len(images))
+    sample = sample.with_pairs(new[sample.pair_image] >= 0)
+    clusters = np.unique(sample.image_cluster[images])
+    return replace(
+        sample,
+        clusters=tuple(sample.clusters[place] for place in clusters),
+        image_ids=tuple(sample.image_ids[place] for place in images),
+        image_cluster=np.searchsorted(clusters, sample.image_cluster[images]),
+        labels=sample.labels[images],
+        probabilities=sample.probabilities[images],
+        pair_image=new[sample.pair_image],
     )
 
 

@@ -50,32 +50,6 @@ def test_cross_fitted_scores_by_plain_loops(folds):
             assert found.of_pairs[name][mine].mean() == pytest.approx(expected, abs=1e-12)
 
 
-def test_what_a_fold_scores_does_not_move_its_own_threshold():
-    sample = random_sample(8)
-    folds = pair_folds(sample, 5)
-    before = grounding(sample, folds).thresholds["dice"]
-    moved = 0
-    for fold in range(5):
-        dice = sample.dice.copy()
-        dice[folds == fold] = np.random.default_rng(fold).random(dice[folds == fold].shape)
-        after = grounding(replace(sample, dice=dice), folds).thresholds["dice"]
-        for column in range(3):
-            assert after[column, fold] == before[column, fold]
-        moved += any(after[place] != before[place] for place in before)
-    assert moved  # those of the other folds do
-
-
-def test_luck_on_the_test_images_flatters_the_best_threshold_only():
-    random = np.random.default_rng(0)
-    sample = random_sample(3, images=200, findings=1, thresholds=101, per_patient=1)
-    noise = random.random((len(sample.hit), 101))  # every threshold is worth 0.5
-    found = grounding(replace(sample, dice=noise), pair_folds(sample, 5)).numbers
-    error = noise.std() / np.sqrt(len(noise))
-    assert found["dice_best"][0] > 0.5 + 2 * error
-    assert found["dice_cross_fitted"][0] == pytest.approx(0.5, abs=2 * error)
-    assert found["dice_optimism"][0] > error
-
-
 def test_tied_thresholds_resolve_to_the_lowest_whatever_the_order_of_sums():
     sample = random_sample(5, images=300, findings=1, thresholds=101, per_patient=1)
     third = np.random.default_rng(1).random(len(sample.hit)) / 3

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import delong, placements, plain_numbers, random_sample
+from samples import delong, placements, plain_numbers, random_sample, scored_by_another
 from scipy.special import expit, logit
 from scipy.stats import binomtest, norm, ttest_rel
 from scipy.stats import t as student
@@ -271,7 +271,7 @@ def test_every_interval_holds_its_estimate_and_stays_in_range(seed, images, per_
         curves = np.full_like(sample.dice, level)
         flat = np.full_like(sample.probabilities, 0.5) if shape == "flat" else (sample.labels == level) * 1.0
         sample = replace(sample, hit=np.full_like(sample.hit, level), dice=curves, iou=curves, probabilities=flat)
-    one, other = measure(sample, 5), measure(random_other(sample, seed), 5)
+    one, other = measure(sample, 5), measure(scored_by_another(sample, seed), 5)
     found = [*one.macro().values(), *one.curve()]
     found += [estimate for numbers in one.findings().values() for estimate in numbers.values()]
     for estimate in found:
@@ -283,18 +283,6 @@ def test_every_interval_holds_its_estimate_and_stays_in_range(seed, images, per_
             if there.low is not None:
                 assert -1 <= there.low <= there.value <= there.high <= 1
                 assert (back.low, back.high) == pytest.approx((-there.high, -there.low), abs=1e-12)
-
-
-def random_other(sample, seed):
-    random = np.random.default_rng(seed)
-    dice = random.integers(0, 9, sample.dice.shape) / 8
-    return replace(
-        sample,
-        probabilities=random.random(sample.probabilities.shape),
-        hit=random.choice([0.0, 0.5, 1.0], size=len(sample.hit)),
-        dice=dice,
-        iou=dice / (2 - dice),
-    )
 
 
 def test_optimism_has_no_interval_and_every_other_number_one():
@@ -338,10 +326,7 @@ def test_macro_leaves_out_what_does_not_exist():
 def test_a_finding_of_one_patient_has_no_interval_but_its_macro_has():
     sample = random_sample(2, images=12)
     rare = np.flatnonzero(sample.pair_column == 0)[1:]
-    kept = np.setdiff1d(np.arange(len(sample.hit)), rare)
-    names = ("pair_image", "pair_column", "hit", "dice", "iou", "area", "region")
-    sample = replace(sample, **{name: getattr(sample, name)[kept] for name in names})
-    measures = measure(sample, 5)
+    measures = measure(sample.with_pairs(np.setdiff1d(np.arange(len(sample.hit)), rare)), 5)
     one = measures.findings()["finding 0"]
     assert one["pointing_game"].value is not None and one["pointing_game"].low is None
     assert one["dice_cross_fitted"].value is None and one["dice_optimism"].value is None
@@ -410,14 +395,3 @@ def test_recognition_is_that_of_runs(seed, images, levels, per_patient):
             assert (expected is None) == (found is None), name
             if found is not None:
                 assert found.value == pytest.approx(expected, abs=1e-13), name
-
-
-def test_auroc_by_hand():
-    sample = random_sample(0, images=4, findings=1, per_patient=1)
-    sample = replace(
-        sample,
-        labels=np.array([[1], [1], [0], [0]], np.int8),
-        probabilities=np.array([[0.9], [0.4], [0.4], [0.1]]),
-    )
-    # Pairs: above, above, tied, above.
-    assert recognition(sample)["auroc"][0].value == 3.5 / 4

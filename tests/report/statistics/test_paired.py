@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from samples import delong, plain_cross_fitted, random_sample
+from samples import delong, of_images, plain_cross_fitted, random_sample, scored_by_another
 from scipy.stats import norm, permutation_test, rankdata, ttest_1samp, wilcoxon
 from synthetic import recognised
 
@@ -26,19 +26,6 @@ from xbench.report.statistics.paired import (
 from xbench.report.statistics.sample import common_samples
 
 
-def scored_by_another(sample, seed):
-    other = random_sample(seed, images=len(sample.image_ids), per_patient=2)
-    random = np.random.default_rng(seed)
-    dice = random.integers(0, 9, sample.dice.shape) / 8
-    return replace(
-        sample,
-        probabilities=other.probabilities,
-        hit=random.choice([0.0, 1.0], size=len(sample.hit)),
-        dice=dice,
-        iou=dice / (2 - dice),
-    )
-
-
 def two(seed=0, images=40):
     sample = random_sample(seed, images=images)
     return measure(sample, 5), measure(scored_by_another(sample, seed + 100), 5)
@@ -47,15 +34,6 @@ def two(seed=0, images=40):
 def of_parts(*parts):
     """Tests of sums of contributions."""
     return [PairedTest(part != 0, lambda signs, part=part: signs @ part) for part in parts]
-
-
-@pytest.mark.parametrize("number", ["pointing_game", "dice_fixed", "auroc"])
-def test_contributions_sum_to_the_difference(number):
-    first, second = two()
-    found = contributions(first, second, number)
-    assert found.shape == (20, 3)
-    assert found.sum(axis=0) == pytest.approx(first.point[number] - second.point[number], abs=1e-12)
-    assert contributions(second, first, number) == pytest.approx(-found)
 
 
 @pytest.mark.parametrize("number", TESTED)
@@ -117,9 +95,6 @@ def test_auroc_after_every_exchange_is_the_sum_with_signs():
 
 def test_few_clusters_are_enumerated():
     values = np.random.default_rng(1).normal(0.4, 1, 9)
-    sums = [np.dot(signs, values) for signs in product([1, -1], repeat=9)]
-    share = np.mean([total >= values.sum() - 1e-12 for total in sums])
-    assert exchange_tests(of_parts(values), 1, 0, "x") == pytest.approx([min(1, 2 * share)])
     scipy = permutation_test((values,), np.sum, permutation_type="samples", vectorized=True, n_resamples=np.inf)
     assert exchange_tests(of_parts(values), 1, 0, "x") == pytest.approx([scipy.pvalue])
 
@@ -263,17 +238,17 @@ def test_ties_with_the_best():
 def test_runs_on_different_images_are_compared_on_the_common_ones():
     whole = random_sample(0)
     other = scored_by_another(whole, 5)
-    less, more = restricted(whole, range(0, 34)), restricted(other, range(6, 40))
+    less, more = of_images(whole, range(0, 34)), of_images(other, range(6, 40))
     first, second = common_samples(less, more)
     assert first.same_ground(second) and first.image_ids == whole.image_ids[6:34]
     assert first.clusters == whole.clusters[3:17]
     both = common_measures(measure(less, 5), measure(more, 5), 5)
-    expected = measure(restricted(whole, range(6, 34)), 5), measure(restricted(other, range(6, 34)), 5)
+    expected = measure(of_images(whole, range(6, 34)), 5), measure(of_images(other, range(6, 34)), 5)
     for found, plain in zip(both, expected, strict=True):
         for number in TESTED:
             assert found.point[number] == pytest.approx(plain.point[number], nan_ok=True)
         assert found.macro() == plain.macro()
-    assert common_samples(restricted(whole, range(4)), restricted(whole, range(8, 12))) is None
+    assert common_samples(of_images(whole, range(4)), of_images(whole, range(8, 12))) is None
 
 
 def test_only_labels_and_pairs_that_agree_are_common():
@@ -281,29 +256,9 @@ def test_only_labels_and_pairs_that_agree_are_common():
     labels = sample.labels.copy()
     image = int(sample.pair_image[0])
     labels[image, sample.pair_column[0]] = 0
-    kept = np.arange(1, len(sample.hit))
-    names = ("pair_image", "pair_column", "hit", "dice", "iou", "area", "region")
-    other = replace(sample, labels=labels, **{name: getattr(sample, name)[kept] for name in names})
-    other = replace(other, findings=("finding 0", "finding 1", "another"))
+    other = sample.with_pairs(np.arange(1, len(sample.hit)))
+    other = replace(other, labels=labels, findings=("finding 0", "finding 1", "another"))
     for found in common_samples(sample, other):
         assert found.findings == ("finding 0", "finding 1")
         assert found.labels[image, sample.pair_column[0]] == -1
         assert len(found.hit) == int((sample.pair_column[1:] < 2).sum())
-
-
-def restricted(sample, images):
-    images = np.array([*images])
-    new = np.full(len(sample.image_ids), -1)
-    new[images] = np.arange(len(images))
-    kept = new[sample.pair_image] >= 0
-    clusters = np.unique(sample.image_cluster[images])
-    return replace(
-        sample,
-        clusters=tuple(sample.clusters[place] for place in clusters),
-        image_ids=tuple(sample.image_ids[place] for place in images),
-        image_cluster=np.searchsorted(clusters, sample.image_cluster[images]),
-        labels=sample.labels[images],
-        probabilities=sample.probabilities[images],
-        pair_image=new[sample.pair_image[kept]],
-        **{name: getattr(sample, name)[kept] for name in ("pair_column", "hit", "dice", "iou", "area", "region")},
-    )

@@ -91,15 +91,6 @@ def test_numbers_are_those_of_results_json(name, tables, stored):
             assert bare(shown[model][place]) == f"{100 * value:.2f}" == printed[place]
 
 
-def test_the_whole_image_is_the_floor(tables, stored, three_runs):
-    rows = list(csv.DictReader(io.StringIO(to_csv(tables["grounding"]))))
-    floor = next(row for row in rows if row["kind"] == "floor")
-    assert floor["Model"] == "Whole image"
-    # At threshold 0 every mask is the whole image.
-    curve_starts = [stored["KAD"]["grounding"]["per_class"][finding]["dice_curve"][0] for finding in FINDINGS]
-    assert float(floor["ChestX-ray14: Dice, best"]) == pytest.approx(sum(curve_starts) / len(FINDINGS), abs=1e-12)
-
-
 def test_honest_thresholds_stand_beside_the_best(tables, stored):
     for row in csv.DictReader(io.StringIO(to_csv(tables["grounding_honest"]))):
         if row["kind"] != "model":
@@ -161,11 +152,6 @@ def test_what_the_paper_lacks_is_there_and_rows_fit_columns(tables):
             for cell in row.cells:
                 assert "nan" not in cell.text.lower().split()
                 assert (cell.text == MISSING) <= (cell.value is None)
-
-
-def test_shares_of_quadrants_are_whole(tables):
-    for row in tables["quadrants_chestxray14"].rows:
-        assert sum(cell.value for cell in row.cells[4:]) == pytest.approx(1)
 
 
 def test_best_and_worst_findings(three_analysed, stored):
