@@ -8,7 +8,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
-from xbench.evaluation.output_checks import check_output
+from xbench.evaluation.checks import check_each_once, check_no_limit, check_output
 from xbench.evaluation.provenance import collect_provenance
 from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
@@ -65,14 +65,8 @@ class Evaluation(Callback):
         Raises:
             UserError: The trainer limits batches, which it does per process.
         """
-        # The integer 1 means one batch, the fraction 1.0 all of them.
-        if stage == "test" and repr(trainer.limit_test_batches) != "1.0":
-            raise UserError(
-                f"--trainer.limit_test_batches {trainer.limit_test_batches} (also set by --trainer.fast_dev_run) "
-                "limits each process by itself and leaves images out without a trace: use --data.limit N for the first "
-                "N images.",
-                exit_status=2,
-            )
+        if stage == "test":
+            check_no_limit(trainer, stage)
         # Now, as it is imported: the provenance, which is collected at the end, is not to have an edit during the run.
         source_sha256()
         self.stopwatch = Stopwatch()
@@ -169,12 +163,7 @@ class Evaluation(Callback):
         # What the annotation files say every process knows; what the images say, only the process that read them.
         notes = [*data.notes, *(note for *_, notes in gathered for note in notes)]
         scored = [index for part in images for index in part.index.tolist()]
-        seen = sorted(scored + [failure.index for failure in failures])
-        if seen != list(range(len(data.records))):
-            raise RuntimeError(
-                f"{len(data.records)} images were to be scored once each, but {len(seen)} were, {len({*seen})} of them "
-                "different. Set use_distributed_sampler to false and let the data module deal the batches."
-            )
+        check_each_once(scored + [failure.index for failure in failures], len(data.records))
         if not images:
             raise UserError(
                 f"{data.name}: none of the {len(failures)} images could be read, so there is nothing to score. The "

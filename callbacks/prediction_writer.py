@@ -14,6 +14,7 @@ from rich.console import Console
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
+from xbench.evaluation.checks import check_each_once, check_no_limit
 from xbench.runs.files import WRITING
 from xbench.runs.folder import open_run_folder
 from xbench.runtime.distributed import gather
@@ -43,13 +44,7 @@ class PredictionWriter(Callback):
         """
         if stage != "predict":
             return
-        # The integer 1 means one batch, the fraction 1.0 all of them.
-        if repr(trainer.limit_predict_batches) != "1.0":
-            raise UserError(
-                f"--trainer.limit_predict_batches {trainer.limit_predict_batches} limits each process by itself: use "
-                "--data.limit N for the first N images.",
-                exit_status=2,
-            )
+        check_no_limit(trainer, stage)
         self._rows: list[tuple[int, dict[str, Any]]] = []
         self._skipped: list[tuple[int, str]] = []
         self.folder = open_run_folder(trainer, pl_module.name, trainer.datamodule.name)  # type: ignore[attr-defined, arg-type]
@@ -110,12 +105,7 @@ class PredictionWriter(Callback):
             return
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         predicted = [index for index, row in rows if row["finding"] == data.findings[0]]
-        if sorted(predicted + [index for index, _ in skipped]) != list(range(len(data.records))):
-            raise RuntimeError(
-                f"{len(data.records)} images were to be predicted once each, but {len(predicted)} were, "
-                f"{len({*predicted})} of them different, and {len(skipped)} failures. Set use_distributed_sampler to "
-                "false and let the data module deal the batches."
-            )
+        check_each_once(predicted + [index for index, _ in skipped], len(data.records))
         # sorted() keeps the findings of an image in their order.
         table = pa.Table.from_pylist([row for _, row in sorted(rows, key=lambda row: row[0])])
         with atomic_writer(self.folder / "predictions.parquet") as file:

@@ -222,7 +222,7 @@ class Batch:
     @property
     def first(self) -> int:
         """Position in the dataset of the first image, readable or not."""
-        return int(min([*self.truth.index.tolist(), *(failure.index for failure in self.failures)]))
+        return min([*map(int, self.truth.index), *(failure.index for failure in self.failures)])
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on a device.
@@ -286,4 +286,4 @@ def _neighbours(tensors: list[Tensor]) -> list[Tensor]:
     """
     if any(one.shape[1:] != other.shape[1:] for one, other in pairwise(tensors)):
         return tensors
-    return list(torch.cat(tensors).split([len(one) for one in tensors])) if tensors else []
+    return list(torch.split(torch.cat(tensors), [len(one) for one in tensors])) if tensors else []

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,6 +34,7 @@ from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.protocol.findings import is_name
 from xbench.runs.files import CONFIG, CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS
 from xbench.runs.finished import FinishedRun
+from xbench.runs.folder import new_folder
 from xbench.runs.maps import SavedImage, write_saved_images
 from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
 from xbench.runs.scores import BatchScores, ImageScores, pair_counts_writer, write_per_image
@@ -141,20 +141,17 @@ def _chosen(run: FinishedRun, path: Path) -> frozenset[str]:
 
 
 def _new_folder(run: Path, out: Path | None) -> Path:
-    if out is None:
-        stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-        candidates = [run.absolute().parent / (stamp + suffix) for suffix in ("", *(f"-{n}" for n in range(2, 1000)))]
-    else:
-        candidates = [out.expanduser().absolute()]
-    for folder in candidates:
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UserError(f"{folder} cannot be made: {error.strerror}. Give another folder with --out.") from None
+    beside = run.absolute().parent
+    try:
+        if out is None:
+            return new_folder(beside)
+        folder = out.expanduser().absolute()
+        folder.mkdir(parents=True)
         return folder
-    raise UserError(f"{candidates[0]} exists already: give a new folder with --out.", exit_status=2)
+    except FileExistsError:
+        raise UserError(f"{out} exists already: give a new folder with --out.", exit_status=2) from None
+    except OSError as error:
+        raise UserError(f"{out or beside} cannot be made: {error.strerror}. Give another folder with --out.") from None
 
 
 def _score(

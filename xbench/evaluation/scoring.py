@@ -198,7 +198,7 @@ def _minimum_hits(maps: Tensor, regions: Tensor, views: Sequence[View]) -> Tenso
     step, found = maps_per_chunk(maps), []
     for view, same in runs_of_views(views):
         rows, columns = seen_on_grid(view, (maps.shape[1], maps.shape[2]))
-        shown, inside = maps[same, rows, columns].split(step), regions[same, rows, columns].split(step)
+        shown, inside = (torch.split(part[same, rows, columns], step) for part in (maps, regions))
         found += [hits(part.neg(), region, "share") for part, region in zip(shown, inside, strict=True)]
     return torch.cat(found)
 

@@ -1,14 +1,50 @@
-"""What the harness asks of a model's output before it is scored."""
+"""What must be so for the numbers of a run to be right: outputs that can be scored, each image exactly once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor
 
 from xbench.errors import UserError
 from xbench.types import GroundTruth, ModelOutput
+
+__all__ = ["check_each_once", "check_no_limit", "check_output"]
+
+
+def check_no_limit(trainer: Trainer, stage: str) -> None:
+    """Refuse the trainer's limit on the batches of a stage, `test` or `predict`.
+
+    Raises:
+        UserError: There is one.
+    """
+    limit = getattr(trainer, f"limit_{stage}_batches")
+    # The integer 1 means one batch, the fraction 1.0 all of them.
+    if repr(limit) != "1.0":
+        raise UserError(
+            f"--trainer.limit_{stage}_batches {limit} (also set by --trainer.fast_dev_run) limits each process by "
+            "itself and leaves images out without a trace: use --data.limit N for the first N images.",
+            exit_status=2,
+        )
+
+
+def check_each_once(positions: Sequence[int], count: int) -> None:
+    """Prove that the processes of a run did each of `count` images exactly once.
+
+    Args:
+        positions: Of the images that were done or could not be read, in any order.
+        count: How many the dataset has.
+
+    Raises:
+        RuntimeError: They did not.
+    """
+    if sorted(positions) != list(range(count)):
+        raise RuntimeError(
+            f"{count} images were to be done once each, but {len(positions)} were, {len({*positions})} of them "
+            "different. Set use_distributed_sampler to false and let the data module deal the batches."
+        )
 
 
 def check_output(output: ModelOutput, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
