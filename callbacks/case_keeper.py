@@ -1,4 +1,4 @@
-"""What a run keeps of its images besides numbers."""
+"""Maps, regions and pictures that a run keeps of its images."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class Evaluation(Callback):
             (the MedKLIP scripts), or the `first` in row-major order (CheXlocalize).
 
     Attributes:
-        results: Results of the run; on the first process from the end of the epoch on, else None.
-        rows: Scores per image and finding; likewise.
+        results: Results of the run; on the first process from the end of the epoch on, None before and elsewhere.
+        rows: Scores per image and finding; where and when `results` is there.
         latest: Scores of the last batch, with the pixel counts of its pairs; None if none of its images could be read.
         stopwatch: Time of this process by stage; callbacks that come after count theirs there.
 

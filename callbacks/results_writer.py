@@ -89,7 +89,7 @@ class ResultsWriter(Callback):
                 kept=() if keeper is None else keeper.latest,
             ),
         )
-        # Else the next batch would seem to have been waited for all this time.
+        # Otherwise this time would count as waiting for the next batch.
         Evaluation.of(trainer).stopwatch.lap("logging")
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,4 +1,4 @@
-"""What `rescore` does: a finished run scored again by other rules, from the maps and regions that it kept.
+"""Score a finished run again by other rules, from the maps and regions that it kept.
 
 Neither the model nor the dataset is needed. Thresholds, tie rule, gamma and the choice of images can change; another
 evaluation grid cannot, for the annotations are kept on the run's.
@@ -199,7 +199,7 @@ def _score(
             },
         },
     )
-    # Whatever images are chosen now, these were not there to choose from, and these were odd.
+    # Of the whole run, even when only some of its images are scored again.
     counts = replace(results.counts, skipped=stored.counts.skipped, notes=stored.counts.notes)
     results = replace(results, counts=counts)
     write_per_image(folder / PER_IMAGE, rows, results.findings)
@@ -251,7 +251,7 @@ def _begin_worker(run: FinishedRun, rules: Rules) -> None:
     global _task
     _task = run, rules
     end_with_parent()
-    # Whoever interrupts the command means the process that waits for the workers.
+    # Ctrl-C reaches all processes; the one that waits for the workers answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
 

@@ -121,7 +121,7 @@ class Samples(Dataset[Sample | Failure]):
         )
 
     def read(self, record: Record) -> PreparedImage:
-        """Read an image from the store, or else decode and resize it.
+        """Read an image from the store; decode and resize it where that has none.
 
         Raises:
             UserError: The image or its annotation cannot be read.

@@ -59,7 +59,7 @@ def summarise(
         pointing_game: What `PointingGame.compute` returned.
         sweep: What `ThresholdSweep.compute` returned.
         failures: Images that were left out, in the dataset's order.
-        constant: Pairs whose map is the same everywhere, likewise.
+        constant: Pairs whose map is the same everywhere, in the dataset's order.
         notes: What was odd, in any order.
         provenance: What the numbers depend on.
     """

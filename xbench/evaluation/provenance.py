@@ -124,7 +124,7 @@ def numbers_depend_on(
         processes that load images.
     """
     settings = options_that_count(config, type(model), type(data))
-    # What the options come to, for `auto` is one thing here and another there, and plugins change the rest.
+    # Their resolved values: `auto` differs between machines, and plugins replace both.
     settings["trainer"] |= {"precision": str(trainer.precision), "accelerator": _accelerator(trainer)}
     checkpoint = getattr(model, "checkpoint", None)
     ids = hashlib.sha256("\n".join(record.image_id for record in data.records).encode())

@@ -78,7 +78,7 @@ def open_journaled_folder(
         model: Name of the model.
         dataset: Name of the dataset.
         depends_on: Says what the run's numbers depend on, as nested plain values; only the first process asks, for it
-            reads whole checkpoints. None for a run that cannot be gone on with.
+            reads whole checkpoints. None for a run that cannot be resumed.
         batches: Number of batches of the dataset.
         resume: Go on with the newest unfinished run of the same model and dataset, if there is one.
 

@@ -41,7 +41,7 @@ class BatchRecord:
         scores: Its scores; None if every image failed.
         failures: Images that could not be read.
         notes: What was odd.
-        kept: What the run keeps of its images besides numbers, in the dataset's order.
+        kept: Maps, regions and pictures that the run keeps of its images, in the dataset's order.
     """
 
     batch: int

@@ -1,4 +1,4 @@
-"""One process at a time, even over the machines of a cluster: locks that end with whoever holds them.
+"""One process at a time, even over the machines of a cluster: locks that end with the process that holds them.
 
 Where the file system knows no locks, there are none.
 """
@@ -19,12 +19,12 @@ from xbench.errors import UserError
 __all__ = ["Busy", "folder_lock", "try_lock"]
 
 
-# What file systems without locks answer; some of clusters are mounted so.
+# Errors of file systems without locks; some clusters mount theirs so.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Busy(Exception):
-    """Somebody else holds a lock; the text says who."""
+    """Another process holds a lock; the text says which."""
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def try_lock(path: Path, shared: bool = False, inherited: bool = True) -> int:
             process alone: its data workers outlive it by seconds if it is killed.
 
     Raises:
-        Busy: Somebody else holds it.
+        Busy: Another process holds it.
         OSError: The file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container, as `docker run --cpus
 
 
 def end_with_parent() -> None:
-    """Let the system kill this process once its parent has ended, however that comes; on Linux only."""
+    """Die with the parent, however it ends: an orphan keeps sockets open and hangs the other ranks. Linux only."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
@@ -24,7 +24,7 @@ def end_with_parent() -> None:
 def usable_cores() -> int:
     """Return how many cores this process may use: those it is bound to, or fewer where its container has a quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    # Without a quota it says `max`, which is no number.
+    # Without a quota the file says `max`.
     with suppress(OSError, ValueError):
         quota, period = map(int, _QUOTA.read_text().split())
         cores = min(cores, max(1, math.ceil(quota / period)))

@@ -1,4 +1,4 @@
-"""Where the time of a run goes."""
+"""Wall-clock time of a run by stage."""
 
 from __future__ import annotations
 
