@@ -66,7 +66,7 @@ class Evaluation(Callback):
             UserError: The trainer limits batches, which it does per process.
         """
         if stage == "test":
-            check_no_limit(trainer, stage)
+            check_no_limit(trainer, "test")
         # Now, as it is imported: the provenance, which is collected at the end, is not to have an edit during the run.
         source_sha256()
         self.stopwatch = Stopwatch()

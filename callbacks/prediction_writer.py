@@ -44,7 +44,7 @@ class PredictionWriter(Callback):
         """
         if stage != "predict":
             return
-        check_no_limit(trainer, stage)
+        check_no_limit(trainer, "predict")
         self._rows: list[tuple[int, dict[str, Any]]] = []
         self._skipped: list[tuple[int, str]] = []
         self.folder = open_run_folder(trainer, pl_module.name, trainer.datamodule.name)  # type: ignore[attr-defined, arg-type]
