@@ -18,6 +18,11 @@ def said(analysis, *words):
     return found[0].replace("\u00a0", " ")
 
 
+def with_dataset(analysis, **changes):
+    """The analysis of its first dataset alone, with changes."""
+    return replace(analysis, datasets=(replace(analysis.datasets[0], **changes),))
+
+
 def test_best_model_is_named_with_its_score(three_analysed):
     best = three_analysed.datasets[0].runs[0]
     results = json.loads((best.run.folder / "results.json").read_text())
@@ -29,14 +34,12 @@ def test_best_model_is_named_with_its_score(three_analysed):
 def test_ties_are_said(three_analysed):
     dataset = three_analysed.datasets[0]
     best, second = (run.run.label for run in dataset.runs[:2])
-    tied = replace(dataset, tied_with_best={"pointing_game": frozenset({best, second})})
-    assert f"Not significantly different (paired test): {second}." in said(
-        replace(three_analysed, datasets=(tied,)), "highest pointing game"
-    )
-    alone = replace(dataset, tied_with_best={"pointing_game": frozenset({best})})
-    assert "Every other model is significantly different" in said(
-        replace(three_analysed, datasets=(alone,)), "highest pointing game"
-    )
+    for tied, words in (
+        ({best, second}, f"Not significantly different (paired test): {second}."),
+        ({best}, "Every other model is significantly different"),
+    ):
+        changed = with_dataset(three_analysed, tied_with_best={"pointing_game": frozenset(tied)})
+        assert words in said(changed, "highest pointing game")
 
 
 def test_a_run_that_was_never_tested_is_not_called_worse(three_analysed):
@@ -44,10 +47,7 @@ def test_a_run_that_was_never_tested_is_not_called_worse(three_analysed):
     best, second, third = (run.run.label for run in dataset.runs)
     alone = {"pointing_game": frozenset({best})}
     left = tuple(entry for entry in dataset.comparisons if {entry.first, entry.second} != {best, third})
-    text = said(
-        replace(three_analysed, datasets=(replace(dataset, tied_with_best=alone, comparisons=left),)),
-        "highest pointing game",
-    )
+    text = said(with_dataset(three_analysed, tied_with_best=alone, comparisons=left), "highest pointing game")
     assert "Every other model that could be tested is significantly different" in text
     assert f"No test was possible against {third}, so this is no ranking" in text
     none = replace(dataset, tied_with_best=alone, comparisons=())
@@ -110,7 +110,7 @@ def test_floors_are_named(tmp_path):
     run = dataset.runs[0]
     whole = next(reference for reference in dataset.references if reference.title == "Whole image")
     same = replace(run, macro={**run.macro, "dice_best": Estimate(whole.macro["dice_best"].value)})
-    text = said(replace(analysis, datasets=(replace(dataset, runs=(same,)),)), "marking the whole image")
+    text = said(with_dataset(analysis, runs=(same,)), "marking the whole image")
     assert "CLIP on ChestX-ray14" in text
 
 

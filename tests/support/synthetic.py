@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,9 @@ def write_run(
     ids = [f"image-{image:04d}" for image in range(images)]
     patient_ids = [f"patient-{image // 2:03d}" if patients else None for image in range(images)]
     logits = draw.normal(size=shape) + recognition * (labels == 1)
-    nan = {name: np.full(shape, np.nan) for name in _FLOATS}
+    # Every array of floats but the first two, which are given below.
+    floats = [field.name for field in fields(ImageScores) if "float64" in str(field.type)][2:]
+    nan = {name: np.full(shape, np.nan) for name in floats}
     maps = np.zeros((images, len(findings), CELLS, CELLS), np.float32)
     counts = []
     digests = np.zeros(shape, "S16")
@@ -81,11 +84,10 @@ def write_run(
         y, x = (top + bottom) / 2, (left + right) / 2
         if draw.random() >= skill:
             y, x = draw.random(2) * GRID
-        rows, columns = (np.arange(CELLS) + 0.5) * GRID / CELLS - 0.5, (np.arange(CELLS) + 0.5) * GRID / CELLS - 0.5
+        centres = (np.arange(CELLS) + 0.5) * GRID / CELLS - 0.5
         width = 0.35 * np.sqrt((bottom - top) * (right - left)) + 3
-        raw = np.exp(-((rows[:, None] - y) ** 2 + (columns - x) ** 2) / (2 * width**2)) + 0.05 * draw.random(
-            (CELLS,) * 2
-        )
+        raw = np.exp(-((centres[:, None] - y) ** 2 + (centres - x) ** 2) / (2 * width**2))
+        raw += 0.05 * draw.random((CELLS, CELLS))
         on_grid = np.kron(raw, np.ones((GRID // CELLS,) * 2))
         normal = (on_grid - on_grid.min()) / (on_grid.max() - on_grid.min())
         masks = [normal >= k / (THRESHOLDS - 1) for k in range(THRESHOLDS)]
@@ -113,15 +115,9 @@ def write_run(
         np.arange(images), ids, patient_ids, labels, has_region, logits, probabilities, **nan, region_digests=digests
     )
     index, column, region_pixels, mask, overlap = (np.array(values) for values in zip(*counts, strict=True))
-    pair_counts = PairCounts(
-        index,
-        column,
-        [ids[image] for image in index],
-        np.full(len(index), GRID * GRID),
-        region_pixels,
-        mask.astype(np.int32),
-        overlap.astype(np.int32),
-    )
+    pair_ids, grid_pixels = [ids[image] for image in index], np.full(len(index), GRID * GRID)
+    mask, overlap = mask.astype(np.int32), overlap.astype(np.int32)
+    pair_counts = PairCounts(index, column, pair_ids, grid_pixels, region_pixels, mask, overlap)
     folder = root / f"{model}_{dataset}" / stamp
     folder.mkdir(parents=True)
     write_per_image(folder / PER_IMAGE, table, findings)
@@ -144,15 +140,10 @@ def write_run(
     return folder
 
 
-_FLOATS = (
-    *("pointing_hit", "dice", "iou", "region_area", "region_x", "region_y"),
-    *("peak_x", "peak_y", "peak_distance", "minimum_hit", "reader_dice", "reader_iou"),
-)
-
-
 def results_of(model, dataset, findings, table, counts, settings) -> Results:
     """Derive results from the tables in the plainest way."""
     grounding, classification = {}, {}
+    present, absent = table.labels == 1, table.labels == 0
     for column, finding in enumerate(findings):
         mine = counts.column == column
         dice, iou = counts.dice()[mine].mean(0), counts.iou()[mine].mean(0)
@@ -188,11 +179,7 @@ def results_of(model, dataset, findings, table, counts, settings) -> Results:
             constant_maps=ConstantMaps(0, []),
             notes=[],
             per_finding={
-                finding: FindingCounts(
-                    int((table.labels[:, c] == 1).sum()),
-                    int((table.labels[:, c] == 0).sum()),
-                    int(table.scored[:, c].sum()),
-                )
+                finding: FindingCounts(*(int(which[:, c].sum()) for which in (present, absent, table.scored)))
                 for c, finding in enumerate(findings)
             },
         ),

@@ -127,11 +127,10 @@ def test_json_holds_every_number_and_no_nan(analysis, tmp_path):
     content = json.loads(written(tmp_path, analysis))
     run = content["datasets"][0]["runs"][0]
     assert run["run"]["label"] == "CARZero"
-    assert run["macro"]["pointing_game"]["value"] == analysis.datasets[0].runs[0].macro["pointing_game"].value
     assert run["findings"]["Nodule"]["auroc"]["low"] == run_of(analysis, "CARZero").findings["Nodule"]["auroc"].low
     assert content["datasets"][0]["tied_with_best"]["auroc"] == ["CARZero"]
     assert content["folds"] == 5
-    broken = replace(analysis, notes=(), correlations=(replace(analysis.correlations[0], slope=float("nan")),))
+    broken = replace(analysis, correlations=(replace(analysis.correlations[0], slope=float("nan")),))
     with pytest.raises(ValueError, match="nan"):
         written(tmp_path, broken)
 
@@ -206,9 +205,8 @@ def test_area_bins_hold_all_pairs_in_order_and_ties_together(analysis):
         assert {*part.scores} == {"pointing_game", "dice_fixed", "dice_cross_fitted"}
     sample = Sample.of(run.run)
     tied = replace(sample, area=np.where(np.arange(len(area)) % 3 == 0, 0.2, 0.1))
-    assert sorted(len(group) for group in area_groups(tied)) == sorted(
-        [(len(area) + 2) // 3, len(area) - (len(area) + 2) // 3]
-    )
+    third = (len(area) + 2) // 3
+    assert sorted(map(len, area_groups(tied))) == [third, len(area) - third]
     assert [len(group) for group in area_groups(replace(tied, area=np.full(len(area), 0.1)))] == [len(area)]
 
 
@@ -226,22 +224,13 @@ def test_positions_are_nine_cells_row_by_row(analysis):
     assert [(cell.row, cell.column) for cell in run.positions] == [(r, c) for r in range(3) for c in range(3)]
     assert sum(cell.peaks for cell in run.positions) == pytest.approx(1)
     for cell in run.positions:
-        inside = [
-            place
-            for place in np.argwhere(images.scored)
-            if int(images.region_y[tuple(place)] * 3) == cell.row
-            and int(images.region_x[tuple(place)] * 3) == cell.column
-        ]
-        assert cell.count == len(inside)
-        if inside:
-            hits = [images.pointing_hit[tuple(place)] for place in inside]
-            assert cell.scores["pointing_game"].value == pytest.approx(np.mean(hits))
-        else:
-            assert cell.scores["pointing_game"] == Estimate(None)
-        peaks = [
-            int(images.peak_y[tuple(p)] * 3) == cell.row and int(images.peak_x[tuple(p)] * 3) == cell.column
-            for p in np.argwhere(images.scored)
-        ]
+        hits, peaks = [], []
+        for p in map(tuple, np.argwhere(images.scored)):
+            if (int(images.region_y[p] * 3), int(images.region_x[p] * 3)) == (cell.row, cell.column):
+                hits.append(images.pointing_hit[p])
+            peaks.append((int(images.peak_y[p] * 3), int(images.peak_x[p] * 3)) == (cell.row, cell.column))
+        assert cell.count == len(hits)
+        assert cell.scores["pointing_game"].value == (pytest.approx(np.mean(hits)) if hits else None)
         assert cell.peaks == pytest.approx(np.mean(peaks))
 
 
@@ -310,16 +299,17 @@ def study(study_runs):
     return analyse(study_runs)
 
 
+def of_kad(study):
+    """The runs of KAD by prompts and image size."""
+    settings = [(run, run.run.settings) for run in study.datasets[0].runs if run.run.model == "kad"]
+    return {(its["prompts"], its["image_size"]): run for run, its in settings}
+
+
 def test_studies_take_runs_that_differ_in_one_setting(study):
     rows = {(row.study, row.number, row.finding): row for row in study.studies}
     assert len(rows) == len(study.studies) == 2 * 2 * 4
     assert {row.model for row in study.studies} == {"KAD"}
-    dataset = study.datasets[0]
-    runs = {
-        (run.run.settings["prompts"], run.run.settings["image_size"]): run
-        for run in dataset.runs
-        if run.run.model == "kad"
-    }
+    runs = of_kad(study)
     row = rows["prompts", "pointing_game", "macro"]
     assert [*row.values] == ["official", "long", "name"]
     for value, estimate in row.values.items():
@@ -340,15 +330,9 @@ def test_studies_test_the_extremes(study):
     # A normal approximation to the exchange of two runs, times three ways to choose two of three wordings.
     for finding in FINDINGS:
         values = rows["prompts", "pointing_game", finding].values
-        runs = {
-            run.run.settings["prompts"]: run
-            for run in study.datasets[0].runs
-            if run.run.model == "kad" and run.run.settings["image_size"] == "224"
-        }
-        high, low = (choose(values, key=lambda value: values[value].value) for choose in (max, min))
-        column = FINDINGS.index(finding)
-        rows_of = runs[high].run.images
-        difference = np.nan_to_num(rows_of.pointing_hit[:, column] - runs[low].run.images.pointing_hit[:, column])
+        chosen = (choose(values, key=lambda value: values[value].value) for choose in (max, min))
+        high, low = (of_kad(study)[value, "224"].run.images.pointing_hit for value in chosen)
+        difference = np.nan_to_num(high - low)[:, FINDINGS.index(finding)]
         per_patient = difference.reshape(-1, 2).sum(axis=1)
         p = 3 * 2 * norm.sf(per_patient.sum() / np.sqrt((per_patient**2).sum()))
         found = rows["prompts", "pointing_game", finding].p_adjusted
@@ -372,23 +356,19 @@ def test_studies_correct_for_the_choice_of_extremes_and_for_their_rows(study_run
 def test_correlations_take_one_run_per_model(study):
     line = next(line for line in study.correlations if line.scope == "models" and line.dataset)
     assert [label for label, *_ in line.points] == ["CLIP", "KAD"]
-    run = next(
-        r
-        for r in study.datasets[0].runs
-        if r.run.settings["prompts"] == "official" and r.run.model == "kad" and r.run.settings["image_size"] == "224"
-    )
-    assert line.points[1][1] == run.macro["auroc"].value
+    assert line.points[1][1] == of_kad(study)["official", "224"].macro["auroc"].value
+
+
+def fewer_pairs(run, images):
+    """The pairs of a run on its first images."""
+    kept = run.pairs.index < images
+    return replace(run.pairs, **{name: np.array(value)[kept] for name, value in vars(run.pairs).items()})
 
 
 def fewer(run, images):
     """The run without the images from `images` on."""
     arrays = {name: value[:images] for name, value in vars(run.images).items()}
-    kept = run.pairs.index < images
-    arrays_of_pairs = {name: value[kept] for name, value in vars(run.pairs).items() if isinstance(value, np.ndarray)}
-    ids = [run.pairs.image_ids[place] for place in np.flatnonzero(kept)]
-    return replace(
-        run, images=replace(run.images, **arrays), pairs=replace(run.pairs, **arrays_of_pairs, image_ids=ids)
-    )
+    return replace(run, images=replace(run.images, **arrays), pairs=fewer_pairs(run, images))
 
 
 def test_notes_say_what_makes_runs_hard_to_compare(collection):
@@ -434,9 +414,7 @@ def test_a_run_without_any_region_still_has_recognition(collection, tmp_path):
     run = next(run for run in collection.runs if run.label == "KAD")
     nowhere = np.full(run.images.labels.shape, np.nan)
     images = replace(run.images, has_region=np.zeros_like(run.images.has_region), pointing_hit=nowhere)
-    none = run.pairs.index < 0
-    arrays = {name: value[none] for name, value in vars(run.pairs).items() if isinstance(value, np.ndarray)}
-    bare = replace(run, images=images, pairs=replace(run.pairs, **arrays, image_ids=[]))
+    bare = replace(run, images=images, pairs=fewer_pairs(run, 0))
     found = analyse(Collection((bare, replace(bare, label="again")), ()))
     macro = found.datasets[0].runs[0].macro
     assert macro["pointing_game"] == Estimate(None) and macro["dice_optimism"] == Estimate(None)
