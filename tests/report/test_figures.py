@@ -14,6 +14,7 @@ from xbench.report.case_pictures import tinted
 from xbench.report.figures import write as figures
 from xbench.report.figures.style import styles
 from xbench.report.runs import collect
+from xbench.report.schema import in_order
 from xbench.report.statistics.analyse import analyse
 
 
@@ -73,8 +74,8 @@ def test_figures_fit_a_column_or_a_page(drawn):
 
 def test_colours_belong_to_models_and_marks_to_runs(three_analysed):
     runs = three_analysed.datasets[0].runs
-    every = styles(runs, ["CLIP", "KAD", "CARZero"])
-    fewer = styles([entry for entry in runs if entry.run.label != "CLIP"], ["KAD", "CARZero"])
+    every = styles(in_order(runs))
+    fewer = styles(in_order(entry for entry in runs if entry.run.label != "CLIP"))
     assert all(every[label].colour == fewer[label].colour for label in ("KAD", "CARZero"))
     assert len({style.colour for style in every.values()}) == len({style.marker for style in every.values()}) == 3
 

@@ -23,7 +23,7 @@ def test_runs_are_found_at_any_depth_and_once(three_runs):
     assert [run.label for run in found.runs] == ["CARZero", "CLIP", "KAD"]
     assert found.set_aside == ()
     run = found.runs[2]
-    assert (run.model, run.dataset, run.instrument) == ("kad", "chestxray14", False)
+    assert (run.model, run.dataset, run.is_reference) == ("kad", "chestxray14", False)
     assert run.folder == kad / "2026-01-01_00-00-00"
     assert len(run.cases()) == len(run.pairs.index) == run.images.scored.sum()
 
@@ -106,7 +106,7 @@ def test_labels_say_what_tells_runs_apart_and_nothing_else(tmp_path):
         ("chestxray14", "Oracle"),
         ("vindr", "KAD (prompts official)"),
     ]
-    assert [run.label for run in found if run.instrument] == ["Oracle"]
+    assert [run.label for run in found if run.is_reference] == ["Oracle"]
 
 
 def test_prompts_of_one_name_but_other_texts_keep_labels_apart(tmp_path):

@@ -156,8 +156,6 @@ def _summarise(console: Console, analysis: Analysis, out: Path) -> None:
     from rich.markup import escape
     from rich.table import Table as Grid
 
-    from xbench.report.tables.cells import heading
-
     grid = Grid(title="Pointing game, mean over findings", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     for title in ("Dataset", "Best model", "Point.", "95 % interval", "Not significantly different"):
         grid.add_column(title, justify="right" if title == "Point." else "left")
@@ -170,7 +168,7 @@ def _summarise(console: Console, analysis: Analysis, out: Path) -> None:
                 others = ", ".join(tied) if len(tied) < 3 else f"{len(tied)} others"
                 # Fractions, as the table of `test` above has them.
                 interval = "" if best.low is None or best.high is None else f"{best.low:.3f} to {best.high:.3f}"
-                names = (escape(heading(dataset, analysis)), escape(entry.run.label))
+                names = (escape(analysis.heading(dataset)), escape(entry.run.label))
                 grid.add_row(*names, f"{best.value:.3f}", interval, escape(others))
     if grid.row_count:
         console.print(grid)

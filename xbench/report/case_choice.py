@@ -50,9 +50,6 @@ class ChosenCase:
     """A pair of image and finding, and why it was chosen.
 
     Attributes:
-        dataset: Name of the dataset.
-        image_id: Name of the image.
-        finding: Name of the finding.
         reasons: What it is an example of, such as `Best Dice` or `Worst Dice of CARZero`.
         scores: Of each run, by its label.
     """
@@ -132,10 +129,7 @@ def _rankings(
 ) -> dict[str, list[int]]:
     """Order the pairs that deserve it by every reason, the most deserving first; equal ones as they come.
 
-    Args:
-        labels: Of the runs.
-        findings: Of the pairs.
-        scores: Of every run, of every pair.
+    The labels are of the runs, the findings of the pairs, the scores of every run for every pair.
     """
     shape = len(labels), len(findings)
     dice = np.array([[score.dice for score in row] for row in scores], dtype=np.float64).reshape(shape)

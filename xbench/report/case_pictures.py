@@ -26,14 +26,11 @@ _Number = TypeVar("_Number", np.uint8, np.float32)
 
 @dataclass(frozen=True)
 class CaseMap:
-    """A run's map of a case.
+    """A run's map of a case: the raw one with radiograph and region in `pair`, and on the grid of the region.
 
     Attributes:
-        run: Whose map it is.
-        pair: The radiograph, the raw map and the region.
-        saliency: The map on the grid of the region, (H, W) float32 in [0, 1].
+        saliency: The map on the grid, (H, W) float32 in [0, 1].
         peak: Where the map is highest, x and y as shares of width and height.
-        scores: What the run scored.
     """
 
     run: RunAnalysis
@@ -46,9 +43,8 @@ class CaseMap:
 def read_maps(runs: Sequence[RunAnalysis], cases: Iterable[ChosenCase]) -> Iterator[tuple[ChosenCase, list[CaseMap]]]:
     """Read the maps of chosen cases, those of one case at a time.
 
-    Args:
-        runs: Runs on one dataset; those that kept no maps are left out.
-        cases: Of these runs, as `choose_cases` gives them. Radiograph and region of a case are the same in all runs.
+    The runs are on one dataset; those that kept no maps are left out. Radiograph and region of a case are the same in
+    all runs, as `choose_cases` sees to.
     """
     kept = [(run, pairs) for run in runs if (pairs := run.run.cases()) is not None]
     for case in cases:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from xbench.report.figures.write import Drawn
 from xbench.report.runs import Run
-from xbench.report.schema import Analysis, DatasetAnalysis
+from xbench.report.schema import Analysis, DatasetAnalysis, in_order
 from xbench.report.sentences import count_of, dataset_in_words, headlines
-from xbench.report.tables.cells import heading, labels_in_order, notes_of
+from xbench.report.tables.cells import notes_of
 from xbench.report.tables.table import Table, each_note_once, escaped, to_markdown
 from xbench.runtime.files import atomic_writer
 
@@ -46,7 +45,7 @@ def document(analysis: Analysis, tables: Sequence[Table], figures: Sequence[Draw
     if short := headlines(analysis):
         parts += ["## In short", _points(short)]
     parts += [escaped(note) for note in analysis.notes]
-    found = [(heading(dataset, analysis), dataset_in_words(dataset)) for dataset in analysis.datasets]
+    found = [(analysis.heading(dataset), dataset_in_words(dataset)) for dataset in analysis.datasets]
     if any(texts for _, texts in found):
         parts.append("## Dataset by dataset")
         for title, texts in found:
@@ -67,7 +66,7 @@ def _section(name: str, names: Literal[1, 2]) -> str:
 
 
 def _compared(analysis: Analysis) -> Iterator[str]:
-    labels = labels_in_order(entry for dataset in analysis.datasets for entry in dataset.runs)
+    labels = list(in_order(analysis.runs))
     yield (
         f"{count_of(len(labels), 'model or setting', 'models or settings')} on "
         f"{count_of(len(analysis.datasets), 'dataset')}; "
@@ -76,8 +75,8 @@ def _compared(analysis: Analysis) -> Iterator[str]:
     )
     lines = ["| Dataset | Split | Images | Clusters | Runs |", "| :--- | :--- | ---: | :--- | :--- |"]
     for dataset in analysis.datasets:
-        runs = ", ".join(labels_in_order(dataset.runs)) or "instruments only"
-        cells = [heading(dataset, analysis), dataset.split, _images(dataset), _clusters(dataset), runs]
+        runs = ", ".join(in_order(dataset.runs)) or "references only"
+        cells = [analysis.heading(dataset), dataset.split, _images(dataset), _clusters(dataset), runs]
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
     yield "\n".join(lines)
     if analysis.set_aside:
@@ -121,12 +120,14 @@ def write_analysis(path: Path, analysis: Analysis) -> None:
     Raises:
         ValueError: A number is NaN or infinite; what does not exist is null.
     """
-    content = {"schema": _SCHEMA, **_plain(analysis)}
+    content = {"schema": _SCHEMA, **vars(analysis)}
     with atomic_writer(path) as file:
-        file.write((json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode())
+        text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False, default=_plain)
+        file.write(f"{text}\n".encode())
 
 
 def _plain(value: Any) -> Any:
+    """Return what JSON has no words for as what it has."""
     if isinstance(value, Run):
         return {
             "label": value.label,
@@ -136,12 +137,6 @@ def _plain(value: Any) -> Any:
             "settings": dict(value.settings),
             "thresholds": list(value.results.grounding.thresholds),
         }
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (frozenset, set)):
+    if isinstance(value, frozenset):
         return sorted(value)
-    if isinstance(value, (tuple, list)):
-        return [_plain(entry) for entry in value]
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, Path) else vars(value)

@@ -20,7 +20,7 @@ from xbench.runs.scores import ImageScores, PairCounts, scored_on
 
 __all__ = ["Collection", "Run", "SetAside", "collect", "ground", "widest"]
 
-INSTRUMENTS = ("oracle", "centre", "random")
+REFERENCES = ("oracle", "centre", "random")
 """Models that show what a number is worth; no model of interest."""
 
 
@@ -29,14 +29,9 @@ class Run:
     """A finished run.
 
     Attributes:
-        folder: Where its files lie.
-        results: Its `results.json`.
-        images: Its scores per image and finding.
-        pairs: Its pixel counts per scored pair.
         scored_on: What it was scored on, as `xbench.runs.scores.scored_on` gives it: digests of labels and regions.
         settings: What else than model and dataset the numbers depend on, in words: split, prompts, image_size ...
         data_settings: Names of those settings that options of the dataset are.
-        stored: All of its files.
         pictured: Whether the run saved what pictures are drawn from, and all of it can be read.
         label: Title of the model, with the settings that tell it from other runs of the same model and dataset, such
             as `CARZero (prompts name)`. Runs of one configuration on several datasets share it.
@@ -64,9 +59,9 @@ class Run:
         return self.results.dataset
 
     @property
-    def instrument(self) -> bool:
+    def is_reference(self) -> bool:
         """Whether the model is one of the references that show what a number is worth."""
-        return self.model in INSTRUMENTS
+        return self.model in REFERENCES
 
     def cases(self) -> ScoredPairs | None:
         """Return what pictures are drawn from; None if the run did not save it, or a file of it is damaged."""

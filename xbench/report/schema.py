@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from xbench.report.names import dataset_title, model_order
 from xbench.report.runs import Run, SetAside
 
 __all__ = [
@@ -24,6 +26,8 @@ __all__ = [
     "RunAnalysis",
     "StudyRow",
     "floor_of",
+    "in_order",
+    "number_of",
 ]
 
 
@@ -34,7 +38,6 @@ class Number:
     Attributes:
         key: Its name in data.
         title: Its name in tables.
-        group: What it measures.
         meaning: One sentence for readers.
         more_is_better: Whether a larger value is better; None where neither is.
     """
@@ -113,9 +116,7 @@ class AreaBin:
     """Scored pairs of a run whose regions are of about one size.
 
     Attributes:
-        low: Smallest share of the grid that a region of the bin takes.
-        high: Largest.
-        count: Pairs.
+        low, high: Smallest and largest share of the grid that a region of the bin takes.
         scores: `pointing_game`, `dice_fixed`, `dice_cross_fitted`: means over the pairs, whatever the finding.
         whole_image: Mean Dice that marking the whole image gets on the same pairs.
     """
@@ -132,9 +133,7 @@ class PositionCell:
     """Scored pairs whose region's centre of mass lies in one cell of a 3 x 3 division of the image.
 
     Attributes:
-        row: From the top, 0 to 2.
-        column: From the left, 0 to 2.
-        count: Pairs.
+        row, column: From the top left, 0 to 2.
         scores: `pointing_game` and `dice_fixed`, means over the pairs.
         peaks: Share of all scored pairs whose map is highest in this cell, wherever their region lies.
     """
@@ -165,8 +164,6 @@ class Quadrants:
         near_miss: Share recognised but not grounded, with a near miss.
         elsewhere: Share recognised but not grounded, with the peak elsewhere.
         grounded_only: Share grounded but not recognised: seen but not believed.
-        neither: Share of the others.
-        count: Pairs.
     """
 
     threshold: float
@@ -188,7 +185,6 @@ class RunAnalysis:
     """A run with everything that a report says about it alone.
 
     Attributes:
-        run: The run.
         clustered_by: What counts as one piece of evidence: patients where the dataset names them, else images.
         clusters: How many of them there are.
         macro: Means over findings, by key of `NUMBERS`.
@@ -218,9 +214,8 @@ class Comparison:
 
     Attributes:
         number: Key of `NUMBERS`; macro over the findings that both scored.
-        first: Label of one run.
-        second: Label of the other.
-        images: Images that both scored.
+        first, second: Labels of the runs.
+        images: How many both scored.
         difference: First less second, with its interval.
         p: Two-sided p-value of the paired test; None if it cannot be tested.
         p_adjusted: The same, corrected for all comparisons of this number on this dataset.
@@ -242,8 +237,7 @@ class Reference:
     """What a useless or a perfect map scores on a dataset: a floor or a ceiling.
 
     Attributes:
-        title: `Whole image`, `Random`, `Reader agreement`, or the label of an instrument's run.
-        kind: Which of the two.
+        title: `Whole image`, `Random`, `Reader agreement`, or the label of a reference's run.
         macro: By key of `NUMBERS`; only those that exist.
         findings: The same by finding.
         spread: Where the numbers are expectations over draws, the standard deviation of those of one draw; of some.
@@ -261,10 +255,8 @@ class DatasetAnalysis:
     """Everything about one dataset and split.
 
     Attributes:
-        dataset: Name of the dataset.
-        split: Name of the split.
-        findings: The findings in the dataset's order.
-        runs: The models' runs, best macro pointing game first; instruments are among the references instead.
+        findings: In the dataset's order.
+        runs: The models' runs, best macro pointing game first; those of references are among the references instead.
         references: Floors, then ceilings.
         comparisons: Every pair of runs, for every number that is tested.
         tied_with_best: By number, the labels of the best run and those not significantly different from it.
@@ -298,8 +290,21 @@ class DatasetAnalysis:
 
     def values(self, number: str) -> dict[str, float]:
         """Return a number's means over findings by label of the run, where they exist."""
-        found = {entry.run.label: entry.macro.get(number, Estimate(None)).value for entry in self.runs}
+        found = {entry.run.label: number_of(entry, number).value for entry in self.runs}
         return {label: value for label, value in found.items() if value is not None}
+
+
+def number_of(entry: RunAnalysis | Reference, key: str, finding: str | None = None) -> Estimate:
+    """Return a number of a finding, or its mean over findings; an empty estimate where it does not exist."""
+    numbers = entry.macro if finding is None else entry.findings.get(finding, {})
+    return numbers.get(key, Estimate(None))
+
+
+def in_order(runs: Iterable[RunAnalysis]) -> dict[str, RunAnalysis]:
+    """Return a run per label in the order of the paper's tables, others' models behind."""
+    by_label = {entry.run.label: entry for entry in runs}
+    names = {label: entry.run.model for label, entry in by_label.items()}
+    return {label: by_label[label] for label in sorted(names, key=lambda at: (model_order(names[at]), names[at], at))}
 
 
 def floor_of(dataset: DatasetAnalysis, finding: str, number: str) -> Estimate | None:
@@ -317,8 +322,7 @@ class Correlation:
         scope: `models` (a point is a model on a dataset) or `findings` (a point is a model and finding).
         dataset: Name of the dataset; None for all pooled.
         points: Of each its label, AUROC and pointing game.
-        slope: Of the line; None for fewer than three points, or all of one AUROC, and so are the others.
-        intercept: Of the line.
+        slope: None for fewer than three points, or all of one AUROC, and so are the others.
         r_squared: Coefficient of determination; None also where all points have the same pointing game.
         p: Two-sided p-value of the slope; None also where all points have the same pointing game.
     """
@@ -339,7 +343,6 @@ class StudyRow:
     Attributes:
         study: The setting: `prompts` or `image_size`.
         model: Title of the model.
-        dataset: Name of the dataset.
         finding: Name of the finding, or `macro`.
         number: Key of `NUMBERS`.
         values: The number by value of the setting.
@@ -369,7 +372,7 @@ class Analysis:
         correlations: Of models and of findings; per dataset and pooled.
         studies: What other prompts and sizes change; empty unless there are such runs.
         set_aside: Runs that were left out, and why.
-        folds: Folds of cross-fitting.
+        folds: How many folds cross-fitting had.
     """
 
     datasets: tuple[DatasetAnalysis, ...]
@@ -377,4 +380,32 @@ class Analysis:
     studies: tuple[StudyRow, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
     folds: int = 0
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> list[RunAnalysis]:
+        """The models' runs on all datasets."""
+        return [entry for dataset in self.datasets for entry in dataset.runs]
+
+    def heading(self, dataset: DatasetAnalysis) -> str:
+        """Return how tables and figures call a dataset: with its split where there are several of it."""
+        title = dataset_title(dataset.dataset)
+        return f"{title} ({dataset.split})" if self._splits(dataset) > 1 else title
+
+    def slug(self, dataset: DatasetAnalysis) -> str:
+        """Return what names of a dataset's tables and figures end with."""
+        name = f"{dataset.dataset}_{dataset.split}" if self._splits(dataset) > 1 else dataset.dataset
+        return re.sub(r"\W+", "_", name)
+
+    def _splits(self, dataset: DatasetAnalysis) -> int:
+        return sum(other.dataset == dataset.dataset for other in self.datasets)
+
+    def lines(self, scope: Literal["models", "findings"]) -> list[tuple[Correlation, str]]:
+        """Return the lines over models or over findings, each with the heading of its dataset or `All datasets`."""
+        # One per dataset, in their order: with several splits the name alone would not tell which.
+        places = iter(self.datasets)
+        return [
+            (line, "All datasets" if line.dataset is None else self.heading(next(places)))
+            for line in self.correlations
+            if line.scope == scope
+        ]

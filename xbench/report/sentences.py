@@ -37,7 +37,7 @@ _TOLERANCE = 1e-9
 def headlines(analysis: Analysis) -> tuple[str, ...]:
     """Return what a report found, each point a sentence or two of plain text."""
     datasets = analysis.datasets
-    runs = [run for dataset in datasets for run in dataset.runs]
+    runs = analysis.runs
     return (
         *(
             f"{run.run.label} on {dataset_title(run.run.dataset)}: {warning}"
@@ -251,9 +251,7 @@ labels differ, and on how many others the regions."""
 def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]) -> tuple[str, ...]:
     """Return what a reader must know before setting the runs of a dataset side by side, and of each run alone.
 
-    Args:
-        entries: All runs of one dataset and split.
-        different: Those scored on other labels or regions than most, on images that both scored.
+    The entries are all runs of one dataset and split, `different` those scored on other labels or regions than most.
     """
     runs = [entry.run for entry in entries]
     images = {run.label: frozenset(run.images.image_ids) for run in runs}

@@ -12,8 +12,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from xbench.report.figures.style import COLUMN, PAGE, grid, legend
-from xbench.report.schema import DatasetAnalysis, Estimate, PositionCell
-from xbench.report.tables.cells import labels_in_order
+from xbench.report.schema import DatasetAnalysis, Estimate, PositionCell, in_order
 
 __all__ = ["positions", "quadrants"]
 
@@ -28,8 +27,8 @@ _QUADRANTS = {
 
 def quadrants(dataset: DatasetAnalysis) -> Figure | None:
     """Draw a panel per model, a stacked bar per finding; None where no finding has both labels and a scored pair."""
-    runs = {entry.run.label: entry.quadrants for entry in dataset.runs if entry.quadrants}
-    labels = [label for label in labels_in_order(dataset.runs) if label in runs]
+    runs = {label: entry.quadrants for label, entry in in_order(dataset.runs).items() if entry.quadrants}
+    labels = list(runs)
     findings = [name for name in dataset.findings if any(name in runs[label] for label in labels)]
     if not findings:
         return None
@@ -59,8 +58,8 @@ def quadrants(dataset: DatasetAnalysis) -> Figure | None:
 
 def positions(dataset: DatasetAnalysis) -> Figure | None:
     """Draw a row of heat maps per model; None without a scored pair."""
-    runs = {entry.run.label: entry.positions for entry in dataset.runs if entry.positions}
-    labels = [label for label in labels_in_order(dataset.runs) if label in runs]
+    runs = {label: entry.positions for label, entry in in_order(dataset.runs).items() if entry.positions}
+    labels = list(runs)
     if not labels:
         return None
     figure = Figure(figsize=(COLUMN, 0.3 + 0.85 * len(labels)), layout="constrained")

@@ -11,8 +11,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from xbench.report.figures.style import FLOOR, Style, label_left, legend, panels, style_keys
-from xbench.report.schema import NUMBERS, Analysis, AreaBin, Correlation, DatasetAnalysis, Estimate, RunAnalysis
-from xbench.report.tables.cells import correlations_with_headings, heading, labels_in_order
+from xbench.report.schema import (
+    NUMBERS,
+    Analysis,
+    AreaBin,
+    Correlation,
+    DatasetAnalysis,
+    Estimate,
+    RunAnalysis,
+    in_order,
+    number_of,
+)
 
 __all__ = [
     "INTERVALS",
@@ -37,7 +46,7 @@ def auroc_against_pointing_game(
     analysis: Analysis, scope: Literal["models", "findings"], look: Mapping[str, Style]
 ) -> Figure | None:
     """Draw a panel for all datasets, unless there is only one, then one for each."""
-    lines = [(line, title) for line, title in correlations_with_headings(analysis, scope) if line.points]
+    lines = [(line, title) for line, title in analysis.lines(scope) if line.points]
     pooled = [(line, title) for line, title in lines if line.dataset is None and len(analysis.datasets) > 1]
     lines = [*pooled, *((line, title) for line, title in lines if line.dataset is not None)]
     if not lines:
@@ -91,7 +100,7 @@ def intervals(analysis: Analysis, key: str, look: Mapping[str, Style]) -> Figure
     known: set[str] = set()
     for axis, dataset in zip(axes, analysis.datasets, strict=True):
         for entry in dataset.runs:
-            _whisker(axis, entry.macro.get(key, Estimate(None)), rows[entry.run.label], look[entry.run.label])
+            _whisker(axis, number_of(entry, key), rows[entry.run.label], look[entry.run.label])
         for title in floors:
             floor = _reference(dataset, title, key)
             if floor is not None:
@@ -112,7 +121,7 @@ def _whisker(axis: Axes, estimate: Estimate, row: int, style: Style) -> None:
 
 
 def _reference(dataset: DatasetAnalysis, title: str, key: str) -> float | None:
-    found = [entry.macro.get(key, Estimate(None)).value for entry in dataset.references if entry.title == title]
+    found = [number_of(entry, key).value for entry in dataset.references if entry.title == title]
     return found[0] if found else None
 
 
@@ -147,10 +156,10 @@ def dice_gap(analysis: Analysis, look: Mapping[str, Style]) -> Figure:
 
 
 def _row_per_model(analysis: Analysis, quantity: str) -> tuple[Figure, list[Axes], dict[str, int]]:
-    labels = labels_in_order(entry for dataset in analysis.datasets for entry in dataset.runs)
+    labels = list(in_order(analysis.runs))
     figure, axes = panels(len(analysis.datasets), 0.6 + 0.18 * len(labels), sharey=True)
     for axis, dataset in zip(axes, analysis.datasets, strict=True):
-        axis.set_title(heading(dataset, analysis))
+        axis.set_title(analysis.heading(dataset))
         axis.set(xlabel=quantity, ylim=(len(labels) - 0.5, -0.5))
         axis.set_yticks(range(len(labels)), labels)
         axis.grid(axis="x", color="0.92", linewidth=0.5)
@@ -203,20 +212,19 @@ def against_area(analysis: Analysis, key: str, look: Mapping[str, Style]) -> Fig
 def _curve_panels(analysis: Analysis) -> tuple[Figure, list[Axes]]:
     figure, axes = panels(len(analysis.datasets), 2.0 if len(analysis.datasets) > 1 else 2.4)
     for axis, dataset in zip(axes, analysis.datasets, strict=True):
-        axis.set_title(heading(dataset, analysis))
+        axis.set_title(analysis.heading(dataset))
         axis.grid(color="0.92", linewidth=0.5)
     return figure, axes
 
 
 def _curve_legend(figure: Figure, analysis: Analysis, look: Mapping[str, Style], floor: str) -> None:
-    labels = labels_in_order(entry for dataset in analysis.datasets for entry in dataset.runs)
+    labels = list(in_order(analysis.runs))
     legend(figure, [*style_keys(labels, look, lines=True), Line2D([], [], **FLOOR, label=floor)])
 
 
 def _last_first(dataset: DatasetAnalysis) -> list[RunAnalysis]:
     """Return runs against the order of the legend, so that its first ones are drawn on top."""
-    labels = labels_in_order(dataset.runs)
-    return sorted(dataset.runs, key=lambda entry: -labels.index(entry.run.label))
+    return [*reversed(in_order(dataset.runs).values())]
 
 
 def _middle(part: AreaBin) -> float:

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from xbench.report.case_choice import CaseScores, ChosenCase
 from xbench.report.case_pictures import CaseMap, read_maps, shrunk, tinted
-from xbench.report.schema import DatasetAnalysis
-from xbench.report.tables.cells import labels_in_order
+from xbench.report.schema import DatasetAnalysis, in_order
 
 __all__ = ["overlays"]
 
@@ -29,16 +28,15 @@ _OUTLINE = "#00e5ff"
 
 def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase]) -> Figure | None:
     """Draw a row per case: the radiograph, then each model's map over it; None without cases."""
-    places = labels_in_order(dataset.runs)
-    runs = sorted(dataset.runs, key=lambda entry: places.index(entry.run.label))
-    labels = [entry.run.label for entry in runs if entry.run.cases() is not None]
+    runs = in_order(dataset.runs)
+    labels = [label for label, entry in runs.items() if entry.run.cases() is not None]
     if not cases or not labels:
         return None
     width, height = _LABEL + _PANEL * (1 + len(labels)), _TITLE + (_PANEL + 0.22) * len(cases)
     layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
     figure = Figure(figsize=(width, height), layout=layout)
     rows = figure.subplots(len(cases), 1 + len(labels), squeeze=False)
-    for axes, (case, maps) in zip(rows, read_maps(runs, cases), strict=True):
+    for axes, (case, maps) in zip(rows, read_maps([*runs.values()], cases), strict=True):
         _draw_case(axes.tolist(), case, maps)
     for axis, label in zip(rows[0, 1:], labels, strict=True):
         # Above the scores of the first case.

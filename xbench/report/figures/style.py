@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -91,22 +91,20 @@ class Style:
     line: Line
 
 
-def styles(runs: Iterable[RunAnalysis], labels: Sequence[str]) -> dict[str, Style]:
+def styles(runs: Mapping[str, RunAnalysis]) -> dict[str, Style]:
     """Return how each run is drawn, by label, and by title of its model where no label says just that.
 
-    Args:
-        runs: All runs of a report.
-        labels: Their labels, in the order of legends.
+    `runs` is a report's runs from `in_order`.
     """
-    models = {entry.run.label: entry.run.model for entry in runs}
+    models = {label: entry.run.model for label, entry in runs.items()}
     others = cycle(_OTHERS)
-    colours = {model: _COLOURS.get(model) or next(others) for model in dict.fromkeys(models[label] for label in labels)}
+    colours = {model: _COLOURS.get(model) or next(others) for model in dict.fromkeys(models.values())}
     lines = {model: cycle(_LINES) for model in colours}
     markers = cycle(_MARKERS)
     found: dict[str, Style] = {}
-    for label in labels:
-        found[label] = Style(colours[models[label]], next(markers), next(lines[models[label]]))
-        found.setdefault(model_title(models[label]), found[label])
+    for label, model in models.items():
+        found[label] = Style(colours[model], next(markers), next(lines[model]))
+        found.setdefault(model_title(model), found[label])
     return found
 
 
@@ -121,12 +119,9 @@ def drawing() -> Iterator[None]:
 
 
 def panels(count: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `count` panels, a column wide for one and a page for more.
+    """Return a figure of panels, each `height` inches high: a column wide for one, a page for more.
 
-    Args:
-        count: How many panels.
-        height: Of one, in inches.
-        options: For `Figure.subplots`.
+    The options are for `Figure.subplots`.
     """
     columns = {1: 1, 2: 2, 4: 2}.get(count, 3 if count < 7 else 4)
     return grid(count, columns, height, COLUMN if count == 1 else PAGE, **options)
@@ -175,12 +170,7 @@ def legend(figure: Figure, keys: Sequence[Artist]) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PDF, SVG and PNG; the same figure gives the same bytes.
-
-    Args:
-        figure: The figure.
-        path: Without an ending.
-    """
+    """Write a figure as PDF, SVG and PNG beside a path without an ending; the same figure gives the same bytes."""
     # Lay out once instead of for each file.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")

@@ -20,21 +20,14 @@ from xbench.report.figures.models import (
 )
 from xbench.report.figures.overlays import overlays
 from xbench.report.figures.style import Style, drawing, save, styles
-from xbench.report.schema import NUMBERS, Analysis
-from xbench.report.tables.cells import heading, labels_in_order, slug
+from xbench.report.schema import NUMBERS, Analysis, in_order
 
 __all__ = ["Drawn", "count_figures", "write_figures"]
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure that was written.
-
-    Attributes:
-        name: Stem of its files.
-        title: Its heading.
-        caption: What it shows and how to read it.
-    """
+    """A figure that was written, under a name that is the stem of its files."""
 
     name: str
     title: str
@@ -53,16 +46,12 @@ def count_figures(analysis: Analysis) -> int:
 def write_figures(analysis: Analysis, folder: Path, cases: int = _OVERLAYS) -> Iterator[Drawn]:
     """Write every figure as PDF, SVG and PNG, and yield after each what it is.
 
-    Args:
-        analysis: What they show.
-        folder: Where they go.
-        cases: Cases of each dataset among the overlays, six at most.
+    Overlays show up to `cases` cases of each dataset, six at most.
     """
     analysis = _of_models(analysis)
-    runs = [entry for dataset in analysis.datasets for entry in dataset.runs]
-    if not runs:
+    if not analysis.runs:
         return
-    look = styles(runs, labels_in_order(runs))
+    look = styles(in_order(analysis.runs))
     with drawing():
         for name, title, caption, figure in _figures(analysis, look, min(cases, _OVERLAYS)):
             if figure is not None:
@@ -71,7 +60,7 @@ def write_figures(analysis: Analysis, folder: Path, cases: int = _OVERLAYS) -> I
 
 
 def _of_models(analysis: Analysis) -> Analysis:
-    """Return the same without datasets on which only instruments were run."""
+    """Return the same without datasets on which only references were run."""
     # Of either scope there is a line per dataset, in their order.
     places = {"models": iter(analysis.datasets), "findings": iter(analysis.datasets)}
     lines = tuple(line for line in analysis.correlations if line.dataset is None or next(places[line.scope]).runs)
@@ -85,7 +74,7 @@ _Figure = tuple[str, str, str, Figure | None]
 def _figures(analysis: Analysis, look: Mapping[str, Style], cases: int) -> Iterator[_Figure]:
     yield from _over_datasets(analysis, look)
     for dataset in analysis.datasets:
-        where, ending = heading(dataset, analysis), slug(dataset, analysis)
+        where, ending = analysis.heading(dataset), analysis.slug(dataset)
         yield (
             f"overlays_{ending}",
             f"Maps side by side on {where}",

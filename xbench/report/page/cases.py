@@ -14,7 +14,6 @@ from xbench.report.case_choice import ChosenCase, choose_cases
 from xbench.report.case_pictures import CaseMap, read_maps, shrunk
 from xbench.report.schema import Analysis
 from xbench.report.statistics.analyse import Progress
-from xbench.report.tables.cells import heading
 
 __all__ = ["case_data"]
 
@@ -31,19 +30,15 @@ _PNG = (cv2.IMWRITE_PNG_COMPRESSION, 9)
 def case_data(analysis: Analysis, count: int, progress: Progress | None = None) -> dict[str, Any]:
     """Return up to `count` chosen cases of every dataset, and their radiographs, each once, for JSON.
 
-    A case takes 10 to 40 kB for the radiograph and about 6 kB a model.
-
-    Args:
-        analysis: The report.
-        count: Cases of a dataset.
-        progress: Called for every case and after the last.
+    A case takes 10 to 40 kB for the radiograph and about 6 kB a model. `progress` is called for every case and
+    after the last.
     """
     chosen = [(dataset, choose_cases(dataset.runs, count)) for dataset in analysis.datasets]
     total = sum(len(cases) for _, cases in chosen)
     pictures: dict[str, str] = {}
     shown: list[dict[str, Any]] = []
     for dataset, cases in chosen:
-        title = heading(dataset, analysis)
+        title = analysis.heading(dataset)
         for case, maps in read_maps(dataset.runs, cases):
             if progress is not None:
                 progress(len(shown), total, f"pictures of {title}")

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from xbench.report.names import model_order
-from xbench.report.schema import NUMBERS, Analysis, Estimate, RunAnalysis
-from xbench.report.tables.cells import correlations_with_headings, heading, labels_in_order
+from xbench.report.schema import NUMBERS, Analysis, Estimate, RunAnalysis, in_order
 
 __all__ = ["chart_data"]
 
 
 def chart_data(analysis: Analysis) -> dict[str, Any]:
     """Return everything that the charts show."""
-    models = {run.run.label: run.run.model for dataset in analysis.datasets for run in dataset.runs}
-    labels = labels_in_order(run for dataset in analysis.datasets for run in dataset.runs)
+    models = {label: run.run.model for label, run in in_order(analysis.runs).items()}
     # Each of the paper's seven models has a colour of its own in the style sheet; three are left for others.
-    others = [model for model in dict.fromkeys(models[label] for label in labels) if model_order(model) >= 7]
+    others = [model for model in dict.fromkeys(models.values()) if model_order(model) >= 7]
     places = {model: 7 + number % 3 for number, model in enumerate(others)}
     return {
-        "models": labels,
-        "colours": [places.get(models[label], model_order(models[label])) for label in labels],
+        "models": list(models),
+        "colours": [places.get(model, model_order(model)) for model in models.values()],
         "numbers": {key: {"title": number.title, "meaning": number.meaning} for key, number in NUMBERS.items()},
         "datasets": [
             {
-                "title": heading(dataset, analysis),
+                "title": analysis.heading(dataset),
                 "findings": dataset.findings,
                 "runs": [_run(run) for run in dataset.runs],
                 "references": [
@@ -56,7 +52,7 @@ def _run(run: RunAnalysis) -> dict[str, Any]:
 
 
 def _correlations(analysis: Analysis, scope: Literal["models", "findings"]) -> Iterator[dict[str, Any]]:
-    for line, title in correlations_with_headings(analysis, scope):
+    for line, title in analysis.lines(scope):
         if line.points:
             # The page has words of its own for all datasets together.
             yield {**_plain(line), "dataset": None if line.dataset is None else title}
@@ -67,11 +63,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Estimate):
         return [_plain(number) for number in (value.value, value.low, value.high)]
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        value = vars(value)
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(entry) for entry in value]
-    if isinstance(value, (float, np.floating)):
-        return round(float(value), 6) if math.isfinite(value) else None
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
     return value

@@ -22,7 +22,6 @@ from xbench.report.page.charts import chart_data
 from xbench.report.schema import NEAR, NUMBERS, Analysis
 from xbench.report.sentences import headlines
 from xbench.report.statistics.analyse import Progress
-from xbench.report.tables.cells import heading
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
 from xbench.runtime.files import atomic_writer
 
@@ -44,12 +43,7 @@ def write_page(
     Everything is in the file: styles, scripts, plotly.js (about 5 MB), tables, pictures. It loads nothing from a
     network, and its content security policy forbids it to.
 
-    Args:
-        analysis: What the charts show, and the runs that the pictures come from.
-        tables: Every table of the report, each with a name of its own.
-        path: The file to write.
-        cases: Cases of each dataset in the browser of cases; each takes 10 to 40 kB and 6 kB a model in the file.
-        progress: Called for every case and after the last.
+    The browser of cases has up to `cases` of each dataset. `progress` is called for every case and after the last.
     """
     environment = Environment(
         loader=PackageLoader("xbench.report.page"),
@@ -58,13 +52,12 @@ def write_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    every = [run for dataset in analysis.datasets for run in dataset.runs]
     text = environment.get_template("page.html").render(
         analysis=analysis,
-        models=len({run.run.model for run in every}),
-        configurations=len({run.run.label for run in every}),
-        datasets=[(heading(dataset, analysis), dataset) for dataset in analysis.datasets],
-        runs=[(heading(dataset, analysis), run) for dataset in analysis.datasets for run in dataset.runs],
+        models=len({run.run.model for run in analysis.runs}),
+        configurations=len({run.run.label for run in analysis.runs}),
+        datasets=[(analysis.heading(dataset), dataset) for dataset in analysis.datasets],
+        runs=[(analysis.heading(dataset), run) for dataset in analysis.datasets for run in dataset.runs],
         headlines=headlines(analysis),
         numbers=list(NUMBERS.values()),
         tables=_Shelf(each_note_once(tables, analysis.notes)),

@@ -30,11 +30,8 @@ Progress = Callable[[int, int, str], None]
 def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Progress | None = None) -> Analysis:
     """Analyse runs; the same runs and seed give the same numbers.
 
-    Args:
-        collection: The runs, from `collect`.
-        folds: Folds of cross-fitting.
-        seed: Of the tests' exchanges, not negative.
-        progress: Called before every step and after the last.
+    `folds` are those of cross-fitting; `seed`, that of the tests' exchanges, is not negative; `progress` is called
+    before every step and after the last.
 
     Raises:
         UserError: `folds` is below 2.
@@ -69,7 +66,7 @@ def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Pro
 
 
 def _steps(runs: Sequence[Run]) -> int:
-    models = [run for run in runs if not run.instrument]
+    models = [run for run in runs if not run.is_reference]
     return len(runs) + comb(len(models), 2)
 
 
@@ -85,7 +82,7 @@ def _dataset(
         begin(f"{title}: {run.label}")
         measures[run.label] = measure(Sample.of(run), folds)
         entries.append(_run(run, measures[run.label]))
-    models = sorted((entry for entry in entries if not entry.run.instrument), key=_rank)
+    models = sorted((entry for entry in entries if not entry.run.is_reference), key=_rank)
 
     def on_common(first: str, second: str) -> tuple[Measures, Measures] | None:
         return common_measures(measures[first], measures[second], folds)
@@ -93,13 +90,13 @@ def _dataset(
     labels = [entry.run.label for entry in models]
     comparisons = compare(labels, on_common, seed, place, lambda pair: begin(f"{title}: {pair}"))
     floors = widest(runs)
-    instruments = [entry for entry in entries if entry.run.instrument]
+    of_references = [entry for entry in entries if entry.run.is_reference]
     analysis = DatasetAnalysis(
         dataset=name,
         split=split,
         findings=tuple(dict.fromkeys(finding for run in runs for finding in run.results.findings)),
         runs=tuple(models),
-        references=references(floors, measures[floors.label].sample, instruments, folds),
+        references=references(floors, measures[floors.label].sample, of_references, folds),
         comparisons=comparisons,
         tied_with_best=tied_with_best({entry.run.label: entry.macro for entry in models}, comparisons),
         notes=dataset_notes(entries, _different_ground(runs, measures)),

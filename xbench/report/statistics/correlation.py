@@ -21,7 +21,7 @@ Point = tuple[str, float, float]
 def correlations(datasets: Sequence[DatasetAnalysis]) -> tuple[tuple[Correlation, ...], tuple[str, ...]]:
     """Return the lines through AUROC and pointing game, and what readers must know about them.
 
-    A model enters once per dataset, with its own prompts at its smallest size; instruments do not. Over models there is
+    A model enters once per dataset, with its own prompts at its smallest size; references do not. Over models there is
     a line per dataset, and one pooled, whose points are means over datasets as in the paper's Fig. 3; models that were
     not run on all of the datasets are left out of it, for means over different datasets cannot be compared. Over
     findings a point is a model and a finding of a dataset; such points are not independent, so their p-value flatters.

@@ -58,11 +58,7 @@ def grounding(sample: Sample, folds: NDArray[np.int64]) -> Grounding:
     """Return every grounding number per finding.
 
     Scores are rounded so that every sum is exact: the order of images does not decide between tied thresholds. Of
-    equally good ones the lowest counts.
-
-    Args:
-        sample: The sample.
-        folds: From `pair_folds`.
+    equally good ones the lowest counts. The folds are those of `pair_folds`.
     """
     numbers = {name: np.full(len(sample.findings), np.nan) for name in GROUNDING}
     of_pairs = {name: np.full(len(folds), np.nan) for name in ("dice", "iou")}

@@ -2,6 +2,11 @@
 
 Every number comes with what each cluster (patient or image) adds to its error, so that images of one patient count as
 one piece of evidence, and numbers on the same images are known to move together. Nothing is drawn at random.
+
+What the functions for one finding take: a row for each of n images or pairs, `clusters`, the cluster of each row, (n,),
+and `count`, K, how many clusters there are in all. `unseen` is how much of a further cluster, at the far end of the
+range, adds to the variance: hits that happen rarely may not have been seen; 0 for values that no map decides.
+`present` says whether an image has the finding, (n,); AUROC and average precision need both kinds.
 """
 
 from __future__ import annotations
@@ -83,10 +88,7 @@ def share(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
     design effect is at least 1 and effectively there are no fewer hits than clusters. Without clusters of several it is
     `scipy.stats.binomtest(...).proportion_ci(method="wilson")`.
 
-    Args:
-        values: Hits, (n,).
-        clusters: Cluster of each, (n,).
-        count: K, how many clusters there are in all.
+    `values` are hits (n,).
     """
     found, n = _Means.of(values[:, None], clusters, count), len(values)
     value, effective = float(found.value[0]), float(found.units)
@@ -106,13 +108,6 @@ def mean(values: Floats, clusters: NDArray[np.int64], count: int, unseen: float 
 
     Wilson's interval again, with as many hits as would have the variance found between clusters, and Student's t. What
     lies between 0 and 1 cannot vary more than hits do, so effectively there are no fewer of them than clusters.
-
-    Args:
-        values: (n,).
-        clusters: Cluster of each, (n,).
-        count: K, how many clusters there are in all.
-        unseen: How much of a further cluster, at the far end of the range, adds to the variance: hits that happen
-            rarely may not have been seen. 0 for values that no map decides.
     """
     found = _Means.of(values[:, None], clusters, count)
     limits = _bounded(float(found.value[0]), float(found.variance[0]), found.units, unseen)
@@ -125,11 +120,7 @@ def best(curves: Floats, clusters: NDArray[np.int64], count: int, unseen: float 
     The largest of the true means is at least each of them: so the lower end is that of the threshold found, and the
     upper end the highest upper end of all thresholds, for the best may be another one, unless it lies clearly below.
 
-    Args:
-        curves: (n, T).
-        clusters: Cluster of each row, (n,).
-        count: K, how many clusters there are in all.
-        unseen: As for `mean`.
+    `curves` has a column per threshold, (n, T).
     """
     found = _Means.of(curves, clusters, count)
     place, each = int(found.value.argmax()), zip(found.value.tolist(), found.variance.tolist(), strict=True)
@@ -152,12 +143,8 @@ def gap(curves: Floats, fixed: int, of_pairs: Floats, clusters: NDArray[np.int64
     about as good, so the lower end is that of the cross-fitted scores less the fixed ones; the upper end is the highest
     of all thresholds. A gap is never below 0.
 
-    Args:
-        curves: (n, T).
-        fixed: The place of the fixed one.
-        of_pairs: Cross-fitted scores, (n,); NaN where there are none.
-        clusters: Cluster of each row, (n,).
-        count: K, how many clusters there are in all.
+    `curves` (n, T) has the fixed threshold at the place `fixed`; `of_pairs` (n,) are the cross-fitted scores, NaN where
+    there are none.
     """
     found = _Means.of(curves - curves[:, [fixed]], clusters, count)
     honest = _Means.of((of_pairs - curves[:, fixed])[:, None], clusters, count)
@@ -182,12 +169,8 @@ def cross_fitted(
     As `mean`, with the jackknife's variance: each cluster is left out once, and the thresholds are chosen again without
     it, for that they would have been others on other images is part of the spread.
 
-    Args:
-        curves: (n, T).
-        folds: Fold of each row, (n,), the same for the rows of a cluster; all -1 where the finding has one cluster.
-        clusters: Cluster of each row, (n,).
-        count: K, how many clusters there are in all.
-        unseen: As for `mean`.
+    `curves` has a column per threshold, (n, T); `folds` is the fold of each row, (n,), the same for the rows of a
+    cluster, all -1 where the finding has one cluster.
     """
     present, place, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     units, rows = len(present), np.arange(len(present))
@@ -212,11 +195,7 @@ def cross_fitted(
 def f1(present: NDArray[np.bool_], called: NDArray[np.bool_], clusters: NDArray[np.int64], count: int) -> Spread:
     """Return the spread of F1 = 2 J / (1 + J), where J = TP / (TP + FP + FN) is a share and has a share's interval.
 
-    Args:
-        present: Whether an image has the finding, (n,).
-        called: Whether it is called present, (n,).
-        clusters: Cluster of each, (n,).
-        count: K, how many clusters there are in all.
+    `called` says whether an image is called present, (n,).
     """
     either = present | called
     found = share((present & called)[either].astype(np.float64), clusters[either], count)
@@ -240,12 +219,6 @@ def auroc(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64
     freedom after Satterthwaite. A variance is at most A (1 - A) over the number of positives or of negatives, whichever
     is less (van Dantzig 1951), so the interval is at most Wilson's on so many; where all positives lie above all
     negatives, or the reverse, no variance can be seen and it is just that.
-
-    Args:
-        present: Whether an image has the finding, (n,), both kinds.
-        scores: (n,).
-        clusters: Cluster of each, (n,).
-        count: K, how many clusters there are in all.
     """
     above, below = scores[present], scores[~present]
     v10, v01 = _below(below, above), 1 - _below(above, below)
@@ -275,12 +248,6 @@ def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDAr
     Machine Learning and Knowledge Discovery in Databases, 451), and its lower end starts at average precision less the
     bias to second order. The degrees of freedom are one less than the clusters with a positive, or with a negative if
     these are fewer. Where all positives lie above all negatives it is Wilson's on the clusters with a positive.
-
-    Args:
-        present: Whether an image has the finding, (n,), both kinds.
-        scores: (n,).
-        clusters: Cluster of each, (n,).
-        count: K, how many clusters there are in all.
     """
     positive, negative = np.sort(scores[present]), np.sort(scores[~present])
     true = len(positive) - np.searchsorted(positive, positive)
@@ -310,16 +277,13 @@ def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDAr
 
 
 def combined(spreads: Sequence[Spread]) -> Limits | None:
-    """Return the interval of the mean of numbers; None if all rest on one cluster.
+    """Return the interval of the mean of numbers on the same K clusters; None if all rest on one cluster.
 
     The variances are recovered from the numbers' own limits (MOVER: Zou and Donner 2008, Statistics in Medicine 27,
     1693), with the correlations of their influences. So the interval follows the skew of theirs, does not vanish where
     numbers lie at 0 or 1, holds the value, and does not leave the range that it can have. A mean of shares has Wilson's
     interval instead, on as many hits as would have its variance: where hits are rare, most findings have none, and
     their own limits know nothing of one another.
-
-    Args:
-        spreads: On the same K clusters.
     """
     if len(spreads) == 1:
         return spreads[0].interval()
@@ -350,16 +314,14 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
 
 
 def difference(added: Sequence[Spread], less: Sequence[Spread]) -> Limits | None:
-    """Return the interval of the mean of numbers less the mean of others; None if all rest on one cluster.
+    """Return the interval of the mean of one run's numbers less another's; None if all rest on one cluster.
+
+    `added` and `less` are of the same findings and on the same K clusters.
 
     Student's, of the paired differences: what a cluster adds to the error of the one run less what it adds to that of
     the other. Shares get two hits more that only one of the runs has, one each (Bonett and Price 2012, Journal of
     Educational and Behavioral Statistics 37, 479), so that two runs with the same hits on few images are not called
     the same for certain.
-
-    Args:
-        added: Of the findings of one run.
-        less: Of the same findings of the other, on the same K clusters.
     """
     pairs = list(zip(added, less, strict=True))
     if all(min(one.units, other.units) < 2 for one, other in pairs):
@@ -402,14 +364,7 @@ def _errors(freedom: float) -> float:
 
 @dataclass(frozen=True)
 class _Means:
-    """Means of T columns over the rows of K clusters.
-
-    Attributes:
-        value: (T,).
-        variance: Of these, between clusters, (T,).
-        units: How many clusters have a row.
-        influence: From the place of a column to what each cluster adds to its error, (K,).
-    """
+    """Means of T columns over rows, with their variance between the clusters that have a row, `units` of them."""
 
     value: Floats
     variance: Floats

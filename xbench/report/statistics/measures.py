@@ -25,7 +25,6 @@ class Measures:
     """Numbers of a sample.
 
     Attributes:
-        sample: The sample.
         point: By key of `NUMBERS`, of each finding, (C,); NaN where a number does not exist.
         spreads: By key of `NUMBERS`, of each finding how far the number may be from the truth; None where it does not
             exist, and for optimism, which has no interval.
@@ -75,9 +74,7 @@ class Measures:
     def means(self, pairs: NDArray[np.int64], numbers: Sequence[str]) -> dict[str, Estimate]:
         """Return mean scores of some pairs of any findings.
 
-        Args:
-            pairs: Places among the P.
-            numbers: Which of `pointing_game`, `dice_fixed` and `dice_cross_fitted`.
+        `pairs` are places among the P; `numbers` some of `pointing_game`, `dice_fixed` and `dice_cross_fitted`.
         """
         sample, means = self.sample, {}
         scores = {
@@ -106,22 +103,14 @@ def estimate(value: float, limits: Limits | None) -> Estimate:
 def macro_columns(numbers: Mapping[str, NDArray[np.float64]], key: str) -> list[int]:
     """Return the findings of which a mean over findings is one: where the number exists.
 
-    As in a run, the recognition scores are averaged over the same findings, those with both labels.
-
-    Args:
-        numbers: By key of `NUMBERS`, (C,).
-        key: Which of them.
+    As in a run, the recognition scores are averaged over the same findings, those with both labels. `numbers` are by
+    key of `NUMBERS`, (C,).
     """
     return [int(c) for c in np.flatnonzero(~np.isnan(numbers["auroc"] if key in RECOGNITION else numbers[key]))]
 
 
 def macro(numbers: Mapping[str, NDArray[np.float64]], key: str) -> float:
-    """Return the mean over the findings where a number exists; NaN where it exists for none.
-
-    Args:
-        numbers: By key of `NUMBERS`, (C,).
-        key: Which of them.
-    """
+    """Return the mean over the findings where a number exists; NaN where it exists for none."""
     columns = macro_columns(numbers, key)
     return float(numbers[key][columns].mean()) if columns else float("nan")
 

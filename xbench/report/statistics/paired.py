@@ -56,12 +56,8 @@ def compare(
 ) -> tuple[Comparison, ...]:
     """Compare every two runs by every number of `TESTED`, macro over the findings where both have it.
 
-    Args:
-        labels: Of the runs.
-        on_common: Gives the measures of two runs, by label, on what both scored.
-        seed: Of exchanges.
-        ground: Dataset and split.
-        begin: Called with the two runs that come next, in words.
+    `ground` names the dataset and split; `seed` is that of the exchanges; `begin` is called with the two runs that come
+    next, in words.
     """
     found: list[Comparison] = []
     tests: dict[int, PairedTest] = {}
@@ -109,9 +105,7 @@ def tied_with_best(
 ) -> dict[str, frozenset[str]]:
     """Return by number the labels of the runs that are not significantly different from the best one, and its own.
 
-    Args:
-        macros: Macro numbers by label of the run.
-        comparisons: All comparisons of these runs.
+    `macros` are by label of the run; `comparisons` are all of these runs.
     """
     tied = {}
     for number in TESTED:
@@ -158,11 +152,8 @@ def paired_test(first: Measures, second: Measures, number: str, finding: str | N
     Cross-fitted thresholds depend on the images of other folds, so they move with the exchange: they are chosen anew
     after each. The other numbers are sums of what each cluster contributes, and only the signs of these change.
 
-    Args:
-        first: Of one run, on a sample from `common_samples`.
-        second: Of the other.
-        number: One of `TESTED`.
-        finding: One of the sample's; None for the mean over those that have the number in both runs.
+    Both are measured on samples from `common_samples`; the number is one of `TESTED`. Without a finding, the mean is
+    over those that have the number in both runs.
     """
     exists = ~np.isnan(first.point[number] - second.point[number])
     if finding is not None:
@@ -193,11 +184,6 @@ def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.
       AUROC difference after any exchange, computed anew, is again a sum with one sign per cluster: for a positive,
       half the difference between its two ranks' shares of negatives below, over the pooled negatives of both models,
       and the same for a negative; see `_auroc_contributions`.
-
-    Args:
-        first: Of one run, on a sample from `common_samples`.
-        second: Of the other.
-        number: `pointing_game`, `dice_fixed` or `auroc`.
     """
     sample = first.sample
     if number == "auroc":
@@ -220,12 +206,8 @@ def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, gro
     found (Phipson and Smyth 2010, Statistical Applications in Genetics and Molecular Biology 9, 39). Tests on equally
     many clusters share the random ones.
 
-    Args:
-        tests: From `paired_test`.
-        comparisons: By how many tests a p-value may be multiplied afterwards; more of them need more exchanges for a
-            small p-value to stay one.
-        seed: Any whole number that is not negative.
-        ground: What the tests are about, as words; other words draw other exchanges.
+    A p-value may be multiplied by up to `comparisons` afterwards; more of them need more exchanges for a small p-value
+    to stay one. `ground` says what the tests are about; other words draw other exchanges. `seed` is not negative.
     """
     exchanges = max(_EXCHANGES, round(2 * comparisons / _SMALLEST_P))
     p_values = [1.0] * len(tests)

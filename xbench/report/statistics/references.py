@@ -32,14 +32,11 @@ _LONGEST = 224
 """Sides of a grid in pixels; larger grids are brought to it, which does not change what 14 cells score."""
 
 
-def references(run: Run, sample: Sample, instruments: Sequence[RunAnalysis], folds: int) -> tuple[Reference, ...]:
+def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int) -> tuple[Reference, ...]:
     """Return the floors, then the ceilings.
 
-    Args:
-        run: The run whose labels and regions the floors and ceilings without a run are computed from.
-        sample: Its sample.
-        instruments: The dataset's runs of instruments.
-        folds: Folds of cross-fitting.
+    Those without a run are computed from the labels and regions of `run`; `runs` are the dataset's runs of the oracle,
+    of the centre prior and of random maps; `folds` those of cross-fitting.
     """
     # Scores that do not depend on the threshold need no more than two folds.
     floors = [_reference("Whole image", "floor", measure(whole_image(sample), folds=2), NUMBERS)]
@@ -49,7 +46,7 @@ def references(run: Run, sample: Sample, instruments: Sequence[RunAnalysis], fol
         # F1 and accuracy depend on where probabilities lie and not on their order alone.
         keys = [key for key in NUMBERS if key not in ("f1", "accuracy")]
         floors.append(_reference("Random", "floor", measure(drawn[0], folds), keys, drawn[1]))
-    for entry in instruments:
+    for entry in runs:
         if entry.run.model in _FLOORS:
             # A run of random maps is one draw of what stands there already.
             if entry.run.model != "random" or drawn is None:
@@ -103,14 +100,9 @@ def reader_agreement(run: Run, sample: Sample) -> Sample | None:
 def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
     """Score random maps on the regions of a run; None if it did not keep those of all its pairs.
 
-    Args:
-        run: Its regions are read one after the other.
-        sample: Of the run.
-
-    Returns:
-        The sample with every pair's expected hit, Dice and IoU and all probabilities alike, and the standard deviation
-        of the macro number in a run that draws one map for every pair, by key of `NUMBERS`: `pointing_game`,
-        `dice_fixed` and `iou_fixed`.
+    The sample returned has every pair's expected hit, Dice and IoU and all probabilities alike. Beside it stands the
+    standard deviation of the macro number in a run that draws one map for every pair, by key of `NUMBERS`:
+    `pointing_game`, `dice_fixed` and `iou_fixed`.
     """
     if not run.pictured or not len(sample.hit):
         return None
@@ -159,13 +151,7 @@ def _deviation(sample: Sample, variance: NDArray[np.float64]) -> float:
 
 
 class _Maps:
-    """Random maps on a grid (H, W).
-
-    Attributes:
-        density: Share of the maps whose maximum is at a pixel (H, W); tied places share it.
-    """
-
-    density: NDArray[np.float64]
+    """Random maps on a grid (H, W), with the share of the maps whose maximum is at each pixel as `density` (H, W)."""
 
     def __init__(self, height: int, width: int, thresholds: int) -> None:
         self.density = peak_density((height, width), _PEAKS)

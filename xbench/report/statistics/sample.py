@@ -22,10 +22,8 @@ class Sample:
     Images are sorted by name and pairs by image and finding, so that samples of several runs can be set side by side.
 
     Attributes:
-        findings: Names of the C findings.
         clustered_by: What a cluster is: all images of a patient where every image's patient is known, else one image.
         clusters: Names of the K clusters, sorted.
-        image_ids: Names of the N images, sorted.
         image_cluster: Cluster of each image, (N,).
         labels: 1 present, 0 absent, -1 unknown, (N, C) int8.
         probabilities: (N, C).

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import comb
 
 from xbench.report.names import model_title
-from xbench.report.schema import Estimate, RunAnalysis, StudyRow
+from xbench.report.schema import RunAnalysis, StudyRow, number_of
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.statistics.measures import Measures
 from xbench.report.statistics.paired import PairedTest, Pairing, exchange_tests, holm, paired_test
@@ -31,11 +31,7 @@ def studies(runs: Sequence[RunAnalysis], on_common: Pairing, seed: int, ground: 
     p-value is multiplied by the number of ways to pick two (Bonferroni), and then corrected after Holm for the rows of
     the study, model and number.
 
-    Args:
-        runs: Of one dataset and split.
-        on_common: Gives the measures of two runs, by label, on what both scored.
-        seed: Of exchanges.
-        ground: Dataset and split.
+    The runs are of one dataset and split, which `ground` names; `seed` is that of the exchanges.
     """
     rows: list[StudyRow] = []
     for own in own_settings(runs):
@@ -61,20 +57,20 @@ def _rows(
     order = sorted(by_value, key=lambda value: (value != own_value, int(value) if value.isdigit() else 0, value))
     rows: list[StudyRow] = []
     tests: dict[int, PairedTest] = {}
-    for finding in ("macro", *own.findings):
-        values = {value: _estimate(by_value[value], finding, number) for value in order}
+    for finding in (None, *own.findings):
+        values = {value: number_of(by_value[value], number, finding) for value in order}
         existing = {value: estimate.value for value, estimate in values.items() if estimate.value is not None}
         if len(existing) < 2:
             continue
         low, high = (choose(existing, key=lambda value: existing[value]) for choose in (min, max))
         both = on_common(by_value[high].run.label, by_value[low].run.label)
-        if both is not None and (test := _test(*both, number, finding)) is not None:
+        if both is not None and (test := _test(*both, number, finding)):
             tests[len(rows)] = test
         spread = existing[high] - existing[low]
         base = existing.get(own_value)
         relative = spread / base if base else None
         model, dataset = model_title(own.run.model), own.run.dataset
-        rows.append(StudyRow(study, model, dataset, finding, number, values, spread, relative, None))
+        rows.append(StudyRow(study, model, dataset, finding or "macro", number, values, spread, relative, None))
     ways = comb(len(order), 2)
     words = f"{ground} {study} {own.run.model} {number}"
     found = exchange_tests(list(tests.values()), ways * len(tests), seed, words)
@@ -88,13 +84,8 @@ def _fixed(run: RunAnalysis, names: frozenset[str]) -> dict[str, str]:
     return {key: value for key, value in run.run.settings.items() if key not in names}
 
 
-def _estimate(run: RunAnalysis, finding: str, number: str) -> Estimate:
-    numbers = run.macro if finding == "macro" else run.findings.get(finding, {})
-    return numbers.get(number, Estimate(None))
-
-
-def _test(first: Measures, second: Measures, number: str, finding: str) -> PairedTest | None:
+def _test(first: Measures, second: Measures, number: str, finding: str | None) -> PairedTest | None:
     """The test of a finding, or of the mean over findings; None without the number, or with a single cluster."""
     if len(first.sample.clusters) < 2:
         return None
-    return paired_test(first, second, number, None if finding == "macro" else finding)
+    return paired_test(first, second, number, finding)

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
-from xbench.report.names import dataset_title, model_order
-from xbench.report.schema import Analysis, Correlation, DatasetAnalysis, Estimate, Reference, RunAnalysis
+from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, Reference, number_of
 from xbench.report.tables.table import MISSING, TIED, Cell, Column, Kind, Row, Table, percentage
 
 __all__ = [
     "INTERVALS",
     "Scores",
-    "correlations_with_headings",
-    "heading",
-    "labels_in_order",
     "marks",
     "notes_of",
     "number",
+    "of_dataset",
     "p_value",
     "row",
     "rows_of_models",
     "scores_of",
-    "slug",
     "table_of",
-    "table_of_dataset",
 ]
 
 INTERVALS = "In brackets 95 % intervals."
@@ -37,7 +30,6 @@ class Scores:
     """A column of a table whose rows are models, then floors and ceilings.
 
     Attributes:
-        column: The column.
         models: By label of the run.
         references: By title.
         tied: Labels of the runs that are not significantly different from the best.
@@ -80,22 +72,6 @@ def p_value(p: float | None) -> Cell:
     return Cell("<0.0001" if p < 0.0001 else f"{p:.4f}", p)
 
 
-def heading(dataset: DatasetAnalysis, analysis: Analysis) -> str:
-    """Return how tables and figures call a dataset: with its split where there are several of it."""
-    title = dataset_title(dataset.dataset)
-    return f"{title} ({dataset.split})" if _splits(dataset, analysis) > 1 else title
-
-
-def slug(dataset: DatasetAnalysis, analysis: Analysis) -> str:
-    """Return what names of a dataset's tables and figures end with."""
-    name = f"{dataset.dataset}_{dataset.split}" if _splits(dataset, analysis) > 1 else dataset.dataset
-    return re.sub(r"\W+", "_", name)
-
-
-def _splits(dataset: DatasetAnalysis, analysis: Analysis) -> int:
-    return sum(other.dataset == dataset.dataset for other in analysis.datasets)
-
-
 def table_of(
     name: str,
     title: str,
@@ -111,46 +87,21 @@ def table_of(
     return Table(name, title, caption, (*texts, *columns), tuple(rows), tuple(notes))
 
 
-def table_of_dataset(
-    analysis: Analysis,
-    dataset: DatasetAnalysis,
-    name: str,
-    title: str,
-    caption: str,
-    text: Sequence[str],
-    numbers: Iterable[str | Column],
-    rows: Iterable[Row],
-    notes: Sequence[str] = (),
-) -> Table:
+def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, table: Table) -> Table:
     """Return a table of a dataset, named after it and with its notes."""
-    name, title = f"{name}_{slug(dataset, analysis)}", f"{title} {heading(dataset, analysis)}"
-    return table_of(name, title, caption, text, numbers, rows, (*notes_of(analysis, dataset), *notes))
+    return replace(
+        table,
+        name=f"{table.name}_{analysis.slug(dataset)}",
+        title=f"{table.title} {analysis.heading(dataset)}",
+        notes=(*notes_of(analysis, dataset), *table.notes),
+    )
 
 
 def notes_of(analysis: Analysis, *datasets: DatasetAnalysis) -> tuple[str, ...]:
     """Return the notes of some datasets, or of all."""
     return tuple(
-        f"{heading(dataset, analysis)}: {note}" for dataset in datasets or analysis.datasets for note in dataset.notes
+        f"{analysis.heading(dataset)}: {note}" for dataset in datasets or analysis.datasets for note in dataset.notes
     )
-
-
-def correlations_with_headings(
-    analysis: Analysis, scope: Literal["models", "findings"]
-) -> list[tuple[Correlation, str]]:
-    """Return the lines over models or over findings, each with the heading of its dataset or `All datasets`."""
-    # One per dataset, in their order: with several splits the name alone would not tell which.
-    places = iter(analysis.datasets)
-    return [
-        (line, "All datasets" if line.dataset is None else heading(next(places), analysis))
-        for line in analysis.correlations
-        if line.scope == scope
-    ]
-
-
-def labels_in_order(runs: Iterable[RunAnalysis]) -> list[str]:
-    """Return the labels of runs in the order of the paper's tables, others' models behind."""
-    models = {entry.run.label: entry.run.model for entry in runs}
-    return sorted(models, key=lambda label: (model_order(models[label]), models[label], label))
 
 
 def scores_of(
@@ -158,14 +109,10 @@ def scores_of(
 ) -> Scores:
     """Return a number's column: of a finding, or the means over findings with the ties that the tests found."""
 
-    def pick(entry: RunAnalysis | Reference) -> Estimate:
-        numbers = entry.macro if finding is None else entry.findings.get(finding, {})
-        return numbers.get(key, Estimate(None))
-
     return Scores(
         column,
-        {entry.run.label: pick(entry) for entry in dataset.runs},
-        {reference.title: pick(reference) for reference in dataset.references},
+        {entry.run.label: number_of(entry, key, finding) for entry in dataset.runs},
+        {reference.title: number_of(reference, key, finding) for reference in dataset.references},
         dataset.tied_with_best.get(key, frozenset()) if finding is None else frozenset(),
         ranked and dataset.ranked(key),
     )

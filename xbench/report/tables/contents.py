@@ -8,22 +8,19 @@ from operator import attrgetter
 from typing import Literal
 
 from xbench.report.names import dataset_title
-from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, RunAnalysis, StudyRow, floor_of
+from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, RunAnalysis, StudyRow, floor_of, in_order
 from xbench.report.tables.cells import (
     INTERVALS,
     Scores,
-    correlations_with_headings,
-    heading,
-    labels_in_order,
     marks,
     notes_of,
     number,
+    of_dataset,
     p_value,
     row,
     rows_of_models,
     scores_of,
     table_of,
-    table_of_dataset,
 )
 from xbench.report.tables.published import published_tables
 from xbench.report.tables.table import MISSING, Cell, Column, Row, Table
@@ -114,11 +111,11 @@ def _classification(analysis: Analysis) -> Table:
 def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title: str, caption: str) -> Table:
     """A table with a row per model and a group of columns per dataset."""
     columns = [
-        scores_of(dataset, key, Column(short, heading(dataset, analysis)))
+        scores_of(dataset, key, Column(short, analysis.heading(dataset)))
         for dataset in analysis.datasets
         for key, short in numbers.items()
     ]
-    labels = labels_in_order(entry for dataset in analysis.datasets for entry in dataset.runs)
+    labels = list(in_order(analysis.runs))
     references = [reference for dataset in analysis.datasets for reference in dataset.references]
     rows = rows_of_models(labels, columns, references)
     caption = f"{caption}{marks(rows)} {INTERVALS}"
@@ -134,10 +131,8 @@ def _per_finding(analysis: Analysis, dataset: DatasetAnalysis, key: str, title: 
     # With one finding the mean is the finding.
     for finding in dataset.findings if several else ():
         columns.append(scores_of(dataset, key, Column(finding), finding, ranked))
-    rows = rows_of_models(labels_in_order(dataset.runs), columns, dataset.references)
-    return table_of_dataset(
-        analysis,
-        dataset,
+    rows = rows_of_models(list(in_order(dataset.runs)), columns, dataset.references)
+    table = table_of(
         key if ranked else "calibration_gap",
         title,
         f"{caption}{marks(rows)} {INTERVALS}",
@@ -145,6 +140,7 @@ def _per_finding(analysis: Analysis, dataset: DatasetAnalysis, key: str, title: 
         [scores.column for scores in columns],
         rows,
     )
+    return of_dataset(analysis, dataset, table)
 
 
 def _grounding_honest(analysis: Analysis) -> Table:
@@ -152,8 +148,8 @@ def _grounding_honest(analysis: Analysis) -> Table:
     rows: list[Row] = []
     for dataset in analysis.datasets:
         columns = [_honest(dataset, key) for key in _HONEST]
-        for found in rows_of_models(labels_in_order(dataset.runs), columns, dataset.references):
-            rows.append(row(heading(dataset, analysis), *found.cells, kind=found.kind))
+        for found in rows_of_models(list(in_order(dataset.runs)), columns, dataset.references):
+            rows.append(row(analysis.heading(dataset), *found.cells, kind=found.kind))
     return table_of(
         "grounding_honest",
         "Dice and IoU with honest thresholds",
@@ -181,10 +177,10 @@ def _best_and_worst_findings(analysis: Analysis) -> Table:
     numbers = ("dice_cross_fitted", "auroc")
     rows = []
     for dataset in analysis.datasets:
-        for entry in _in_order(dataset.runs):
+        for entry in in_order(dataset.runs).values():
             for place, finding in best_and_worst(entry):
                 values = entry.findings[finding]
-                names = (heading(dataset, analysis), entry.run.label, place, finding)
+                names = (analysis.heading(dataset), entry.run.label, place, finding)
                 scored = entry.run.results.grounding.per_class[finding].count
                 floor = floor_of(dataset, finding, "pointing_game")
                 rows.append(row(*names, scored, values["pointing_game"], floor, *(values.get(key) for key in numbers)))
@@ -220,9 +216,7 @@ def comparisons(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         rows.append(row(title, entry.first, entry.second, entry.images, difference, *tests))
         if entry.untested:
             untested.add(f"{entry.first} and {entry.second} were not tested by {title}: {entry.untested}.")
-    return table_of_dataset(
-        analysis,
-        dataset,
+    table = table_of(
         "comparisons",
         "Models compared on",
         "Paired tests on the images that both models scored. Difference: first less second, in percentage points, with "
@@ -232,20 +226,19 @@ def comparisons(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         rows,
         sorted(untested),
     )
+    return of_dataset(analysis, dataset, table)
 
 
 def _quadrants(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
     """Recognised or not, grounded or not."""
     rows = []
-    for entry in _in_order(dataset.runs):
+    for entry in in_order(dataset.runs).values():
         for finding, shares in entry.quadrants.items():
             # A probability, not a score: as people set it, not in per cent.
             threshold = Cell(f"{shares.threshold:.4f}", shares.threshold)
             values = (shares.both, shares.near_miss, shares.elsewhere, shares.grounded_only, shares.neither)
             rows.append(row(entry.run.label, finding, shares.count, threshold, *values))
-    return table_of_dataset(
-        analysis,
-        dataset,
+    table = table_of(
         "quadrants",
         "Recognised and grounded on",
         "Of the images with the finding and its region the share, in per cent, by whether the model recognises the "
@@ -257,14 +250,13 @@ def _quadrants(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         ["Images", "Threshold", "Both", "Recognised, near miss", "Recognised, elsewhere", "Grounded only", "Neither"],
         rows,
     )
+    return of_dataset(analysis, dataset, table)
 
 
 def _by_area(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
     """Grounding against the size of the region."""
     keys = ("pointing_game", "dice_fixed", "dice_cross_fitted")
-    return table_of_dataset(
-        analysis,
-        dataset,
+    table = table_of(
         "by_area",
         "Grounding against lesion size on",
         "Scored pairs of all findings by decile of the area of their region, as a share of the image; mean scores in "
@@ -273,18 +265,17 @@ def _by_area(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         ["Area from", "Area to", "Pairs", *(NUMBERS[key].title for key in keys), "Dice of the whole image"],
         [
             row(entry.run.label, part.low, part.high, part.count, *map(part.scores.get, keys), part.whole_image)
-            for entry in _in_order(dataset.runs)
+            for entry in in_order(dataset.runs).values()
             for part in entry.areas
         ],
     )
+    return of_dataset(analysis, dataset, table)
 
 
 def _by_position(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
     """Grounding against the place of the region."""
     keys = ("pointing_game", "dice_fixed")
-    return table_of_dataset(
-        analysis,
-        dataset,
+    table = table_of(
         "by_position",
         "Grounding against position on",
         "Scored pairs of all findings by the ninth of the image that the centre of mass of their region lies in; left "
@@ -294,17 +285,18 @@ def _by_position(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         ["Pairs", *(NUMBERS[key].title for key in keys), "Peaks"],
         [
             row(entry.run.label, name, part.count, *map(part.scores.get, keys), part.peaks)
-            for entry in _in_order(dataset.runs)
+            for entry in in_order(dataset.runs).values()
             for name, part in zip(_POSITIONS, entry.positions, strict=False)
         ],
     )
+    return of_dataset(analysis, dataset, table)
 
 
 def _correlations(analysis: Analysis) -> Table:
     """Least-squares lines through recognition and grounding."""
     rows = []
     for scope, point in _POINTS.items():
-        for line, where in correlations_with_headings(analysis, scope):
+        for line, where in analysis.lines(scope):
             if line.points:
                 numbers = [
                     Cell(MISSING if value is None else f"{value:.2f}", value)
@@ -350,8 +342,3 @@ def _study_row(of: StudyRow, values: Sequence[str]) -> Row:
 
 def _by_size(value: str) -> tuple[int, str]:
     return (int(value), value) if value.isdecimal() else (0, value)
-
-
-def _in_order(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
-    places = labels_in_order(runs)
-    return sorted(runs, key=lambda entry: places.index(entry.run.label))

@@ -18,16 +18,13 @@ from xbench.protocol.published import (
     remark,
 )
 from xbench.report.names import model_title
-from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis
+from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, in_order
 from xbench.report.tables.cells import (
     INTERVALS,
     Scores,
-    heading,
-    labels_in_order,
     number,
     row,
     scores_of,
-    slug,
     table_of,
 )
 from xbench.report.tables.table import MISSING, Cell, Column, Row, Table
@@ -54,12 +51,12 @@ def _grounding(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table
     for dataset in datasets:
         published = published_grounding(dataset.dataset)
         for key, title in numbers.items():
-            ours = scores_of(dataset, key, Column(title, heading(dataset, analysis)))
+            ours = scores_of(dataset, key, Column(title, analysis.heading(dataset)))
             columns.append((ours, {model: getattr(of_model, key) for model, of_model in published.items()}))
     rows = _rows([entry for dataset in datasets for entry in dataset.runs], columns)
     protocol = published_protocol()
     notes = list(dict.fromkeys(text for dataset in datasets for text in inconsistencies(dataset.dataset, "grounding")))
-    notes += [f"{heading(dataset, analysis)}: {_images(dataset)}" for dataset in datasets]
+    notes += [f"{analysis.heading(dataset)}: {_images(dataset)}" for dataset in datasets]
     return table_of(
         "published_grounding",
         "Grounding, beside the paper's Table 1",
@@ -84,8 +81,8 @@ def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         columns.append((ours, {model: of_model.findings.get(finding) for model, of_model in known.items()}))
     rows = _rows(dataset.runs, columns)
     return table_of(
-        f"published_pointing_game_{slug(dataset, analysis)}",
-        f"Pointing game per finding on {heading(dataset, analysis)}, beside the paper's",
+        f"published_pointing_game_{analysis.slug(dataset)}",
+        f"Pointing game per finding on {analysis.heading(dataset)}, beside the paper's",
         f"{_LAYOUT} Last: the images behind the numbers, which the published digits imply. {INTERVALS}",
         ["Model"],
         [ours.column for ours, _ in columns],
@@ -93,7 +90,7 @@ def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         [
             *_wrong_means(known),
             *inconsistencies(dataset.dataset, "pointing_game"),
-            f"{heading(dataset, analysis)}: {_images(dataset)}",
+            f"{analysis.heading(dataset)}: {_images(dataset)}",
         ],
     )
 
@@ -192,5 +189,6 @@ def _rows(runs: Sequence[RunAnalysis], columns: Sequence[tuple[Scores, Mapping[s
 
 def _published_models(runs: Sequence[RunAnalysis]) -> dict[str, str]:
     """The models that the paper has, by label."""
-    models = {entry.run.label: entry.run.model for entry in runs}
-    return {label: models[label] for label in labels_in_order(runs) if models[label] in published_dice_gaps()}
+    return {
+        label: entry.run.model for label, entry in in_order(runs).items() if entry.run.model in published_dice_gaps()
+    }

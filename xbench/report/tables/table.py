@@ -35,7 +35,6 @@ class Column:
     """A column of a table.
 
     Attributes:
-        title: Its heading.
         group: Heading above several columns side by side, such as a dataset's title; empty for none.
         numeric: Whether it sorts by value rather than by text.
     """
@@ -53,8 +52,7 @@ class Cell:
         text: What is shown, without marks; percentages with two decimals, as in the paper. A dash for what does not
             exist.
         value: The number behind it, a fraction; None for words and for what does not exist.
-        low: Lower end of its 95 % interval, if there is one.
-        high: Upper end.
+        low, high: Ends of its 95 % interval, if there is one.
         mark: Best or second best of its column among the models.
         tied: Whether it is not significantly different from the best.
     """
@@ -92,10 +90,7 @@ class Table:
 
     Attributes:
         name: Stem of its files, such as `grounding`.
-        title: Its heading.
-        caption: What is shown, and how it is to be read.
-        columns: Its columns.
-        rows: Its rows, each with a cell per column.
+        rows: Each with a cell per column.
         notes: What else a reader must know, each a sentence or more.
     """
 

@@ -29,18 +29,13 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path) ->
     charts `auroc_pointing_game` over models and findings, the page as `report`, and the files as an artifact. Its
     notes say what was found. Page and figures hold as many patients' images as the report was made with.
 
-    Args:
-        analysis: What the report says.
-        tables: Its tables.
-        out_folder: Where it was written; the run's files go to `<out_folder>/wandb`.
-
-    Returns:
-        The folder of an offline run, for `wandb sync`; None for one that is online or disabled.
+    The run's files go to `<out_folder>/wandb`. Return the folder of an offline run, for `wandb sync`; None for one
+    that is online or disabled.
 
     Raises:
         UserError: Weights & Biases fails; the report is written all the same.
     """
-    runs = [run.run for dataset in analysis.datasets for run in dataset.runs]
+    runs = [entry.run for entry in analysis.runs]
     models = list(dict.fromkeys(run.model for run in runs))
     datasets = list(dict.fromkeys(dataset.dataset for dataset in analysis.datasets))
     options = {

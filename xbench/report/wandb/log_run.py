@@ -38,13 +38,7 @@ _FILES = ("results.json", "per_class.csv", PER_IMAGE, CURVES, "config.yaml")
 
 
 def log_run(target: Any, run: Run, pictures: int) -> None:
-    """Log a finished run.
-
-    Args:
-        target: The W&B run.
-        run: The finished run, read from its files.
-        pictures: Most overlays to log.
-    """
+    """Log a finished run to the W&B run `target`, with up to `pictures` overlays."""
     results = run.results
     target.config.update({"settings": dict(run.settings), "provenance": results.provenance}, allow_val_change=True)
     target.summary.update(_per_finding(results))

@@ -36,10 +36,7 @@ def read_chosen_maps(run: Run, count: int) -> list[tuple[ChosenCase, CaseMap]]:
 def overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
     """Return the radiograph tinted by the map, with its masks and boxes.
 
-    Args:
-        case: The pair, and why it was chosen.
-        shown: Its map.
-        results: Of the run. A finding's place gives its class, so that all pictures agree on names and colours.
+    A finding's place in the results gives its class, so that all pictures agree on names and colours.
     """
     labels = dict(enumerate(results.findings, start=1))
     own = 1 + results.findings.index(case.finding)
