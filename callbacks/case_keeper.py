@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import cv2
-import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
-from numpy.typing import NDArray
 
-from xbench.runs.maps import SavedImage, jpeg
+from xbench.runs.maps import SavedImage, jpeg, shrunk
 from xbench.types import Batch, ModelOutput
 
 _LONGEST_SIDE = 1024
+"""Pixels of a kept radiograph: thousands of films of ten megapixels are too much to keep."""
 
 
 class CaseKeeper(Callback):
@@ -51,7 +49,7 @@ class CaseKeeper(Callback):
                 saliency=saliency[row],
                 regions=truth.coverage[row],
                 scored=tuple(scored[row]),
-                picture=jpeg(_smaller(batch.display[row].cpu().numpy())) if scored[row] else None,
+                picture=jpeg(shrunk(batch.display[row].cpu().numpy(), _LONGEST_SIDE)) if scored[row] else None,
             )
             for row in range(len(batch))
         )
@@ -60,13 +58,3 @@ class CaseKeeper(Callback):
     def find(cls, trainer: Trainer) -> CaseKeeper | None:
         """Return the trainer's keeper of cases, if it has one."""
         return next((callback for callback in trainer.callbacks if isinstance(callback, cls)), None)  # type: ignore[attr-defined]
-
-
-def _smaller(display: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Shrink a picture on a large grid: thousands of films of ten megapixels are too much to keep."""
-    height, width = display.shape
-    scale = _LONGEST_SIDE / max(height, width)
-    if scale >= 1:
-        return display
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    return cv2.resize(display, size, interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)

@@ -52,7 +52,6 @@ _COLUMNS = {
     "f1": "F1",
     "accuracy": "Acc.",
 }
-_RECOGNITION = "auroc", "average_precision", "f1", "accuracy"
 
 
 def _table(results: Results) -> Table:
@@ -67,7 +66,7 @@ def _table(results: Results) -> Table:
     table.add_column("Finding", no_wrap=True)
     table.add_column("n", justify="right", no_wrap=True, min_width=5)
     for name, heading in _COLUMNS.items():
-        style = "cyan" if name in _RECOGNITION else None
+        style = "cyan" if name in results.classification.macro else None
         table.add_column(heading, justify="right", no_wrap=True, min_width=5, style=style)
     for finding in results.findings:
         numbers = {**vars(results.classification.per_class[finding]), **vars(results.grounding.per_class[finding])}

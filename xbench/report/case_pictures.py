@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-import cv2
 import numpy as np
 from matplotlib import colormaps
 from numpy.typing import NDArray
@@ -16,12 +14,10 @@ from xbench.report.runs import Run
 from xbench.report.schema import RunAnalysis
 from xbench.runs.maps import ScoredPair
 
-__all__ = ["COLOURS", "CaseMap", "map_on_grid", "read_maps", "shrunk", "tinted"]
+__all__ = ["COLOURS", "CaseMap", "map_on_grid", "read_maps", "tinted"]
 
 COLOURS = "inferno"
 """Matplotlib's name of the colours of maps, in every picture the same."""
-
-_Number = TypeVar("_Number", np.uint8, np.float32)
 
 
 @dataclass(frozen=True)
@@ -80,13 +76,3 @@ def tinted(display: NDArray[np.uint8], saliency: NDArray[np.float32]) -> NDArray
     weight = 0.65 * saliency[..., None]
     mixed: NDArray[np.float64] = display[..., None] * (1 - weight) + heat * weight
     return mixed.round().astype(np.uint8)
-
-
-def shrunk(image: NDArray[_Number], longest: int) -> NDArray[_Number]:
-    """Return a picture (H, W) shrunk so that no side is longer than `longest` pixels."""
-    height, width = image.shape
-    scale = longest / max(height, width)
-    if scale >= 1:
-        return image
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    return cv2.resize(image, size, interpolation=cv2.INTER_AREA).astype(image.dtype, copy=False)

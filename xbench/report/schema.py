@@ -44,8 +44,8 @@ class Number:
 
     key: str
     title: str
-    group: Literal["grounding", "classification"]
     meaning: str
+    group: Literal["grounding", "classification"] = "grounding"
     more_is_better: bool | None = True
 
 
@@ -55,45 +55,38 @@ NUMBERS: Mapping[str, Number] = {
         Number(
             "pointing_game",
             "Pointing game",
-            "grounding",
             "Share of images with the finding where the maximum of the map lies in the annotated region.",
         ),
-        Number(
-            "dice_best", "Dice, best threshold", "grounding", "Mean Dice at the threshold best on these same images."
-        ),
-        Number("iou_best", "IoU, best threshold", "grounding", "Mean IoU at the threshold best on these same images."),
+        Number("dice_best", "Dice, best threshold", "Mean Dice at the threshold best on these same images."),
+        Number("iou_best", "IoU, best threshold", "Mean IoU at the threshold best on these same images."),
         Number(
             "dice_cross_fitted",
             "Dice, cross-fitted threshold",
-            "grounding",
             "Mean Dice where every image is scored at the threshold that is best on other images.",
         ),
         Number(
             "iou_cross_fitted",
             "IoU, cross-fitted threshold",
-            "grounding",
             "Mean IoU where every image is scored at the threshold that is best on other images.",
         ),
-        Number("dice_fixed", "Dice at 0.5", "grounding", "Mean Dice at threshold 0.5."),
-        Number("iou_fixed", "IoU at 0.5", "grounding", "Mean IoU at threshold 0.5."),
+        Number("dice_fixed", "Dice at 0.5", "Mean Dice at threshold 0.5."),
+        Number("iou_fixed", "IoU at 0.5", "Mean IoU at threshold 0.5."),
         Number(
             "dice_optimism",
             "Optimism",
-            "grounding",
             "Dice at the threshold best on these images, less Dice with cross-fitted thresholds.",
-            None,
+            more_is_better=None,
         ),
         Number(
             "dice_gap",
             "Calibration gap",
-            "grounding",
             "Dice at the best threshold less Dice at 0.5: what the fixed threshold costs.",
-            False,
+            more_is_better=False,
         ),
-        Number("auroc", "AUROC", "classification", "Area under the ROC curve."),
-        Number("average_precision", "Average precision", "classification", "Area under the precision-recall curve."),
-        Number("f1", "F1", "classification", "F1 at probability 0.5 and above."),
-        Number("accuracy", "Accuracy", "classification", "Accuracy at probability 0.5 and above."),
+        Number("auroc", "AUROC", "Area under the ROC curve.", "classification"),
+        Number("average_precision", "Average precision", "Area under the precision-recall curve.", "classification"),
+        Number("f1", "F1", "F1 at probability 0.5 and above.", "classification"),
+        Number("accuracy", "Accuracy", "Accuracy at probability 0.5 and above.", "classification"),
     )
 }
 """Every number of a report, by key, in the order of tables."""
@@ -334,6 +327,11 @@ class Correlation:
     intercept: float | None
     r_squared: float | None
     p: float | None
+
+    @property
+    def p_in_words(self) -> str:
+        """The p-value as sentences and figures say it; empty without one."""
+        return "" if self.p is None else "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
 
 
 @dataclass(frozen=True)

@@ -145,8 +145,8 @@ def _correlations(correlations: Sequence[Correlation]) -> Iterator[str]:
         for line in correlations:
             if line.scope == scope and line.dataset is None and line.r_squared is not None:
                 about = [f"{len(line.points)} {points}"]
-                if line.p is not None:
-                    about.append("p < 0.001" if line.p < 0.001 else f"p = {line.p:.3f}")
+                if line.p_in_words:
+                    about.append(line.p_in_words)
                 if line.slope is not None and line.slope < 0:
                     about.append("falling as AUROC rises")
                 what = "" if said else " of the variation in pointing game"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -35,8 +35,11 @@ __all__ = [
     "read_saved_images",
     "saved_region_digests",
     "saved_regions",
+    "shrunk",
     "write_saved_images",
 ]
+
+_Number = TypeVar("_Number", np.uint8, np.float32)
 
 _GROUP = 32
 """Images to a group of rows: few enough to read one case fast, enough to compress well."""
@@ -450,3 +453,13 @@ def _decoded(file: bytes) -> NDArray[np.uint8]:
     if image is None:
         raise ValueError("a stored picture cannot be decoded")
     return image.astype(np.uint8, copy=False)
+
+
+def shrunk(image: NDArray[_Number], longest: int) -> NDArray[_Number]:
+    """Return a picture (H, W) shrunk so that no side is longer than `longest` pixels."""
+    height, width = image.shape
+    scale = longest / max(height, width)
+    if scale >= 1:
+        return image
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    return cv2.resize(image, size, interpolation=cv2.INTER_AREA).astype(image.dtype, copy=False)

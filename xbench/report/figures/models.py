@@ -55,7 +55,8 @@ def auroc_against_pointing_game(
     shown: set[str] = set()
     for axis, (line, title) in zip(axes, lines, strict=True):
         shown |= _scatter(axis, line, look)
-        said = _fit_in_words(line)
+        fit = "" if line.r_squared is None else f"R\u00b2 = {line.r_squared:.2f}"
+        said = ", ".join(filter(None, (fit, line.p_in_words)))
         axis.set_title(title, pad=14 if said else 6)
         axis.text(0.5, 1.02, said, transform=axis.transAxes, ha="center", va="bottom", color="0.35", fontsize=6.5)
         axis.set(ylim=(0, 100), xlabel="AUROC (%)")
@@ -84,13 +85,6 @@ def _scatter(axis: Axes, line: Correlation, look: Mapping[str, Style]) -> set[st
         ends = [min(point[1] for point in line.points), max(point[1] for point in line.points)]
         axis.plot([100 * x for x in ends], [100 * (line.intercept + line.slope * x) for x in ends], "0.5", zorder=2)
     return set(points)
-
-
-def _fit_in_words(line: Correlation) -> str:
-    if line.r_squared is None:
-        return ""
-    p = "" if line.p is None else ", p < 0.001" if line.p < 0.001 else f", p = {line.p:.3f}"
-    return f"R\u00b2 = {line.r_squared:.2f}{p}"
 
 
 def intervals(analysis: Analysis, key: str, look: Mapping[str, Style]) -> Figure:

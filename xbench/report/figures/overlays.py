@@ -14,8 +14,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from xbench.report.case_choice import CaseScores, ChosenCase
-from xbench.report.case_pictures import CaseMap, read_maps, shrunk, tinted
+from xbench.report.case_pictures import CaseMap, read_maps, tinted
 from xbench.report.schema import DatasetAnalysis, in_order
+from xbench.runs.maps import shrunk
 
 __all__ = ["overlays"]
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.report.case_choice import ChosenCase, choose_cases
-from xbench.report.case_pictures import CaseMap, read_maps, shrunk
+from xbench.report.case_pictures import CaseMap, read_maps
 from xbench.report.schema import Analysis
 from xbench.report.statistics.analyse import Progress
+from xbench.runs.maps import shrunk
 
 __all__ = ["case_data"]
 

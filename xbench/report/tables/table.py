@@ -20,6 +20,7 @@ __all__ = [
     "escaped",
     "percentage",
     "to_csv",
+    "to_frame",
     "to_markdown",
 ]
 
@@ -123,8 +124,8 @@ def percentage(value: float | None, signed: bool = False) -> str:
     return "0.00" if float(text) == 0 else text
 
 
-def to_csv(table: Table) -> str:
-    """Write a table for machines: every number as a fraction in full precision, its interval in columns of its own.
+def to_frame(table: Table) -> pd.DataFrame:
+    """Return a table for machines: every number as a fraction in full precision, its interval in columns of its own.
 
     The first column, `kind`, says whose a row is: `model`, `floor`, `ceiling`, `published`, `difference`, `count`.
     """
@@ -140,7 +141,12 @@ def to_csv(table: Table) -> str:
             columns[f"{name}, low"] = [cell.low for cell in cells]
             columns[f"{name}, high"] = [cell.high for cell in cells]
     # As objects, or pandas would turn counts beside a missing one into fractions.
-    return str(pd.DataFrame(columns, dtype=object).to_csv(index=False, lineterminator="\n"))
+    return pd.DataFrame(columns, dtype=object)
+
+
+def to_csv(table: Table) -> str:
+    """Write `to_frame` as CSV."""
+    return str(to_frame(table).to_csv(index=False, lineterminator="\n"))
 
 
 def to_markdown(table: Table) -> str:

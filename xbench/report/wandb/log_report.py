@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import pandas as pd
 import wandb
 
 from xbench.errors import UserError
 from xbench.report.schema import Analysis
 from xbench.report.sentences import headlines
-from xbench.report.tables.table import Table, to_csv
+from xbench.report.tables.table import Table, to_frame
 from xbench.report.wandb.session import begin_run, offline_folder
 
 __all__ = ["log_report"]
@@ -79,9 +77,8 @@ def _tables(tables: Sequence[Table]) -> dict[str, wandb.Table]:
     """Tables with their numbers as fractions in full precision, intervals in columns of their own."""
     logged = {}
     for table in tables:
-        frame = pd.read_csv(io.StringIO(to_csv(table)), keep_default_na=False, na_values=[""])
-        rows = frame.astype(object).where(frame.notna(), None)
-        logged[f"tables/{table.name}"] = wandb.Table(columns=list(frame.columns), data=rows.values.tolist())
+        frame = to_frame(table)
+        logged[f"tables/{table.name}"] = wandb.Table(columns=list(frame.columns), data=frame.values.tolist())
     return logged
 
 

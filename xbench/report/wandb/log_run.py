@@ -23,12 +23,10 @@ from xbench.runs.results import Results, macro_mean
 
 __all__ = ["log_run"]
 
-_GROUNDING = ("pointing_game", "dice_fixed", "dice_best", "iou_fixed", "iou_best")
-_CLASSIFICATION = ("auroc", "average_precision", "f1", "accuracy")
 _FINDINGS_COLUMNS = (
     *("finding", "positives", "with_region"),
     *("pointing_game", "dice_fixed", "dice_best", "dice_best_threshold", "iou_fixed", "iou_best"),
-    *_CLASSIFICATION,
+    *("auroc", "average_precision", "f1", "accuracy"),
 )
 _PAIR_COLUMNS = ("image_id", "patient_id", "finding", "probability", "pointing_hit", "dice", "iou", "region_area")
 _CASE_COLUMNS = ("example_of", "image_id", "finding", "probability", "recognised", "pointing_hit", "dice")
@@ -54,11 +52,10 @@ def log_run(target: Any, run: Run, pictures: int) -> None:
 
 def _per_finding(results: Results) -> dict[str, float]:
     """Return numbers as `<number>/<finding>`: for columns of runs and parallel coordinates, too many for panels."""
-    parts = ((_GROUNDING, results.grounding.per_class), (_CLASSIFICATION, results.classification.per_class))
     values = {
-        f"{name}/{finding}": getattr(scores[finding], name)
-        for names, scores in parts
-        for name in names
+        f"{name}/{finding}": getattr(part.per_class[finding], name)
+        for part in (results.grounding, results.classification)
+        for name in part.macro
         for finding in results.findings
     }
     return {name: value for name, value in values.items() if value is not None}
