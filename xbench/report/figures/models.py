@@ -14,7 +14,6 @@ from xbench.report.figures.style import FLOOR, Style, label_left, legend, panels
 from xbench.report.schema import (
     NUMBERS,
     Analysis,
-    AreaBin,
     Correlation,
     DatasetAnalysis,
     Estimate,
@@ -185,7 +184,8 @@ def against_area(analysis: Analysis, key: str, look: Mapping[str, Style]) -> Fig
     for axis, dataset in zip(axes, analysis.datasets, strict=True):
         floor: dict[float, float] = {}
         for entry in _last_first(dataset):
-            middles = [_middle(part) for part in entry.areas]
+            # On a logarithmic axis; areas are never zero.
+            middles = [float((part.low * part.high) ** 0.5) for part in entry.areas]
             scores = [part.scores.get(key, Estimate(None)) for part in entry.areas]
             percent = [100 * middle for middle in middles]
             _band(axis, percent, scores, look[entry.run.label], range(len(percent)), len(dataset.runs))
@@ -219,11 +219,6 @@ def _curve_legend(figure: Figure, analysis: Analysis, look: Mapping[str, Style],
 def _last_first(dataset: DatasetAnalysis) -> list[RunAnalysis]:
     """Return runs against the order of the legend, so that its first ones are drawn on top."""
     return [*reversed(in_order(dataset.runs).values())]
-
-
-def _middle(part: AreaBin) -> float:
-    # On a logarithmic axis; areas are never zero.
-    return float((part.low * part.high) ** 0.5)
 
 
 def _band(

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
-from xbench.report.case_choice import CaseScores, ChosenCase
+from xbench.report.case_choice import ChosenCase
 from xbench.report.case_pictures import CaseMap, read_maps, tinted
 from xbench.report.schema import DatasetAnalysis, in_order
 from xbench.runs.maps import shrunk
@@ -50,18 +50,15 @@ def _draw_case(axes: Sequence[Axes], case: ChosenCase, maps: Sequence[CaseMap]) 
     height, width = region.shape
     display = shrunk(maps[0].pair.display, _LONGEST)
     _draw(axes[0], np.repeat(display[..., None], 3, axis=2), region)
-    said = [case.finding, *case.reasons[:2]]
-    text = "\n".join([*(fill(words, 22) for words in said), fill(case.image_id, 22)])
+    text = "\n".join(fill(words, 22) for words in (case.finding, *case.reasons[:2], case.image_id))
     axes[0].set_ylabel(text, rotation=0, ha="right", va="center", multialignment="right", fontsize=6.5, labelpad=4)
     for axis, shown in zip(axes[1:], maps, strict=True):
         saliency = cv2.resize(shown.saliency, display.shape[::-1], interpolation=cv2.INTER_AREA)
         _draw(axis, tinted(display, np.clip(saliency, 0, 1)), region)
         axis.plot(width * shown.peak[0], height * shown.peak[1], "+", color="white", ms=5)
-        axis.set_title(f"{_hit(shown.scores)}, Dice {100 * shown.scores.dice:.1f}", fontsize=6.5, pad=3)
-
-
-def _hit(scores: CaseScores) -> str:
-    return scores.look if scores.pointing_hit in (0, 1) else f"hit {scores.pointing_hit:.2f}"
+        hit = shown.scores.pointing_hit
+        said = shown.scores.look if hit in (0, 1) else f"hit {hit:.2f}"
+        axis.set_title(f"{said}, Dice {100 * shown.scores.dice:.1f}", fontsize=6.5, pad=3)
 
 
 def _draw(axis: Axes, picture: NDArray[np.uint8], region: NDArray[np.bool_]) -> None:

@@ -41,7 +41,8 @@ def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Pro
     grouped: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in collection.runs:
         grouped[run.dataset, run.results.split].append(run)
-    total, done = sum(_steps(runs) for runs in grouped.values()), count()
+    pairs = sum(comb(sum(not run.is_reference for run in runs), 2) for runs in grouped.values())
+    total, done = len(collection.runs) + pairs, count()
 
     def begin(what: str) -> None:
         if progress:
@@ -63,11 +64,6 @@ def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Pro
         folds=folds,
         notes=(*_split_notes(datasets), *notes),
     )
-
-
-def _steps(runs: Sequence[Run]) -> int:
-    models = [run for run in runs if not run.is_reference]
-    return len(runs) + comb(len(models), 2)
 
 
 def _dataset(

@@ -47,7 +47,10 @@ def correlations(datasets: Sequence[DatasetAnalysis]) -> tuple[tuple[Correlation
         over_findings += [(f"{label} ({dataset_title(dataset.dataset)})", x, y) for label, x, y in of_findings]
     everywhere = {name for places in of_model.values() for name in places}
     complete = {title: places for title, places in of_model.items() if len(places) == len(everywhere)}
-    pooled = [(title, *_mean(list(places.values()))) for title, places in sorted(complete.items())]
+    pooled = []
+    for title, places in sorted(complete.items()):
+        x, y = map(fmean, zip(*places.values(), strict=True))
+        pooled.append((title, x, y))
     if left_out := sorted({*of_model} - {*complete}):
         notes.append(
             f"The correlation pooled over datasets leaves out {', '.join(left_out)}: not run on all "
@@ -79,10 +82,6 @@ def own_settings(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
 def _place(numbers: Mapping[str, Estimate]) -> tuple[float, float] | None:
     auroc, pointing_game = numbers["auroc"].value, numbers["pointing_game"].value
     return None if auroc is None or pointing_game is None else (auroc, pointing_game)
-
-
-def _mean(places: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    return fmean(place[0] for place in places), fmean(place[1] for place in places)
 
 
 def _line(scope: Literal["models", "findings"], dataset: str | None, points: Sequence[Point]) -> Correlation:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from operator import attrgetter
 from typing import Literal
 
 from xbench.report.names import dataset_title
-from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, RunAnalysis, StudyRow, floor_of, in_order
+from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, RunAnalysis, floor_of, in_order
 from xbench.report.tables.cells import (
     INTERVALS,
     Scores,
@@ -320,8 +320,8 @@ def _studies(analysis: Analysis) -> Iterator[Table]:
     """One table per setting that was varied."""
     by_study = attrgetter("study")
     for study, group in groupby(sorted(analysis.studies, key=by_study), by_study):
-        rows = list(group)
-        values = sorted({value for row in rows for value in row.values}, key=_by_size)
+        studied = list(group)
+        values = sorted({value for of in studied for value in of.values}, key=_by_size)
         name = study.replace("_", " ")
         yield table_of(
             f"studies_{study}",
@@ -331,13 +331,15 @@ def _studies(analysis: Analysis) -> Iterator[Table]:
             f"extremes, corrected over the study. {INTERVALS}",
             ["Model", "Dataset", "Finding", "Number"],
             [*(Column(value, name.capitalize()) for value in values), "Spread", "Relative", "Adjusted p"],
-            [_study_row(row, values) for row in rows],
+            [
+                row(
+                    *(of.model, dataset_title(of.dataset), of.finding, NUMBERS[of.number].title),
+                    *map(of.values.get, values),
+                    *(of.spread, of.relative, p_value(of.p_adjusted)),
+                )
+                for of in studied
+            ],
         )
-
-
-def _study_row(of: StudyRow, values: Sequence[str]) -> Row:
-    names = (of.model, dataset_title(of.dataset), of.finding, NUMBERS[of.number].title)
-    return row(*names, *map(of.values.get, values), of.spread, of.relative, p_value(of.p_adjusted))
 
 
 def _by_size(value: str) -> tuple[int, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Literal
 
@@ -87,16 +87,13 @@ def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 def _tabular(table: Table, rows: Sequence[Row], positions: Sequence[int], intervals: _Intervals) -> str:
     body = "\n".join(_latex_rows(rows, positions, intervals))
+    alignment = "".join("r" if table.columns[position].numeric else "l" for position in positions)
     # Only what is wider than the text is made smaller.
     return (
         "\\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%\n"
-        f"\\begin{{tabular}}{{{_alignment(table, positions)}}}\n\\toprule\n{_latex_head(table, positions)}\n\\midrule\n"
+        f"\\begin{{tabular}}{{{alignment}}}\n\\toprule\n{_latex_head(table, positions)}\n\\midrule\n"
         f"{body}\n\\bottomrule\n\\end{{tabular}}}}"
     )
-
-
-def _alignment(table: Table, positions: Iterable[int]) -> str:
-    return "".join("r" if table.columns[position].numeric else "l" for position in positions)
 
 
 def _latex_head(table: Table, positions: Sequence[int]) -> str:
