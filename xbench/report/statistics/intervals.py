@@ -34,6 +34,7 @@ __all__ = [
     "gap",
     "mean",
     "share",
+    "share_below",
 ]
 
 Floats = NDArray[np.float64]
@@ -221,7 +222,7 @@ def auroc(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64
     negatives, or the reverse, no variance can be seen and it is just that.
     """
     above, below = scores[present], scores[~present]
-    v10, v01 = _below(below, above), 1 - _below(above, below)
+    v10, v01 = share_below(below, above), 1 - share_below(above, below)
     value = float(v10.mean())
     parts = [
         np.bincount(clusters[kind], placement - value, minlength=count) / len(placement)
@@ -437,7 +438,7 @@ def _on_logits(
     return limits
 
 
-def _below(values: Floats, of: Floats) -> Floats:
-    """The share of the values below each of others, tied ones counting one half."""
+def share_below(values: Floats, of: Floats) -> Floats:
+    """Return the share of the values below each of others, tied ones counting one half."""
     values = np.sort(values)
     return (np.searchsorted(values, of) + np.searchsorted(values, of, "right")) / (2 * len(values))

@@ -15,6 +15,7 @@ from scipy.stats import rankdata
 from xbench.report.schema import Comparison, Estimate
 from xbench.report.statistics import intervals
 from xbench.report.statistics.cross_fitting import exact_scale
+from xbench.report.statistics.intervals import share_below
 from xbench.report.statistics.measures import Measures, estimate, macro_columns, measure
 from xbench.report.statistics.sample import Sample, common_samples
 
@@ -329,20 +330,10 @@ def _auroc_contributions(first: Sample, second: Sample, column: int) -> NDArray[
     y[known] = rankdata(second.probabilities[known, column])
 
     share = np.zeros(len(label))
-    below = _pooled(x[negative], y[negative])
-    share[positive] = (below(x[positive]) - below(y[positive])) / positive.sum()
-    below = _pooled(x[positive], y[positive])
-    share[negative] = (below(y[negative]) - below(x[negative])) / negative.sum()
+    negatives, positives = (np.concatenate([x[kind], y[kind]]) for kind in (negative, positive))
+    share[positive] = share_below(negatives, x[positive]) - share_below(negatives, y[positive])
+    share[positive] /= positive.sum()
+    share[negative] = share_below(positives, y[negative]) - share_below(positives, x[negative])
+    share[negative] /= negative.sum()
     summed = np.bincount(first.image_cluster, share, minlength=len(first.clusters))
     return np.asarray(summed, dtype=np.float64)
-
-
-def _pooled(first: NDArray[np.float64], second: NDArray[np.float64]) -> Callable[..., NDArray[np.float64]]:
-    """Return the function that gives the share of all these values below a value, tied ones counting one half."""
-    values = np.sort(np.concatenate([first, second]))
-
-    def below(value: NDArray[np.float64]) -> NDArray[np.float64]:
-        places = np.searchsorted(values, value) + np.searchsorted(values, value, "right")
-        return np.asarray(places, dtype=np.float64) / (2 * len(values))
-
-    return below

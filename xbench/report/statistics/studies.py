@@ -9,7 +9,6 @@ from math import comb
 from xbench.report.names import model_title
 from xbench.report.schema import RunAnalysis, StudyRow, number_of
 from xbench.report.statistics.correlation import own_settings
-from xbench.report.statistics.measures import Measures
 from xbench.report.statistics.paired import PairedTest, Pairing, exchange_tests, holm, paired_test
 
 __all__ = ["STUDIES", "studies"]
@@ -64,7 +63,8 @@ def _rows(
             continue
         low, high = (choose(existing, key=lambda value: existing[value]) for choose in (min, max))
         both = on_common(by_value[high].run.label, by_value[low].run.label)
-        if both is not None and (test := _test(*both, number, finding)):
+        # A single cluster is no ground for a test.
+        if both is not None and len(both[0].sample.clusters) > 1 and (test := paired_test(*both, number, finding)):
             tests[len(rows)] = test
         spread = existing[high] - existing[low]
         base = existing.get(own_value)
@@ -82,10 +82,3 @@ def _rows(
 
 def _fixed(run: RunAnalysis, names: frozenset[str]) -> dict[str, str]:
     return {key: value for key, value in run.run.settings.items() if key not in names}
-
-
-def _test(first: Measures, second: Measures, number: str, finding: str | None) -> PairedTest | None:
-    """The test of a finding, or of the mean over findings; None without the number, or with a single cluster."""
-    if len(first.sample.clusters) < 2:
-        return None
-    return paired_test(first, second, number, finding)
