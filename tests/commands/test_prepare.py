@@ -12,6 +12,7 @@ import pytest
 from official.siim import write_siim
 from plugin.pictures import Pictures, write_pictures
 from processes import run_ranks, start, until
+from run_files import files_of
 from toys import Brightness
 
 from xbench.data.store.store import PreparedStore
@@ -22,15 +23,6 @@ QUIET = ("--trainer.logger", "false", "--trainer.accelerator", "cpu", "--trainer
 def said(output: str) -> dict[str, int]:
     """What `prepare` counted."""
     return {kind: int(count) for kind, count in re.findall(r"(prepared|already there|unreadable): (\d+)", output)}
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """Files of a run, the provenance taken out."""
-    results = json.loads((folder / "results.json").read_text())
-    del results["provenance"]
-    return {"results.json": json.dumps(results).encode()} | {
-        name: (folder / name).read_bytes() for name in ("per_image.parquet", "per_class.csv")
-    }
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +59,7 @@ def test_runs_with_and_without_are_the_same(command, siim, tmp_path, monkeypatch
     assert after.results["provenance"]["prepared"] == {"store": store.name, "images": 6}
     off = command("test", *options, "--data.cache", "false", "--data.num_workers", "0")
     assert off.results["provenance"]["prepared"] is None
-    assert files(after.folder) == files(off.folder) == files(without.folder)
+    assert files_of(after.folder) == files_of(off.folder) == files_of(without.folder)
 
     again = command("prepare", *options)
     assert said(again.output) == {"already there": 6}
@@ -92,7 +84,7 @@ def test_nothing_is_decoded_that_is_prepared(command, pictures_config, tmp_path,
     run = command("test", *options)
     assert run.status == 0, run.errors
     assert run.results["provenance"]["prepared"]["images"] == 12
-    assert files(run.folder) == files(expected.folder)
+    assert files_of(run.folder) == files_of(expected.folder)
     # Records without their annotations are the same here, for the regions are known from the place in the folder.
     assert command(*prediction).status == 0
 
@@ -119,7 +111,7 @@ def test_an_edited_image_is_not_served_stale(command, pictures_config, tmp_path)
     edited = command("test", *options)
     assert edited.results["provenance"]["prepared"]["images"] == 11
     expected = command("test", *options, "--data.cache", "false")
-    assert files(edited.folder) == files(expected.folder) != files(first.folder)
+    assert files_of(edited.folder) == files_of(expected.folder) != files_of(first.folder)
 
 
 def test_unreadable_images_are_named_and_the_rest_prepared(command, pictures_config, tmp_path):
@@ -208,4 +200,4 @@ def test_two_processes_read_it_too(command, pictures_config, tmp_path):
     assert statuses == [0, 0], told
     (results,) = tmp_path.glob("two/*/*/results.json")
     assert json.loads(results.read_text())["provenance"]["prepared"]["images"] == 12
-    assert files(results.parent) == files(alone.folder)
+    assert files_of(results.parent) == files_of(alone.folder)

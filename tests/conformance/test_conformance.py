@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,9 +9,10 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from places import SUPPORT
+from places import ROOT
+from processes import environment
 
-README = (SUPPORT.parent / "README.md").read_text()
+README = (ROOT / "README.md").read_text()
 
 SOUND = (
     "toys.Brightness",
@@ -88,12 +88,10 @@ for name in sys.argv[1:]:
 
 
 def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(SUPPORT), "OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": ""}
-    # Of the run that these tests are part of.
-    for name in [name for name in environment if name.startswith("PYTEST_XDIST")]:
-        del environment[name]
+    # What the run that these tests are part of has set stays out.
+    variables = {name: value for name, value in environment(OMP_NUM_THREADS=1).items() if "PYTEST" not in name}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=500
+        [sys.executable, *arguments], cwd=folder, env=variables, capture_output=True, text=True, timeout=500
     )
 
 

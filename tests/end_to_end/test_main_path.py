@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from plain import auroc, average_precision, overlaps, pointing
 from toys import Brightness, Squares
 
 from xbench.geometry.coverage import Coverage
@@ -58,15 +59,10 @@ def expected():
             scores = {"logit": output.logits[0, c].item(), "probability": output.probabilities[0, c].item()}
             if record.labels.get(finding) == 1:
                 region = Coverage.of(radiograph.regions[finding], (224, 224)).at(0.5)
-                raw = maps[c]
-                ties = raw == raw.max()
-                scores["pointing_hit"] = (ties & region).sum() / ties.sum()
-                normalised = (raw - raw.min()) / (raw.max() - raw.min())
-                for k in range(101):
-                    mask = normalised >= np.float32(k / 100)
-                    both, either = (mask & region).sum(), (mask | region).sum()
-                    scores[f"dice {k}"] = 2 * both / (mask.sum() + region.sum())
-                    scores[f"iou {k}"] = both / either
+                scores["pointing_hit"] = pointing(maps[c], region)
+                dice, iou = overlaps(maps[c], region)
+                scores |= {f"dice {k}": value for k, value in enumerate(dice)}
+                scores |= {f"iou {k}": value for k, value in enumerate(iou)}
                 scores["area"] = region.sum() / 224**2
             pairs[record.image_id, finding] = (record.labels.get(finding, -1), scores)
     return pairs
@@ -117,14 +113,13 @@ def test_results_equal_plain_loops(run_of, expected):
         assert iou[round(100 * grounding["iou_best_threshold"])] == pytest.approx(max(iou), **close)
 
         labelled = [(label, s["probability"]) for (_, name), (label, s) in expected.items() if name == finding]
-        positives = [p for label, p in labelled if label == 1]
-        negatives = [p for label, p in labelled if label == 0]
+        labels, probabilities = zip(*labelled, strict=True)
         recognition = results["classification"]["per_class"][finding]
-        wins = sum((p > n) + (p == n) / 2 for p in positives for n in negatives)
-        assert recognition["auroc"] == pytest.approx(wins / len(positives) / len(negatives), **close)
+        assert recognition["auroc"] == pytest.approx(auroc(labels, probabilities), **close)
+        assert recognition["average_precision"] == pytest.approx(average_precision(labels, probabilities), **close)
         right = sum((p >= 0.5) == bool(label) for label, p in labelled)
         assert recognition["accuracy"] == pytest.approx(right / len(labelled), **close)
-        assert (recognition["positives"], recognition["negatives"]) == (len(positives), len(negatives))
+        assert (recognition["positives"], recognition["negatives"]) == (labels.count(1), labels.count(0))
 
     ghost = results["grounding"]["per_class"]["Ghost"]
     assert ghost["count"] == 0
@@ -133,42 +128,6 @@ def test_results_equal_plain_loops(run_of, expected):
     for name in ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best"):
         per_class = results["grounding"]["per_class"]
         assert macro[name] == pytest.approx((per_class["Square"][name] + per_class["Hole"][name]) / 2, abs=1e-15)
-
-
-def test_a_model_that_crops_is_scored_on_the_whole_image(command, toy_config):
-    """Images of several shapes in one batch, so that each has a view of its own; against each image by itself."""
-    widths = [64, 80, 120, 48]
-    options = ("--data.widths", str(widths), "--data.batch_size", "20", "--model.crop", "true")
-    run = command("test", "--config", toy_config, *options)
-    assert run.status == 0, run.errors
-    data, model = Squares(num_workers=0, widths=widths), Brightness(crop=True)
-    data.setup("test")
-    queries = model.encode_prompts([list(model.default_prompts(finding)) for finding in data.findings])
-    rows = {(row["image_id"], row["finding"]): row for row in run.rows}
-    views = set()
-    for record in data.records:
-        radiograph = data.load(record)
-        pixels, view = model.preprocessing(radiograph.image)
-        views.add(view)
-        saliency = model(pixels[None], queries).saliency[0]
-        for c, finding in enumerate(data.findings):
-            if record.labels.get(finding) != 1:
-                continue
-            left, top, right, bottom = view
-            raw = saliency_on_grid(saliency[c : c + 1], [view], (224, 224))[0].numpy()
-            region = Coverage.of(radiograph.regions[finding], (224, 224)).at(0.5)
-            row = rows[record.image_id, finding]
-            assert row["region_area"] == region.sum() / 224**2, "what the model never saw still counts"
-            ties = raw == raw.max()
-            assert row["pointing_hit"] == (ties & region).sum() / ties.sum()
-            mask = (raw - raw.min()) / (raw.max() - raw.min()) >= 0.5
-            expected = 2 * (mask & region).sum() / (mask.sum() + region.sum())
-            assert row["dice"] == expected
-            # A cross-check without our own geometry: where the model did not look, there is no mask.
-            columns, lines = (np.arange(224) + 0.5) / 224, (np.arange(224) + 0.5) / 224
-            assert not mask[:, (columns < left) | (columns > right)].any()
-            assert not mask[(lines < top) | (lines > bottom)].any()
-    assert len(views) == len(widths)
 
 
 def test_text_is_encoded_once(command, toy_config, monkeypatch):
@@ -265,25 +224,25 @@ def test_other_grid_and_thresholds(command, toy_config, tmp_path):
     assert areas == {120 / (80 * 64)}
 
 
-@pytest.mark.parametrize("crop", [False, True], ids=["whole", "crop"])
-def test_native_grid_scores_each_image_on_its_own_pixels(crop, command, toy_config, monkeypatch):
-    """Images of several sizes in a batch, against each image by itself, in plain loops."""
+@pytest.mark.parametrize(("grid", "crop"), [("224", True), ("native", False), ("native", True)])
+def test_images_of_several_sizes_in_a_batch_are_scored_each_by_itself(grid, crop, command, toy_config, monkeypatch):
+    """Every image has a view of its own, and its own pixels are the grid if that is native; in plain loops."""
     widths = [64, 90, 48]
-    options = ("--data.widths", str(widths), "--data.batch_size", "7", "--data.grid", "native")
+    options = ("--data.widths", str(widths), "--data.batch_size", "7", "--data.grid", grid)
     options += ("--model.crop", str(crop).lower())
     run = command("test", "--config", toy_config, *options)
     assert run.status == 0, run.errors
-    assert run.results["provenance"]["data"]["grid"] == "native"
     data, model = Squares(num_workers=0, widths=widths), Brightness(crop=crop)
     data.setup("test")
     queries = model.encode_prompts([list(model.default_prompts(finding)) for finding in data.findings])
     rows = {(row["image_id"], row["finding"]): row for row in run.rows}
-    scored = 0
+    scored, views = 0, set()
     for index, record in enumerate(data.records):
         radiograph = data.load(record)
-        size = radiograph.image.shape
-        assert size == (80, widths[index % 3])
+        assert radiograph.image.shape == (80, widths[index % 3])
+        size = radiograph.image.shape if grid == "native" else (224, 224)
         pixels, view = model.preprocessing(radiograph.image)
+        views.add(view)
         saliency = model(pixels[None], queries).saliency[0]
         for c, finding in enumerate(data.findings):
             row = rows[record.image_id, finding]
@@ -293,14 +252,21 @@ def test_native_grid_scores_each_image_on_its_own_pixels(crop, command, toy_conf
             scored += 1
             raw = saliency_on_grid(saliency[c : c + 1], [view], size)[0].numpy()
             region = radiograph.regions[finding]
-            assert row["region_area"] == 120 / (80 * widths[index % 3])
-            ties = raw == raw.max()
+            if grid == "native":
+                assert region.sum() == 120
+            else:
+                region = Coverage.of(region, size).at(0.5)
+            assert row["region_area"] == region.sum() / region.size, "what the model never saw still counts"
+            assert row["pointing_hit"] == pointing(raw, region)
+            dice, iou = overlaps(raw, region, 2)
+            assert (row["dice"], row["iou"]) == (dice[1], iou[1])
+            # A cross-check without our own geometry: where the model did not look, there is no mask.
             mask = (raw - raw.min()) / (raw.max() - raw.min()) >= 0.5
-            both, either = (mask & region).sum(), (mask | region).sum()
-            assert row["pointing_hit"] == (ties & region).sum() / ties.sum()
-            assert row["dice"] == 2 * both / (mask.sum() + region.sum())
-            assert row["iou"] == both / either
-    assert scored == 17
+            left, top, right, bottom = view
+            lines, columns = ((np.arange(side) + 0.5) / side for side in size)
+            assert not mask[:, (columns < left) | (columns > right)].any()
+            assert not mask[(lines < top) | (lines > bottom)].any()
+    assert scored == 17 and len(views) == (3 if crop else 1)
 
     # Neither the neighbours in the batch nor the portions in which pairs are scored matter.
     for batch_size, at_a_time in (("1", 2**24), ("20", 1)):

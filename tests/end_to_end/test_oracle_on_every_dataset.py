@@ -6,6 +6,8 @@ import pytest
 from downloads import CLASSES, Downloads
 from official.base import Official
 
+from xbench.geometry.coverage import Coverage
+
 OPTIONS = ("--trainer.logger", "false", "--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu")
 CASES = [(name, {}, {}) for name in CLASSES] + [
     ("chexlocalize", {"split": "val"}, {}),
@@ -72,6 +74,10 @@ def test_the_oracle_scores_one(command, downloads: Downloads, name, options, wri
     if scored["classification"]:
         assert {*results["classification"]["macro"].values()} == {1}
     assert scored["grounding"]
+    for row in run.rows:
+        mask = official.masks[row["image_id"]].get(row["finding"])
+        if name == "siim":
+            assert row["region_area"] == (None if mask is None else Coverage.of(mask, (224, 224)).at(0.5).mean())
     notes = {note["note"]: note for note in results["counts"]["notes"]}
     outside = sorted({image for image, _ in official.outside if image in images})
     cut_off = [note for text, note in notes.items() if "over the edge" in text]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import run_ranks, start, start_ranks, until
+from processes import held, run_ranks, start, start_ranks, until
 from run_files import read
 
 from xbench.cli import main
@@ -216,17 +214,8 @@ def test_what_moves_no_number_may_change(broken, unbroken, monkeypatch):
 
 def test_a_run_that_is_still_going_on_is_left_alone(broken, monkeypatch, capsys):
     (folder,) = broken.glob("runs/*/*/journal")
-    code = (
-        "import fcntl, sys, time; file = open(sys.argv[1], 'a'); fcntl.lockf(file, fcntl.LOCK_EX); "
-        "print('locked', flush=True); time.sleep(60)"
-    )
-    other = subprocess.Popen([sys.executable, "-c", code, str(folder / "lock")], stdout=subprocess.PIPE, text=True)
-    try:
-        assert other.stdout.readline() == "locked\n"
+    with held(folder / "lock", inherited=False):
         assert go_on(broken, monkeypatch) == 2
-    finally:
-        other.kill()
-        other.wait()
     assert "still going on in another process" in " ".join(capsys.readouterr().err.split())
 
 

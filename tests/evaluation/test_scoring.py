@@ -11,6 +11,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from pairs import elsewhere
+from run_files import files_of
 from scipy.spatial.distance import cdist
 
 from xbench.evaluation.scoring import _distances, _highest, _minimum_hits, _peaks, _places
@@ -20,27 +22,16 @@ from xbench.metrics import pointing_hits
 from xbench.metrics.peaks import peak_distance
 from xbench.types import GroundTruth
 
-TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
-MODULES = ("geometry.grid", "evaluation.scoring", "metrics.per_class", "metrics.functional", "metrics.sweep")
-
-
-def forced(patch: pytest.MonkeyPatch) -> None:
-    """Take the way for accelerators, which never looks at a value."""
-    for module in MODULES:
-        patch.setattr(f"xbench.{module}.on_host", lambda tensor: False)
-
 
 @pytest.mark.parametrize("view", ["whole", "crop"])
 @pytest.mark.parametrize("grid", ["[56, 50]", "native"])
-def test_a_run_by_the_way_for_accelerators_has_the_same_bytes(command, toy_config, monkeypatch, view, grid):
+def test_a_run_by_the_way_for_accelerators_has_the_same_bytes(command, toy_config, view, grid):
     options = ("--data.grid", grid, "--data.widths", "[64, 90]", "--model.crop", str(view == "crop").lower())
     run = command("test", "--config", toy_config, *options)
-    with monkeypatch.context() as patch:
-        forced(patch)
+    with elsewhere():
         other = command("test", "--config", toy_config, *options)
     assert run.status == other.status == 0
-    for name in TABLES:
-        assert (run.folder / name).read_bytes() == (other.folder / name).read_bytes(), name
+    assert files_of(run.folder) == files_of(other.folder)
 
 
 MAPS = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 7)).flatmap(
@@ -56,8 +47,7 @@ def test_the_highest_places(maps):
         expected.append(((columns + 0.5).mean() / one.shape[1], (rows + 0.5).mean() / one.shape[0]))
     tied = _places(_highest(torch.from_numpy(maps)))
     np.testing.assert_allclose(_peaks(tied, len(maps), maps.shape[1:]).T, expected, rtol=0, atol=1e-15)
-    with pytest.MonkeyPatch.context() as patch:
-        forced(patch)
+    with elsewhere():
         np.testing.assert_array_equal(_places(_highest(torch.from_numpy(maps))), tied)
 
 
@@ -105,8 +95,7 @@ def test_minima_in_the_region(maps, data):
         expected.append((lowest & region).sum() / lowest.sum())
     given_ = torch.from_numpy(maps), torch.from_numpy(regions), views
     np.testing.assert_array_equal(_minimum_hits(*given_), expected)
-    with pytest.MonkeyPatch.context() as patch:
-        forced(patch)
+    with elsewhere():
         np.testing.assert_array_equal(_minimum_hits(*given_), expected)
 
 

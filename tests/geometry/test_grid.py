@@ -35,22 +35,6 @@ def test_pixel_covered_by_exactly_gamma_belongs(percent: int) -> None:
         assert Coverage.of(region, (1, 2)).at(percent / 100).tolist() == [[False, True]]
 
 
-def test_exactly_half_a_pixel_belongs() -> None:
-    region = np.zeros((4, 6), bool)
-    region[1:3, 1:5] = True
-    assert Coverage.of(region, (2, 3)).at(0.5).tolist() == [[False, True, False], [False, True, False]]
-    region[1:3, 0] = True
-    assert Coverage.of(region, (2, 3)).at(0.5).tolist() == [[True, True, False], [True, True, False]]
-
-
-def test_half_a_pixel_on_sides_that_do_not_divide() -> None:
-    """3 pixels onto 2: the middle one is cut in two, 1/3 of each side; with its neighbour's half that is 5/6."""
-    region = np.array([[True, False, False]])
-    assert Coverage.of(region, (1, 2)).at(2 / 3).tolist() == [[True, False]]
-    region = np.array([[False, True, False]])
-    assert Coverage.of(region, (1, 2)).at(1 / 3).tolist() == [[True, True]]
-
-
 def test_region_of_a_large_radiograph() -> None:
     """Against averaging by reshape, on sides that the grid divides; and views of memory in any order."""
     region = np.random.default_rng(1).random((1120, 1344)) < 0.5
@@ -63,16 +47,6 @@ def test_region_of_a_large_radiograph() -> None:
         assert coverage.at(0.5)[expected >= 0.5].all()
         # Noise has specks by themselves, which stay.
         assert coverage.at(1.0).sum() == len(coverage.kept) > 0
-
-
-def test_unseen_pixels_get_the_least_visible_value() -> None:
-    saliency = torch.arange(1.0, 17.0).reshape(1, 4, 4)
-    on_grid = saliency_on_grid(saliency, [(0.25, 0.0, 0.75, 1.0)], (8, 8))[0]
-    assert (on_grid[:, [0, 1, 6, 7]] == on_grid[:, 2:6].min()).all()
-    assert on_grid[:, 2:6].min() == on_grid[0, 2]
-    assert (on_grid[-1, 2:6] > on_grid[0, 2]).all()
-    padded = saliency_on_grid(saliency, [(-0.5, 0.0, 1.5, 1.0)], (8, 8))[0]
-    assert padded.max() < 15.5, "the outer columns lie in the padding"
 
 
 # Bilinear filters, for a bicubic one overshoots: beside dark pixels it makes 255 of the 254 that equalisation gives
@@ -134,24 +108,3 @@ def test_image_and_region_travel_together(
     inner = seen & ~grown(~expected, (1 + 3 * height, 1 + 3 * width))
     assert found[inner].all()
     event(f"inner pixels: {bool(inner.any())}")
-
-
-@pytest.mark.parametrize("shape", [(300, 417), (417, 300), (512, 512), (601, 380)])
-@pytest.mark.parametrize("geometry", ["crop", "stretch"])
-def test_what_the_model_is_shown_comes_back_in_its_place(shape: tuple[int, int], geometry: str) -> None:
-    """Preprocess a radiograph that is white on a box, take the model input for the map: the map is the box."""
-    steps = [PillowResize(96), CentreCrop(96)] if geometry == "crop" else stretch((96, 96))
-    preprocessing = Preprocessing(steps)
-    generator = np.random.default_rng(sum(shape))
-    for _ in range(4):
-        (top, bottom), (left, right) = (np.sort(generator.uniform(0.22, 0.78, 2)) * side for side in shape)
-        region = np.zeros(shape, bool)
-        region[int(top) : int(bottom) + 30, int(left) : int(right) + 30] = True
-        pixels, view = preprocessing(region.astype(np.uint8) * 255)
-        found = saliency_on_grid(pixels[:1], [view], (224, 224))[0].numpy() > 0.5
-        expected = Coverage.of(region, (224, 224)).at(0.5)
-        for axis in (0, 1):
-            edges = [np.flatnonzero(mask.any(axis=axis))[[0, -1]] for mask in (found, expected)]
-            assert np.abs(edges[0] - edges[1]).max() <= 2
-        centres = [np.argwhere(mask).mean(axis=0) for mask in (found, expected)]
-        assert np.abs(centres[0] - centres[1]).max() < 0.75

@@ -52,15 +52,14 @@ def test_resize_and_crop_is_open_clips(shape: tuple[int, int], interpolation: Li
     check_resize_and_crop(shape, 32, interpolation)
 
 
+def test_resize_and_crop_of_the_usual_size() -> None:
+    check_resize_and_crop((2544, 3056), 224, "bicubic")
+
+
 @settings(max_examples=60, deadline=None)
 @given(shape=st.tuples(st.integers(1, 200), st.integers(1, 200)), size=st.integers(1, 40))
 def test_resize_and_crop_of_any_size(shape: tuple[int, int], size: int) -> None:
     check_resize_and_crop(shape, size, "bicubic")
-
-
-def test_usual_size() -> None:
-    check_resize_and_crop((1024, 841), 224, "bicubic")
-    check_resize_and_crop((2544, 3056), 224, "bicubic")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -129,24 +128,6 @@ def test_bright_spot_is_where_the_view_says(geometry: object, shape: tuple[int, 
         assert left + (right - left) * found_x == pytest.approx(x / shape[1], abs=0.1 / 64)
 
 
-@pytest.mark.parametrize("extra", range(6))
-def test_odd_remainders_of_a_crop(extra: int) -> None:
-    """Of 1, 5, 9 ... surplus columns the smaller half goes on the left, of 3, 7 ... the larger: halves go to even."""
-    image = np.tile(np.arange(32 + extra, dtype=np.uint8), (32, 1))
-    pixels, view = Preprocessing([CentreCrop(32)])(image)
-    first = [0, 0, 1, 2, 2, 2][extra]
-    assert (pixels[0] * 255).round()[0].tolist() == list(range(first, first + 32))
-    np.testing.assert_allclose(view, [first / (32 + extra), 0, (first + 32) / (32 + extra), 1], rtol=0, atol=1e-6)
-
-
-def test_travels_to_data_workers() -> None:
-    preprocessing = Preprocessing([PillowResize(40), CentreCrop(32)], MEAN, STD)
-    copy = pickle.loads(pickle.dumps(preprocessing))
-    (pixels, view), (copied_pixels, copied_view) = preprocessing(noise(50, 70)), copy(noise(50, 70))
-    assert torch.equal(pixels, copied_pixels)
-    assert view == copied_view
-
-
 def test_image_is_left_as_it_was() -> None:
     image = noise(32, 40)
     before = image.copy()
@@ -180,12 +161,12 @@ def test_equalisation(image: np.ndarray, one: int, other: int) -> None:
         assert np.array_equal(equalise(pixels), equalised_by_hand(pixels))
 
 
-@pytest.mark.parametrize("grey", range(256))
-def test_equalisation_of_a_constant_image(grey: int) -> None:
+def test_equalisation_of_a_constant_image() -> None:
     """It stays one, in the middle of the range or at its end, as rounding puts its value into a bin."""
-    image = np.full((7, 5), grey, np.uint8)
-    assert np.array_equal(equalise(image), equalised_by_hand(image))
-    assert set(equalise(image).ravel().tolist()) < {127, 255}
+    for grey in range(256):
+        image = np.full((7, 5), grey, np.uint8)
+        assert np.array_equal(equalise(image), equalised_by_hand(image))
+        assert set(equalise(image).ravel().tolist()) < {127, 255}
 
 
 def test_equalisation_by_hand() -> None:
@@ -195,16 +176,6 @@ def test_equalisation_by_hand() -> None:
     middle = 0.5 + 0.2 * (100 / 255 * 256 - 99.5)
     expected = [int(255 * share) for share in [0.5] * 5 + [middle] * 2 + [1.0] * 3]
     assert equalise(image).tolist() == [expected]
-
-
-def test_equalisation_keeps_the_order_and_the_view() -> None:
-    image = (noise(90, 70) // 8 + 60).astype(np.uint8)
-    pixels, view = Preprocessing([HistogramEqualisation()]).pixels(image)
-    assert pixels.dtype == np.uint8 and view == (0, 0, 1, 1)
-    assert pixels.min() < 10 and pixels.max() == 255
-    levels = [pixels[image == grey] for grey in np.unique(image)]
-    assert all(level.min() == level.max() for level in levels)
-    assert (np.diff([int(level[0]) for level in levels]) > 0).all()
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])

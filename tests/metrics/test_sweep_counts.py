@@ -152,22 +152,6 @@ def test_thresholds_by_a_rounded_reciprocal(thresholds: int) -> None:
     assert product[0] == 0
 
 
-def test_scores_by_hand() -> None:
-    maps = torch.tensor([[[0.0, 0.2, 0.4], [0.5, 0.5, 0.6], [0.8, 0.9, 1.0]]])
-    regions = torch.tensor([[[False, False, False], [False, False, False], [True, True, True]]])
-    counts = count_pixels(maps, regions, 3)
-    assert counts.mask.tolist() == [[9, 6, 1]]
-    assert counts.overlap.tolist() == [[3, 3, 1]]
-    assert counts.dice().tolist() == [[6 / 12, 6 / 9, 2 / 4]]
-    assert counts.iou().tolist() == [[3 / 9, 3 / 6, 1 / 3]]
-
-
-def test_scores_are_float64() -> None:
-    counts = count_pixels(torch.ones(1, 1, 3), torch.tensor([[[True, False, False]]]), 2)
-    assert counts.dice().dtype == counts.iou().dtype == torch.float64
-    assert counts.iou()[0, 0].item() == 1 / 3
-
-
 @pytest.mark.parametrize(
     ("maps", "regions", "thresholds"),
     [

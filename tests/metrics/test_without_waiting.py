@@ -8,20 +8,18 @@ with fake CUDA tensors any look at a value is an error of PyTorch itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
-from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pairs import KINDS, assert_same, make_batch, metrics, states
+from pairs import KINDS, assert_same, elsewhere, make_batch, metrics, scores, states
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from xbench.geometry.grid import FULL_VIEW, Upsampling, saliency_on_grid
 from xbench.metrics.per_class import PerClassMetric
@@ -81,31 +79,6 @@ class NeverWait(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def _on_the_host(array: np.ndarray, from_numpy: Callable[[np.ndarray], Tensor] = torch.from_numpy) -> Tensor:
-    with _disable_current_modes():
-        return from_numpy(array)
-
-
-@contextmanager
-def elsewhere(answer: bool = False, pixels: int | None = None) -> Iterator[None]:
-    """The way for accelerators, on any device; `pixels` are handled at a time."""
-    modules = ("geometry.grid", "metrics.functional", "metrics.per_class", "metrics.sweep")
-    patches = [patch(f"xbench.{module}.on_host", lambda tensor: answer) for module in modules]
-    if pixels is not None:
-        for module in ("functional", "sweep"):
-            patches.append(patch(f"xbench.metrics.{module}.chunk_pixels", lambda device: pixels))  # type: ignore[arg-type, return-value]
-    if not answer:
-        # What numpy holds stays on the host, also where CPU tensors stand for those of an accelerator.
-        patches.append(patch("torch.from_numpy", _on_the_host))
-    for one in patches:
-        one.start()
-    try:
-        yield
-    finally:
-        for one in patches:
-            one.stop()
-
-
 SIDES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
@@ -120,8 +93,9 @@ SIDES = st.tuples(st.integers(1, 9), st.integers(1, 9))
     transposed=st.booleans(),
     thresholds=st.sampled_from([2, 11, 101]),
     pixels=st.sampled_from([1, 7, 100, 1000, 10**6]),
+    step=st.integers(1, 6),
 )
-def test_the_numbers_are_those_of_the_cpu(
+def test_pairs_count_as_a_batch_does_here_and_there(
     seed: int,
     images: int,
     classes: int,
@@ -131,6 +105,7 @@ def test_the_numbers_are_those_of_the_cpu(
     transposed: bool,
     thresholds: int,
     pixels: int,
+    step: int,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     saliency = torch.randn(images, classes, *small, generator=generator)
@@ -147,8 +122,8 @@ def test_the_numbers_are_those_of_the_cpu(
     if transposed:
         saliency, regions = saliency.mT.contiguous().mT, regions.mT.contiguous().mT
     chosen = (saliency[rows, columns], regions[rows, columns], columns)
-    each = [metrics(classes, thresholds) for _ in range(4)]
-    for host, forced, host_pairs, forced_pairs in zip(*each, strict=True):
+    each = [metrics(classes, thresholds) for _ in range(5)]
+    for host, forced, host_pairs, forced_pairs, portions in zip(*each, strict=True):
         host.update(saliency, regions, valid)
         host_pairs.update_pairs(*chosen)
         with elsewhere(pixels=pixels):
@@ -156,6 +131,13 @@ def test_the_numbers_are_those_of_the_cpu(
             forced_pairs.update_pairs(*chosen)
         assert_same(forced, host)
         assert_same(forced_pairs, host_pairs)
+        assert_same(host, host_pairs, pairs=False)
+        for name, value in scores(host).items():
+            expected = torch.arange(len(columns)) if name == "rows" else value
+            assert torch.equal(scores(host_pairs)[name], expected), name
+        for some in torch.arange(len(columns)).split(step):
+            portions.update_pairs(*(part[some] for part in chosen))
+        assert_same(host, portions, pairs=False)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -194,9 +176,11 @@ def test_what_the_cpu_refuses_at_once_is_refused_in_the_end(bad: float, small: i
             assert torch.equal(spoilt.compute()["count"], plain.compute()["count"])
 
 
-def test_a_range_wider_than_that_of_half_precision() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_counts_as_float32(dtype: torch.dtype) -> None:
+    """Even where the range of a map is wider than float16 can tell."""
     saliency, regions, valid = make_batch(3)
-    saliency = (saliency.clamp(-1, 1) * 60_000).half()
+    saliency = (saliency.clamp(-1, 1) * 60_000).to(dtype)
     for host, forced, plain in zip(metrics(), metrics(), metrics(), strict=True):
         host.update(saliency, regions, valid)
         plain.update(saliency.float(), regions, valid)

@@ -58,11 +58,6 @@ def test_marker_collimator_and_exposure_are_those_of_every_size() -> None:
         assert np.abs(small.astype(int) - large).mean() < 6, index
 
 
-def test_findings_are_the_eight_in_order() -> None:
-    assert sorted(FINDINGS) == list(FINDINGS)
-    assert len(FINDINGS) == 8
-
-
 @pytest.mark.parametrize(("height", "width"), [(320, 320), (200, 320), (333, 257), (64, 64), (32, 48)])
 def test_shapes_and_types(height: int, width: int) -> None:
     for index in range(6):
@@ -76,23 +71,15 @@ def test_shapes_and_types(height: int, width: int) -> None:
             assert mask.any()
 
 
-def test_default_size_is_320() -> None:
-    assert draw_phantom(0, 0).image.shape == (320, 320)
-
-
-def test_same_arguments_give_the_same_film() -> None:
+def test_same_arguments_give_the_same_film_whatever_was_drawn_before() -> None:
     for index in range(5):
-        one, two = draw_phantom(4, index), draw_phantom(4, index)
-        assert np.array_equal(one.image, two.image)
+        one = draw_phantom(4, index)
+        np.random.seed(5)
+        draw_phantom(9, 1)
+        two = draw_phantom(4, index)
+        assert np.array_equal(one.image, two.image) and one.image.shape == (320, 320)
         assert one.masks.keys() == two.masks.keys()
         assert all(np.array_equal(one.masks[finding], two.masks[finding]) for finding in one.masks)
-
-
-def test_order_and_global_state_do_not_matter() -> None:
-    first = draw_phantom(4, 7).image
-    np.random.seed(5)
-    draw_phantom(9, 1)
-    assert np.array_equal(first, draw_phantom(4, 7).image)
 
 
 def test_another_process_draws_the_same_film() -> None:

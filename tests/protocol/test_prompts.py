@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,20 +67,13 @@ def test_no_text_stands_twice() -> None:
     assert len({text.lower() for text in texts}) == len(texts)
 
 
-def test_phrases_are_lower_case_but_for_acronyms() -> None:
-    capital = {word for name in NAMES + NORMAL for word in phrase(name).split() if word != word.lower()}
-    assert capital == {"COVID-19"}
-
-
-def test_no_measurements() -> None:
+def test_words_are_those_of_american_reports_without_measurements() -> None:
     texts = " ".join(text for name in NAMES + NORMAL for text in texts_of(wording(name)))
     assert re.findall(r"\S*\d\S*", texts) == ["COVID-19"]
     assert not re.search(r"\b(mm|cm|millimeters?|centimeters?|percent)\b", texts)
-
-
-def test_spelling_is_american_as_in_the_reports_models_were_trained_on() -> None:
-    texts = " ".join(text for name in NAMES + NORMAL for text in texts_of(wording(name)))
     assert not re.search(r"oedema|oesoph|centre|tumour|grey|neighbour|localised|calibre|haemo", texts)
+    capital = {word for name in NAMES + NORMAL for word in phrase(name).split() if word != word.lower()}
+    assert capital == {"COVID-19"}
 
 
 def test_unworded_finding_is_an_error() -> None:
@@ -145,12 +136,6 @@ def test_wrong_templates(templates: list[str]) -> None:
         fill_templates(templates, "Mass")
 
 
-def test_importing_is_light() -> None:
-    heavy = "{'torch', 'lightning', 'numpy', 'transformers'}"
-    code = f"import sys, xbench.protocol.prompts; print(sorted({heavy} & {{*sys.modules}}))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
 # Files of the user's
 
 
@@ -187,33 +172,23 @@ def test_reads(tmp_path: Path, name: str, content: str | bytes, expected: dict[s
     [
         ("a.json", '{"b": "x", "a": "y", "b": "z"}', "has the name 'b' twice"),
         ("a.yaml", "b: x\na: y\nb: z\n", "has the name 'b' twice"),
-        ("a.json", "[]", "not a mapping"),
         ("a.json", "{}", "not a mapping"),
         ("a.yaml", "", "not a mapping"),
-        ("a.yaml", "- a: x", "not a mapping"),
         ("a.json", "{'a': 'x'}", "is not valid JSON.*line 1 column 2"),
-        ("a.json", "", "is not valid JSON"),
         ("a.yaml", "a: [x", "is not valid YAML.*line 1"),
         ("a.yaml", "a: x\n---\nb: y\n", "is not valid YAML.*line 2"),
         ("a.json", b'{"a": "\xff"}', "is not valid JSON"),
         ("a.yaml", b"a: \xff", "is not valid YAML"),
-        ("a.yaml", 'a: "\\UFFFFFFFF"', "is not valid YAML"),
         ("a.json", "[" * 100_000, "is not valid JSON"),
         ("a.yaml", "[" * 2_000, "is not valid YAML"),
         ("a.json", '{"a": %s}' % ("9" * 5_000), "is not valid JSON"),
         ("a.json", '{"a": ""}', "gives 'a' something other"),
-        ("a.json", '{"a": []}', "gives 'a' something other"),
         ("a.json", '{"a": ["x", ""]}', "gives 'a' something other"),
-        ("a.json", '{"a": ["x", 1]}', "gives 'a' something other"),
-        ("a.json", '{"a": {"b": "x"}}', "gives 'a' something other"),
-        ("a.json", '{"a": null}', "gives 'a' something other"),
         ("a.json", '{"a": "\\ud800"}', "gives 'a' something other"),
         ("a.json", '{"": "x"}', "has an entry named ''"),
         ("a.yaml", "a: 1", "gives 'a' something other"),
-        ("a.yaml", "a: no", "gives 'a' something other"),
         ("a.yaml", "a:\n- border: sharp\n", "colon"),
         ("a.yaml", "? [a]\n: x", "has an entry named None"),
-        ("a.yaml", "a: &a {x: y}\n<<: *a", "gives 'a' something other"),
     ],
 )
 def test_wrong_files(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
@@ -241,7 +216,6 @@ def test_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     "content",
     [
         "!!python/object/apply:pathlib.Path.touch [{}]",
-        "a: [x, !!python/object/apply:pathlib.Path.touch [{}]]",
         "? !!python/object/apply:os.system ['touch {}']\n: x",
     ],
 )

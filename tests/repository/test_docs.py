@@ -9,13 +9,15 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from pkgutil import resolve_name
 
+import cv2
 import lightning.pytorch as pl
 import numpy as np
 import pyarrow.parquet as pq
@@ -40,6 +42,7 @@ from xbench.data import ChestXrayDataModule, Radiograph, Record
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import SaliencyModel
+from xbench.phantom import draw_phantom
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.types import ModelOutput
@@ -107,7 +110,7 @@ def resolver() -> RunParser:
 
 
 @pytest.fixture
-def workplace(tmp_path, monkeypatch) -> Path:
+def workplace(tmp_path, monkeypatch) -> Iterator[Path]:
     """A working directory with the files that the pages show, and those they speak of as the reader's."""
     for _, block in [*blocks("python"), *blocks("yaml")]:
         if match := re.match(r"# (\S+\.(?:py|yaml))\n", block):
@@ -117,7 +120,9 @@ def workplace(tmp_path, monkeypatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("XBENCH_DATA", "/data")
     monkeypatch.setenv("XBENCH_WEIGHTS", "/models")
-    return tmp_path
+    yield tmp_path
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 def test_commands_are_understood(workplace, resolver, monkeypatch):
@@ -402,15 +407,49 @@ def test_a_metric_of_ones_own_runs(workplace, command):
     assert 0 < float(re.findall(r"Peak distance: ([\d.]+)", run.output)[0]) < 1.5
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_same_bytes_are_promised_where_they_were_shown(page):
-    """That is for any number of processes on the CPU of one machine: no test has ever had a GPU."""
-    text = " ".join(PAGES[page].split())
-    for sentence in re.split(r"(?<=[.:;]) |\|", text):
-        if re.search(r"same (files|bytes)|to the byte", sentence) and re.search(r"number of|processes|GPU", sentence):
-            assert "CPU" in sentence, sentence
+@pytest.fixture
+def my_data(workplace) -> Path:
+    """Data that the README's dataset reads."""
+    folder = workplace / "my_data"
+    (folder / "images").mkdir(parents=True)
+    rows = [["image", "x0", "y0", "x1", "y1"]]
+    for index in range(12):
+        phantom = draw_phantom(7, index)
+        cv2.imwrite(str(folder / "images" / f"{index:02d}.png"), phantom.image)
+        box = ["", "", "", ""]
+        if "Nodule" in phantom.masks or index == 0:
+            y, x = phantom.masks.get("Nodule", phantom.image > 200).nonzero()
+            box = [x.min(), y.min(), x.max() + 1, y.max() + 1]
+        rows.append([f"{index:02d}.png", *box])
+    (folder / "boxes.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+    return folder
 
 
-def test_clusters_say_what_was_not_tried():
-    (sentence,) = re.findall(r"\*\*What is not:\*\*[^;]+;", PAGES["docs/clusters.md"])
-    assert "any GPU" in sentence and "NCCL" in sentence
+def test_model_and_dataset_outside_the_package(my_data, command):
+    run = command("test", "--config", "my_pair.yaml", "--trainer.logger", "false", "--data.num_workers", "0")
+    assert run.status == 0, run.errors
+    results = run.results
+    assert (results["model"], results["dataset"]) == ("myvlm", "mydata")
+    assert results["counts"]["images"] == 12
+    positives = results["counts"]["per_finding"]["Nodule"]["positives"]
+    assert results["grounding"]["per_class"]["Nodule"]["count"] == positives > 0
+    assert results["provenance"]["prompts"]["Nodule"] == ["a chest radiograph showing nodule"]
+
+
+def test_a_box_that_begins_outside_of_the_image_keeps_the_part_inside(my_data):
+    """Of a slice that begins at -5, numpy gives nothing."""
+    with (my_data / "boxes.csv").open("a") as file:
+        file.write("01.png,-5,-7,20,30\n")
+    data = importlib.import_module("my_data").MyData("my_data")
+    record = data.read_records(annotated=True)[1]
+    region = data.load(record).regions["Nodule"]
+    assert region[:30, :20].all() and region.sum() >= 600
+    assert data.read_records(annotated=False)[1].labels == {}
+
+
+def test_use_from_python(tmp_path, monkeypatch, capsys):
+    (code,) = (block for page, block in blocks("python") if page == "README.md" and "trainer.test(" in block)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code.replace("images=50", "images=16"), "README.md", "exec"), {})
+    assert 0.3 < float(capsys.readouterr().out.splitlines()[-1]) <= 1
+    assert list(tmp_path.glob("demo_phantom/*/results.json"))

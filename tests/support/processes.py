@@ -14,14 +14,16 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from places import SUPPORT
 
 from xbench.cli import main
+from xbench.runtime.locks import try_lock
 
 _fork = multiprocessing.get_context("fork")
 
@@ -121,6 +123,36 @@ def free_port(candidates: Iterable[int] = (0,)) -> int:
             probe.bind(("127.0.0.1", port))
             return probe.getsockname()[1]
     raise OSError("no port is free")
+
+
+@contextlib.contextmanager
+def held(lock: Path, inherited: bool = True) -> Iterator[int]:
+    """Let another process, whose id comes back, hold a lock until it is killed."""
+    locked = _fork.Event()
+    holder = _fork.Process(target=_hold, args=(lock, inherited, locked))
+    holder.start()
+    try:
+        assert locked.wait(60)
+        assert holder.pid is not None
+        yield holder.pid
+    finally:
+        holder.kill()
+        holder.join()
+
+
+def _hold(lock: Path, inherited: bool, locked: Event) -> None:
+    descriptor = try_lock(lock, inherited=inherited)
+    locked.set()
+    time.sleep(60)
+    os.close(descriptor)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, though nobody may have asked for its status yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
 
 
 def until(condition: Callable[[], object], seconds: float = 120) -> None:

@@ -9,12 +9,17 @@ TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parque
 
 
 def read(folder: Path) -> dict[str, bytes | str]:
-    """Files of the one finished run in a folder, the provenance taken out."""
+    """Files of the one finished run in a working directory, as `files_of` gives them."""
     (path,) = folder.glob("runs/*/*/results.json")
-    results = json.loads(path.read_text())
-    del results["provenance"]
     assert not (path.parent / "journal").exists()
-    return {"results.json": json.dumps(results)} | {name: (path.parent / name).read_bytes() for name in TABLES}
+    return files_of(path.parent)
+
+
+def files_of(run: Path) -> dict[str, bytes | str]:
+    """Files of a run, the provenance taken out."""
+    results = json.loads((run / "results.json").read_text())
+    del results["provenance"]
+    return {"results.json": json.dumps(results)} | {name: (run / name).read_bytes() for name in TABLES}
 
 
 def change(folder: Path, **entries: object) -> None:

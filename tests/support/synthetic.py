@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+from plain import auroc, average_precision
 
 from xbench.geometry.coverage import Coverage, region_digest
 from xbench.protocol.published import published_split
@@ -208,17 +209,13 @@ def results_of(model, dataset, findings, table, counts, settings) -> Results:
 
 
 def recognised(present, score) -> FindingClassification:
-    """Recognition by definition: comparisons of all pairs, and a step per distinct score."""
-    positive, negative = score[present], score[~present]
-    wins = (positive[:, None] > negative).mean() + 0.5 * (positive[:, None] == negative).mean()
-    precision_at = [present[score >= s].mean() for s in np.unique(score)[::-1]]
-    recall_at = [(present & (score >= s)).sum() / present.sum() for s in np.unique(score)[::-1]]
-    steps = np.diff([0.0, *recall_at])
+    """Recognition by definition."""
+    labels = present.astype(int).tolist()
     said = score >= 0.5
     hit = (said & present).sum()
     return FindingClassification(
-        auroc=float(wins),
-        average_precision=float((steps * precision_at).sum()),
+        auroc=auroc(labels, score.tolist()),
+        average_precision=average_precision(labels, score.tolist()),
         f1=float(2 * hit / (said.sum() + present.sum())),
         accuracy=float((said == present).mean()),
         positives=int(present.sum()),

@@ -47,10 +47,7 @@ class Squares(ChestXrayDataModule):
         if self.odd:
             self.notes += [Note("a row without an image", name) for name in ("square-999", "square-998", "square-999")]
         return [
-            Record(
-                f"square-{index:03d}", {"Square": index % 2, "Hole": int(index % 3 == 0)} if annotated else {}, index
-            )
-            for index in range(self.images)
+            Record(f"square-{index:03d}", _labels(index) if annotated else {}, index) for index in range(self.images)
         ]
 
     def load(self, record: Record) -> Radiograph:

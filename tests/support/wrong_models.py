@@ -18,38 +18,43 @@ from xbench.types import Batch, ModelOutput
 class Coarse(Brightness):
     """The sound one that the others spoil: 7 x 7 maps."""
 
+    other_preprocessing: Preprocessing | None = None
+
+    def __init__(self, **options) -> None:
+        super().__init__(**options)
+        self.preprocessing = self.other_preprocessing or self.preprocessing
+
     def forward(self, images, queries):
         output = super().forward(images, queries)
         output.saliency = F.avg_pool2d(output.saliency, 8)
+        return self.spoilt(output)
+
+    def spoilt(self, output: ModelOutput) -> ModelOutput:
         return output
 
 
 class Lopsided(Coarse):
     """Sound too: one corner of its map is about the image as a whole, as single tokens of vision transformers are."""
 
-    def forward(self, images, queries):
-        output = super().forward(images, queries)
+    def spoilt(self, output):
         output.saliency[..., 4:, :3] += 50 * output.saliency.mean(dim=(2, 3), keepdim=True)
         return output
 
 
 class LopsidedMirrored(Lopsided):
-    def forward(self, images, queries):
-        output = super().forward(images, queries)
-        output.saliency = output.saliency.flip(-1)
-        return output
+    def spoilt(self, output):
+        output = super().spoilt(output)
+        return replace(output, saliency=output.saliency.flip(-1))
 
 
 class NormalisesOverTheBatch(Coarse):
-    def forward(self, images, queries):
-        output = super().forward(images, queries)
+    def spoilt(self, output):
         logits = (output.logits - output.logits.mean(0)) * 1.5
         return ModelOutput(logits, logits.sigmoid(), output.saliency)
 
 
 class DropoutLeftOn(Coarse):
-    def forward(self, images, queries):
-        output = super().forward(images, queries)
+    def spoilt(self, output):
         logits = F.dropout(output.logits)
         return ModelOutput(logits, logits.sigmoid(), output.saliency)
 
@@ -62,31 +67,23 @@ class DrawsItsText(Coarse):
 class FlatMap(Coarse):
     """A row of tokens that nobody gave two dimensions."""
 
-    def forward(self, images, queries):
-        output = super().forward(images, queries)
-        output.saliency = output.saliency.flatten(2)
-        return output
+    def spoilt(self, output):
+        return replace(output, saliency=output.saliency.flatten(2))
 
 
 class MapInARow(Coarse):
-    def forward(self, images, queries):
-        output = super().forward(images, queries)
-        output.saliency = output.saliency.flatten(2)[:, :, None]
-        return output
+    def spoilt(self, output):
+        return replace(output, saliency=output.saliency.flatten(2)[:, :, None])
 
 
 class Transposed(Coarse):
-    def forward(self, images, queries):
-        output = super().forward(images, queries)
-        output.saliency = output.saliency.mT
-        return output
+    def spoilt(self, output):
+        return replace(output, saliency=output.saliency.mT)
 
 
 class Mirrored(Coarse):
-    def forward(self, images, queries):
-        output = super().forward(images, queries)
-        output.saliency = output.saliency.flip(-1)
-        return output
+    def spoilt(self, output):
+        return replace(output, saliency=output.saliency.flip(-1))
 
 
 class _HiddenCrop(A.ImageOnlyTransform):
@@ -100,39 +97,29 @@ class _HiddenCrop(A.ImageOnlyTransform):
 
 
 class LyingView(Coarse):
-    def __init__(self) -> None:
-        super().__init__()
-        geometry = [PillowResize(72), CentreCrop(72), _HiddenCrop()]
-        self.preprocessing = Preprocessing(geometry, mean=(0, 0, 0), std=(1, 1, 1))
+    other_preprocessing = Preprocessing([PillowResize(72), CentreCrop(72), _HiddenCrop()], (0, 0, 0), (1, 1, 1))
 
 
 class MeanOf255(Coarse):
     """Mean and standard deviation of pixels from 0 to 255, which get here as 0 to 1."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.preprocessing = Preprocessing(stretch((56, 56)), mean=(127.5,) * 3, std=(63.75,) * 3)
+    other_preprocessing = Preprocessing(stretch((56, 56)), mean=(127.5,) * 3, std=(63.75,) * 3)
 
 
 class TimesThe255th(Coarse):
-    def __init__(self) -> None:
-        super().__init__()
-        self.preprocessing = Preprocessing(stretch((56, 56)), std=(1 / 255,) * 3)
+    other_preprocessing = Preprocessing(stretch((56, 56)), std=(1 / 255,) * 3)
 
 
 class ForgetsToNormalise(Coarse):
-    def __init__(self) -> None:
-        super().__init__()
-        self.preprocessing = Preprocessing(stretch((56, 56)))
+    other_preprocessing = Preprocessing(stretch((56, 56)))
 
 
 class NormalisesTwice(Coarse):
     """In the geometry, and then again."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        geometry = [*stretch((56, 56)), A.Normalize(mean=0.5, std=0.5)]
-        self.preprocessing = Preprocessing(geometry, mean=(0.5,) * 3, std=(0.5,) * 3)
+    other_preprocessing = Preprocessing(
+        [*stretch((56, 56)), A.Normalize(mean=0.5, std=0.5)], mean=(0.5,) * 3, std=(0.5,) * 3
+    )
 
 
 class DividesTwice(Coarse):
@@ -160,15 +147,13 @@ class SwitchesToTraining(Coarse):
 
 
 class NaN(Coarse):
-    def forward(self, images, queries):
-        output = super().forward(images, queries)
+    def spoilt(self, output):
         output.saliency[1, 2, 3, 3] = torch.nan
         return output
 
 
 class NoProbabilities(Coarse):
-    def forward(self, images, queries):
-        output = super().forward(images, queries)
+    def spoilt(self, output):
         return ModelOutput(output.logits, 10 * output.logits, output.saliency)
 
 
@@ -178,8 +163,7 @@ class SoftmaxOverFindings(Coarse):
     def encode_prompts(self, prompts):
         return super().encode_prompts(prompts) * torch.linspace(0.5, 2, len(prompts))
 
-    def forward(self, images, queries):
-        output = super().forward(images, queries)
+    def spoilt(self, output):
         return ModelOutput(output.logits, output.logits.softmax(1), output.saliency)
 
 

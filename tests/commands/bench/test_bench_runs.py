@@ -7,17 +7,16 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from processes import start, until
+from processes import held, start, until
 
 import xbench.commands.bench.preflight
 import xbench.commands.bench.worker
@@ -484,25 +483,9 @@ def test_what_was_begun_is_gone_on_with(bench: Bench, monkeypatch):
     assert [command[-2:] == ["--resume", "true"] for command in commands] == [True, False]
 
 
-@contextlib.contextmanager
-def held(bench: Bench, path: str) -> Iterator[int]:
-    """Have another process hold a lock; gives its id."""
-    code = (
-        "import sys, time\nfrom pathlib import Path\nfrom xbench.runtime.locks import try_lock\n"
-        "descriptor = try_lock(Path(sys.argv[1]))\nprint('held', flush=True)\ntime.sleep(60)\n"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True, cwd=bench.folder)
-    try:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        yield holder.pid
-    finally:
-        holder.kill()
-        holder.wait()
-
-
 def test_only_one_at_a_time(bench: Bench):
     chosen = ("--config", "toys.yaml", "--models", "bright", "--datasets", "few")
-    with held(bench, "runs/bench/lock") as process:
+    with held(bench.folder / "runs/bench/lock") as process:
         for more in ((), ("--part", "1/1")):
             run = bench(*chosen, *more)
             assert run.status == 1
@@ -514,7 +497,7 @@ def test_only_one_at_a_time(bench: Bench):
 
 
 def test_several_share_a_folder_but_no_run(bench: Bench):
-    with held(bench, "runs/bench/locks/bright_few") as process:
+    with held(bench.folder / "runs/bench/locks/bright_few") as process:
         run = bench("--config", "toys.yaml", "--report", "false")
         assert run.status == 0
         assert bench.started == ["bright_squares", "soft_squares", "soft_few"]

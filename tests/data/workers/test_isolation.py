@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from processes import until
+from processes import gone, until
 from torch.utils.data import DataLoader, Dataset
 
 from xbench.data.datamodule import one_thread
@@ -52,18 +52,6 @@ def ask(work: Work, *sources: Any, timeout: float = 30.0, files: tuple[Path, ...
     return list(DataLoader(Answers(work, records, timeout), batch_size=None, num_workers=1, collate_fn=same))
 
 
-def gone(pid: int) -> bool:
-    """Whether a process has ended, at the latest in a second."""
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.01)
-    return False
-
-
 def test_results_come_back_as_they_are():
     draw = np.random.default_rng(0)
     arrays = {
@@ -84,7 +72,7 @@ def test_results_come_back_as_they_are():
             np.testing.assert_array_equal(back[name], array)
             assert back[name].dtype == array.dtype and back[name].flags.writeable
     assert answers[0][2] == answers[1][2], "one process for all images"
-    assert gone(answers[0][2]), "it ends with its worker"
+    until(lambda: gone(answers[0][2]), seconds=5)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +138,7 @@ def test_a_file_that_hangs_is_given_up(tmp_path):
         f"Reading {files[0]}, {files[1]} took more than 0.7 seconds (a hung network file system?), the limit that "
         "--data.timeout sets."
     )
-    assert gone(int((tmp_path / "child").read_text()))
+    until(lambda: gone(int((tmp_path / "child").read_text())), seconds=5)
 
 
 def test_time_in_which_a_job_is_stopped_does_not_count():
@@ -225,7 +213,7 @@ def test_it_does_not_outlive_a_worker_that_is_killed(tmp_path):
 
     with pytest.raises(RuntimeError, match="DataLoader worker"):
         ask(work, 0)
-    assert gone(int((tmp_path / "child").read_text()))
+    until(lambda: gone(int((tmp_path / "child").read_text())), seconds=5)
 
 
 def test_random_numbers_are_those_of_the_worker():

@@ -1,4 +1,4 @@
-"""Dependencies point one way, and the package lists its folders."""
+"""Dependencies point one way, the package lists its folders and libraries, and every library is pinned."""
 
 from __future__ import annotations
 
@@ -32,25 +32,45 @@ def test_nothing_in_the_package_imports_callbacks():
         assert not [name for name in imports(path) if name.startswith("xbench.callbacks")], path
 
 
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+
+
+def requirements(text: str) -> list[Requirement]:
+    return [Requirement(line) for line in text.splitlines() if line and not line.startswith("#")]
+
+
+NEEDED = requirements(SETUP["options"]["install_requires"])
+PINS = {canonicalize_name(pin.name): pin for pin in requirements((ROOT / "constraints.txt").read_text())}
+
+
 def test_setup_lists_every_package():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    listed = set(setup["options"]["packages"].split())
+    listed = set(SETUP["options"]["packages"].split())
     existing = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "xbench").rglob("__init__.py")}
     assert listed == existing | {"xbench.callbacks", "xbench.configs"}
 
 
 def test_setup_declares_every_library_that_is_imported():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    lines = [line for line in setup["options"]["install_requires"].splitlines() if line and line[0] != "#"]
-    declared = {canonicalize_name(Requirement(line).name) for line in lines}
+    declared = {canonicalize_name(library.name) for library in NEEDED}
     distributions = importlib.metadata.packages_distributions()
     # The conformance tests are written for those who have pytest.
     own = {*sys.stdlib_module_names, "xbench", "pytest"}
     for path in [*(ROOT / "xbench").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py")]:
         for name in {name.partition(".")[0] for name in imports(path)} - own:
             assert declared & {canonicalize_name(one) for one in distributions[name]}, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("wanted", [*NEEDED, *requirements(SETUP["options.extras_require"]["dev"])], ids=str)
+def test_every_requirement_is_pinned_within_its_range(wanted):
+    pin = PINS[canonicalize_name(wanted.name)]
+    ((operator, version),) = ((part.operator, part.version) for part in pin.specifier)
+    assert operator == "==" and pin.marker is None and pin.url is None
+    assert wanted.specifier.contains(version)
+
+
+@pytest.mark.parametrize("place", ["Makefile", "Dockerfile", "README.md", "docs/first-run.md"])
+def test_every_way_to_install_uses_the_pins(place):
+    assert "constraints.txt" in (ROOT / place).read_text()
 
 
 @pytest.mark.parametrize("words", [["--help"], ["list"], ["bench", "--models", "klip"]])
