@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import transformers
 from deterministic import images_of, random_state
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
-from safetensors.torch import save_file
-from small_networks import attached, score
+from small_networks import attached
 
 from xbench.errors import UserError
 from xbench.models import biomedclip
@@ -26,7 +24,7 @@ HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
 BERT = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "chest", "x", "-", "ray", "showing", "without", "edema"]
 PAIRS = [["chest showing edema", "chest without edema"], ["showing a chest x-ray", "without a chest x-ray"]]
-IDS = torch.tensor([[[2, 6, 10, 12, 3, 0, 0], [2, 6, 11, 12, 3, 0, 0]], [[2, 9, 3, 0, 0, 0, 0], [2, 5, 9, 3, 0, 0, 0]]])
+IDS = torch.tensor([[2, 6, 10, 12, 3, 0, 0], [2, 6, 11, 12, 3, 0, 0]])
 
 
 @pytest.fixture
@@ -98,18 +96,6 @@ def test_is_the_clip_of_its_folder(tiny: BiomedCLIP, bert_folder: Path) -> None:
     assert torch.equal(clip.preprocessing(grey)[0], pixels)
 
 
-def test_pairs_and_singles(tiny: BiomedCLIP) -> None:
-    with torch.no_grad():
-        pairs = tiny.encode_tokens(IDS, (IDS != 0).long())
-        singles = tiny.encode_tokens(IDS.flatten(0, 1))
-        output, single = tiny(images_of("pairs", 3, 64), pairs), tiny(images_of("pairs", 3, 64), singles)
-    torch.testing.assert_close(pairs.flatten(0, 1), singles, rtol=0, atol=1e-6)
-    torch.testing.assert_close(output.logits, single.logits[:, ::2] - single.logits[:, 1::2], rtol=0, atol=1e-5)
-    torch.testing.assert_close(output.probabilities, output.logits.sigmoid(), rtol=0, atol=1e-7)
-    torch.testing.assert_close(single.probabilities, single.logits.softmax(1), rtol=0, atol=1e-7)
-    assert output.saliency.shape == (3, 2, 4, 4)
-
-
 def test_prompts(tiny: BiomedCLIP) -> None:
     assert tiny.name == "biomedclip"
     assert tiny.default_prompts("Pleural Effusion") == [
@@ -117,7 +103,7 @@ def test_prompts(tiny: BiomedCLIP) -> None:
         "this is a photo of a chest x-ray without pleural effusion",
     ]
     with torch.no_grad():
-        prompts, tokens = tiny.encode_prompts([PAIRS[0]])[0], tiny.encode_tokens(IDS[0])
+        prompts, tokens = tiny.encode_prompts([PAIRS[0]])[0], tiny.encode_tokens(IDS[None])[0]
     # Two prompts in one batch and alone: PyTorch may add in another order.
     torch.testing.assert_close(prompts, tokens, rtol=0, atol=1e-6)
 
@@ -193,25 +179,13 @@ def test_without_a_checkpoint(
     )
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
-def test_file_and_text_encoder(bert_folder: Path, tiny: BiomedCLIP, small: None, tmp_path: Path, suffix: str) -> None:
-    file = tmp_path / f"weights{suffix}"
-    weights = torch.load(bert_folder / "open_clip_pytorch_model.bin")
-    if suffix == ".safetensors":
-        save_file(weights, file)
-    else:
-        torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in weights.items()}}, file)
-    model = BiomedCLIP(checkpoint=str(file), text_encoder=str(bert_folder), image_size=64)
+def test_file_and_text_encoder(bert_folder: Path, tiny: BiomedCLIP, small: None) -> None:
+    options = {"text_encoder": str(bert_folder), "image_size": 64}
+    model = attached(BiomedCLIP(str(bert_folder / "open_clip_pytorch_model.bin"), **options), "Edema")
     same(model, tiny)
+    provenance = model.provenance()
+    assert (provenance["architecture"], provenance["text_encoder"]) == (HUB, str(bert_folder))
     assert torch.equal(model.encode_prompts(PAIRS), tiny.encode_prompts(PAIRS))
-
-
-def test_other_weights_are_a_misfit(small: None, tmp_path: Path) -> None:
-    save_file({"visual.conv1.weight": torch.zeros(1)}, tmp_path / "clip.safetensors")
-    with pytest.raises(UserError, match=r"do not fit .*1 unexpected \(visual\.conv1\.weight\).*authors of BiomedCLIP"):
-        BiomedCLIP(checkpoint=str(tmp_path / "clip.safetensors"))
-    with pytest.raises(UserError, match="does not exist"):
-        BiomedCLIP(checkpoint=str(tmp_path / "absent.bin"))
 
 
 def test_folder_of_another_model(tmp_path: Path) -> None:
@@ -226,22 +200,3 @@ def test_folder_of_another_model(tmp_path: Path) -> None:
     (tmp_path / "open_clip_config.json").write_text("[]")
     with pytest.raises(UserError, match="lacks the key model_cfg"):
         BiomedCLIP(checkpoint=str(tmp_path))
-
-
-def test_setup_and_provenance(bert_folder: Path) -> None:
-    options: dict[str, Any] = {"templates": ("{finding}", "no {finding}"), "image_size": 64, "saliency": "gem"}
-    model = attached(BiomedCLIP(checkpoint=str(bert_folder), **options), "Edema")
-    model.on_test_start()
-    file = bert_folder / "open_clip_pytorch_model.bin"
-    assert model.provenance() == {
-        "text_encoder": str(bert_folder),
-        "architecture": HUB,
-        "pretrained": None,
-        "checkpoint": str(file),
-        "checkpoint_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-        "image_size": 64,
-        "saliency": "gem",
-        "prompts": {"Edema": ["edema", "no edema"]},
-    }
-    output = score(model, images_of("score", 2, 64))
-    assert output.saliency.shape == (2, 1, 4, 4)

@@ -272,9 +272,7 @@ def test_layers_and_heads_of_the_map(weights: dict[str, Tensor], monkeypatch: py
     assert output.logits.item() == pytest.approx((logit + by_image) / 2, abs=5e-6)
     model.findings, model.prompts = ("Mass",), [["There is Pulmonary Mass"]]
     monkeypatch.setattr(carzero, "file_sha256", lambda path: "digest")
-    provenance = json.loads(json.dumps(model.provenance()))
-    assert provenance["saliency"] == {"kind": "cross-attention", "layers": [1, 3], "heads": [2]}
-    assert provenance["prompts"] == {"Mass": ["There is Pulmonary Mass"]}
+    assert model.provenance()["saliency"] == {"kind": "cross-attention", "layers": [1, 3], "heads": [2]}
 
 
 def test_linear_head(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,17 +343,7 @@ def test_cleaning(prompt: str, read: str) -> None:
     assert clean(prompt) == read
 
 
-def test_prompts_of_the_datasets(model: CARZero) -> None:
-    officially = {
-        "chestxray14": "Atelectasis Cardiomegaly Pleural-Effusion Pulmonary-Infiltration Pulmonary-Mass Lung-Nodule "
-        "Pneumonia Pneumothorax",
-        "chestxdet10": "Atelectasis Tissue-Calcification Pulmonary-Consolidation Pleural-Effusion Pulmonary-Emphysema "
-        "Fibrosis Bone-Fracture Pulmonary-Mass Lung-Nodule Pneumothorax",
-    }
-    for dataset, texts in officially.items():
-        assert [model.default_prompts(f) for f in FINDINGS[dataset]] == [
-            [f"There is {text.replace('-', ' ')}"] for text in texts.split()
-        ]
+def test_no_two_findings_of_a_dataset_are_read_alike(model: CARZero) -> None:
     for findings in FINDINGS.values():
         read = [clean(*model.default_prompts(finding)) for finding in findings]
         assert len({*read}) == len(findings)
@@ -451,8 +439,6 @@ def test_tokenisers_that_do_not_fit(folder: Path, tmp_path: Path, monkeypatch: p
     model.tokenizer_source = str(tmp_path)
     with pytest.raises(UserError, match=r"has 41 tokens and the BERT in .* 40: they do not belong together"):
         model.encode_tokens(*token_ids(PIECES))
-    with pytest.raises(UserError, match=r"without \[SEP\]"):
-        WordPieces.of({"a": 0})
 
 
 # Geometry

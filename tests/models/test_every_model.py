@@ -177,7 +177,7 @@ class TestDecoders:
         assert caught.value.exit_status == 2
         assert "github.com/" in str(caught.value) or "neither code nor weights" in str(caught.value)
 
-    @pytest.mark.parametrize("options", [{"layers": [4]}, {"heads": [1, 1]}])
+    @pytest.mark.parametrize("options", [{"layers": [4]}, {"layers": []}, {"heads": [1, 1]}])
     def test_layers_and_heads_that_there_are_not(self, build: Callable[..., VLM], options: dict[str, Any]) -> None:
         with pytest.raises(UserError, match=rf"there are 4 {next(iter(options))}; .* from 0 to 3") as caught:
             build(**options)

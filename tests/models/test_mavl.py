@@ -18,7 +18,6 @@ from book_reference import (
     write_small_bert,
 )
 from deterministic import images_of, quick_weight
-from golden import shapes_of
 from small_networks import attached, largest, score
 from torch import Tensor
 
@@ -176,8 +175,6 @@ def test_number_of_aspects_comes_from_the_weights(weights: dict[str, Tensor], tm
 
 
 def test_wrong_options(checkpoint: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--model\.checkpoint FILE.*HieuPhan33/MAVL.*no licence"):
-        MAVL()
     book = write_book(tmp_path / "book.json")
     with pytest.raises(UserError, match="only one is given"):
         MAVL(checkpoint, book=book)
@@ -201,16 +198,9 @@ def test_wrong_queries(checkpoint: str, model: MAVL) -> None:
         MAVL(checkpoint, mode="text")(images_of("few", 1), queries_of(1))
 
 
-def test_checkpoint(weights: dict[str, Tensor], tmp_path: Path) -> None:
+def test_names_with_module_in_the_middle(weights: dict[str, Tensor], tmp_path: Path) -> None:
     without = {name: tensor for name, tensor in weights.items() if name != "temp"}
     nested = {name.replace("res_l2.", "res_l2.module."): tensor for name, tensor in without.items()}
     path = tmp_path / "plain.pth"
     torch.save(nested, path)
     assert torch.equal(MAVL(str(path)).model.res_l2.bias, weights["res_l2.bias"])
-    del nested["location_emb.bias"]
-    torch.save(nested, path)
-    with pytest.raises(UserError, match=r"do not fit MAVL: 1 missing \(location_emb\.bias\)"):
-        MAVL(str(path))
-    torch.save({name: torch.zeros(()).expand(shape) for name, shape in shapes_of("medklip").items()}, path)
-    with pytest.raises(UserError, match="They look like those of MedKLIP"):
-        MAVL(str(path))

@@ -16,22 +16,8 @@ from transformers import BertConfig, BertModel
 
 from xbench.models.components.book import OFFICIAL_ENTRIES
 
-VOCABULARY = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "a",
-    "heart",
-    "lung",
-    "white",
-    "large",
-    "##r",
-    ",",
-    ".",
-    ":",
-]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "heart", "lung", "white", "large"]
+VOCABULARY += ["##r", ",", ".", ":"]
 
 
 # Files

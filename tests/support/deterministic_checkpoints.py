@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +115,6 @@ def _sections(parts: dict[str, nn.Module], path: Path, full: bool) -> dict[str, 
     return {"checkpoint": str(path), "text_encoder": _tokeniser(path.parent / "bert")}
 
 
-def _medklip(folder: Path, full: bool) -> dict[str, str]:
-    return _book("medklip", folder, full)
-
-
-def _mavl(folder: Path, full: bool) -> dict[str, str]:
-    return _book("mavl", folder, full)
-
-
 def _book(model: str, folder: Path, full: bool) -> dict[str, str]:
     """Write the checkpoint of MedKLIP or MAVL, and a Bio_ClinicalBERT, which comes as a folder of its own."""
     checkpoint = write_official(official_weights(model, weight if full else quick_weight), folder)
@@ -208,8 +201,8 @@ _WRITERS: dict[str, Callable[[Path, bool], dict[str, str]]] = {
     "carzero": _carzero,
     "clip": _clip,
     "biomedclip": _biomedclip,
-    "medklip": _medklip,
+    "medklip": partial(_book, "medklip"),
     "kad": _kad,
-    "mavl": _mavl,
+    "mavl": partial(_book, "mavl"),
     "devide": _devide,
 }

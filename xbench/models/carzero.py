@@ -356,12 +356,7 @@ class WordPieces:
 
     @classmethod
     def of(cls, vocabulary: Mapping[str, int]) -> WordPieces:
-        """Read a vocabulary, ids by token; raise a UserError if it has no `[SEP]` and so is not a BERT's."""
-        if "[SEP]" not in vocabulary:
-            raise UserError(
-                f"A vocabulary of {len(vocabulary)} tokens without [SEP] is not that of a BERT: give "
-                "--model.text_encoder the tokeniser that belongs to the checkpoint."
-            )
+        """Read the vocabulary of a BERT, ids by token."""
         continues = torch.zeros(max(vocabulary.values()) + 1, dtype=torch.bool)
         continues[[number for token, number in vocabulary.items() if token.startswith("##")]] = True
         return cls(continues, vocabulary["[SEP]"])

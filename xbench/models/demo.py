@@ -99,15 +99,10 @@ class DemoNetwork(nn.Module):
     The logit of image b and sentence c is `log mean exp(scale * s) + bias` over the cosine similarities s (h, w) of its
     patches with the sentence, with a learned scale and bias; the similarities are the saliency map. The sigmoid of the
     logit is the probability that the sentence is true of the image.
-
-    Args:
-        vocabulary: Number of tokens; token 0 is padding.
-        dimension: D, size of the joint space.
-        text_width: Width of the text tower.
-        max_length: Longest sentence in tokens.
+    The vocabulary is the number of tokens, of which 0 is padding; the joint space has D = 96 dimensions.
     """
 
-    def __init__(self, vocabulary: int = 320, dimension: int = 96, text_width: int = 64, max_length: int = 48) -> None:
+    def __init__(self, vocabulary: int = 320) -> None:
         super().__init__()
         self.image_tower = nn.Sequential(
             _convolution(1, 16, stride=2),
@@ -120,9 +115,9 @@ class DemoNetwork(nn.Module):
             _Residual(96),
             _Residual(96, dilation=2),
             _Residual(96, dilation=3),
-            nn.Conv2d(96, dimension, 1),
+            nn.Conv2d(96, 96, 1),
         )
-        self.text_tower = _TextTower(vocabulary, text_width, max_length, dimension)
+        self.text_tower = _TextTower(vocabulary)
         self.log_scale = nn.Parameter(torch.tensor(12.0).log())
         self.bias = nn.Parameter(torch.tensor(-4.0))
 
@@ -186,14 +181,14 @@ class _Residual(nn.Module):
 class _TextTower(nn.Module):
     """A two-layer transformer with a mean over the tokens."""
 
-    def __init__(self, vocabulary: int, width: int, max_length: int, dimension: int) -> None:
+    def __init__(self, vocabulary: int, width: int = 64) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Parameter(0.02 * torch.randn(max_length, width))
+        self.positions = nn.Parameter(0.02 * torch.randn(48, width))
         layers = [_TextBlock(width, heads=4) for _ in range(2)]
         self.blocks = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(width)
-        self.projection = nn.Linear(width, dimension)
+        self.projection = nn.Linear(width, 96)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         states = self.tokens(input_ids) + self.positions[: input_ids.shape[1]]

@@ -15,11 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xbench.errors import UserError
-from xbench.geometry.grid import Upsampling
 from xbench.models.components.bert import BIO_CLINICAL_BERT
 from xbench.models.components.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, trunk
 from xbench.models.components.checkpoint import fill, locate, read_tensors
-from xbench.models.components.query_decoder import Layers, choose
+from xbench.models.components.query_decoder import choose
 from xbench.types import ModelOutput
 
 __all__ = ["MAVL"]
@@ -49,14 +48,9 @@ class MAVL(BookModel):
             and clear lungs; the authors use it for COVID-19 and for rare findings.
         aspects: Texts, from 0, the explanation, whose attention makes the map.
         merge: How: `avg` and `max` over `aspects`, or `global`, which takes the explanation alone.
-        equalise: Equalise the histogram before resizing, as for MedKLIP.
-        image_size: Side of the square input in pixels, a multiple of 16; 224 in training. For `text` the position
-            embeddings are interpolated to other sizes.
-        layers: Decoder layers, from 0, whose attention makes the map.
-        heads: Attention heads, from 0, that make the map; all by default.
-        saliency_upsample: How maps are enlarged. The authors' script does it bilinearly between corners (`corners`).
-        **options: Those of every vision-language model, see `xbench.models.base.VLM`. Of a finding's prompts, nine
-            stand in the place of its texts, eight in that of all but the explanation, one in that of the explanation.
+        **options: Those of `xbench.models.components.book.BookModel` and of every vision-language model, see
+            `xbench.models.base.VLM`. Of a finding's prompts, nine stand in the place of its texts, eight in that of all
+            but the explanation, one in that of the explanation.
 
     Raises:
         UserError: Weights or a book that cannot be had, read or fitted, or an option out of range.
@@ -71,11 +65,6 @@ class MAVL(BookModel):
         mode: Literal["feature", "text"] = "feature",
         aspects: tuple[int, ...] = (0, 6, 7, 8),
         merge: Literal["avg", "max", "global"] = "avg",
-        equalise: bool = False,
-        image_size: int = 224,
-        layers: Layers = "all",
-        heads: list[int] | None = None,
-        saliency_upsample: Upsampling = "bilinear",
         **options: Any,
     ) -> None:
         path = locate(checkpoint, "MAVL", _SOURCE)
@@ -94,20 +83,7 @@ class MAVL(BookModel):
                 "--model.concepts with the other texts on the same entries.",
                 exit_status=2,
             )
-        super().__init__(
-            model,
-            path,
-            texts=texts,
-            text_encoder=text_encoder,
-            book=book,
-            concepts=concepts,
-            equalise=equalise,
-            image_size=image_size,
-            layers=layers,
-            heads=heads,
-            saliency_upsample=saliency_upsample,
-            **options,
-        )
+        super().__init__(model, path, texts=texts, text_encoder=text_encoder, book=book, concepts=concepts, **options)
         self.mode = mode
         self.aspects = [0] if merge == "global" else choose("aspects", aspects, texts)
         self.merge = merge

@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xbench.geometry.grid import Upsampling
 from xbench.models.components.bert import BIO_CLINICAL_BERT
 from xbench.models.components.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, trunk
 from xbench.models.components.checkpoint import fill, locate, read_tensors
-from xbench.models.components.query_decoder import Layers
 from xbench.types import ModelOutput
 
 __all__ = ["MedKLIP"]
@@ -42,13 +40,8 @@ class MedKLIP(BookModel):
         text_encoder: Bio_ClinicalBERT: its name on the Hugging Face hub, or a folder with config.json, vocab.txt (or
             tokenizer.json) and model.safetensors (or pytorch_model.bin).
         book: File with an explanation of every entry, as JSON or YAML.
-        equalise: Equalise the histogram before resizing, as the authors' scripts for RSNA do and for nothing else.
-        image_size: Side of the square input in pixels, a multiple of 16; 224 in training.
-        layers: Decoder layers, from 0, whose attention makes the map.
-        heads: Attention heads, from 0, that make the map; all by default.
-        saliency_upsample: How maps are enlarged. The authors' script repeats every cell (`nearest`).
-        **options: Those of every vision-language model, see `xbench.models.base.VLM`. A finding's prompt stands in the
-            place of its explanation.
+        **options: Those of `xbench.models.components.book.BookModel` and of every vision-language model, see
+            `xbench.models.base.VLM`. A finding's prompt stands in the place of its explanation.
 
     Raises:
         UserError: Weights or a book that cannot be had, read or fitted, or an option out of range.
@@ -59,11 +52,6 @@ class MedKLIP(BookModel):
         checkpoint: str | None = None,
         text_encoder: str = BIO_CLINICAL_BERT,
         book: str | None = None,
-        equalise: bool = False,
-        image_size: int = 224,
-        layers: Layers = "all",
-        heads: list[int] | None = None,
-        saliency_upsample: Upsampling = "bilinear",
         **options: Any,
     ) -> None:
         path = locate(checkpoint, "MedKLIP", _SOURCE)
@@ -72,20 +60,7 @@ class MedKLIP(BookModel):
             model = _Network()
         model.to_empty(device="cpu")
         fill(model, read_tensors(path), path, "MedKLIP")
-        super().__init__(
-            model,
-            path,
-            texts=1,
-            text_encoder=text_encoder,
-            book=book,
-            concepts=None,
-            equalise=equalise,
-            image_size=image_size,
-            layers=layers,
-            heads=heads,
-            saliency_upsample=saliency_upsample,
-            **options,
-        )
+        super().__init__(model, path, texts=1, text_encoder=text_encoder, book=book, concepts=None, **options)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
         """Score images against a book.

@@ -33,9 +33,7 @@ def cached_queries(
 
     Args:
         encode: Makes tensors, alone or in tuples, lists and dictionaries.
-        prompts: What it encodes.
-        depends_on: What else its result depends on, in plain values.
-        model: Class of the model.
+        depends_on: What its result depends on beside the prompts, in plain values.
         device: Where the tensors are wanted.
     """
     code = [model.__qualname__, source_sha256(model), torch.__version__, transformers.__version__]

@@ -69,29 +69,19 @@ hardware dilation chf redistribution aspiration tail_abnorm_obs excluded_obs
 OFFICIAL_ENTRIES = tuple(_NAMES.split())
 """Names of the entries of the authors' book, in class order."""
 
-# From the authors' scripts: ChestX-ray14 (both models), RSNA, SIIM, CheXpert and COVID-rural (MAVL); `calcification` is
-# the one entry that names a finding which no script of theirs asks about. Aortic Enlargement, Clavicle Fracture,
-# Enlarged PA, ILD, Lung Cavity, Lung Cyst, Mediastinal Shift, Nodule/Mass, Other Lesion and Rib Fracture have none.
+# Entries of findings that are not called the same, from the authors' scripts: ChestX-ray14 (both models), RSNA, SIIM,
+# CheXpert and COVID-rural (MAVL). `calcification` is the one entry that no script of theirs asks about. Aortic
+# Enlargement, Clavicle Fracture, Enlarged PA, ILD, Lung Cavity, Lung Cyst, Mediastinal Shift, Nodule/Mass, Other Lesion
+# and Rib Fracture have none.
 _ENTRY_OF = {
-    "Atelectasis": "atelectasis",
     "COVID-19": "covid19",
-    "Calcification": "calcification",
-    "Cardiomegaly": "cardiomegaly",
-    "Consolidation": "consolidation",
-    "Edema": "edema",
-    "Emphysema": "emphysema",
     "Enlarged Cardiomediastinum": "enlarge",
-    "Fracture": "fracture",
     "Infiltration": "infiltrate",
     "Lung Lesion": "lesion",
     "Lung Opacity": "opacity",
-    "Mass": "mass",
-    "Nodule": "nodule",
     "Pleural Effusion": "effusion",
     "Pleural Other": "abnormality",
     "Pleural Thickening": "thicken",
-    "Pneumonia": "pneumonia",
-    "Pneumothorax": "pneumothorax",
     "Pulmonary Fibrosis": "tail_abnorm_obs",
     "Support Devices": "device",
 }
@@ -102,17 +92,14 @@ Entries = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Book:
-    """What is asked in a run.
-
-    Attributes:
-        entries: Everything that is asked together.
-        columns: Name of the entry of each finding of the dataset, in their order.
-        added: Findings without an entry, which were appended.
-    """
+    """What is asked in a run."""
 
     entries: Entries
+    """Everything that is asked together."""
     columns: tuple[str, ...]
+    """Name of the entry of each finding of the dataset, in their order."""
     added: tuple[str, ...]
+    """Findings without an entry, which were appended."""
 
     @property
     def indices(self) -> list[int]:
@@ -132,12 +119,7 @@ def own_entries(texts: int) -> Entries:
 
 
 def read_entries(book: str, concepts: str | None, texts: int) -> Entries:
-    """Read the authors' book, or one in its form.
-
-    Args:
-        book: JSON or YAML file with an explanation by name of the entry.
-        concepts: For MAVL the file with the texts on the other aspects, by the same names.
-        texts: Number of texts of an entry, the explanation included.
+    """Read the authors' book, or one in its form: `texts` texts by entry, an explanation and those in `concepts`.
 
     Raises:
         UserError: A file cannot be read, or an entry has another number of texts.
@@ -165,7 +147,7 @@ def read_entries(book: str, concepts: str | None, texts: int) -> Entries:
 
 def entry_of(finding: str, entries: Entries) -> str | None:
     """Return the name of a finding's entry in a book: that of the authors' scripts, or one that is called the same."""
-    official = _ENTRY_OF.get(finding)
+    official = _ENTRY_OF.get(finding, finding.lower())
     if official in entries:
         return official
     return next((name for name in entries if finding in (name, canonical(name))), None)
@@ -248,7 +230,14 @@ class BookNetwork(nn.Module):
 class BookModel(VLM):
     """A model that reads every image with a book; `texts` is the number of texts of an entry.
 
-    The other arguments are those of `xbench.models.MedKLIP` and `xbench.models.MAVL`.
+    Args:
+        equalise: Equalise the histogram before resizing, as the authors of MedKLIP do for RSNA and for nothing else.
+        image_size: Side of the square input in pixels, a multiple of 16; 224 in training. For MAVL's mode `text` the
+            position embeddings are interpolated to other sizes.
+        layers: Decoder layers, from 0, whose attention makes the map.
+        heads: Attention heads, from 0, that make the map; all by default.
+        saliency_upsample: How maps are enlarged. The authors of MedKLIP repeat every cell (`nearest`), those of MAVL
+            do it bilinearly between corners (`corners`).
     """
 
     model: Any
@@ -262,12 +251,12 @@ class BookModel(VLM):
         texts: int,
         text_encoder: str,
         book: str | None,
-        concepts: str | None,
-        equalise: bool,
-        image_size: int,
-        layers: Layers,
-        heads: list[int] | None,
-        saliency_upsample: Upsampling,
+        concepts: str | None = None,
+        equalise: bool = False,
+        image_size: int = 224,
+        layers: Layers = "all",
+        heads: list[int] | None = None,
+        saliency_upsample: Upsampling = "bilinear",
         **options: Any,
     ) -> None:
         super().__init__(**options)

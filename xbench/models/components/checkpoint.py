@@ -22,12 +22,7 @@ __all__ = ["fill", "first_line", "locate", "read_remarks", "read_settings", "rea
 
 
 def locate(checkpoint: str | None, model: str, source: str) -> Path:
-    """Return the path of a checkpoint that has to come from the user.
-
-    Args:
-        checkpoint: The option as given.
-        model: Name of the model, for the message.
-        source: Where the file is to be had, a sentence or two.
+    """Return the path of a checkpoint that has to come from the user; the message names the model and its source.
 
     Raises:
         UserError: None was given, there is no such file, or it is a folder.
@@ -48,7 +43,6 @@ def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
     the dict (`state_dict`, `model`) that they are wrapped in. Of everything else in the file nothing is kept.
 
     Args:
-        path: The file.
         sections: Keys of an official file that keeps its networks in several dicts. Their names are returned with the
             key in front (`image_encoder.conv1.weight`), as a file without sections must have them already.
 
@@ -73,22 +67,14 @@ def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:
-    """Return the settings that a training script left beside the weights, under `config`; nothing of any other file.
-
-    Args:
-        path: The file, which `read_tensors` could read.
-    """
+    """Return the settings that a training script left beside the weights, under `config`; nothing of any other file."""
     content = None if path.suffix == ".safetensors" else _load(path)
     settings = content.get("config") if isinstance(content, dict) else None
     return settings if isinstance(settings, dict) else {}
 
 
 def read_remarks(path: Path) -> Mapping[str, str]:
-    """Return what the command `convert` wrote into a file beside the tensors; nothing of any other file.
-
-    Args:
-        path: The file, which `read_tensors` could read.
-    """
+    """Return what the command `convert` wrote into a file beside the tensors; nothing of any other file."""
     if path.suffix != ".safetensors":
         return {}
     with safe_open(path, framework="pt") as file:
@@ -110,10 +96,7 @@ def fill(
     Counters of batch normalisation may be missing, and are then 0, or too many: nothing at test time depends on them.
 
     Args:
-        network: The network.
-        tensors: From `read_tensors`.
-        path: The file that they come from, for the message.
-        model: Name of the model, for the message.
+        tensors: From `read_tensors` of `path`, which the message names.
         ignored: Patterns (`*` for anything) of names that the file may have although the network does not.
         aliases: Beginnings of second names of tensors, and how the first name begins. The second is used where the file
             lacks the first.

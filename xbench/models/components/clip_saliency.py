@@ -85,7 +85,6 @@ def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Salien
         model: open_clip's, for inference.
         images: (B, 3, h, w) float, normalised, square.
         text: One vector of unit length per class (C, D) float32.
-        saliency: Definition of the maps.
 
     Returns:
         Image vectors (B, D) as the model gives them, and maps (B, C, rows, columns) of the patch grid, float32. The

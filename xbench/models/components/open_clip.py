@@ -44,14 +44,7 @@ ResizeMode = Literal["shortest", "longest", "squash"]
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model with its weights, for inference.
-
-    Attributes:
-        architecture: Its name as open_clip writes it.
-        pretrained: Tag of the weights, None when they come from a file, a folder or the hub.
-        checkpoint: File that the weights were read from.
-        model: open_clip's module.
-    """
+    """A model with its weights, for inference; `pretrained` is their tag, None for a file, a folder or the hub."""
 
     architecture: str
     pretrained: str | None
@@ -246,14 +239,9 @@ def load(architecture: str, pretrained: str | None, checkpoint: str | None, imag
 def load_configured(
     architecture: str, config: Mapping[str, Any], path: Path, image_size: int | None, advice: str
 ) -> Loaded:
-    """Load a model by the content of an open_clip_config.json instead of a name that open_clip knows.
+    """Load a model by the content of an open_clip_config.json, and weights from a file.
 
-    Args:
-        architecture: How to call it.
-        config: The content.
-        path: File of weights.
-        image_size: As for `load`.
-        advice: What to do if the weights do not fit.
+    `architecture` is how to call it, `advice` what to do if the weights do not fit.
     """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")

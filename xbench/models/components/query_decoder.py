@@ -29,14 +29,10 @@ class QueryDecoder(nn.Module):
 
     Args:
         width: D, width of queries and memory.
-        heads: Attention heads.
         self_attention: Whether queries attend to one another before they look at the memory.
-        layers: Number of layers.
         feedforward: Width of the hidden layer, which is ReLU.
 
-    Attributes:
-        layers: The layers.
-        norm: The final norm; some models apply it to queries and memory beforehand as well.
+    Some models apply the final norm, `norm`, to queries and memory beforehand as well.
     """
 
     def __init__(
