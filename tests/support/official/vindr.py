@@ -22,7 +22,9 @@ COLUMNS = (
 )  # fmt: skip
 
 CANONICAL = {
-    name: " ".join(word[0].upper() + word[1:] for word in name.split()) for name in sorted(COLUMNS[:22]) if name != "Edema"
+    name: " ".join(word[0].upper() + word[1:] for word in name.split())
+    for name in sorted(COLUMNS[:22])
+    if name != "Edema"
 }
 """The 21 classes of the table, with capitals. Edema is annotated as well, but is not one of them."""
 
@@ -73,9 +75,7 @@ _TRAIN: tuple[tuple[tuple[int, int], tuple[tuple[str, ...], ...]], ...] = (
 )
 
 
-def write_vindr(
-    root: Path, layout: Literal["physionet", "kaggle"] = "physionet", outside: bool = False
-) -> Official:
+def write_vindr(root: Path, layout: Literal["physionet", "kaggle"] = "physionet", outside: bool = False) -> Official:
     """Write fourteen test images with a consensus and three training images with three readers each.
 
     Coordinates have fractions in PhysioNet's tables and are cut to whole numbers in Kaggle's; a box covers the columns
