@@ -1,43 +1,26 @@
-"""Images made to exhaust the memory: decoded in a process that may not take more than 2.5 GB, or refused."""
+"""Images made to exhaust the memory: decoded in a process that may take 2 GB more, or refused."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
 import numpy as np
+import pydicom.data
+from bounded import assert_outcomes
 from official.dicom import write_dicom
 from PIL import Image
-from pydicom import dcmread
+from pydicom import dcmread, uid
 from pydicom.encaps import encapsulate, get_frame
 
-from xbench.data.decoding import MAX_PIXELS
+from xbench.data.decoding import MAX_PIXELS, decode_image
 
-LIMIT = 2_500_000_000
+ROOM = 2_000_000_000
 LARGEST = 11_584  # squared just below MAX_PIXELS
 GREY = np.arange(48 * 64, dtype=np.uint8).reshape(48, 64)
-
-CHILD = """
-import json, resource, sys, time, warnings
-from pathlib import Path
-from xbench.data.decoding import decode_image
-from xbench.errors import UserError
-warnings.simplefilter("ignore")
-resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
-for path in sorted(Path(sys.argv[1]).iterdir()):
-    start = time.perf_counter()
-    try:
-        said = list(decode_image(path).shape)
-    except UserError as error:
-        said = str(error)
-    print(json.dumps([path.name, said, time.perf_counter() - start]), flush=True)
-"""
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
@@ -77,8 +60,10 @@ def jpeg(height: int, width: int) -> bytes:
 
 def dicom(path: Path, encoding: str = "native", frame: bytes | None = None, **tags: object) -> None:
     """A small DICOM file, with what it says of itself changed behind its back."""
-    write_dicom(path, GREY, encoding)
+    write_dicom(path, GREY, "jpeg" if encoding == "jpeg-ls" else encoding)
     dataset = dcmread(path)
+    if encoding == "jpeg-ls":
+        dataset.file_meta.TransferSyntaxUID = uid.JPEGLSLossless
     for name, value in tags.items():
         setattr(dataset, name, value)
     if frame is not None:
@@ -87,7 +72,9 @@ def dicom(path: Path, encoding: str = "native", frame: bytes | None = None, **ta
 
 
 def frame_of(folder: Path, encoding: str) -> bytes:
-    dataset = dcmread(write_dicom(folder / "a.dcm", GREY, encoding))
+    """A frame of an encoding; that of JPEG-LS comes with pydicom, as nothing here can write one."""
+    path = pydicom.data.get_testdata_file("MR_small_jpeg_ls_lossless.dcm", download=False)
+    dataset = dcmread(path if encoding == "jpeg-ls" else write_dicom(folder / "a.dcm", GREY, encoding))
     return get_frame(dataset.PixelData, 0, number_of_frames=1)
 
 
@@ -141,7 +128,11 @@ def test_bombs(tmp_path):
     for encoding in ("jpeg", "jpeg-lossless", "jpeg-ls"):
         frame = bytearray(frame_of(aside, encoding))
         at = next(frame.index(marker) for marker in (b"\xff\xc0", b"\xff\xc3", b"\xff\xf7") if marker in frame)
-        dicom(put(f"{encoding}.dcm", "has 255"), encoding, frame=bytes(frame[: at + 9] + b"\xff" + frame[at + 10 :]))
+        dicom(
+            put(f"{encoding}.dcm", "has 255"),
+            encoding,
+            frame=bytes(frame[: at + 5] + struct.pack(">HHB", 48, 64, 255) + frame[at + 10 :]),
+        )
     frame = bytearray(frame_of(aside, "jpeg-2000"))
     start = frame.index(b"\xff\x4f\xff\x51")
     many = frame[:start] + frame[start : start + 40] + struct.pack(">H", 16_384) + frame[start + 42 :]
@@ -166,16 +157,5 @@ def test_bombs(tmp_path):
     os.mkfifo(put("pipe.png", "a device or a pipe"))
     put("zeros.png", "a device or a pipe").symlink_to("/dev/zero")
 
-    command = [sys.executable, "-c", CHILD, str(folder), str(LIMIT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    said = {name: (outcome, seconds) for name, outcome, seconds in map(json.loads, done.stdout.splitlines())}
-    assert said.keys() == expected.keys()
-    for name, outcome in expected.items():
-        if isinstance(outcome, str):
-            assert outcome in str(said[name][0]), name
-            assert "MemoryError" not in str(said[name][0]), name
-        else:
-            assert said[name][0] == outcome, name
-        assert said[name][1] < 20, name
+    assert_outcomes(folder, expected, lambda path: list(decode_image(path).shape), ROOM, 20)
     assert LARGEST**2 < MAX_PIXELS < 12_032**2

@@ -145,14 +145,6 @@ def test_hints(tmp_path):
     assert f"There is {place / 'tables' / 't.csv'}: set --data.root to the folder" in refusal(place / "images")
 
 
-def test_archives_are_named(tmp_path):
-    root = tmp_path / "one" / "two" / "three" / "root"
-    touch(root, "images.zip")
-    assert f"archives that are not unpacked ({root / 'images.zip'}): unpack them." in refusal(root)
-    touch(root, "T.csv.gz")
-    assert f"There is {root / 'T.csv.gz'}: unpack it." in refusal(root)
-
-
 def test_expand(monkeypatch):
     monkeypatch.setenv("HOME", "/somewhere")
     monkeypatch.setenv("PLACE", "/there")

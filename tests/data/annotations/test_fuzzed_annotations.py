@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from downloads import ANNOTATION_FILES, AnnotationFile
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xbench.errors import UserError
@@ -46,32 +46,9 @@ TOKENS = [
     b"0", b"1e999", b"9" * 400, b"NaN", b"Infinity", b"null", b"true", b";", b"|", b"../", b"\\", b" ", b"\t", b"1_0",
     "\u0661".encode(), b"=cmd()", b"img_size", b'"size": [1,1]', b"No finding", b".5", b"1e3", b"99999999",
 ]  # fmt: skip
-EDITS = st.lists(
-    st.tuples(st.floats(0, 1), st.integers(0, 40), st.sampled_from(TOKENS)),
-    min_size=1,
-    max_size=4,
-)
-FUZZ = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.mark.parametrize("file", ANNOTATION_FILES, ids=str)
-def test_mutated_bytes(downloads, tmp_path, file):
-    path = downloads.copy_with(file, tmp_path / "copy")
-    content = path.read_bytes()
-
-    @FUZZ
-    @given(EDITS)
-    def fuzz(edits):
-        mutated = content
-        for place, length, token in edits:
-            at = int(place * len(mutated))
-            mutated = mutated[:at] + token + mutated[at + length :]
-        path.write_bytes(mutated)
-        read(file, tmp_path / "copy")
-
-    fuzz()
-
-
+CELLS = [
+    "", " ", "-1", "0", "1", "2", "1.0", "nan", "inf", "1e3", "1e9", "9" * 400, "x", "../x", "1 2", "4 -1", "No finding"
+]  # fmt: skip
 JUNK = st.one_of(
     st.sampled_from([None, True, False, 0, -1, 1.5, 10**400, -(10**400), 1e308, float("nan"), float("inf")]),
     st.sampled_from(["", "../x", "Mass", [], {}]),
@@ -81,6 +58,15 @@ JUNK = st.one_of(
     st.lists(st.one_of(st.integers(), st.text(max_size=3)), max_size=4),
     st.dictionaries(st.sampled_from(["size", "counts", "img_size", "label", "points"]), st.integers(), max_size=2),
 )
+PLACES = st.integers(0, 10**6)
+
+
+def change_bytes(content: bytes, edits: list[tuple[float, int, bytes]]) -> bytes:
+    """Put tokens in the place of some bytes."""
+    for place, length, token in edits:
+        at = int(place * len(content))
+        content = content[:at] + token + content[at + length :]
+    return content
 
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:
@@ -89,56 +75,59 @@ def _places(tree: Any) -> list[tuple[Any, Any]]:
     return [(tree, key) for key in keys] + [place for key in keys for place in _places(tree[key])]
 
 
-@pytest.mark.parametrize("file", [file for file in ANNOTATION_FILES if file.path.endswith(".json")], ids=str)
-def test_values_of_other_kinds_in_json(downloads, tmp_path, file):
-    path = downloads.copy_with(file, tmp_path / "copy")
-    tree = json.loads(path.read_text())
+def change_values(content: bytes, changes: list[tuple[int, Any, bool]]) -> bytes:
+    """Put values of other kinds into a JSON file, or remove some."""
+    tree = json.loads(content)
     # Large, and read by nobody.
-    if file.dataset == "covid":
+    if "imageData" in tree:
         del tree["imageData"]
-    content = json.dumps(tree)
-
-    @settings(FUZZ, max_examples=60)
-    @given(st.lists(st.tuples(st.integers(0, 10**6), JUNK, st.booleans()), min_size=1, max_size=2))
-    def fuzz(changes):
-        tree = json.loads(content)
-        for place, junk, remove in changes:
-            places = _places(tree)
-            # Deep places outnumber the others by far.
-            container, key = places[place % min(len(places), 40 if place % 2 else 10**6)]
-            if remove and isinstance(container, dict):
-                del container[key]
-            else:
-                container[key] = junk
-            if not _places(tree):
-                break
-        path.write_text(json.dumps(tree))
-        read(file, tmp_path / "copy")
-
-    fuzz()
+    for place, junk, remove in changes:
+        places = _places(tree)
+        # Deep places outnumber the others by far.
+        container, key = places[place % min(len(places), 40 if place % 2 else 10**6)]
+        if remove and isinstance(container, dict):
+            del container[key]
+        else:
+            container[key] = junk
+        if not _places(tree):
+            break
+    return json.dumps(tree).encode()
 
 
-CELLS = ["", " ", "-1", "0", "1", "2", "1.0", "nan", "inf", "1e3", "1e9", "9" * 400, "x", "../x", "1 2", "4 -1"]
-CELLS += ["No finding"]
+def change_cells(content: bytes, changes: list[tuple[int, int, str]]) -> bytes:
+    """Put other cells into a table."""
+    table = [line.split(",") for line in content.decode().splitlines()]
+    for row, column, cell in changes:
+        cells = table[row % len(table)]
+        cells[column % len(cells)] = cell
+    return "".join(",".join(cells) + "\n" for cells in table).encode()
 
 
-@pytest.mark.parametrize("file", [file for file in ANNOTATION_FILES if file.path.endswith(".csv")], ids=str)
-def test_other_cells_in_tables(downloads, tmp_path, file):
+# What changes a file of this ending, by how much, and in how many examples.
+CHANGES = (
+    ("", change_bytes, st.tuples(st.floats(0, 1), st.integers(0, 40), st.sampled_from(TOKENS)), 4, 25),
+    (".json", change_values, st.tuples(PLACES, JUNK, st.booleans()), 2, 60),
+    (".csv", change_cells, st.tuples(PLACES, PLACES, st.sampled_from(CELLS)), 3, 25),
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "one", "most", "examples"),
+    [
+        pytest.param(file, *how, id=f"{file}-{how[0].__name__}")
+        for ending, *how in CHANGES
+        for file in ANNOTATION_FILES
+        if file.path.endswith(ending)
+    ],
+)
+def test_any_change_of_a_file(downloads, tmp_path, file, change, one, most, examples):
     path = downloads.copy_with(file, tmp_path / "copy")
-    table = [line.split(",") for line in path.read_text().splitlines()]
+    content = path.read_bytes()
 
-    @FUZZ
-    @given(
-        st.lists(
-            st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from(CELLS)), min_size=1, max_size=3
-        )
-    )
+    @settings(max_examples=examples, deadline=None)
+    @given(st.lists(one, min_size=1, max_size=most))
     def fuzz(changes):
-        other = [list(row) for row in table]
-        for row, column, cell in changes:
-            cells = other[row % len(other)]
-            cells[column % len(cells)] = cell
-        path.write_text("".join(",".join(cells) + "\n" for cells in other))
+        path.write_bytes(change(content, changes))
         read(file, tmp_path / "copy")
 
     fuzz()

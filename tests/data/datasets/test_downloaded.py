@@ -223,12 +223,6 @@ def test_image_lists_that_do_not_fit(tmp_path):
     assert "none.txt" in refusal(root, image_list=str(tmp_path / "none.txt"))
 
 
-def test_names_with_dots(tmp_path):
-    root = write(tmp_path, "1.2.3,,,,,", "1.2.4,One,1,1,2,2", names=("1.2.3", "1.2.4"))
-    (tmp_path / "list.txt").write_text("1.2.4\n")
-    assert list(records_of(toy(root, image_list=str(tmp_path / "list.txt")))) == ["1.2.4"]
-
-
 def test_the_wrong_root(tmp_path):
     root = write(tmp_path / "above" / "root", "a,,,,,", "b,,,,,")
     assert "nowhere is not a folder" in refusal(tmp_path / "nowhere")
@@ -239,12 +233,6 @@ def test_the_wrong_root(tmp_path):
     (root / "tables").mkdir()
     (root / TABLE).rename(root / "tables" / TABLE)
     assert f"There is {root / 'pictures'}: did you mean --data.root {root}?" in refusal(root / "tables")
-
-
-def test_archives_are_mentioned(tmp_path):
-    root = write(tmp_path, "a,,,,,", names=())
-    (root / "pictures.zip").touch()
-    assert f"Archives that are not unpacked lie there ({root / 'pictures.zip'}): unpack them." in refusal(root)
 
 
 def test_annotations_elsewhere(tmp_path):

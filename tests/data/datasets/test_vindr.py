@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from downloads import CUT_OFF, assert_reads, notes_of, records_of, refusal, write_small
 from official.base import write_lines
-from official.vindr import CANONICAL, COLUMNS, KAGGLE, READERS
+from official.vindr import CANONICAL, COLUMNS, KAGGLE
 from PIL import Image
 
 from xbench.data import VinDrCXR
@@ -206,9 +206,3 @@ def test_malformed_rows(tmp_path, rows, labels, said):
     message = refusal("vindr", root)
     assert str(root / (BOXES if labels is None else LABELS).format("test")) in message
     assert said in message
-
-
-def test_readers_of_the_fixture_have_names(downloads):
-    data = VinDrCXR(str(downloads("vindr").root), split="train")
-    records = records_of(data)
-    assert {a.reader for record in records.values() for a in record.source.annotations} == {*READERS}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -55,7 +54,7 @@ _RGBA = "00000061_002"
 _IN_FOLDERS = 3
 
 
-def write_chestxray14(root: Path, layout: Literal["kaggle", "nih"] = "kaggle", outside: bool = False) -> Official:
+def write_chestxray14(root: Path, outside: bool = False) -> Official:
     """Write eight test images with one to four boxes, two without, two of train_val and one that no list names.
 
     The eight are the split `boxes`, and in `test` as well. `Official.labels` covers the eight classes that
@@ -63,16 +62,13 @@ def write_chestxray14(root: Path, layout: Literal["kaggle", "nih"] = "kaggle", o
 
     Args:
         root: Where to; created.
-        layout: `kaggle`: `images_001/images/`, `images_002/images/`, ...; `nih`: all in `images/`.
         outside: The last box of the file reaches beyond the frame.
     """
     official = Official(root)
     rows: list[tuple[str, str]] = []
     entries = []
     for number, image in enumerate(_IMAGES):
-        folder = root / "images"
-        if layout == "kaggle":
-            folder = root / f"images_{1 + number % _IN_FOLDERS:03d}" / "images"
+        folder = root / f"images_{1 + number % _IN_FOLDERS:03d}" / "images"
         rows += _write_image(official, image, folder, number)
         if image.split is not None:
             entries.append(_entry(image, number))
@@ -106,9 +102,8 @@ def _write_image(official: Official, image: _Image, folder: Path, number: int) -
         paint(grey, (box.x1, box.y1, box.x2, box.y2), box.finding)
     picture = Image.fromarray(grey)
     file = official.add(image.name, grey, folder / f"{image.name}.png", image.split)
-    picture = (
-        Image.merge("RGBA", [picture] * 3 + [Image.new("L", picture.size, 255)]) if image.name == _RGBA else picture
-    )
+    if image.name == _RGBA:
+        picture = Image.merge("RGBA", [picture] * 3 + [Image.new("L", picture.size, 255)])
     picture.save(file, compress_level=1)
     if image.split is not None:
         present = (

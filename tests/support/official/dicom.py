@@ -14,8 +14,6 @@ from pydicom import Dataset, uid
 from pydicom.dataset import FileMetaDataset
 from pydicom.encaps import encapsulate
 
-from official.lossless import jpeg_lossless, jpeg_ls
-
 SYNTAXES = {
     "native": uid.ExplicitVRLittleEndian,
     "implicit": uid.ImplicitVRLittleEndian,
@@ -23,7 +21,6 @@ SYNTAXES = {
     "rle": uid.RLELossless,
     "jpeg": uid.JPEGBaseline8Bit,
     "jpeg-lossless": uid.JPEGLosslessSV1,
-    "jpeg-ls": uid.JPEGLSLossless,
     "jpeg-2000": uid.JPEG2000Lossless,
 }
 
@@ -87,9 +84,42 @@ def _compress(pixels: NDArray[Any], encoding: str, bits: int) -> bytes:
     if encoding == "jpeg-2000":
         return bytes(encode_array(pixels, photometric_interpretation=2, bits_stored=bits))
     if encoding == "jpeg-lossless":
-        return jpeg_lossless(pixels, bits)
-    if encoding == "jpeg-ls":
-        return jpeg_ls(pixels, bits)
+        return _jpeg_lossless(pixels, bits)
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, "JPEG", quality=95)
     return stream.getvalue()
+
+
+def _jpeg_lossless(pixels: NDArray[Any], bits: int) -> bytes:
+    """Grey image (H, W) as lossless JPEG (T.81, annex H) with first-order prediction, codes of 5 bits each."""
+    height, width = pixels.shape
+    code = []
+    above = 1 << (bits - 1)
+    for row in pixels.tolist():
+        left = above
+        for value in row:
+            difference = (value - left + 32768) % 65536 - 32768
+            size = abs(difference).bit_length()
+            code.append(f"{size:05b}")
+            # A negative number is written less 1; -32768 has no bits of its own.
+            if 0 < size < 16:
+                code.append(f"{difference if difference > 0 else difference + (1 << size) - 1:0{size}b}")
+            left = value
+        above = row[0]
+    text = "".join(code)
+    text += "1" * (-len(text) % 8)
+    scan = int(text, 2).to_bytes(len(text) // 8).replace(b"\xff", b"\xff\x00")
+    return b"".join(
+        [
+            b"\xff\xd8",
+            _segment(0xC3, bytes([bits]) + height.to_bytes(2) + width.to_bytes(2) + bytes([1, 1, 0x11, 0])),
+            _segment(0xC4, bytes([0, *[0] * 4, 17, *[0] * 11, *range(17)])),
+            _segment(0xDA, bytes([1, 1, 0, 1, 0, 0])),
+            scan,
+            b"\xff\xd9",
+        ]
+    )
+
+
+def _segment(marker: int, content: bytes) -> bytes:
+    return bytes([0xFF, marker]) + (len(content) + 2).to_bytes(2) + content

@@ -17,9 +17,7 @@ SIDE = 1024
 FINDING = "Pneumothorax"
 
 
-def write_siim(
-    root: Path, positives: int = 6, negatives: int = 4, header: str = "ImageId, EncodedPixels", before: str = ""
-) -> Official:
+def write_siim(root: Path, positives: int = 6, negatives: int = 4) -> Official:
     """Write phantoms with and without a pneumothorax.
 
     Every fourth image is of the former stage-1 test. Every second positive one has several, overlapping masks.
@@ -28,8 +26,6 @@ def write_siim(
         root: Where to; created.
         positives: Images with a pneumothorax.
         negatives: Images without.
-        header: First line of the annotation file.
-        before: What stands before each encoded mask.
     """
     official = Official(root, tolerance=8)
     rows = []
@@ -54,10 +50,10 @@ def write_siim(
         pixels, encoding, more = _as_published(image, number)
         write_dicom(official.add(name, image, file, split), pixels, encoding, tags | more)
         official.annotate(name, {FINDING: int(mask is not None)})
-        rows += _rows(official, name, None if mask is None else enlarge(mask), before, number % 2 == 1)
+        rows += _rows(official, name, None if mask is None else enlarge(mask), number % 2 == 1)
     # The first row once more: the union of masks does not mind.
     scattered = scatter(rows)
-    write_lines(root / "train-rle.csv", header, *scattered, scattered[0])
+    write_lines(root / "train-rle.csv", "ImageId, EncodedPixels", *scattered, scattered[0])
     return official
 
 
@@ -92,17 +88,11 @@ def split_mask(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
 
 
 def encode_relative_rle(mask: NDArray[np.bool_]) -> str:
-    """The encoding of SIIM-ACR, pixel by pixel."""
-    numbers, gap, run = [], 0, 0
-    for on in [*mask.T.ravel().tolist(), False]:
-        if on:
-            run += 1
-        elif run:
-            numbers += [gap, run]
-            gap, run = 1, 0
-        else:
-            gap += 1
-    return " ".join(map(str, numbers))
+    """The encoding of SIIM-ACR: the gap after the run before and the length, run by run."""
+    edges = np.flatnonzero(np.diff(mask.T.ravel(), prepend=False, append=False))
+    starts, ends = edges[::2], edges[1::2]
+    gaps = starts - np.concatenate(([0], ends[:-1]))
+    return " ".join(map(str, np.stack([gaps, ends - starts], axis=1).ravel().tolist()))
 
 
 def rows_of(path: Path) -> Sequence[str]:
@@ -110,12 +100,12 @@ def rows_of(path: Path) -> Sequence[str]:
     return path.read_text().splitlines()[1:]
 
 
-def _rows(official: Official, name: str, mask: NDArray[np.bool_] | None, before: str, several: bool) -> list[str]:
+def _rows(official: Official, name: str, mask: NDArray[np.bool_] | None, several: bool) -> list[str]:
     if mask is None:
-        return [f"{name},{before}-1"]
+        return [f"{name},-1"]
     official.mark(name, FINDING, mask)
     parts = split_mask(mask) if several else [mask]
-    return [f"{name},{before}{encode_relative_rle(part)}" for part in parts]
+    return [f"{name},{encode_relative_rle(part)}" for part in parts]
 
 
 def _as_published(image: NDArray[np.uint8], number: int) -> tuple[NDArray[Any], str, dict[str, Any]]:

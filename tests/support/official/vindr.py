@@ -14,37 +14,19 @@ from official.base import Box, Official, hexadecimal, write_lines
 from official.dicom import write_dicom
 from official.phantoms import draw_chest, paint, place, scaled
 
-CANONICAL = {
-    "Aortic enlargement": "Aortic Enlargement",
-    "Atelectasis": "Atelectasis",
-    "Calcification": "Calcification",
-    "Cardiomegaly": "Cardiomegaly",
-    "Clavicle fracture": "Clavicle Fracture",
-    "Consolidation": "Consolidation",
-    "Emphysema": "Emphysema",
-    "Enlarged PA": "Enlarged PA",
-    "ILD": "ILD",
-    "Infiltration": "Infiltration",
-    "Lung Opacity": "Lung Opacity",
-    "Lung cavity": "Lung Cavity",
-    "Lung cyst": "Lung Cyst",
-    "Mediastinal shift": "Mediastinal Shift",
-    "Nodule/Mass": "Nodule/Mass",
-    "Other lesion": "Other Lesion",
-    "Pleural effusion": "Pleural Effusion",
-    "Pleural thickening": "Pleural Thickening",
-    "Pneumothorax": "Pneumothorax",
-    "Pulmonary fibrosis": "Pulmonary Fibrosis",
-    "Rib fracture": "Rib Fracture",
-}
-"""The 21 classes of the table. Edema is annotated as well, but is not one of them."""
-
 COLUMNS = (
     "Aortic enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Clavicle fracture", "Consolidation", "Edema",
     "Emphysema", "Enlarged PA", "ILD", "Infiltration", "Lung Opacity", "Lung cavity", "Lung cyst", "Mediastinal shift",
     "Nodule/Mass", "Pleural effusion", "Pleural thickening", "Pneumothorax", "Pulmonary fibrosis", "Rib fracture",
     "Other lesion", "COPD", "Lung tumor", "Pneumonia", "Tuberculosis", "Other diseases", "No finding",
 )  # fmt: skip
+
+CANONICAL = {
+    name: " ".join(word[0].upper() + word[1:] for word in name.split())
+    for name in sorted(COLUMNS[:22])
+    if name != "Edema"
+}
+"""The 21 classes of the table, with capitals. Edema is annotated as well, but is not one of them."""
 
 KAGGLE = (
     "Aortic enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Consolidation", "ILD", "Infiltration",
@@ -93,12 +75,7 @@ _TRAIN: tuple[tuple[tuple[int, int], tuple[tuple[str, ...], ...]], ...] = (
 )
 
 
-def write_vindr(
-    root: Path,
-    layout: Literal["physionet", "kaggle"] = "physionet",
-    absent_columns: Iterable[str] = (),
-    outside: bool = False,
-) -> Official:
+def write_vindr(root: Path, layout: Literal["physionet", "kaggle"] = "physionet", outside: bool = False) -> Official:
     """Write fourteen test images with a consensus and three training images with three readers each.
 
     Coordinates have fractions in PhysioNet's tables and are cut to whole numbers in Kaggle's; a box covers the columns
@@ -107,7 +84,6 @@ def write_vindr(
     Args:
         root: Where to; created.
         layout: `kaggle` has `train.csv` with 14 classes, two test images that nothing annotates, and no label tables.
-        absent_columns: Columns that the label tables do not have.
         outside: A box of the third test image reaches beyond the frame.
     """
     official = Official(root)
@@ -131,7 +107,7 @@ def write_vindr(
         return official
     for split in ("test", "train"):
         _annotate(official, split, drawn, extra, set(COLUMNS))
-        _write_physionet_tables(official, split, drawn, extra, [name for name in COLUMNS if name not in absent_columns])
+        _write_physionet_tables(official, split, drawn, extra)
     return official
 
 
@@ -193,7 +169,6 @@ def _write_physionet_tables(
     split: str,
     drawn: dict[str, list[_Drawn]],
     extra: dict[str, tuple[str, ...]],
-    columns: list[str],
 ) -> None:
     boxes, labels = [], []
     for name in official.splits[split]:
@@ -206,10 +181,10 @@ def _write_physionet_tables(
                 boxes.append(f"{who},No finding,,,,")
             positive = {box.class_name for box in own} | set(extra.get(name, ()))
             positive = positive or {"No finding"}
-            labels.append(",".join([who, *(str(int(column in positive)) for column in columns)]))
+            labels.append(",".join([who, *(str(int(column in positive)) for column in COLUMNS)]))
     who = "image_id,rad_id" if split == "train" else "image_id"
     # The two tables do not agree on this name.
-    named = [name.replace("diseases", "disease") if split == "test" else name for name in columns]
+    named = [name.replace("diseases", "disease") if split == "test" else name for name in COLUMNS]
     folder = official.root / "annotations"
     write_lines(folder / f"annotations_{split}.csv", f"{who},class_name,x_min,y_min,x_max,y_max", *boxes)
     write_lines(folder / f"image_labels_{split}.csv", ",".join([who, *named]), *labels)
@@ -247,7 +222,7 @@ def _as_published(image: NDArray[np.uint8], number: int) -> tuple[NDArray[Any], 
             "rle",
             {"RescaleSlope": "2", "RescaleIntercept": "-1024"} | _window(-2024, 2056),
         ),
-        ((4080 - levels * 16).astype(np.uint16), "jpeg-ls", _bits(12) | inverted),
+        ((4080 - levels * 16).astype(np.uint16), "jpeg-lossless", _bits(12) | inverted),
         ((levels * 16).astype(np.uint16), "implicit", _bits(12)),
     ]
     return kinds[number % len(kinds)]
