@@ -9,8 +9,6 @@ from lightning.pytorch.callbacks import RichProgressBar
 
 from xbench.runtime.distributed import shared_counter
 
-__all__ = ["RunProgressBar"]
-
 
 class RunProgressBar(RichProgressBar):
     """Lightning's progress bar, counting the batches of all processes rather than those of the first one.

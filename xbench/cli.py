@@ -11,8 +11,6 @@ import xbench
 from xbench.errors import UserError, explain_machine_error
 from xbench.runtime.output import forgive_output, refused_output
 
-__all__ = ["COMMANDS", "Command", "main"]
-
 
 class Command(NamedTuple):
     """A command.

@@ -6,8 +6,6 @@ import errno
 import re
 import traceback
 
-__all__ = ["UserError", "explain_machine_error"]
-
 _KEPT = "What is finished is kept: the same command goes on from there, `test` with --resume true."
 _WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (?:is )?(.+)")
 _SHARED = re.compile(r"shared memory\(shm\)|/torch_\d+_|Unexpected bus error|signal: Bus error")

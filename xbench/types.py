@@ -15,8 +15,6 @@ from torch import Tensor
 from xbench.geometry.coverage import Coverage, area_and_centre, region_digest
 from xbench.geometry.grid import Upsampling, View
 
-__all__ = ["Batch", "Failure", "GroundTruth", "ModelOutput", "Note", "Rules", "Sample", "TieRule"]
-
 TieRule = Literal["share", "any", "first"]
 """What counts when several pixels share the maximum of a map; `pointing_hits` describes the three."""
 

@@ -25,8 +25,6 @@ from xbench.models.base import VLM, SaliencyModel
 from xbench.protocol.published import published_positives, published_split, remark
 from xbench.types import Failure, Sample
 
-__all__ = ["DatasetReport", "check", "check_dataset", "check_model", "check_versions"]
-
 # What is listed on the screen of one kind; all are in the file.
 _LISTED = 20
 

@@ -13,8 +13,6 @@ from typing import Literal
 import xbench.configs
 from xbench.errors import UserError
 
-__all__ = ["CONFIGS", "defaults", "resolve_config", "shipped", "summary"]
-
 CONFIGS = Path(xbench.configs.__file__).parent
 """Folder of the shipped configurations."""
 

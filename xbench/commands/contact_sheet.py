@@ -16,8 +16,6 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 
-__all__ = ["Cell", "choose_cells", "write_contact_sheet"]
-
 _MOST = 48
 _SIDE = 320
 _CAPTION = 40

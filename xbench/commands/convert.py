@@ -18,8 +18,6 @@ from xbench.commands.parsers import expected
 from xbench.errors import UserError
 from xbench.runtime.digests import file_sha256
 
-__all__ = ["convert"]
-
 _USAGE = """usage: python -m xbench.cli convert MODEL CHECKPOINT OUT.safetensors [--model.X value ...]
 
   Load a checkpoint into its model, strictly, and write the tensors under the same names, and nothing else.

@@ -11,8 +11,6 @@ from xbench.commands.configs import shipped, summary
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, TABLE, distinct_spellings
 
-__all__ = ["print_list"]
-
 _KINDS = ("models", "datasets", "findings", "configs", "benches")
 
 

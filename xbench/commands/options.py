@@ -18,8 +18,6 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
 
-__all__ = ["Resolved", "RunParser", "build", "run_parser"]
-
 _PURPOSES = {
     "test": "Evaluate a model on a dataset.",
     "predict": "Write a model's logits and saliency maps for a dataset, which needs no annotations.",

@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 
 from xbench.errors import UserError
 
-__all__ = ["CommandParser", "expected", "in_one_paragraph", "user_error_behind"]
-
 
 class CommandParser(argparse.ArgumentParser):
     """Parser of a command that runs no model.

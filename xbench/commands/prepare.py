@@ -22,8 +22,6 @@ from xbench.data.workers.stall import StallGuard, TimedOutError
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing
 
-__all__ = ["prepare"]
-
 
 def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: bool) -> None:
     """Decode and resize the images that the store does not hold yet, in worker processes, and print what became of all.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from xbench.report.statistics.analyse import Progress as Told
     from xbench.report.tables.table import Table
 
-__all__ = ["report", "write_report"]
-
 _CASES = 24
 _RECORD = "analysis.json"
 _ENDINGS = {"tables": (".md", ".csv", ".tex"), "figures": (".pdf", ".svg", ".png")}

@@ -19,8 +19,6 @@ from xbench.runs.files import CONFIG, RESULTS
 from xbench.runs.finished import FinishedRun
 from xbench.runs.results import Results
 
-__all__ = ["Drift", "drifts", "first_cause", "reproduce"]
-
 _SHOWN = 20
 _ABSENT = "not on record"
 

@@ -43,8 +43,6 @@ from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.types import Rules, TieRule
 
-__all__ = ["rescore"]
-
 _MOST_WORKERS = 64
 """Far more than one process can read for."""
 _USUAL_WORKERS = 16

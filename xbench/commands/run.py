@@ -32,8 +32,6 @@ from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
 from xbench.runtime.processes import usable_cores
 
-__all__ = ["run_check", "run_predict", "run_prepare", "run_test"]
-
 
 def run_test(arguments: Sequence[str]) -> None:
     """Score a model on a dataset and write the results as a run.

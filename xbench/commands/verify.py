@@ -23,8 +23,6 @@ from xbench.runs.finished import FinishedRun
 from xbench.runs.results import SIGN_LEVEL, FindingClassification, FindingGrounding
 from xbench.runs.scores import scored_on
 
-__all__ = ["Disagreement", "disagreements", "verify"]
-
 TOLERANCE = 1e-11
 """The metrics keep sums as multiples of 2**-40, which moves a mean by less than 1e-12."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-__all__ = ["pytest_load_initial_conftests"]
-
 
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
     """Add `--model` and `--model-args` where these tests are asked for; elsewhere a `--model` may be another's."""

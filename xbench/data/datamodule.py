@@ -36,10 +36,6 @@ from xbench.runtime.paths import cache_folder
 from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.types import Batch, Failure, Note, Sample
 
-__all__ = [
-    "ChestXrayDataModule",
-]
-
 
 class ChestXrayDataModule(pl.LightningDataModule, ABC):
     """A chest radiograph dataset for evaluation.

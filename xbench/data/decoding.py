@@ -21,8 +21,6 @@ from pydicom.pixels.utils import pixel_array
 
 from xbench.errors import UserError
 
-__all__ = ["MAX_PIXELS", "decode_image"]
-
 MAX_PIXELS = 2**27
 """Images of more pixels are refused before any memory is taken for them."""
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import View
 
-__all__ = ["TIMEOUT", "Grid", "PreparedImage", "Radiograph", "Record"]
-
 
 @dataclass(frozen=True)
 class Record:

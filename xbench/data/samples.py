@@ -21,8 +21,6 @@ from xbench.geometry.coverage import Coverage
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.types import Failure, GroundTruth, Note, Sample
 
-__all__ = ["Samples", "Store", "covers_nothing", "resize_radiograph"]
-
 
 def covers_nothing(finding: str) -> str:
     """Return the note on an image whose annotation of a finding that is present leaves no region."""

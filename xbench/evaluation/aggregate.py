@@ -33,8 +33,6 @@ from xbench.runs.results import (
 from xbench.runs.scores import ImageScores, scored_on
 from xbench.types import Failure, Note
 
-__all__ = ["summarise"]
-
 _GROUNDING_NUMBERS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
 _CLASSIFICATION_NUMBERS = ("auroc", "average_precision", "f1", "accuracy")
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from xbench.errors import UserError
 from xbench.types import GroundTruth, ModelOutput
 
-__all__ = ["check_each_once", "check_no_limit", "check_output"]
-
 
 def check_no_limit(trainer: Trainer, stage: str) -> None:
     """Refuse the trainer's limit on the batches of a stage, `test` or `predict`.

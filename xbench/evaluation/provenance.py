@@ -20,14 +20,6 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.models.base import SaliencyModel
 from xbench.runtime.digests import file_sha256, source_sha256
 
-__all__ = [
-    "collect_provenance",
-    "numbers_depend_on",
-    "options_that_count",
-    "utf8",
-    "versions",
-]
-
 _PACKAGES = (
     "torch",
     "torchvision",

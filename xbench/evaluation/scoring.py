@@ -20,8 +20,6 @@ from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.types import GroundTruth, ModelOutput, Rules
 
-__all__ = ["add_scores", "score_batch"]
-
 _PIXELS_AT_A_TIME = 2**24
 """On the grid: one map of 4,096 x 4,096, or all pairs of any usual batch on 224 x 224."""
 

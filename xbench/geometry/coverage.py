@@ -12,8 +12,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Coverage", "area_and_centre", "region_digest"]
-
 
 class Coverage:
     """Which share of each grid pixel a region covers.

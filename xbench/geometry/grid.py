@@ -18,18 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = [
-    "FULL_VIEW",
-    "Upsampling",
-    "View",
-    "chunk_pixels",
-    "on_host",
-    "runs_of_views",
-    "saliency_on_grid",
-    "seen_on_grid",
-    "upsample",
-]
-
 Upsampling = Literal["bilinear", "nearest", "corners"]
 """How maps are enlarged: bilinear between the centres of cells, as everywhere unless a model says otherwise; every cell
 repeated; or bilinear with the outermost cells' centres on the outermost pixels' centres (`align_corners=True`)."""

@@ -25,8 +25,6 @@ import cv2
 
 from xbench.geometry.grid import View
 
-__all__ = ["INPUT_NOTE", "CentreCrop", "HistogramEqualisation", "PillowResize", "Preprocessing", "stretch"]
-
 INPUT_NOTE = "what goes into the network looks wrong"
 """The beginning of the note in a run's results that mean and standard deviation do not fit the pixels."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["ClassificationScores", "MacroScores", "classification_scores", "macro"]
-
 
 @dataclass(frozen=True)
 class ClassificationScores:

@@ -18,8 +18,6 @@ from xbench.geometry.grid import upsample
 from xbench.metrics.functional import is_finite, maps_per_chunk
 from xbench.types import TieRule
 
-__all__ = ["all_on_grid", "dense_hits", "in_any_order"]
-
 
 @contextmanager
 def in_any_order() -> Iterator[None]:

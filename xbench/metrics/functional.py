@@ -11,21 +11,6 @@ from torch import Tensor
 from xbench.geometry.grid import chunk_pixels, on_host, upsample
 from xbench.types import TieRule
 
-__all__ = [
-    "check_inputs",
-    "check_pair_inputs",
-    "check_pairs",
-    "chunk_pixels",
-    "from_fixed_point",
-    "is_finite",
-    "maps_per_chunk",
-    "normalise",
-    "pairs_on_grid",
-    "pointing_hits",
-    "stretch",
-    "to_fixed_point",
-]
-
 _ONE = 2**40
 
 

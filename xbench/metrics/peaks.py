@@ -7,8 +7,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["peak_distance"]
-
 _AT_A_TIME = 2**22
 """Distances in memory: 100 MB with what they are made of."""
 _FEW = 2**16

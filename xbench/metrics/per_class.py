@@ -16,8 +16,6 @@ from xbench.geometry.grid import on_host
 from xbench.metrics.dense import in_any_order
 from xbench.metrics.functional import check_inputs, check_pair_inputs, to_fixed_point
 
-__all__ = ["ClassPairs", "PerClassMetric"]
-
 
 @dataclass(frozen=True)
 class ClassPairs(ABC):

@@ -13,8 +13,6 @@ from xbench.metrics.functional import check_pairs, from_fixed_point, pairs_on_gr
 from xbench.metrics.per_class import ClassPairs, PerClassMetric
 from xbench.types import TieRule
 
-__all__ = ["PointingGame", "PointingGamePairs"]
-
 
 @dataclass(frozen=True)
 class PointingGamePairs(ClassPairs):

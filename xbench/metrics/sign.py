@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["sign_tests"]
-
 
 def sign_tests(
     hits: NDArray[np.float64], minima: NDArray[np.float64], patients: Sequence[str | int]

@@ -8,19 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from xbench.geometry.grid import on_host
+from xbench.geometry.grid import chunk_pixels, on_host
 from xbench.metrics.dense import all_on_grid, in_any_order
-from xbench.metrics.functional import check_pairs, chunk_pixels, normalise, pairs_on_grid, stretch
-
-__all__ = [
-    "MAX_THRESHOLDS",
-    "PixelCounts",
-    "check_thresholds",
-    "count_pixels",
-    "sweep_all",
-    "sweep_pairs",
-    "threshold_values",
-]
+from xbench.metrics.functional import check_pairs, normalise, pairs_on_grid, stretch
 
 MAX_THRESHOLDS = 100_001
 

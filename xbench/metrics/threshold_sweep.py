@@ -11,8 +11,6 @@ from xbench.metrics.functional import from_fixed_point
 from xbench.metrics.per_class import ClassPairs, PerClassMetric
 from xbench.metrics.sweep import PixelCounts, check_thresholds, sweep_all, sweep_pairs, threshold_values
 
-__all__ = ["ThresholdSweep", "ThresholdSweepPairs"]
-
 
 @dataclass(frozen=True)
 class ThresholdSweepPairs(ClassPairs):

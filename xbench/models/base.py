@@ -20,8 +20,6 @@ from xbench.protocol.findings import canonical
 from xbench.protocol.prompts import STYLES, Style, prompts_in_style, read_prompts
 from xbench.types import Batch, ModelOutput
 
-__all__ = ["VLM", "SaliencyModel", "check_image_size", "first_layer_input"]
-
 
 class SaliencyModel(pl.LightningModule, ABC):
     """Anything that gives every finding of a radiograph a score and a map.

@@ -21,8 +21,6 @@ from xbench.models.components.checkpoint import first_line
 from xbench.models.components.clip_saliency import Saliency
 from xbench.models.components.open_clip import OpenCLIP, ResizeMode, load_configured, read_config, weights_in
 
-__all__ = ["BiomedCLIP"]
-
 _HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
 
 # The repository has had two names.

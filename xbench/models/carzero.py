@@ -36,8 +36,6 @@ from xbench.models.components.vit import ViTB16
 from xbench.runtime.digests import file_sha256
 from xbench.types import ModelOutput
 
-__all__ = ["OFFICIAL_NAMES", "TOKENS", "CARZero", "TextQueries", "WordPieces", "aggregate", "clean"]
-
 _TOKENISER = "Laihaoran/BioClinicalMPBERT"
 _WIDTH, _LAYERS, _HEADS, _PATCH = 768, 4, 4, 16
 

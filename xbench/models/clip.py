@@ -17,8 +17,6 @@ from xbench.models.components.checkpoint import first_line
 from xbench.models.components.clip_saliency import Saliency
 from xbench.models.components.open_clip import OpenCLIP, ResizeMode, load
 
-__all__ = ["CLIP"]
-
 
 class CLIP(OpenCLIP):
     """A CLIP-style model of open_clip with a vision transformer as image tower.

@@ -24,8 +24,6 @@ from xbench.protocol.prompts import fill_templates
 from xbench.runtime.digests import file_sha256
 from xbench.types import ModelOutput
 
-__all__ = ["Demo", "DemoNetwork"]
-
 _WEIGHTS = Path(__file__).parent / "weights"
 _PATCH = 8
 

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from xbench.errors import UserError
 from xbench.models.components.checkpoint import read_remarks, read_tensors
-from xbench.models.components.kebert import SECTIONS, WIDTH, KEBERTModel, Layers, QueryModel, projection
+from xbench.models.components.kebert import SECTIONS, WIDTH, KEBERTModel, QueryModel, projection
+from xbench.models.components.query_decoder import Layers
 from xbench.models.components.vit import ViTB16, implementation_of, side_of, with_timm_names
-
-__all__ = ["DeViDe"]
 
 _SOURCE = (
     "DeViDe needs weights: give --model.checkpoint FILE. Its authors (arXiv 2404.03618) published neither code nor "

@@ -18,10 +18,9 @@ import torchvision  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from xbench.models.components.checkpoint import locate, read_remarks, read_settings, read_tensors
-from xbench.models.components.kebert import SECTIONS, WIDTH, Ask, KEBERTModel, Layers, QueryModel
+from xbench.models.components.kebert import SECTIONS, WIDTH, Ask, KEBERTModel, QueryModel
+from xbench.models.components.query_decoder import Layers
 from xbench.models.components.vit import ViTB16, implementation_of, side_of, with_timm_names
-
-__all__ = ["KAD"]
 
 _SOURCE = (
     "The README of github.com/xiaoman-zhang/KAD links folders that hold KAD_512/best_valid.pt and "

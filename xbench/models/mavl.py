@@ -21,8 +21,6 @@ from xbench.models.components.checkpoint import fill, locate, read_tensors
 from xbench.models.components.query_decoder import choose
 from xbench.types import ModelOutput
 
-__all__ = ["MAVL"]
-
 _SOURCE = (
     "README.md of github.com/HieuPhan33/MAVL links the folder that holds checkpoint_full_46.pth, for classification, "
     "and checkpoint_full_40.pth, for grounding; no licence is given."

@@ -17,8 +17,6 @@ from xbench.models.components.book import TRUNK_WIDTH, WIDTH, BookModel, BookNet
 from xbench.models.components.checkpoint import fill, locate, read_tensors
 from xbench.types import ModelOutput
 
-__all__ = ["MedKLIP"]
-
 _SOURCE = (
     "checkpoints/README.md of github.com/MediaBrain-SJTU/MedKLIP links the folder that holds checkpoint_final.pth; no "
     "licence is given."

@@ -17,8 +17,6 @@ from xbench.runtime.digests import source_sha256
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.paths import cache_folder
 
-__all__ = ["cached_queries"]
-
 
 def cached_queries(
     encode: Callable[[], Any],

@@ -13,8 +13,6 @@ from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import SaliencyModel
 from xbench.types import Batch, ModelOutput
 
-__all__ = ["CentrePrior", "Oracle", "UniformRandom"]
-
 
 class Oracle(SaliencyModel):
     """The ceiling: it is told the ground truth. Its map is the annotated region, its probability the label.

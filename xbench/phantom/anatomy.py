@@ -12,8 +12,6 @@ from xbench.phantom.skeleton import Rib, build_ribs, skeleton_layer
 from xbench.phantom.tissue import belly_layer, mediastinum_layer, tissue_layer
 from xbench.phantom.vessels import vessel_tree
 
-__all__ = ["Anatomy", "Lung", "draw_anatomy", "heart_layer"]
-
 _AIR = 1.55
 
 # How much of the air in front of and behind the heart is displaced by it, and how dense its blood is.

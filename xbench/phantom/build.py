@@ -8,8 +8,6 @@ import numpy as np
 
 from xbench.phantom.canvas import Frame, Points
 
-__all__ = ["Build", "mirrored", "random_pose", "ring"]
-
 
 @dataclass(frozen=True)
 class Build:

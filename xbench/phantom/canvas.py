@@ -13,8 +13,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Frame", "Layer", "Mask", "Points", "band_noise", "blur", "dome", "smooth_curve", "smooth_step"]
-
 Points = NDArray[np.float64]
 Layer = NDArray[np.floating]
 Mask = NDArray[np.bool_]

@@ -13,8 +13,6 @@ from xbench.phantom.anatomy import Anatomy, draw_anatomy
 from xbench.phantom.canvas import Layer, Mask, blur
 from xbench.phantom.lesions import Place, draw_lesions
 
-__all__ = ["Phantom", "draw_phantom"]
-
 _SIDE = 320
 """The shorter side of a phantom, if nothing else is asked for."""
 

@@ -8,8 +8,6 @@ from xbench.phantom.anatomy import Anatomy
 from xbench.phantom.canvas import Frame, Layer, Mask, Points, blur, smooth_step
 from xbench.phantom.skeleton import Rib, rib_layer
 
-__all__ = ["draw_fracture"]
-
 
 def draw_fracture(rng: np.random.Generator, anatomy: Anatomy) -> tuple[Layer, Mask]:
     """One broken rib.

@@ -13,8 +13,6 @@ from xbench.phantom.canvas import Layer, Mask, Points, band_noise, blur, smooth_
 from xbench.phantom.fracture import draw_fracture
 from xbench.protocol.findings import FINDINGS as FINDINGS_BY_DATASET
 
-__all__ = ["FINDINGS", "Place", "draw_lesions"]
-
 FINDINGS = FINDINGS_BY_DATASET["phantom"]
 
 # Findings come independently of each other, so that none gives another away; 0.84 ** 8 = 25 % of films are normal.

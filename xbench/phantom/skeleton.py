@@ -10,8 +10,6 @@ import numpy as np
 from xbench.phantom.build import Build, mirrored, ring
 from xbench.phantom.canvas import Frame, Layer, Points, blur, dome, smooth_curve
 
-__all__ = ["Rib", "build_ribs", "rib_layer", "skeleton_layer"]
-
 _POSTERIOR = 0.40
 _ANTERIOR = 0.22
 _CLAVICLE = 0.42

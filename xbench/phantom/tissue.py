@@ -7,8 +7,6 @@ import numpy as np
 from xbench.phantom.build import Build, mirrored, ring
 from xbench.phantom.canvas import Frame, Layer, Points, blur, dome, smooth_curve, smooth_step
 
-__all__ = ["belly_layer", "mediastinum_layer", "tissue_layer"]
-
 
 def mediastinum_layer(frame: Frame, build: Build) -> Layer:
     """The mediastinum without the heart, (H, W) in [0, 1]."""

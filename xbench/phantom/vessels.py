@@ -6,8 +6,6 @@ import numpy as np
 
 from xbench.phantom.canvas import Points
 
-__all__ = ["vessel_tree"]
-
 _STEMS = 9
 _DIVISIONS = 4
 

@@ -11,20 +11,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = [
-    "CHESTXRAY14_CLASSES",
-    "FINDINGS",
-    "MACRO",
-    "TABLE",
-    "Finding",
-    "canonical",
-    "distinct_spellings",
-    "findings_problem",
-    "is_folder_name",
-    "is_name",
-    "spellings",
-]
-
 MACRO = "macro"
 """The name of the row of means in `per_class.csv`, which no finding may have."""
 

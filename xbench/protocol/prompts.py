@@ -14,19 +14,6 @@ import yaml
 
 from xbench.errors import UserError
 
-__all__ = [
-    "ASPECTS",
-    "STYLES",
-    "Style",
-    "Wording",
-    "fill_templates",
-    "phrase",
-    "prompts_in_style",
-    "read_prompts",
-    "wording",
-    "wordings",
-]
-
 ASPECTS = ("border", "fluid", "location", "opacity", "other", "patterns", "shape", "texture")
 """What is said of every finding beside its description, in the order of the prompts."""
 

@@ -12,23 +12,6 @@ import yaml
 
 from xbench.protocol.findings import FINDINGS
 
-__all__ = [
-    "Protocol",
-    "PublishedCounts",
-    "PublishedGrounding",
-    "PublishedPointingGame",
-    "inconsistencies",
-    "published_datasets",
-    "published_dice_gaps",
-    "published_grounding",
-    "published_pointing_game",
-    "published_positives",
-    "published_protocol",
-    "published_r_squared",
-    "published_split",
-    "remark",
-]
-
 
 @dataclass(frozen=True)
 class PublishedCounts:

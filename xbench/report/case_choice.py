@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from xbench.report.schema import NEAR, RunAnalysis
 
-__all__ = ["CaseScores", "ChosenCase", "choose_cases"]
-
 
 @dataclass(frozen=True)
 class CaseScores:

@@ -14,8 +14,6 @@ from xbench.report.runs import Run
 from xbench.report.schema import RunAnalysis
 from xbench.runs.maps import ScoredPair
 
-__all__ = ["COLOURS", "CaseMap", "map_on_grid", "read_maps", "tinted"]
-
 COLOURS = "inferno"
 """Matplotlib's name of the colours of maps, in every picture the same."""
 

@@ -15,8 +15,6 @@ from xbench.report.tables.cells import notes_of
 from xbench.report.tables.table import Table, each_note_once, escaped, to_markdown
 from xbench.runtime.files import atomic_writer
 
-__all__ = ["document", "write_analysis"]
-
 _SCHEMA = 1
 """Version of `analysis.json`."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["dataset_title", "model_order", "model_title"]
-
 _MODELS = {
     "clip": "CLIP",
     "biomedclip": "BiomedCLIP",

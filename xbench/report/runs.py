@@ -18,8 +18,6 @@ from xbench.runs.maps import ScoredPairs
 from xbench.runs.results import Results, ScoredOn
 from xbench.runs.scores import ImageScores, PairCounts, scored_on
 
-__all__ = ["Collection", "Run", "SetAside", "collect", "ground", "widest"]
-
 REFERENCES = ("oracle", "centre", "random")
 """Models that show what a number is worth; no model of interest."""
 

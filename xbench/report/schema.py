@@ -10,26 +10,6 @@ from typing import Literal
 from xbench.report.names import dataset_title, model_order
 from xbench.report.runs import Run, SetAside
 
-__all__ = [
-    "NEAR",
-    "NUMBERS",
-    "Analysis",
-    "AreaBin",
-    "Comparison",
-    "Correlation",
-    "DatasetAnalysis",
-    "Estimate",
-    "Number",
-    "PositionCell",
-    "Quadrants",
-    "Reference",
-    "RunAnalysis",
-    "StudyRow",
-    "floor_of",
-    "in_order",
-    "number_of",
-]
-
 
 @dataclass(frozen=True)
 class Number:

@@ -22,8 +22,6 @@ from xbench.report.schema import (
     floor_of,
 )
 
-__all__ = ["Different", "count_of", "dataset_in_words", "dataset_notes", "headlines", "listed"]
-
 _FEW_DATASETS = 3
 """Up to so many datasets get a headline each."""
 _FEW_PAIRS = 10

@@ -18,21 +18,6 @@ import pyarrow.parquet as pq
 
 from xbench.errors import UserError
 
-__all__ = [
-    "CONFIG",
-    "CURVES",
-    "MAPS",
-    "PER_CLASS",
-    "PER_IMAGE",
-    "PICTURES",
-    "REGIONS",
-    "RESULTS",
-    "WRITING",
-    "RunFileError",
-    "Table",
-    "reading",
-]
-
 RESULTS, CONFIG = "results.json", "config.yaml"
 """Written last and first: a folder with a configuration and without results is an unfinished run."""
 PER_CLASS, PER_IMAGE, CURVES = "per_class.csv", "per_image.parquet", "curves.parquet"

@@ -20,8 +20,6 @@ from xbench.runs.scores import ImageScores, PairCounts, read_pair_counts, read_p
 if TYPE_CHECKING:
     from xbench.types import GroundTruth, ModelOutput, Rules
 
-__all__ = ["FinishedRun"]
-
 
 class FinishedRun:
     """A finished run: its results, tables, maps, regions and pictures, each read when it is first asked for.

@@ -21,8 +21,6 @@ from xbench.runs.journal import ABOUT, difference, finished_batches, read_about
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.locks import Busy, try_lock
 
-__all__ = ["RunFolder", "new_folder", "open_journaled_folder", "open_run_folder", "saved_config"]
-
 _JOURNAL = "journal"
 
 

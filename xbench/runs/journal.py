@@ -24,8 +24,6 @@ from xbench.runs.maps import SavedImage
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.types import Failure, Note
 
-__all__ = ["BatchRecord", "append_record", "difference", "finished_batches", "read_about", "read_record"]
-
 ABOUT = "about.json"
 _NAME = re.compile(r"(\d+)-([0-9a-f]{8})\.safetensors")
 _TREE = "record"

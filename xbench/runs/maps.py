@@ -27,18 +27,6 @@ from xbench.geometry.coverage import Coverage, region_digest
 from xbench.runs.files import MAPS, PICTURES, REGIONS, RESULTS, WRITING, Table, reading
 from xbench.runtime.files import atomic_writer
 
-__all__ = [
-    "SavedImage",
-    "ScoredPair",
-    "ScoredPairs",
-    "jpeg",
-    "read_saved_images",
-    "saved_region_digests",
-    "saved_regions",
-    "shrunk",
-    "write_saved_images",
-]
-
 _Number = TypeVar("_Number", np.uint8, np.float32)
 
 _GROUP = 32

@@ -24,28 +24,6 @@ from pydantic_core import from_json
 from xbench.protocol.findings import MACRO, findings_problem, is_folder_name, is_name
 from xbench.runtime.files import atomic_writer
 
-__all__ = [
-    "SIGN_LEVEL",
-    "Classification",
-    "ConstantMap",
-    "ConstantMaps",
-    "Counts",
-    "FindingClassification",
-    "FindingCounts",
-    "FindingGrounding",
-    "Grounding",
-    "NoteCount",
-    "Results",
-    "ScoredOn",
-    "SignTest",
-    "Skipped",
-    "macro_mean",
-    "outputs_depend_on",
-    "read_results",
-    "write_per_class",
-    "write_results",
-]
-
 SIGN_LEVEL = 0.01
 """Chance of ever taking maps that know nothing for upside down, over all findings of a run and all together."""
 

@@ -25,18 +25,6 @@ from xbench.runs.files import PER_IMAGE, WRITING, Table
 from xbench.runs.results import ScoredOn
 from xbench.runtime.files import atomic_writer
 
-__all__ = [
-    "BatchScores",
-    "ImageScores",
-    "PairCounts",
-    "labels_digest",
-    "pair_counts_writer",
-    "read_pair_counts",
-    "read_per_image",
-    "scored_on",
-    "write_per_image",
-]
-
 _PAIRS_AT_A_TIME = 1024
 """To a group of rows: enough to compress well."""
 

@@ -11,8 +11,6 @@ from pathlib import Path
 import xbench
 import xbench.configs
 
-__all__ = ["file_sha256", "files_sha256", "source_sha256"]
-
 _PACKAGE = Path(xbench.__file__).resolve().parent
 # Wherever it is installed, it lies beside the configurations.
 _CALLBACKS = Path(xbench.configs.__file__).resolve().parent.with_name("callbacks")

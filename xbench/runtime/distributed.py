@@ -8,8 +8,6 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-__all__ = ["gather", "shared_counter"]
-
 T = TypeVar("T")
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
-__all__ = ["atomic_writer"]
-
 
 @contextmanager
 def atomic_writer(path: Path, shared: bool = False) -> Iterator[BinaryIO]:

@@ -16,9 +16,6 @@ from pathlib import Path
 
 from xbench.errors import UserError
 
-__all__ = ["Busy", "folder_lock", "try_lock"]
-
-
 # Errors of file systems without locks; some clusters mount theirs so.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 

@@ -8,8 +8,6 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["forgive_output", "refused_output"]
-
 
 class _Outlet(io.FileIO):
     """Standard output or error that accepts everything, and drops it once a full disk or a closed pipe refused some.

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import platformdirs
 
-__all__ = ["cache_folder"]
-
 
 def cache_folder() -> Path:
     """Return `$XBENCH_CACHE`, else `xbench` in the user's folder for caches, such as `~/.cache/xbench` on Linux."""

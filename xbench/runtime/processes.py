@@ -9,8 +9,6 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["end_with_parent", "usable_cores"]
-
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container, as `docker run --cpus` sets it
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 
-__all__ = ["Stopwatch"]
-
 
 class Stopwatch:
     """Wall-clock time by stage, each moment counted towards one.

@@ -17,8 +17,6 @@ from xbench.runtime.locks import folder_lock
 if TYPE_CHECKING:
     from xbench.commands.bench.preflight import Planned, Problem
 
-__all__ = ["bench"]
-
 
 def bench(options: Sequence[str]) -> None:
     """Run a benchmark: every run in a fresh process, then the report.

@@ -15,8 +15,6 @@ from xbench.commands.configs import shipped
 from xbench.commands.parsers import CommandParser
 from xbench.errors import UserError
 
-__all__ = ["BenchConfig", "Options", "Variant", "parse", "read_bench"]
-
 DEFAULT = "paper"
 """The shipped benchmark whose models and datasets are taken where no configuration names any."""
 

@@ -24,8 +24,6 @@ from xbench.runs.results import Results
 from xbench.runs.scores import labels_digest
 from xbench.runtime.digests import file_sha256, source_sha256
 
-__all__ = ["DataState", "Finished", "FinishedRuns"]
-
 # Options that name no file, or one that is compared by its digest.
 _COMPARED = frozenset({"annotations", "book", "cache", "checkpoint", "concepts", "image_list", "root", "split"})
 

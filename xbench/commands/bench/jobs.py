@@ -17,8 +17,6 @@ from xbench.commands.configs import shipped
 from xbench.errors import UserError
 from xbench.runtime.files import atomic_writer
 
-__all__ = ["Job", "part_of", "plan"]
-
 
 @dataclass(frozen=True)
 class Job:

@@ -18,8 +18,6 @@ from xbench.commands.run import silence_libraries
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 
-__all__ = ["Planned", "Problem", "check_all", "look"]
-
 _LOOKED_AT = 8
 """Images of each dataset that `--check` decodes."""
 

@@ -17,8 +17,6 @@ from rich.table import Table
 from xbench.commands.bench.jobs import Job
 from xbench.runs.results import Results
 
-__all__ = ["Estimate", "Outcome", "Screen", "duration", "print_summary"]
-
 _OVERHEAD = 15.0
 """Seconds that a run takes to start and to end, where no run of this benchmark has shown it yet."""
 

@@ -21,8 +21,6 @@ from xbench.commands.bench.preflight import Planned
 from xbench.commands.bench.screen import Estimate, Outcome, Screen
 from xbench.runtime.locks import Busy, try_lock
 
-__all__ = ["Interrupted", "Worker", "interruptible", "run_logged"]
-
 _TIME_TO_END = 30
 """Seconds that a run has to end once it is told to; one that goes on in the end is killed."""
 

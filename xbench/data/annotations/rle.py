@@ -10,8 +10,6 @@ from pycocotools import mask as coco
 
 from xbench.errors import UserError
 
-__all__ = ["decode_relative_rle"]
-
 
 def decode_relative_rle(rows: Iterable[str], height: int, width: int) -> NDArray[np.bool_]:
     """Union of masks in the relative run-length encoding of SIIM-ACR.

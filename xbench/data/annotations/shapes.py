@@ -22,19 +22,6 @@ from xbench.data.annotations.rle import decode_relative_rle
 from xbench.data.decoding import MAX_PIXELS, decode_image
 from xbench.errors import UserError
 
-__all__ = [
-    "Annotation",
-    "Box",
-    "CocoRLE",
-    "MaskImage",
-    "Polygon",
-    "RelativeRLE",
-    "Shape",
-    "frame_of",
-    "reader_agreement",
-    "union",
-]
-
 Mask = NDArray[np.bool_]
 
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from xbench.errors import UserError
 
-__all__ = ["Row", "check_file", "read_csv", "read_image_list", "read_json"]
-
 _AGAIN = "Take the file as its owners publish it."
 
 # Ten times the largest file of the seven datasets. Small values take up to twenty times their room when they are read.

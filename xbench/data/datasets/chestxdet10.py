@@ -12,8 +12,6 @@ from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical
 
-__all__ = ["ChestXDet10"]
-
 _FRAME = (1024, 1024)
 
 

@@ -12,8 +12,6 @@ from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.errors import UserError
 from xbench.protocol.findings import CHESTXRAY14_CLASSES, FINDINGS, canonical
 
-__all__ = ["ChestXray14"]
-
 _BOXES = "BBox_List_2017.csv"
 _LABELS = ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
 _LIST = "test_list.txt"

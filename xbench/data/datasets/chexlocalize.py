@@ -13,8 +13,6 @@ from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical
 
-__all__ = ["CheXlocalize"]
-
 _CHEXPERT = "valid.csv"
 _AGAIN = "Take the file as its owners publish it."
 

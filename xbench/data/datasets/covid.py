@@ -16,8 +16,6 @@ from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS
 
-__all__ = ["COVID19Rural"]
-
 (_FINDING,) = FINDINGS["covid"]
 _IMAGES, _OUTLINES, _MASKS = "jpgs", "jsons", "pngs_masks"
 _BEYOND = "a mask image that goes far beyond the polygons: more of it lies outside of them than they cover"

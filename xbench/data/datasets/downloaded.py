@@ -19,8 +19,6 @@ from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 from xbench.types import Note
 
-__all__ = ["DownloadedDataset", "ImageAnnotations", "Source"]
-
 _NOT_ENDED = "the last row of a table without a line end, which may have been cut off within its last value"
 _CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
 

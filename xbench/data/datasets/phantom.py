@@ -14,8 +14,6 @@ from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 from xbench.phantom import FINDINGS, Phantom, draw_phantom
 
-__all__ = ["PhantomCXR"]
-
 _LEAST_SIZE = 32
 _TRAINING_SEEDS = 1_000_000
 

@@ -14,8 +14,6 @@ from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS
 
-__all__ = ["RSNAPneumonia"]
-
 (_FINDING,) = FINDINGS["rsna"]
 _FRAME = (1024, 1024)
 _TABLE = "stage_2_train_labels.csv"

@@ -12,8 +12,6 @@ from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS
 
-__all__ = ["SIIMPneumothorax"]
-
 (_FINDING,) = FINDINGS["siim"]
 # Masks are drawn in the frame of the official images, whatever the size of the copy at hand.
 _FRAME = (1024, 1024)

@@ -18,8 +18,6 @@ from xbench.data.records import Record
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical, spellings
 
-__all__ = ["VinDrCXR"]
-
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
 _NOTHING = "no finding"
 _KAGGLE = "train.csv"

@@ -31,8 +31,6 @@ from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.runtime.digests import files_sha256
 
-__all__ = ["Described", "describe", "digest", "files_state", "record_key"]
-
 _PACKAGE = Path(xbench.__file__).parent
 # The code that turns a record into a prepared image; xbench.types and xbench.errors only name things.
 _CODE = ("data/**/*.py", "geometry/coverage.py", "geometry/preprocessing.py")

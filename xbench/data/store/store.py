@@ -23,8 +23,6 @@ from xbench.data.store.key import record_key
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
 
-__all__ = ["PreparedStore", "pack", "unpack"]
-
 _SUFFIX, _PARTIAL = ".image", ".partial"
 _CRC_BYTES = 4
 _COVERAGE = ("whole", "partial", "share", "kept")

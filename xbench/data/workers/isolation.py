@@ -31,9 +31,6 @@ from xbench.runtime.processes import end_with_parent
 if TYPE_CHECKING:
     from xbench.data.records import Record
 
-__all__ = ["isolated"]
-
-
 _Result = TypeVar("_Result")
 _PIPE_BYTES = 2**18
 _TIME_TO_END = 2.0

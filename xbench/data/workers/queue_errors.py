@@ -9,8 +9,6 @@ from typing import Any
 
 from torch._utils import ExceptionWrapper
 
-__all__ = ["report_queue_errors"]
-
 
 def report_queue_errors() -> None:
     """Send the errors of the thread that sends batches to the main process; call this in the worker."""

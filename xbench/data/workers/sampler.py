@@ -9,8 +9,6 @@ from torch.utils.data import Sampler
 
 from xbench.errors import UserError
 
-__all__ = ["DealtBatchSampler", "deal"]
-
 
 def deal(count: int, batch_size: int, world_size: int) -> list[range]:
     """Return the batches of images 0 to `count` - 1, the last of which may be smaller.

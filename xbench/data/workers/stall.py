@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from xbench.errors import UserError
 
-__all__ = ["StallGuard", "TimedOutError"]
-
 _IN_A_ROW = 5
 
 

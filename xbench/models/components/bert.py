@@ -21,19 +21,6 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from xbench.errors import UserError
 from xbench.models.components.checkpoint import fill, first_line, read_tensors
 
-__all__ = [
-    "BIO_CLINICAL_BERT",
-    "bert_base",
-    "bert_like",
-    "config_file",
-    "encode_in_chunks",
-    "load_bert",
-    "tokenise",
-    "tokenise_without_separator",
-    "vocabulary",
-    "weights_file",
-]
-
 BIO_CLINICAL_BERT = "emilyalsentzer/Bio_ClinicalBERT"
 """The text encoder of MedKLIP and MAVL on the Hugging Face hub."""
 

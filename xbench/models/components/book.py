@@ -33,22 +33,6 @@ from xbench.protocol.findings import canonical
 from xbench.protocol.prompts import prompts_in_style, read_prompts, wordings
 from xbench.runtime.digests import file_sha256
 
-__all__ = [
-    "OFFICIAL_ENTRIES",
-    "TRUNK_WIDTH",
-    "WIDTH",
-    "Book",
-    "BookModel",
-    "BookNetwork",
-    "entry_of",
-    "own_entries",
-    "own_texts",
-    "preprocessing",
-    "read_entries",
-    "trunk",
-    "with_findings",
-]
-
 WIDTH = 256
 """Width of queries and image tokens."""
 

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 
 from xbench.errors import UserError
 
-__all__ = ["fill", "first_line", "locate", "read_remarks", "read_settings", "read_tensors"]
-
 
 def locate(checkpoint: str | None, model: str, source: str) -> Path:
     """Return the path of a checkpoint that has to come from the user; the message names the model and its source.

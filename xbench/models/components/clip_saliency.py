@@ -39,8 +39,6 @@ from torch import Tensor, nn
 
 from xbench.errors import UserError
 
-__all__ = ["Saliency", "check_saliency", "features_and_maps", "project"]
-
 Saliency = Literal["patch", "maskclip", "vv", "gem", "grad_attention", "legrad"]
 
 # How many of the last blocks are taken apart: the numbers of the authors' code.

@@ -21,8 +21,6 @@ from xbench.protocol.findings import canonical
 from xbench.runtime.digests import file_sha256
 from xbench.types import ModelOutput
 
-__all__ = ["SECTIONS", "WIDTH", "Ask", "KEBERTModel", "Layers", "QueryModel", "class_name", "projection"]
-
 WIDTH = 768
 """Width of BERT, of the queries and of the image tokens."""
 

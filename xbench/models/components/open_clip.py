@@ -37,8 +37,6 @@ from xbench.protocol.prompts import fill_templates
 from xbench.runtime.digests import file_sha256
 from xbench.types import ModelOutput
 
-__all__ = ["OpenCLIP", "ResizeMode", "load", "load_configured", "preprocessing", "read_config", "weights_in"]
-
 ResizeMode = Literal["shortest", "longest", "squash"]
 
 

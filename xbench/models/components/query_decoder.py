@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from xbench.errors import UserError
 
-__all__ = ["KeysValues", "Layers", "QueryDecoder", "choose"]
-
 Layers = Literal["all", "last"] | list[int]
 """Decoder layers, from 0, whose attention makes the map."""
 

@@ -12,8 +12,6 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-__all__ = ["PREFIX", "Implementation", "ViTB16", "implementation_of", "side_of", "with_timm_names"]
-
 Implementation = Literal["timm", "huggingface", "pytorch_pretrained_vit"]
 """Whose names the parameters have."""
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from xbench.report.figures.style import COLUMN, PAGE, grid, legend
 from xbench.report.schema import DatasetAnalysis, Estimate, PositionCell, in_order
 
-__all__ = ["positions", "quadrants"]
-
 _QUADRANTS = {
     "both": ("Both", "#009e73"),
     "near_miss": ("Recognised, near miss", "#f0e442"),

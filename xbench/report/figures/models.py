@@ -22,15 +22,6 @@ from xbench.report.schema import (
     number_of,
 )
 
-__all__ = [
-    "INTERVALS",
-    "against_area",
-    "auroc_against_pointing_game",
-    "dice_gap",
-    "dice_over_thresholds",
-    "intervals",
-]
-
 _MARKED = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 INTERVALS: Mapping[str, str] = {

@@ -18,8 +18,6 @@ from xbench.report.case_pictures import CaseMap, read_maps, tinted
 from xbench.report.schema import DatasetAnalysis, in_order
 from xbench.runs.maps import shrunk
 
-__all__ = ["overlays"]
-
 _PANEL, _LABEL, _TITLE = 1.15, 1.3, 0.35
 """Inches: side of a panel, width of the column of labels, height of the models' names."""
 _LONGEST = 448

@@ -19,21 +19,6 @@ from matplotlib.lines import Line2D
 from xbench.report.names import model_title
 from xbench.report.schema import RunAnalysis
 
-__all__ = [
-    "COLUMN",
-    "FLOOR",
-    "PAGE",
-    "Style",
-    "drawing",
-    "grid",
-    "label_left",
-    "legend",
-    "panels",
-    "save",
-    "style_keys",
-    "styles",
-]
-
 COLUMN, PAGE = 3.4, 7.0
 """Widths in inches of a column and of a page of the usual journals."""
 

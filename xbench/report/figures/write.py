@@ -22,8 +22,6 @@ from xbench.report.figures.overlays import overlays
 from xbench.report.figures.style import Style, drawing, save, styles
 from xbench.report.schema import NUMBERS, Analysis, in_order
 
-__all__ = ["Drawn", "count_figures", "write_figures"]
-
 
 @dataclass(frozen=True)
 class Drawn:

@@ -16,8 +16,6 @@ from xbench.report.schema import Analysis
 from xbench.report.statistics.analyse import Progress
 from xbench.runs.maps import shrunk
 
-__all__ = ["case_data"]
-
 _RADIOGRAPH, _MAP = 448, 112
 """Longest sides in pixels: of radiographs, and of maps, which models draw on 32 x 32 cells or fewer."""
 

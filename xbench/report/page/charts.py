@@ -10,8 +10,6 @@ from typing import Any, Literal
 from xbench.report.names import model_order
 from xbench.report.schema import NUMBERS, Analysis, Estimate, RunAnalysis, in_order
 
-__all__ = ["chart_data"]
-
 
 def chart_data(analysis: Analysis) -> dict[str, Any]:
     """Return everything that the charts show."""

@@ -25,8 +25,6 @@ from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
 from xbench.runtime.files import atomic_writer
 
-__all__ = ["CASES", "write_page"]
-
 CASES = 24
 """Cases of a dataset that a page shows unless told otherwise."""
 

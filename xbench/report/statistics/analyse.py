@@ -21,8 +21,6 @@ from xbench.report.statistics.references import references
 from xbench.report.statistics.sample import Sample, differences
 from xbench.report.statistics.studies import studies
 
-__all__ = ["Progress", "analyse"]
-
 Progress = Callable[[int, int, str], None]
 """Called with how many steps are done, of how many, and what comes next in words."""
 

@@ -13,8 +13,6 @@ from xbench.report.names import dataset_title, model_title
 from xbench.report.runs import ground
 from xbench.report.schema import Correlation, DatasetAnalysis, Estimate, RunAnalysis
 
-__all__ = ["correlations", "own_settings"]
-
 Point = tuple[str, float, float]
 
 

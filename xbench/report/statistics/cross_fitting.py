@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from xbench.report.statistics.sample import Sample
 
-__all__ = ["GROUNDING", "Grounding", "exact_scale", "grounding", "pair_folds"]
-
 GROUNDING = (
     *("pointing_game", "dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted"),
     *("dice_fixed", "iou_fixed", "dice_optimism", "dice_gap"),

@@ -22,21 +22,6 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 from scipy.stats import t as student
 
-__all__ = [
-    "Limits",
-    "Spread",
-    "auroc",
-    "average_precision",
-    "best",
-    "combined",
-    "cross_fitted",
-    "f1",
-    "gap",
-    "mean",
-    "share",
-    "share_below",
-]
-
 Floats = NDArray[np.float64]
 Limits = tuple[float, float]
 _NORMAL = 1.959963984540054

@@ -10,8 +10,6 @@ from xbench.report.schema import NEAR, AreaBin, PositionCell, Quadrants
 from xbench.report.statistics.measures import Measures
 from xbench.report.statistics.sample import Sample
 
-__all__ = ["area_bins", "area_groups", "position_cells", "quadrants"]
-
 _BINS, _PAIRS_IN_A_BIN, _SIDE = 10, 10, 3
 
 

@@ -15,8 +15,6 @@ from xbench.report.statistics.cross_fitting import GROUNDING, Grounding, groundi
 from xbench.report.statistics.intervals import Limits, Spread
 from xbench.report.statistics.sample import Sample
 
-__all__ = ["RECOGNITION", "Measures", "estimate", "macro", "macro_columns", "measure", "recognition"]
-
 RECOGNITION = ("auroc", "average_precision", "f1", "accuracy")
 
 

@@ -19,21 +19,6 @@ from xbench.report.statistics.intervals import share_below
 from xbench.report.statistics.measures import Measures, estimate, macro_columns, measure
 from xbench.report.statistics.sample import Sample, common_samples
 
-__all__ = [
-    "SIGNIFICANT",
-    "TESTED",
-    "PairedTest",
-    "Pairing",
-    "common_measures",
-    "compare",
-    "contributions",
-    "exchange_tests",
-    "holm",
-    "macro_difference",
-    "paired_test",
-    "tied_with_best",
-]
-
 TESTED = ("pointing_game", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "auroc")
 """Numbers that runs are compared by. Best-on-test numbers are not among them: each would be tested at the threshold
 that flatters it."""

@@ -20,8 +20,6 @@ from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.sample import Sample
 from xbench.runs.maps import saved_regions
 
-__all__ = ["chance", "peak_density", "references"]
-
 _FLOORS = ("centre", "random")
 _AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "iou_fixed")
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from xbench.report.runs import Run
 
-__all__ = ["Sample", "common_samples", "differences"]
-
 
 @dataclass(frozen=True)
 class Sample:

@@ -11,8 +11,6 @@ from xbench.report.schema import RunAnalysis, StudyRow, number_of
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.statistics.paired import PairedTest, Pairing, exchange_tests, holm, paired_test
 
-__all__ = ["STUDIES", "studies"]
-
 STUDIES: Mapping[str, frozenset[str]] = {
     "prompts": frozenset({"prompts", "prompt_texts"}),
     "image_size": frozenset({"image_size"}),

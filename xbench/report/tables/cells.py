@@ -8,20 +8,6 @@ from dataclasses import dataclass, field, replace
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, Reference, number_of
 from xbench.report.tables.table import MISSING, TIED, Cell, Column, Kind, Row, Table, percentage
 
-__all__ = [
-    "INTERVALS",
-    "Scores",
-    "marks",
-    "notes_of",
-    "number",
-    "of_dataset",
-    "p_value",
-    "row",
-    "rows_of_models",
-    "scores_of",
-    "table_of",
-]
-
 INTERVALS = "In brackets 95 % intervals."
 
 

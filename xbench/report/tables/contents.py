@@ -25,8 +25,6 @@ from xbench.report.tables.cells import (
 from xbench.report.tables.published import published_tables
 from xbench.report.tables.table import MISSING, Cell, Column, Row, Table
 
-__all__ = ["all_tables", "best_and_worst", "comparisons"]
-
 _FLOORS = (
     "Below the models: floors, which a map must exceed to be worth anything, and ceilings. With the best threshold a "
     "useless map scores what the whole image scores."

@@ -9,8 +9,6 @@ from typing import Literal
 
 from xbench.report.tables.table import MISSING, TIED, Cell, Row, Table
 
-__all__ = ["to_latex"]
-
 _PANEL = 9
 """Columns of numbers side by side; a wider table continues below, as the paper's Table 2 does."""
 _PANEL_OF_INTERVALS = 6

@@ -29,8 +29,6 @@ from xbench.report.tables.cells import (
 )
 from xbench.report.tables.table import MISSING, Cell, Column, Row, Table
 
-__all__ = ["published_tables"]
-
 _LAYOUT = "Of each model our number, the published one, and the difference, ours less published, in per cent."
 
 

@@ -9,21 +9,6 @@ from typing import Literal
 
 import pandas as pd
 
-__all__ = [
-    "MISSING",
-    "TIED",
-    "Cell",
-    "Column",
-    "Kind",
-    "Row",
-    "Table",
-    "escaped",
-    "percentage",
-    "to_csv",
-    "to_frame",
-    "to_markdown",
-]
-
 MISSING = "\u2013"
 """What stands for a value that does not exist."""
 

@@ -14,8 +14,6 @@ from xbench.report.sentences import headlines
 from xbench.report.tables.table import Table, to_frame
 from xbench.report.wandb.session import begin_run, offline_folder
 
-__all__ = ["log_report"]
-
 _LARGEST_PAGE = 25_000_000
 """Bytes of a page that a browser shows inside a dashboard without trouble; larger ones are in the artifact alone."""
 

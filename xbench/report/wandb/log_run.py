@@ -21,8 +21,6 @@ from xbench.report.wandb.overlays import overlay, read_chosen_maps
 from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.results import Results, macro_mean
 
-__all__ = ["log_run"]
-
 _FINDINGS_COLUMNS = (
     *("finding", "positives", "with_region"),
     *("pointing_game", "dice_fixed", "dice_best", "dice_best_threshold", "iou_fixed", "iou_best"),

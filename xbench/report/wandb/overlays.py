@@ -18,8 +18,6 @@ from xbench.report.statistics.lesions import quadrants
 from xbench.report.statistics.sample import Sample
 from xbench.runs.results import Results
 
-__all__ = ["overlay", "read_chosen_maps"]
-
 # Behind the findings, of which a mask of bytes takes as many.
 _FIXED, _BEST, _PEAK = 253, 254, 255
 _MAP_LABELS = {_FIXED: "map >= 0.5", _BEST: "map >= best threshold", _PEAK: "maximum of the map"}

@@ -15,8 +15,6 @@ import wandb
 
 from xbench.errors import UserError
 
-__all__ = ["begin_run", "offline_folder", "server_answers"]
-
 
 def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = None) -> Any:
     """Begin a W&B run.
