@@ -7,14 +7,20 @@ comment that says what it is.
 from __future__ import annotations
 
 import difflib
+import math
 from pathlib import Path
 from typing import Literal
+
+import yaml
 
 import xbench.configs
 from xbench.errors import UserError
 
 CONFIGS = Path(xbench.configs.__file__).parent
 """Folder of the shipped configurations."""
+
+_MAX_ENTRIES = 100_000
+_MAX_DEPTH = 100
 
 
 def defaults(command: str) -> list[Path]:
@@ -63,3 +69,34 @@ def resolve_config(name: str) -> str:
         f"datasets {', '.join(datasets)}.",
         exit_status=2,
     )
+
+
+def check_yaml(text: str) -> None:
+    """Refuse YAML that no configuration of a run can be: ten lines of aliases (`*name`) can stand for 10^10 entries.
+
+    Reads events, not nodes: the C loader crashes on deep nests.
+
+    Raises:
+        yaml.YAMLError: It has too many entries or levels with its aliases filled in, or its syntax is wrong.
+    """
+    count = 0.0
+    starts: list[tuple[str | None, float]] = []
+    counts: dict[str | None, float] = {}
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = starts.pop()
+            counts[anchor] = count - before
+        elif isinstance(event, yaml.CollectionStartEvent):
+            starts.append((event.anchor, count))
+            # Until it ends: an alias of itself within it has no end.
+            counts[event.anchor] = math.inf
+            count += 1
+        elif isinstance(event, yaml.ScalarEvent):
+            counts[event.anchor] = 1
+            count += 1
+        elif isinstance(event, yaml.AliasEvent):
+            count += counts.get(event.anchor, 0)
+        if count > _MAX_ENTRIES or len(starts) > _MAX_DEPTH:
+            raise yaml.YAMLError(
+                f"with its aliases (*name) filled in, it has more than {_MAX_ENTRIES:,} entries or {_MAX_DEPTH} levels"
+            )

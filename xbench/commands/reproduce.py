@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
+from xbench.commands.configs import check_yaml
 from xbench.commands.parsers import CommandParser
 from xbench.errors import UserError
 from xbench.runs.files import CONFIG, RESULTS
@@ -133,6 +135,10 @@ def first_cause(stored: Mapping[str, Any], again: Mapping[str, Any]) -> str | No
 
 def _run(config: Path, folder: Path, options: Sequence[str]) -> Path:
     """Run a configuration, its results going below `folder`; return the new run's folder."""
+    try:
+        check_yaml(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{config} is no configuration: {' '.join(str(error).split()):.300}") from None
     before = {*folder.glob(f"*/*/{RESULTS}")}
     # Given twice, an option counts the last time.
     extra = ["--trainer.logger", "false", *options, "--trainer.default_root_dir", str(folder)]

@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from xbench.commands.configs import check_yaml
 from xbench.commands.parsers import CommandParser
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
@@ -265,13 +266,14 @@ def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool) -> No
     if not all_images:
         text = f"# No configuration gives this run: it is {utf8(str(run.absolute()))}, scored again on chosen images.\n"
     try:
+        check_yaml(text)
         config = yaml.safe_load(text)
         config["data"]["init_args"]["gamma"] = rules.gamma
         for callback in config["trainer"]["callbacks"]:
             if callback["class_path"].rpartition(".")[2] == "Evaluation":
                 callback["init_args"] = {"thresholds": rules.thresholds, "ties": rules.ties}
         text = yaml.safe_dump(config, sort_keys=False)
-    except (yaml.YAMLError, RecursionError, TypeError, LookupError, ValueError, AttributeError):
+    except (yaml.YAMLError, TypeError, LookupError, ValueError, AttributeError):
         # A run that was started from Python has no configuration, and a stranger's may be anything.
         pass
     with atomic_writer(folder / CONFIG) as file:

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from xbench.commands.configs import check_yaml
 from xbench.commands.options import Resolved
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Record
@@ -160,6 +161,7 @@ def _read_config(path: Path) -> Any:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         text = path.read_text(encoding="utf-8")
+        check_yaml(text)
         return yaml.load(text, Loader=loader)
     except (OSError, ValueError, yaml.YAMLError):
         return None
