@@ -97,6 +97,12 @@ def test_every_part_keeps_a_pixel_at_any_gamma(boxes, size, gamma):
         assert not (alone.at(gamma) & ~on_grid).any()
 
 
+def test_a_mask_of_255_covers_what_one_of_1_does():
+    mask = np.zeros((9, 7), np.uint8)
+    mask[2:6, 1:5] = 255
+    assert Coverage.of(mask.view(np.bool_), (4, 5)) == Coverage.of(mask > 0, (4, 5))
+
+
 def test_a_region_of_an_earlier_version_is_one_part():
     region = np.zeros((100, 100), np.bool_)
     region[39:41, 10:13] = region[90, 90] = True

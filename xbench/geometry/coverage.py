@@ -56,6 +56,8 @@ class Coverage:
         """
         if region.shape == size:
             return cls(size, np.packbits(region), np.zeros(0, np.uint32), np.zeros(0), np.zeros(0, np.uint32))
+        # numpy lets a bool array hold other bytes than 0 and 1, as `mask.view(bool)` of a mask of 255 does.
+        region = region.view(np.uint8) != 0
         covered = _covered_area(region, size)
         whole, kept = covered == region.size, _best_of_parts(region, covered)
         covered = covered.ravel()

@@ -59,7 +59,7 @@ _PROBES = ((48, 64), (331, 250), (400, 701), (512, 512))
 
 
 class Described(Protocol):
-    """The part of a data module that prepared images depend on, besides its own attributes."""
+    """What prepared images depend on in every data module; attributes of its own count too."""
 
     findings: tuple[str, ...]
     grid: Grid
@@ -169,8 +169,8 @@ def _attributes(owner: object, ignored: Collection[str]) -> dict[str, str]:
             texts[name] = _text(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise UserError(
-                f"Images of {_name(type(owner))} cannot be prepared: what its attribute {name!r} holds ({error}) "
-                "cannot be told from other values. Keep plain values, paths, arrays and dataclasses of these there."
+                f"Images of {_name(type(owner))} cannot be prepared: its attribute {name!r} holds something that "
+                f"cannot be written down ({error}). Keep plain values, paths, arrays and dataclasses of these there."
             ) from None
     return texts
 
