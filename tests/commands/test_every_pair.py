@@ -32,7 +32,6 @@ from xbench.models import (
     Oracle,
     SaliencyModel,
     UniformRandom,
-    biomedclip,
     carzero,
     devide,
     kad,
@@ -225,7 +224,7 @@ def test_a_missing_checkpoint(
 
     monkeypatch.setattr(open_clip, "create_model", create_model)
     monkeypatch.setattr(open_clip, "download_pretrained", refuse)
-    monkeypatch.setattr(biomedclip, "download_pretrained_from_hf", refuse)
+    monkeypatch.setattr(open_clip_network, "download_pretrained_from_hf", refuse)
     file = tmp_path / "absent.pt"
     option = () if given == "no option" else ("--model.checkpoint", file)
     data = ("--data.root", downloads("siim").root, "--data.limit", "1", "--data.num_workers", "0")

@@ -13,7 +13,6 @@ import transformers
 from deterministic import weight
 from small_networks import write_tokeniser
 
-from xbench.models import biomedclip
 from xbench.models.components import open_clip as _open_clip
 
 
@@ -22,8 +21,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise OSError("no network in tests")
 
-    for module in (_open_clip, biomedclip):
-        monkeypatch.setattr(module, "download_pretrained_from_hf", refuse)
+    monkeypatch.setattr(_open_clip, "download_pretrained_from_hf", refuse)
     monkeypatch.setattr(open_clip, "download_pretrained", refuse)
     monkeypatch.setattr(transformers.utils.hub, "hf_hub_download", refuse)
 

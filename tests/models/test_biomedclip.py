@@ -18,6 +18,7 @@ from xbench.errors import UserError
 from xbench.models import biomedclip
 from xbench.models.biomedclip import BiomedCLIP
 from xbench.models.clip import CLIP
+from xbench.models.components import open_clip as _open_clip
 
 pytestmark = pytest.mark.usefixtures("no_network")
 HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
@@ -32,12 +33,13 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What open_clip would build a model from, and the configuration of its BERT; nothing is built."""
     seen: dict[str, Any] = {}
 
-    def stop(architecture: str, config: dict[str, Any], path: Path, image_size: int | None, advice: str) -> None:
+    def stop(self: Any, architecture: str, folder: Path, *_: Any, **options: Any) -> None:
+        config = json.loads((folder / "open_clip_config.json").read_text())
         bert = Path(config["model_cfg"]["text_cfg"]["hf_model_name"], "config.json")
         seen.update(config, bert=json.loads(bert.read_text()))
         raise InterruptedError
 
-    monkeypatch.setattr(biomedclip, "load_configured", stop)
+    monkeypatch.setattr(biomedclip.OpenCLIP, "__init__", stop)
     return seen
 
 
@@ -166,11 +168,11 @@ def test_without_a_checkpoint(
         BiomedCLIP()
     asked = []
 
-    def fetch(repository: str) -> str:
+    def fetch(repository: str, filename: None) -> str:
         asked.append(repository)
         return str(bert_folder / "open_clip_pytorch_model.bin")
 
-    monkeypatch.setattr(biomedclip, "download_pretrained_from_hf", fetch)
+    monkeypatch.setattr(_open_clip, "download_pretrained_from_hf", fetch)
     model = BiomedCLIP(image_size=64)
     same(model, tiny)
     assert asked == ["microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"]

@@ -159,7 +159,7 @@ def test_carzero(build: Callable[..., Any], once: Callable[..., None]) -> None:
 
 
 def test_carzero_preprocessing() -> None:
-    preprocessing = carzero._preprocessing(224)
+    preprocessing = carzero.preprocessing(224)
     expected = case_of("carzero", "preprocessing").arrays
     for about in facts("carzero_preprocessing"):
         image = grey(about["seed"], about["height"], about["width"])

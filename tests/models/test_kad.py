@@ -262,7 +262,7 @@ def asking(content: dict[str, Any], tmp_path: Path) -> Callable[..., KAD]:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(" ".join(OFFICIAL).split())]
     write_tokeniser(tmp_path, words)
     checkpoint = write(tmp_path, content)
-    return lambda **options: KAD(checkpoint, str(tmp_path), image_size=64, cache_queries=False, **options)
+    return lambda **options: KAD(checkpoint, text_encoder=str(tmp_path), image_size=64, cache_queries=False, **options)
 
 
 def run_on(model: KAD, findings: Sequence[str], classes: Sequence[str] = ()) -> ModelOutput:
@@ -273,7 +273,7 @@ def run_on(model: KAD, findings: Sequence[str], classes: Sequence[str] = ()) -> 
 def reference(text: nn.Module, decoder: nn.Module, model: KAD, asked: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Return logits and maps of the plain rebuild, asked all these together."""
     tokens = model.image_encoder(IMAGES).flatten(1, 2)
-    logits, attention = decoder(tokens, text(*model._tokenise([asked])))
+    logits, attention = decoder(tokens, text(*(part[:, 0] for part in model.tokenise([[name] for name in asked]))))
     return logits[..., 1] - logits[..., 0], attention[3].mean(dim=1).unflatten(-1, (2, 2))
 
 
@@ -292,7 +292,7 @@ def test_the_official_list_is_asked_and_the_datasets_findings_are_told(
     assert provenance["ask"] == "official"
     assert tuple(texts for (texts,) in provenance["asked"].values()) == OFFICIAL
     assert list(provenance["prompts"]) == list(ChestXray14.findings)
-    assert model.queries_depend_on()["token_ids"] == model._tokenise([OFFICIAL])[0].tolist()
+    assert model.queries_depend_on()["token_ids"] == model.tokenise([[name] for name in OFFICIAL])[0].tolist()
 
     alone = asking(ask="dataset")
     told = run_on(alone, ChestXray14.findings, ChestXray14.classes)
@@ -357,7 +357,7 @@ def tokenizer_folder(tmp_path: Path) -> Path:
 
 
 def test_prompts_are_tokenised_with_the_tokeniser_of_a_folder(released: KAD, tokenizer_folder: Path) -> None:
-    released.tokenizer_source = str(tokenizer_folder)
+    released.text_source = str(tokenizer_folder)
     prompts = [released.default_prompts(finding) for finding in ("Edema", "Mass", "Nodule")]
     assert prompts == [["edema"], ["lung mass"], ["lung nodule"]]
     ids = torch.tensor([[2, 5, 3, 0, 0], [2, 6, 7, 3, 0], [2, 6, 8, 9, 3]])
@@ -369,7 +369,7 @@ def test_prompts_are_tokenised_with_the_tokeniser_of_a_folder(released: KAD, tok
 
 
 def test_a_prompt_that_would_be_cut_off_is_told(released: KAD, tokenizer_folder: Path) -> None:
-    released.tokenizer_source = str(tokenizer_folder)
+    released.text_source = str(tokenizer_folder)
     # [CLS] and [SEP] count too.
     assert released.encode_prompts([["lung " * 254]]).shape == (1, 768)
     with pytest.raises(UserError, match="longer than the 256 tokens that kad reads"):

@@ -46,7 +46,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def model(checkpoint: str, bert: str) -> MAVL:
-    return MAVL(checkpoint, bert)
+    return MAVL(checkpoint, text_encoder=bert)
 
 
 def queries_of(count: int) -> Tensor:
@@ -110,7 +110,7 @@ def write_concepts(path: Path, book: str, aspects: int = 8) -> str:
 
 
 def test_own_book(checkpoint: str, bert: str) -> None:
-    model = attached(MAVL(checkpoint, bert, mode="text"), "Nodule", "COVID-19")
+    model = attached(MAVL(checkpoint, text_encoder=bert, mode="text"), "Nodule", "COVID-19")
     entries = [*wordings("normal"), *wordings("findings")]
     assert list(model.book.entries) == entries
     assert all(model.book.entries[name] == texts_of(name) for name in entries)
@@ -129,7 +129,9 @@ def test_own_book(checkpoint: str, bert: str) -> None:
 def test_official_book(checkpoint: str, bert: str, tmp_path: Path) -> None:
     book = write_book(tmp_path / "book.json", "covid19", "bulla")
     concepts = write_concepts(tmp_path / "concepts.json", book)
-    model = attached(MAVL(checkpoint, bert, book, concepts, mode="text"), *FINDINGS["chexlocalize"])
+    model = attached(
+        MAVL(checkpoint, text_encoder=bert, book=book, concepts=concepts, mode="text"), *FINDINGS["chexlocalize"]
+    )
     # What the file has for other datasets is not asked, as it would change every score.
     assert list(model.book.entries) == list(OFFICIAL_ENTRIES)
     assert model.book.added == ()

@@ -45,7 +45,7 @@ def small_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def model(checkpoint: str, small_bert: str) -> MedKLIP:
-    return MedKLIP(checkpoint, small_bert)
+    return MedKLIP(checkpoint, text_encoder=small_bert)
 
 
 def queries_of(count: int) -> Tensor:
@@ -93,14 +93,14 @@ def test_prompts_become_tokens(model: MedKLIP) -> None:
     assert largest(model.encode_tokens(ids[:, None], (ids != 0).long()[:, None]), queries) < 1e-5
     with pytest.raises(UserError, match="takes 1 prompts per class, got 2"):
         model.encode_prompts([["a", "heart"]])
-    with pytest.raises(UserError, match=r"\(C, L\), got \(2, 2, 32\)"):
+    with pytest.raises(UserError, match=r"\(C, 1, L\), got \(2, 2, 32\)"):
         model.encode_tokens(ids.reshape(2, 2, 32))
-    with pytest.raises(UserError, match=r"\(C, L\), got \(2, 64\) and \(2, 32\)"):
+    with pytest.raises(UserError, match=r"\(C, 1, L\), got \(2, 64\) and \(2, 32\)"):
         model.encode_tokens(ids, torch.ones(2, 32))
 
 
 def test_own_book(checkpoint: str, small_bert: str) -> None:
-    model = attached(MedKLIP(checkpoint, small_bert), "Nodule", "Edema")
+    model = attached(MedKLIP(checkpoint, text_encoder=small_bert), "Nodule", "Edema")
     entries = [*wordings("normal"), *wordings("findings")]
     assert entries[:2] == ["Normal", "Clear Lungs"]
     assert list(model.book.entries) == entries
@@ -127,7 +127,7 @@ def test_own_book(checkpoint: str, small_bert: str) -> None:
 def test_official_book(checkpoint: str, small_bert: str, tmp_path: Path) -> None:
     # The file as it is, with its misspelt name.
     book = write_book(tmp_path / "observation explanation.json", renamed={"pneumonia": "eumonia"})
-    model = attached(MedKLIP(checkpoint, small_bert, book), *FINDINGS["vindr"], "Pneumonia")
+    model = attached(MedKLIP(checkpoint, text_encoder=small_bert, book=book), *FINDINGS["vindr"], "Pneumonia")
     assert list(model.book.entries)[:75] == list(OFFICIAL_ENTRIES)
     added = ["Aortic Enlargement", "Clavicle Fracture", "Enlarged PA", "ILD", "Lung Cavity", "Lung Cyst"]
     added += ["Mediastinal Shift", "Nodule/Mass", "Other Lesion", "Rib Fracture"]

@@ -71,8 +71,8 @@ CASES = {
     "MedKLIP and MAVL, equalised": Case(lambda: _book.preprocessing(224, equalise=True), dice=0.9),
     "KAD": Case(lambda: of_kad(512)),
     "DeViDe": Case(lambda: of_kad(224)),
-    "CARZero": Case(lambda: carzero._preprocessing(224)),
-    "CARZero at 448": Case(lambda: carzero._preprocessing(448)),
+    "CARZero": Case(lambda: carzero.preprocessing(224)),
+    "CARZero at 448": Case(lambda: carzero.preprocessing(448)),
 }
 STRETCHED = ("CLIP, squash", "MedKLIP and MAVL", "MedKLIP and MAVL, equalised", "KAD", "DeViDe")
 CASE = pytest.mark.parametrize("name", CASES)

@@ -199,6 +199,16 @@ class VLM(SaliencyModel):
         """Return the prompts of a finding made of other words for it, one or several; by default those words."""
         return texts
 
+    def one_of_each(self, prompts: Sequence[Sequence[str]]) -> list[str]:
+        """Return the prompts of C classes for a model that takes one of each; a UserError if a class has others."""
+        if any(len(of_class) != 1 for of_class in prompts):
+            raise UserError(
+                f"{self.name} takes exactly one prompt per finding: give --model.prompts a style other than aspects, "
+                "or a file with one text for each finding.",
+                exit_status=2,
+            )
+        return [prompt for (prompt,) in prompts]
+
     @abstractmethod
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Any:
         """Encode the prompts of C classes into whatever `forward` needs for them, on the model's device."""

@@ -7,19 +7,18 @@ image-text pairs", 2023. Score and maps are those of `xbench.models.clip`.
 from __future__ import annotations
 
 import copy
+import json
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import transformers
-from open_clip.pretrained import download_pretrained_from_hf
 from open_clip.tokenizer import HFTokenizer
 
 from xbench.errors import UserError
 from xbench.models.components.checkpoint import first_line
-from xbench.models.components.clip_saliency import Saliency
-from xbench.models.components.open_clip import OpenCLIP, ResizeMode, load_configured, read_config, weights_in
+from xbench.models.components.open_clip import OpenCLIP, from_hub, read_config, weights_in
 
 _HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
 
@@ -64,10 +63,7 @@ class BiomedCLIP(OpenCLIP):
             in the checkpoint. By default what the folder of the checkpoint has, or else the authors': the
             configuration is known here, the tokeniser is fetched when prompts are encoded.
         templates: Present and absent prompt, each with `{finding}`.
-        resize_mode: As for `xbench.models.CLIP`, and so are the next two.
-        image_size: Side of the square input in pixels.
-        saliency: Definition of the maps.
-        **options: Those of every vision-language model, see `xbench.models.VLM`.
+        **options: Those of `xbench.models.components.open_clip.OpenCLIP` and of every vision-language model.
 
     Raises:
         UserError: Weights that cannot be had, read or fitted, or a size that 16 does not divide.
@@ -81,24 +77,19 @@ class BiomedCLIP(OpenCLIP):
             "this is a photo of a chest x-ray showing {finding}",
             "this is a photo of a chest x-ray without {finding}",
         ),
-        resize_mode: ResizeMode | None = None,
-        image_size: int | None = None,
-        saliency: Saliency = "patch",
         **options: Any,
     ) -> None:
         place = Path(str(checkpoint or "").removeprefix("local-dir:")).expanduser()
         folder = place if checkpoint and place.is_dir() else None
-        if checkpoint:
-            path = place if folder is None else weights_in(folder, f"--model.checkpoint {folder}")
-        else:
-            path = _fetch()
+        path = weights_in(folder, f"--model.checkpoint {folder}") if folder else place
         config = _config(folder)
         text = config["model_cfg"]["text_cfg"]
         advice = "Give --model.checkpoint the file that the authors of BiomedCLIP released."
         with tempfile.TemporaryDirectory() as bert:
             text["hf_model_name"] = _text_config(text_encoder, text["hf_model_name"], folder, bert)
-            loaded = load_configured(_HUB, config, path, image_size, advice)
-        super().__init__(loaded, templates, resize_mode, saliency, **options)
+            Path(bert, "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
+            weights = (lambda: path) if checkpoint else (lambda: from_hub(_HUB))
+            super().__init__(_HUB, Path(bert), weights, advice, {}, templates=templates, **options)
         self.text_encoder = _tokenizer_source(text_encoder, text, folder)
         self._context_length = text["context_length"]
 
@@ -122,18 +113,6 @@ class BiomedCLIP(OpenCLIP):
                 f"{expected}: give --model.text_encoder the files of {_TEXT_ENCODER}."
             )
         return tokenizer
-
-
-def _fetch() -> Path:
-    """Return the authors' file of weights, downloaded if need be."""
-    try:
-        return Path(download_pretrained_from_hf(_HUB.removeprefix("hf-hub:")))
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"The weights of BiomedCLIP could not be downloaded ({first_line(error)}). Fetch "
-            f"open_clip_pytorch_model.bin from huggingface.co/{_HUB.removeprefix('hf-hub:')} where there is a network "
-            "and give --model.checkpoint FILE."
-        ) from error
 
 
 def _config(folder: Path | None) -> dict[str, Any]:

@@ -16,24 +16,21 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+import albumentations as A
 import cv2
 import numpy as np
 import torch
-from albumentations import DualTransform
 from lightning.pytorch.utilities import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import BertModel
 
 from xbench.errors import UserError
-from xbench.geometry.grid import Upsampling
-from xbench.geometry.preprocessing import CentreCrop, Preprocessing
-from xbench.models.base import VLM, check_image_size
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.models.components.bert import bert_like, encode_in_chunks, tokenise, vocabulary
-from xbench.models.components.checkpoint import fill, locate, read_tensors
-from xbench.models.components.query_decoder import KeysValues, Layers, QueryDecoder, choose
+from xbench.models.components.checkpoint import fill, locate, read_tensors, undrawn
+from xbench.models.components.query_decoder import DecoderModel, KeysValues, QueryDecoder
 from xbench.models.components.vit import ViTB16
-from xbench.runtime.digests import file_sha256
 from xbench.types import ModelOutput
 
 _TOKENISER = "Laihaoran/BioClinicalMPBERT"
@@ -63,7 +60,7 @@ TextQueries = tuple[Tensor, list[KeysValues]]
 keys and values (C, heads, 98, 768 / heads) of the text, the memory of direction B."""
 
 
-class CARZero(VLM):
+class CARZero(DecoderModel):
     """CARZero with its vision transformer (ViT-B/16), its BERT and its fusion decoder, all from one checkpoint.
 
     The official score is an unbounded number whose zero means nothing; only its rank within a class does. Probabilities
@@ -72,14 +69,10 @@ class CARZero(VLM):
     Args:
         checkpoint: The authors' `CARZero_best_model.ckpt`, or its tensors in a .safetensors file.
         text_encoder: Hugging Face id or local folder of the tokeniser. The weights come from the checkpoint.
-        image_size: Side of the model input in pixels, a multiple of 16. For any but 224 the position embeddings are
-            interpolated, and the canvas that the input is cropped from grows in proportion.
-        layers: Decoder layers, numbered from 0 to 3, whose attention the map is the mean of; officially `all`.
-        heads: Their heads, from 0 to 3; officially all, which is the default.
-        saliency_upsample: How maps are enlarged to the evaluation grid. The authors repeat each value 16 x 16
-            (`nearest`).
-        **options: Those of every vision-language model, see `xbench.models.VLM`. With the styles `name` and `phrase`
-            prompts are still sentences, and `aspects` are too many texts.
+        **options: Those of `xbench.models.components.query_decoder.DecoderModel` and of every vision-language model.
+            The canvas that the input is cropped from grows with `image_size`. The authors repeat each value of a map
+            16 x 16 (`saliency_upsample` of `nearest`). With the styles `name` and `phrase` prompts are still
+            sentences, and `aspects` are too many texts.
 
     Attributes:
         word_pieces: Which tokens make a word, by the vocabulary. It is read from the tokeniser when it is first
@@ -89,36 +82,18 @@ class CARZero(VLM):
         UserError: No checkpoint, one that does not fit, or an option out of range.
     """
 
-    def __init__(
-        self,
-        checkpoint: str | None = None,
-        text_encoder: str = _TOKENISER,
-        image_size: int = 224,
-        layers: Layers = "all",
-        heads: list[int] | None = None,
-        saliency_upsample: Upsampling = "bilinear",
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        self.checkpoint = locate(checkpoint, "CARZero", _SOURCE)
-        self.tokenizer_source = text_encoder
-        self.layers = sorted(choose("layers", layers, _LAYERS))
-        self.heads = sorted(choose("heads", heads, _HEADS))
-        self.saliency_upsample = saliency_upsample
-        self.image_size = image_size
-        self.preprocessing = _preprocessing(image_size)
-
+    def __init__(self, checkpoint: str | None = None, text_encoder: str = _TOKENISER, **options: Any) -> None:
+        path = locate(checkpoint, "CARZero", _SOURCE)
+        super().__init__(path, _PATCH, (_LAYERS, _HEADS), text_encoder=text_encoder, **options)
+        self.preprocessing = preprocessing(self.image_size)
         # Official names have the module `CARZero` of the training script in front.
-        found = read_tensors(self.checkpoint)
-        tensors = {name.rpartition("CARZero.")[2]: tensor for name, tensor in found.items()}
+        tensors = {name.rpartition("CARZero.")[2]: tensor for name, tensor in read_tensors(path).items()}
         first = tensors.get("fusion_module.mlp_head.0.weight")
-        # Drawing random weights would take a second, only to be replaced.
-        with torch.device("meta"):
-            self.img_encoder = _ImageEncoder()
-            self.fusion_module = _Fusion(linear_head=first is not None and len(first) == 1)
-        self.to_empty(device="cpu")
+        self.img_encoder = undrawn(_ImageEncoder)
+        self.fusion_module = undrawn(lambda: _Fusion(linear_head=first is not None and len(first) == 1))
         self.text_encoder = _TextEncoder(bert_like(tensors, "text_encoder.model."))
-        fill(self, tensors, self.checkpoint, "CARZero", ignored=_UNUSED, aliases=_ALIASES)
+        aliases = {"fusion_module.decoder_norm.": "fusion_module.decoder.norm."}
+        fill(self, tensors, path, "CARZero", ignored=_UNUSED, aliases=aliases)
         self.requires_grad_(False).eval()
 
     def default_prompts(self, finding: str) -> list[str]:
@@ -129,29 +104,20 @@ class CARZero(VLM):
         """Return the texts, names and phrases in the official sentence: alone, a single word would be dropped."""
         return [f"There is {text}" for text in texts] if self.prompt_source in ("name", "phrase") else texts
 
-    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> TextQueries:
-        """Clean and tokenise one prompt per class and encode it as `encode_tokens` does.
+    def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Return token ids and attention mask (C, 97) of one prompt per class, cleaned.
 
         Raises:
             UserError: Not one prompt per class, one too long or of which cleaning leaves nothing, or no tokeniser.
         """
-        if any(len(of_class) != 1 for of_class in prompts):
-            raise UserError(_ONE_PROMPT)
-        raw = [prompt for (prompt,) in prompts]
+        raw = self.one_of_each(prompts)
         cleaned = [clean(prompt) for prompt in raw]
         if "" in cleaned:
             raise UserError(
                 f"CARZero drops sentences of a single word, and of the prompt {raw[cleaned.index('')]!r} nothing is "
                 'left. Write a sentence, such as "There is Edema".'
             )
-        # One more than the model reads shows which prompts the tokeniser would cut off.
-        input_ids, attention_mask = tokenise(self.tokenizer_source, cleaned, TOKENS + 1)
-        if attention_mask[:, -1].any():
-            raise UserError(
-                f"The prompt {raw[int(attention_mask[:, -1].argmax())]!r} has more than the {TOKENS} tokens that "
-                "CARZero reads: shorten it."
-            )
-        return self.encode_tokens(input_ids[:, :-1], attention_mask[:, :-1])
+        return tokenise(self.text_source, cleaned, TOKENS, self.name)
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> TextQueries:
         """Encode tokenised prompts, and project what direction B attends to once for all images.
@@ -173,32 +139,13 @@ class CARZero(VLM):
 
         Arguments and errors as of `encode_tokens`.
         """
-        if attention_mask is None:
-            attention_mask = input_ids != 0
-        if attention_mask.shape != input_ids.shape:
-            raise UserError(
-                f"CARZero takes token ids and attention mask of one shape, got {tuple(input_ids.shape)} and "
-                f"{tuple(attention_mask.shape)}."
-            )
-        input_ids, attention_mask = input_ids.long(), attention_mask.long()
-        if input_ids.ndim == 3 and input_ids.shape[1] == 1:
-            input_ids, attention_mask = input_ids[:, 0], attention_mask[:, 0]
-        if input_ids.ndim != 2:
-            raise UserError(f"{_ONE_PROMPT} These token ids have the shape {tuple(input_ids.shape)}.")
-        pieces = self._pieces(input_ids, attention_mask)
-        pieces.check(input_ids)
-
-        def encode(ids: Tensor, mask: Tensor) -> Tensor:
-            return aggregate(self.text_encoder(ids, mask), ids, pieces)
-
-        return encode_in_chunks(encode, input_ids.to(self.device), attention_mask.to(self.device))
+        ids, mask = (part[:, 0] for part in self.by_class(input_ids, attention_mask, 1))
+        pieces = self._pieces(ids, mask)
+        pieces.check(ids)
+        return encode_in_chunks(lambda ids, mask: aggregate(self.text_encoder(ids, mask), ids, pieces), ids, mask)
 
     def forward(self, images: Tensor, queries: TextQueries) -> ModelOutput:
-        """Score images against the text of C classes.
-
-        Args:
-            images: (B, 3, image_size, image_size) float, normalised.
-            queries: From `encode_tokens`.
+        """Score normalised images (B, 3, image_size, image_size) against the text of C classes, from `encode_tokens`.
 
         Returns:
             Logits, the official score, and probabilities (B, C); saliency (B, C, image_size / 16, image_size / 16),
@@ -212,31 +159,18 @@ class CARZero(VLM):
         # Queries do not see each other, so all images can ask one class at once: here the classes are the batch.
         by_image, _ = fusion(tokens[:, 0], text_memory)
         logits = (by_sentence + by_image.T) / 2
-        chosen = [attention[layer][:, self.heads].float() for layer in self.layers]
-        saliency = torch.stack(chosen).mean(dim=(0, 2))[..., 1:]
+        saliency = self.mean_attention(attention)[..., 1:]
         rows = images.shape[-2] // _PATCH
         return ModelOutput(logits, torch.sigmoid(logits), saliency.unflatten(-1, (rows, -1)))
 
     def queries_depend_on(self) -> Mapping[str, Any]:
-        """Return the digests of the weights and of the vocabulary's word pieces, and the token ids."""
+        """Add the digest of the vocabulary's word pieces."""
         words = hashlib.sha256(self.word_pieces.continues.numpy().tobytes()).hexdigest()
-        tokens = tokenise(self.tokenizer_source, [clean(text) for texts in self.prompts for text in texts], TOKENS)[0]
-        return {"checkpoint_sha256": file_sha256(self.checkpoint), "words": words, "tokens": tokens.tolist()}
-
-    def provenance(self) -> dict[str, Any]:
-        """Return weights, tokeniser, input size, what the map is made of, and the prompts."""
-        return {
-            "checkpoint": str(self.checkpoint),
-            "checkpoint_sha256": file_sha256(self.checkpoint),
-            "text_encoder": self.tokenizer_source,
-            "image_size": self.image_size,
-            "saliency": {"kind": "cross-attention", "layers": list(self.layers), "heads": list(self.heads)},
-            **super().provenance(),
-        }
+        return {**super().queries_depend_on(), "words": words}
 
     def _pieces(self, input_ids: Tensor, attention_mask: Tensor) -> WordPieces:
         """Return the vocabulary's word pieces; without a vocabulary, every token is a word and the last one `[SEP]`."""
-        if "word_pieces" not in vars(self) and (lack := _lack_of_vocabulary(self.tokenizer_source)):
+        if "word_pieces" not in vars(self) and (lack := _lack_of_vocabulary(self.text_source)):
             # Only reached with token ids from elsewhere: to make them from prompts takes the same files.
             rank_zero_warn(
                 f"CARZero cannot tell which tokens make a word, and takes each for one. Maps are not concerned, scores "
@@ -250,11 +184,11 @@ class CARZero(VLM):
     @cached_property
     def word_pieces(self) -> WordPieces:
         """Return the vocabulary's word pieces."""
-        pieces = WordPieces.of(vocabulary(self.tokenizer_source))
+        pieces = WordPieces.of(vocabulary(self.text_source))
         known = self.text_encoder.model.config.vocab_size
         if len(pieces.continues) > known:
             raise UserError(
-                f"The tokeniser of {self.tokenizer_source} has {len(pieces.continues)} tokens and the BERT in "
+                f"The tokeniser of {self.text_source} has {len(pieces.continues)} tokens and the BERT in "
                 f"{self.checkpoint} {known}: they do not belong together. Give --model.text_encoder the tokeniser that "
                 f"CARZero was trained with, {_TOKENISER}."
             )
@@ -403,55 +337,34 @@ def aggregate(states: Tensor, input_ids: Tensor, pieces: WordPieces) -> Tensor:
     return torch.cat([words.mean(dim=1, keepdim=True), words], dim=1)
 
 
-class _FitCanvas(DualTransform):
-    """Resize the longer side to that of a square canvas and pad the shorter one with black, as the authors do."""
+class _ResizeByArea(PillowResize):
+    """Resize the longer side by area averaging, with the authors' rounding of the other one."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(p=1.0)
-        self.size = size
+        super().__init__(size, "longest")
 
     def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
-        height, width, top, left = self._place(img.shape)
-        canvas = np.zeros((self.size, self.size), np.uint8)
-        canvas[top : top + height, left : left + width] = cv2.resize(img, (width, height), interpolation=cv2.INTER_AREA)
-        return canvas
+        height, width = self._target(img.shape)
+        return np.asarray(cv2.resize(img, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
 
-    def apply_to_keypoints(self, keypoints: NDArray[np.float32], **params: Any) -> NDArray[np.float32]:
-        shape = params["shape"]
-        height, width, top, left = self._place(shape)
-        moved = keypoints.copy()
-        moved[:, 0] = moved[:, 0] * (width / shape[1]) + left
-        moved[:, 1] = moved[:, 1] * (height / shape[0]) + top
-        return moved
-
-    def _place(self, shape: Sequence[int]) -> tuple[int, int, int, int]:
-        """Return height, width, top and left of the radiograph on the canvas."""
+    def _target(self, shape: Sequence[int]) -> tuple[int, int]:
         longer = max(shape[:2])
         factor = self.size / longer
         # The script multiplies by the rounded factor, so that the second side of some squares loses a pixel too.
         height, width = (max(int(side * factor), 1) for side in shape[:2])
-        if shape[0] == longer:
-            height = self.size
-        else:
-            width = self.size
-        return height, width, (self.size - height) // 2, (self.size - width) // 2
+        return (self.size, width) if shape[0] == longer else (height, self.size)
 
 
-def _preprocessing(image_size: int) -> Preprocessing:
-    check_image_size(image_size, _PATCH)
-    border = round(image_size * 16 / 224)
-    geometry = [_FitCanvas(image_size + 2 * border), CentreCrop(image_size)]
+def preprocessing(image_size: int) -> Preprocessing:
+    """Return the authors' preprocessing: fitted on a black square canvas, of which the border is cropped away."""
+    canvas = image_size + 2 * round(image_size * 16 / 224)
+    geometry = [_ResizeByArea(canvas), A.PadIfNeeded(canvas, canvas), CentreCrop(image_size)]
     return Preprocessing(geometry, mean=(0.4978,) * 3, std=(0.2449,) * 3)
 
 
 _SOURCE = (
     "It is CARZero_best_model.ckpt, linked from the README of github.com/laihaoran/CARZero; no licence is stated for "
     "the weights."
-)
-
-_ONE_PROMPT = (
-    "CARZero takes exactly one prompt per class: give --model.prompts a style other than aspects, or a file with one "
-    "text for each finding."
 )
 
 _UNUSED = (
@@ -461,4 +374,3 @@ _UNUSED = (
     "fusion_module.decoder.layers.*.self_attn.*",
     "fusion_module.decoder.layers.*.norm1.*",
 )
-_ALIASES = {"fusion_module.decoder_norm.": "fusion_module.decoder.norm."}

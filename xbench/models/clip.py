@@ -8,14 +8,20 @@ through: final norm and projection. `xbench.models.components.clip_saliency` has
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import open_clip
 
 from xbench.errors import UserError
 from xbench.models.components.checkpoint import first_line
-from xbench.models.components.clip_saliency import Saliency
-from xbench.models.components.open_clip import OpenCLIP, ResizeMode, load
+from xbench.models.components.open_clip import (
+    OpenCLIP,
+    config_folder,
+    known_architecture,
+    known_tag,
+    own_weights,
+)
 
 
 class CLIP(OpenCLIP):
@@ -29,15 +35,8 @@ class CLIP(OpenCLIP):
         checkpoint: File of weights to load instead (.safetensors, .pt, .pth or .bin). open_clip's default mean,
             standard deviation and resizing go with it, unless the architecture is a `local-dir:` or `hf-hub:` one.
         templates: Present and absent prompt, each with `{finding}`.
-        resize_mode: `shortest` resizes the shorter side and crops the rest of the longer one away, `longest` resizes
-            the longer side and pads with black, `squash` stretches. By default what the weights were trained with.
-        image_size: Side of the square input in pixels, a multiple of the patch size. At another size than the weights
-            were trained with, the position embeddings are interpolated. By default the size of the architecture.
-        saliency: Definition of the maps, see `xbench.models.components.clip_saliency`: `patch`, `maskclip`, `vv` and
-            `gem` cost one pass over the image tower or little more, `grad_attention` one more token of one block per
-            class, `legrad` two more blocks per class.
-        **options: Those of every vision-language model, see `xbench.models.VLM`. Other `prompts` replace the present
-            one; of several the mean direction counts.
+        **options: Those of `xbench.models.components.open_clip.OpenCLIP` and of every vision-language model. Other
+            `prompts` replace the present one; of several the mean direction counts.
 
     Raises:
         UserError: Unknown architecture or tag, weights that cannot be had, read or fitted, an image tower whose
@@ -50,13 +49,23 @@ class CLIP(OpenCLIP):
         pretrained: str | None = "openai",
         checkpoint: str | None = None,
         templates: tuple[str, str] = ("a chest x-ray showing {finding}", "a chest x-ray without {finding}"),
-        resize_mode: ResizeMode | None = None,
-        image_size: int | None = None,
-        saliency: Saliency = "patch",
         **options: Any,
     ) -> None:
-        loaded = load(architecture, pretrained, checkpoint, image_size)
-        super().__init__(loaded, templates, resize_mode, saliency, **options)
+        folder, tag = config_folder(architecture), {}
+        if folder is None:
+            architecture = known_architecture(architecture)
+            if checkpoint is None:
+                tag = known_tag(architecture, pretrained)
+        super().__init__(
+            architecture,
+            folder,
+            lambda: Path(checkpoint).expanduser() if checkpoint else own_weights(architecture, folder, tag),
+            "Give the --model.architecture that they were trained with.",
+            tag,
+            templates=templates,
+            **options,
+        )
+        self.pretrained = pretrained if tag else None
 
     def _load_tokenizer(self) -> Any:
         try:

@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import VLM, check_image_size
 from xbench.protocol.prompts import fill_templates
@@ -56,22 +55,10 @@ class Demo(VLM):
         return fill_templates([self.template], finding)
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Encode C prompts, one per finding, to (C, D) vectors of unit length.
-
-        Raises:
-            UserError: A finding has several.
-        """
-        if any(len(of_finding) != 1 for of_finding in prompts):
-            raise UserError(
-                "The demo model takes one prompt per finding: give --model.prompts a style other than aspects, or a "
-                "file with one text each.",
-                exit_status=2,
-            )
-        encoded = self.tokenizer.encode_batch([prompt for (prompt,) in prompts])
-        return self.encode_tokens(
-            torch.tensor([tokens.ids for tokens in encoded]),
-            torch.tensor([tokens.attention_mask for tokens in encoded]),
-        )
+        """Encode C prompts, one per finding, to (C, D) vectors of unit length; a UserError if a finding has several."""
+        encoded = self.tokenizer.encode_batch(self.one_of_each(prompts))
+        ids, mask = zip(*((tokens.ids, tokens.attention_mask) for tokens in encoded), strict=True)
+        return self.encode_tokens(torch.tensor(ids), torch.tensor(mask))
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Encode token ids (C, L) with their mask (C, L), 1 for words and 0 for padding, to (C, D)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from xbench.errors import UserError
 from xbench.models.components.checkpoint import read_remarks, read_tensors
 from xbench.models.components.kebert import SECTIONS, WIDTH, KEBERTModel, QueryModel, projection
-from xbench.models.components.query_decoder import Layers
 from xbench.models.components.vit import ViTB16, implementation_of, side_of, with_timm_names
 
 _SOURCE = (
@@ -43,12 +42,6 @@ class DeViDe(KEBERTModel):
     Args:
         checkpoint: File of weights: the state dicts `image_encoder`, `text_encoder` and `model`, or one with these as
             prefixes, if need be after `key_map`.
-        text_encoder: Where the tokeniser of Med-KEBERT is: Hugging Face id or local folder. Its weights are in the
-            checkpoint.
-        image_size: Side in pixels of the square that the radiograph is stretched to. Where the position embeddings
-            were learned on another size, they are interpolated.
-        layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last` (as in KAD).
-        heads: Attention heads, from 0, whose mean the map is. All by default.
         description_pooling: How the vectors of a finding's descriptions become its query: their plain `mean`, or the
             mean after a trained two-layer `mlp`.
         head_outputs: 2 for logits of absent and present with a softmax, 1 for a single logit with a sigmoid.
@@ -59,11 +52,10 @@ class DeViDe(KEBERTModel):
         decoder_layers: Number of decoder layers.
         decoder_heads: Attention heads of the decoder, which the shapes of its weights do not tell.
         decoder_feedforward: Width of the decoder's hidden layers.
-        mean: Of the pixels in [0, 1], per channel.
-        std: Standard deviation, per channel.
         ask: What is asked together, for each score depends on all of it: the findings of the `dataset`, or a list of
             names with these among them.
         key_map: What the beginnings of names in the file become, the longest that fits; null drops a name.
+        **options: Those of `xbench.models.components.query_decoder.DecoderModel` and of every vision-language model.
 
     Raises:
         UserError: No checkpoint, one that does not fit, or an option out of range.
@@ -74,10 +66,6 @@ class DeViDe(KEBERTModel):
     def __init__(
         self,
         checkpoint: str | None = None,
-        text_encoder: str = "xmcmic/Med-KEBERT",
-        image_size: int = 224,
-        layers: Layers = "all",
-        heads: list[int] | None = None,
         description_pooling: Literal["mean", "mlp"] = "mean",
         head_outputs: Literal[1, 2] = 2,
         image_encoder_norm: bool = True,
@@ -85,8 +73,6 @@ class DeViDe(KEBERTModel):
         decoder_layers: int = 4,
         decoder_heads: int = 4,
         decoder_feedforward: int = 1024,
-        mean: tuple[float, float, float] = (0.485, 0.456, 0.406),
-        std: tuple[float, float, float] = (0.229, 0.224, 0.225),
         ask: Literal["dataset"] | list[str] = "dataset",
         key_map: dict[str, str | None] | None = None,
         **options: Any,
@@ -112,15 +98,14 @@ class DeViDe(KEBERTModel):
             image_encoder = ViTB16(side, norm_eps=image_encoder_eps, final_norm=image_encoder_norm)
             model = _Model(description_pooling, head_outputs, decoder_layers, decoder_heads, decoder_feedforward)
         super().__init__(
+            path,
+            {**_identity(tensors), **tensors},
             image_encoder,
             model,
-            text_encoder=text_encoder,
-            image_size=image_size,
-            stride=16,
-            mean=mean,
-            std=std,
-            layers=layers,
-            heads=heads,
+            cell=16,
+            unused=() if image_encoder_norm else ("image_encoder.norm.*",),
+            aliases={},
+            advice=_ADVICE,
             ask=ask,
             **options,
         )
@@ -134,13 +119,6 @@ class DeViDe(KEBERTModel):
             "head_outputs": head_outputs,
             "decoder_heads": decoder_heads,
         }
-        self.load(
-            {**_identity(tensors), **tensors},
-            path,
-            "DeViDe",
-            unused=() if image_encoder_norm else ("image_encoder.norm.*",),
-            advice=_ADVICE,
-        )
 
     def remarks(self) -> Mapping[str, str]:
         """Return the epsilon, which names as those of timm do not tell any more."""
@@ -148,8 +126,7 @@ class DeViDe(KEBERTModel):
 
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Encode descriptions, ids and mask (N, L), as vectors (N, 768)."""
-        result: Tensor = self.model.description_proj(super().encode_text(input_ids, attention_mask))
-        return result
+        return cast(Tensor, self.model.description_proj(super().encode_text(input_ids, attention_mask)))
 
     def queries_depend_on(self) -> Mapping[str, Any]:
         """Return what such models' queries depend on, and how this one's are made."""

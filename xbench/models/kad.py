@@ -36,16 +36,15 @@ class KAD(KEBERTModel):
 
     Args:
         checkpoint: File of weights, such as `best_valid.pt`. The knowledge encoder's file is not needed.
-        text_encoder: Where the tokeniser of Med-KEBERT is: Hugging Face id or local folder. Its weights are in the
-            checkpoint.
         image_size: Side in pixels of the square that the radiograph is stretched to. By default what the checkpoint's
             own settings say (`img_res`), which is what the authors' scripts read, or 224 where it says nothing.
-        layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`. Officially `last`.
-        heads: Attention heads, from 0, whose mean the map is. Officially all of them.
+        layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`. Officially `last`, of which
+            all `heads` count.
         ask: What is asked together, for each score depends on all of it: `official` asks all classes that the authors'
             script asks of a dataset (the 14 of ChestX-ray14), `dataset` the findings that are scored and nothing else,
             which is also what `official` comes to where there is no such script; a list of names asks these, the
             dataset's findings among them.
+        **options: Those of `xbench.models.components.query_decoder.DecoderModel` and of every vision-language model.
 
     Raises:
         UserError: No checkpoint, one that does not fit, or an option out of range.
@@ -64,33 +63,33 @@ class KAD(KEBERTModel):
     def __init__(
         self,
         checkpoint: str | None = None,
-        text_encoder: str = "xmcmic/Med-KEBERT",
         image_size: int | None = None,
         layers: Layers = "last",
-        heads: list[int] | None = None,
         ask: Ask = "official",
         **options: Any,
     ) -> None:
         path = locate(checkpoint, "KAD", _SOURCE)
         tensors = read_tensors(path, SECTIONS)
-        self.trained_size = _trained_size(path)
+        trained_size = _trained_size(path)
         # Drawing random weights would take a second, only to be replaced.
         with torch.device("meta"):
             encoder, tensors = _image_encoder(tensors)
             model = QueryModel()
         super().__init__(
+            path,
+            tensors,
             encoder.network,
             model,
-            text_encoder=text_encoder,
-            image_size=(self.trained_size or 224) if image_size is None else image_size,
-            stride=encoder.stride,
+            encoder.stride,
+            encoder.unused,
+            encoder.aliases,
+            advice="",
+            image_size=(trained_size or 224) if image_size is None else image_size,
             layers=layers,
-            heads=heads,
             ask=ask,
             **options,
         )
-        self.encoder_name = encoder.name
-        self.load(tensors, path, "KAD", unused=encoder.unused, aliases=encoder.aliases)
+        self.encoder_name, self.trained_size = encoder.name, trained_size
 
     def remarks(self) -> Mapping[str, str]:
         """Return the image size that the checkpoint's own settings say, which are not converted."""

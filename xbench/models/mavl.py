@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xbench.errors import UserError
-from xbench.models.components.bert import BIO_CLINICAL_BERT
 from xbench.models.components.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, trunk
-from xbench.models.components.checkpoint import fill, locate, read_tensors
+from xbench.models.components.checkpoint import fill, locate, read_tensors, undrawn
 from xbench.models.components.query_decoder import choose
 from xbench.types import ModelOutput
 
@@ -38,8 +37,6 @@ class MAVL(BookModel):
 
     Args:
         checkpoint: A file of the authors (`checkpoint_full_46.pth`), or its tensors as safetensors.
-        text_encoder: Bio_ClinicalBERT, as for MedKLIP.
-        book: File with an explanation of every entry, as JSON or YAML.
         concepts: File with the eight further texts on every entry of `book`, in the order above; needed with it.
         mode: Where the score comes from. `feature`: from the decoded queries. `text`: from the cosines of the whole
             image with the queries themselves, each compared with those of the first two entries, a normal radiograph
@@ -57,7 +54,6 @@ class MAVL(BookModel):
     def __init__(
         self,
         checkpoint: str | None = None,
-        text_encoder: str = BIO_CLINICAL_BERT,
         book: str | None = None,
         concepts: str | None = None,
         mode: Literal["feature", "text"] = "feature",
@@ -70,10 +66,7 @@ class MAVL(BookModel):
         tensors = {name.replace("module.", ""): tensor for name, tensor in read_tensors(path).items()}
         classifier = tensors.get("classifier.weight")
         texts = 9 if classifier is None else max(1, classifier.shape[-1] // WIDTH)
-        # Drawing random weights would take a second, only to be replaced.
-        with torch.device("meta"):
-            model = _Network(texts)
-        model.to_empty(device="cpu")
+        model = undrawn(lambda: _Network(texts))
         fill(model, tensors, path, "MAVL", ignored=("temp",))
         if (book is None) != (concepts is None):
             raise UserError(
@@ -81,7 +74,7 @@ class MAVL(BookModel):
                 "--model.concepts with the other texts on the same entries.",
                 exit_status=2,
             )
-        super().__init__(model, path, texts=texts, text_encoder=text_encoder, book=book, concepts=concepts, **options)
+        super().__init__(model, path, texts=texts, concepts=concepts, book=book, **options)
         self.mode = mode
         self.aspects = [0] if merge == "global" else choose("aspects", aspects, texts)
         self.merge = merge
@@ -93,11 +86,7 @@ class MAVL(BookModel):
             )
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score images against a book.
-
-        Args:
-            images: (B, 3, H, W) float, normalised.
-            queries: (C, 9, 256), from `encode_tokens`, asked together.
+        """Score normalised images (B, 3, H, W) against queries (C, 9, 256) that are asked together.
 
         Returns:
             Logits (B, C), in mode `feature` present minus absent, and the probabilities of present, their sigmoid;

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from xbench.models.components.bert import BIO_CLINICAL_BERT
 from xbench.models.components.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, trunk
-from xbench.models.components.checkpoint import fill, locate, read_tensors
+from xbench.models.components.checkpoint import fill, locate, read_tensors, undrawn
 from xbench.types import ModelOutput
 
 _SOURCE = (
@@ -35,9 +33,6 @@ class MedKLIP(BookModel):
 
     Args:
         checkpoint: The authors' file (`checkpoint_final.pth`), or its tensors as safetensors.
-        text_encoder: Bio_ClinicalBERT: its name on the Hugging Face hub, or a folder with config.json, vocab.txt (or
-            tokenizer.json) and model.safetensors (or pytorch_model.bin).
-        book: File with an explanation of every entry, as JSON or YAML.
         **options: Those of `xbench.models.components.book.BookModel` and of every vision-language model, see
             `xbench.models.base.VLM`. A finding's prompt stands in the place of its explanation.
 
@@ -45,27 +40,14 @@ class MedKLIP(BookModel):
         UserError: Weights or a book that cannot be had, read or fitted, or an option out of range.
     """
 
-    def __init__(
-        self,
-        checkpoint: str | None = None,
-        text_encoder: str = BIO_CLINICAL_BERT,
-        book: str | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, checkpoint: str | None = None, **options: Any) -> None:
         path = locate(checkpoint, "MedKLIP", _SOURCE)
-        # Drawing random weights would take a second, only to be replaced.
-        with torch.device("meta"):
-            model = _Network()
-        model.to_empty(device="cpu")
+        model = undrawn(_Network)
         fill(model, read_tensors(path), path, "MedKLIP")
-        super().__init__(model, path, texts=1, text_encoder=text_encoder, book=book, concepts=None, **options)
+        super().__init__(model, path, texts=1, concepts=None, **options)
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score images against a book.
-
-        Args:
-            images: (B, 3, H, W) float, normalised.
-            queries: (C, 1, 256), from `encode_tokens`, asked together.
+        """Score normalised images (B, 3, H, W) against queries (C, 1, 256) that are asked together.
 
         Returns:
             Logits (B, C), present minus absent, and the probabilities of present, their sigmoid; saliency (B, C, rows,

@@ -240,8 +240,10 @@ def test_vocabulary_that_is_none(tmp_path: Path, content: str) -> None:
 
 
 def test_plain_tokens(folder: str, tmp_path: Path) -> None:
-    ids, mask = tokenise(folder, ["a larger heart", "lung " * 9], 8)
+    ids, mask = tokenise(folder, ["a larger heart", "lung " * 6], 8, "KAD")
     assert ids.tolist() == [[2, 5, 9, 10, 6, 3, 0, 0], [2, 7, 7, 7, 7, 7, 7, 3]]
     assert mask.tolist() == [[1, 1, 1, 1, 1, 1, 0, 0], [1] * 8]
+    with pytest.raises(UserError, match=r"'lung lung .* longer than the 8 tokens that KAD reads"):
+        tokenise(folder, ["a larger heart", "lung " * 7], 8, "KAD")
     with pytest.raises(UserError, match="tokeniser of"):
-        tokenise(str(tmp_path), ["a"], 8)
+        tokenise(str(tmp_path), ["a"], 8, "KAD")

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from xbench.errors import UserError
-from xbench.models.components.checkpoint import fill, first_line, read_tensors
+from xbench.models.components.checkpoint import fill, first_line, read_tensors, undrawn
 
 BIO_CLINICAL_BERT = "emilyalsentzer/Bio_ClinicalBERT"
 """The text encoder of MedKLIP and MAVL on the Hugging Face hub."""
@@ -31,7 +31,7 @@ def load_bert(source: str) -> BertModel:
     Raises:
         UserError: Files cannot be had or read, or hold something other than a BERT.
     """
-    file = config_file(source)
+    file = find_file(source, "config.json")
     try:
         config = BertConfig.from_json_file(file)
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -58,14 +58,9 @@ def load_bert(source: str) -> BertModel:
     return bert
 
 
-def config_file(source: str) -> Path:
-    """Return the configuration of a folder or a repository on the hub, downloaded if need be, or raise a UserError."""
-    return _find(source, "config.json")
-
-
 def weights_file(source: str) -> Path:
     """Return the weights of a folder or a repository on the hub, downloaded if need be, or raise a UserError."""
-    return _find(source, "model.safetensors", "pytorch_model.bin")
+    return find_file(source, "model.safetensors", "pytorch_model.bin")
 
 
 def bert_base() -> BertModel:
@@ -124,31 +119,30 @@ def encode_in_chunks(
     return torch.cat(encoded)[order.argsort()]
 
 
-def tokenise(source: str, texts: Sequence[str], length: int) -> tuple[Tensor, Tensor]:
-    """Tokenise N texts as Hugging Face does: with [CLS] and [SEP], cut and padded to a length.
-
-    Returns:
-        Token ids and attention mask, each (N, length) int64.
+def tokenise(source: str, texts: Sequence[str], length: int, model: str) -> tuple[Tensor, Tensor]:
+    """Tokenise N texts as Hugging Face does, with [CLS] and [SEP]: ids and mask, each (N, length) int64.
 
     Raises:
-        UserError: The tokeniser cannot be had from the folder or hub repository.
+        UserError: A text is longer, or the tokeniser cannot be had from the folder or hub repository.
     """
-    tokens = _tokeniser(source)(
-        list(texts), padding="max_length", truncation=True, max_length=length, return_tensors="pt"
-    )
-    return tokens["input_ids"], tokens["attention_mask"]
+    # One more than the model reads shows which texts the tokeniser would cut off.
+    padding = {"padding": "max_length", "truncation": True, "max_length": length + 1}
+    tokens = _tokeniser(source)(list(texts), **padding, return_tensors="pt")
+    ids, mask = tokens["input_ids"], tokens["attention_mask"]
+    if mask[:, length].any():
+        raise UserError(
+            f"The prompt {texts[int(mask[:, length].argmax())]!r} is longer than the {length} tokens that {model} "
+            "reads. Shorten it, or, where the model takes several for a finding, split it in the file of "
+            "--model.prompts."
+        )
+    return ids[:, :length], mask[:, :length]
 
 
 def tokenise_without_separator(source: str, texts: Sequence[str], length: int = 64) -> tuple[Tensor, Tensor]:
-    """Tokenise N texts as the authors of MedKLIP do, whose tokeniser adds no [SEP] and always lower-cases.
+    """Tokenise N texts as the authors of MedKLIP do, ids and mask (N, length) int64, or raise without a vocabulary.
 
-    It does so although the vocabulary of Bio_ClinicalBERT is cased, and cuts longer texts off without notice.
-
-    Returns:
-        Token ids and attention mask, each (N, length) int64.
-
-    Raises:
-        UserError: The vocabulary cannot be had from the folder or hub repository.
+    Their tokeniser adds no [SEP], lower-cases although the vocabulary of Bio_ClinicalBERT is cased, and cuts longer
+    texts off without notice.
     """
     ids = vocabulary(source)
     tokeniser = BertWordPieceTokenizer(dict(ids), lowercase=True, strip_accents=True)
@@ -164,7 +158,7 @@ def tokenise_without_separator(source: str, texts: Sequence[str], length: int = 
 @cache
 def vocabulary(source: str) -> Mapping[str, int]:
     """Return the ids of a tokeniser's tokens, by token, from a folder or hub repository, or raise a UserError."""
-    file = _find(source, "vocab.txt", "tokenizer.json")
+    file = find_file(source, "vocab.txt", "tokenizer.json")
     try:
         text = file.read_text(encoding="utf-8")
         ids: dict[str, int]
@@ -180,15 +174,11 @@ def vocabulary(source: str) -> Mapping[str, int]:
 
 
 def _without_weights(config: BertConfig, pooler: bool) -> BertModel:
-    # Drawing random weights would take seconds, only to be replaced.
-    with torch.device("meta"):
-        bert = BertModel(config, add_pooling_layer=pooler)
-    bert.to_empty(device="cpu")
+    bert = undrawn(lambda: BertModel(config, add_pooling_layer=pooler))
     # The two buffers that no file of weights holds.
     bert.embeddings.position_ids.copy_(torch.arange(config.max_position_embeddings)[None])
     bert.embeddings.token_type_ids.zero_()
-    result: BertModel = bert.eval().requires_grad_(False)
-    return result
+    return bert.eval().requires_grad_(False)  # type: ignore[no-any-return]
 
 
 @cache
@@ -201,8 +191,8 @@ def _tokeniser(source: str) -> Any:
         ) from error
 
 
-def _find(source: str, *names: str) -> Path:
-    """Return the first of several files that a folder or a repository on the hub has."""
+def find_file(source: str, *names: str) -> Path:
+    """Return the first of several files that a folder or a repository on the hub has, or raise a UserError."""
     folder = _folder(source)
     reason, unreachable = "it holds none of them", False
     for name in names:

@@ -18,17 +18,16 @@ import torchvision  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from xbench.errors import UserError
-from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import HistogramEqualisation, PillowResize, Preprocessing
-from xbench.models.base import VLM, check_image_size
 from xbench.models.components.bert import (
-    config_file,
+    BIO_CLINICAL_BERT,
     encode_in_chunks,
+    find_file,
     load_bert,
     tokenise_without_separator,
     weights_file,
 )
-from xbench.models.components.query_decoder import Layers, QueryDecoder, choose
+from xbench.models.components.query_decoder import DecoderModel, QueryDecoder
 from xbench.protocol.findings import canonical
 from xbench.protocol.prompts import prompts_in_style, read_prompts, wordings
 from xbench.runtime.digests import file_sha256
@@ -38,8 +37,6 @@ WIDTH = 256
 
 TRUNK_WIDTH = 1024
 """Channels of the third stage of a ResNet-50."""
-
-_STRIDE = 16
 
 _NAMES = """
 normal clear sharp sharply unremarkable intact stable free effusion opacity pneumothorax edema atelectasis tube
@@ -211,17 +208,17 @@ class BookNetwork(nn.Module):
             return nn.functional.linear(decoded.float(), self.classifier.weight.float(), self.classifier.bias.float())
 
 
-class BookModel(VLM):
+class BookModel(DecoderModel):
     """A model that reads every image with a book; `texts` is the number of texts of an entry.
 
     Args:
+        text_encoder: Bio_ClinicalBERT: its name on the Hugging Face hub, or a folder with config.json, vocab.txt (or
+            tokenizer.json) and model.safetensors (or pytorch_model.bin).
+        book: File with an explanation of every entry, as JSON or YAML.
         equalise: Equalise the histogram before resizing, as the authors of MedKLIP do for RSNA and for nothing else.
-        image_size: Side of the square input in pixels, a multiple of 16; 224 in training. For MAVL's mode `text` the
-            position embeddings are interpolated to other sizes.
-        layers: Decoder layers, from 0, whose attention makes the map.
-        heads: Attention heads, from 0, that make the map; all by default.
-        saliency_upsample: How maps are enlarged. The authors of MedKLIP repeat every cell (`nearest`), those of MAVL
-            do it bilinearly between corners (`corners`).
+        **options: Those of `xbench.models.components.query_decoder.DecoderModel` and of every vision-language model.
+            Training was at an `image_size` of 224. The authors of MedKLIP enlarge maps by repeating every cell
+            (`saliency_upsample` of `nearest`), those of MAVL bilinearly between corners (`corners`).
     """
 
     model: Any
@@ -231,32 +228,20 @@ class BookModel(VLM):
         self,
         model: BookNetwork,
         checkpoint: Path,
-        *,
         texts: int,
-        text_encoder: str,
-        book: str | None,
         concepts: str | None = None,
+        text_encoder: str = BIO_CLINICAL_BERT,
+        book: str | None = None,
         equalise: bool = False,
-        image_size: int = 224,
-        layers: Layers = "all",
-        heads: list[int] | None = None,
-        saliency_upsample: Upsampling = "bilinear",
         **options: Any,
     ) -> None:
-        super().__init__(**options)
-        check_image_size(image_size, _STRIDE)
+        super().__init__(checkpoint, 16, (4, 4), text_encoder=text_encoder, **options)
         self.model = model.eval().requires_grad_(False)
-        self.checkpoint = checkpoint
         self.texts = texts
-        self.text_encoder = text_encoder
-        self.image_size = image_size
         self.equalise = equalise
-        self.layers = choose("layers", layers, 4)
-        self.heads = choose("heads", heads, 4)
-        self.saliency_upsample = saliency_upsample
         self._files = [Path(file).expanduser() for file in (book, concepts) if file is not None]
         self._entries = own_entries(texts) if book is None else read_entries(book, concepts, texts)
-        self.preprocessing = preprocessing(image_size, equalise)
+        self.preprocessing = preprocessing(self.image_size, equalise)
 
     def default_prompts(self, finding: str) -> list[str]:
         """Return the texts of the finding's entry in the book, or those of the package if it has none."""
@@ -279,57 +264,40 @@ class BookModel(VLM):
         """Return the texts of the whole book."""
         return list(self.book.entries.values())
 
-    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Encode the texts of C classes as `encode_tokens` does, cut off at 64 word pieces as the authors do.
-
-        Raises:
-            UserError: Not the number of texts that the model takes, or no vocabulary.
-        """
+    def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Return token ids and attention mask (C, K, 64) of the texts of C classes, cut off as the authors do."""
         counts = {len(of_class) for of_class in prompts}
         if counts != {self.texts}:
             raise UserError(
                 f"{self.name} takes {self.texts} prompts per class, got {' and '.join(map(str, sorted(counts)))}."
             )
-        return self.encode_tokens(*self._tokenise(prompts))
+        flat = [text for of_class in prompts for text in of_class]
+        input_ids, attention_mask = tokenise_without_separator(self.text_source, flat)
+        return input_ids.unflatten(0, (-1, self.texts)), attention_mask.unflatten(0, (-1, self.texts))
 
     @torch.no_grad()
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Encode the tokenised texts of all classes, which are to be asked together.
+        """Encode the tokenised texts of all classes, which are to be asked together, as queries (C, K, 256) float32.
 
         Args:
             input_ids: (C, L), or (C, K, L) for K texts per class; int64, [CLS] first.
             attention_mask: Same shape; by default 0 where the id is.
 
-        Returns:
-            Queries (C, K, 256) float32.
-
         Raises:
             UserError: Other shapes, or no text encoder.
         """
-        if attention_mask is None:
-            attention_mask = (input_ids != 0).long()
-        given = input_ids.shape if input_ids.ndim == 3 else (*input_ids.shape[:1], 1, *input_ids.shape[1:])
-        if len(given) != 3 or given[1] != self.texts or attention_mask.shape != input_ids.shape:
-            wanted = "(C, L)" if self.texts == 1 else f"(C, {self.texts}, L)"
-            raise UserError(
-                f"{self.name} takes token ids and attention mask of shape {wanted}, got {tuple(input_ids.shape)} and "
-                f"{tuple(attention_mask.shape)}."
-            )
+        ids, mask = self.by_class(input_ids, attention_mask, self.texts)
         bert = self._bert.to(self.device)
         first = encode_in_chunks(
             lambda ids, mask: bert(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0],
-            input_ids.reshape(-1, input_ids.shape[-1]).to(self.device),
-            attention_mask.reshape(-1, input_ids.shape[-1]).to(self.device),
+            ids.flatten(0, 1),
+            mask.flatten(0, 1),
         )
         result: Tensor = self.model.disease_embedding_layer(first).unflatten(0, (-1, self.texts))
         return result
 
     def decode(self, tokens: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
-        """Decode all queries together over the image tokens.
-
-        Args:
-            tokens: (B, 256, rows, columns).
-            queries: (C, K, 256).
+        """Decode queries (C, K, 256) together over image tokens (B, 256, rows, columns).
 
         Returns:
             Decoded queries (B, C, K, 256), and their attention to the tokens, mean over the chosen layers and heads,
@@ -338,21 +306,15 @@ class BookModel(VLM):
         decoder = self.model.decoder
         memory = decoder.keys_values(tokens.flatten(2).transpose(1, 2))
         decoded, attention = decoder(queries.flatten(0, 1)[None].to(tokens.dtype), memory, self.layers)
-        weights = torch.stack([attention[layer][:, self.heads] for layer in self.layers]).float().mean(dim=(0, 2))
-        shape = queries.shape[:2]
+        weights, shape = self.mean_attention(attention), queries.shape[:2]
         return decoded.unflatten(1, shape), weights.unflatten(1, shape).unflatten(-1, tokens.shape[2:])
 
     def provenance(self) -> dict[str, Any]:
-        """Return weights, text encoder, preprocessing, map, book and prompts."""
+        """Add the weights of the text encoder, equalisation and the book."""
         book = self.book
         return {
-            "checkpoint": str(self.checkpoint),
-            "checkpoint_sha256": file_sha256(self.checkpoint),
-            "text_encoder": self.text_encoder,
-            "text_encoder_sha256": file_sha256(weights_file(self.text_encoder)),
-            "image_size": self.image_size,
+            "text_encoder_sha256": file_sha256(weights_file(self.text_source)),
             "equalise": self.equalise,
-            "saliency": {"kind": "cross-attention", "layers": self.layers, "heads": self.heads},
             "book": {
                 "files": {str(file): file_sha256(file) for file in self._files},
                 "official": {*OFFICIAL_ENTRIES} <= {*book.entries},
@@ -364,20 +326,11 @@ class BookModel(VLM):
         }
 
     def queries_depend_on(self) -> Mapping[str, Any]:
-        """Return checkpoint, text encoder and the token ids of the book."""
-        return {
-            "checkpoint_sha256": file_sha256(self.checkpoint),
-            "text_encoder": [file_sha256(file(self.text_encoder)) for file in (config_file, weights_file)],
-            "token_ids": self._tokenise(self.asked())[0].tolist(),
-        }
-
-    def _tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Return token ids and attention mask (C, K, 64) of the texts of C classes."""
-        flat = [text for of_class in prompts for text in of_class]
-        input_ids, attention_mask = tokenise_without_separator(self.text_encoder, flat)
-        return input_ids.unflatten(0, (-1, self.texts)), attention_mask.unflatten(0, (-1, self.texts))
+        """Add the files of the text encoder."""
+        files = find_file(self.text_source, "config.json"), weights_file(self.text_source)
+        return {**super().queries_depend_on(), "text_encoder": [file_sha256(file) for file in files]}
 
     @cached_property
     def _bert(self) -> Any:
         # Not a submodule: its weights are not the checkpoint's.
-        return load_bert(self.text_encoder)
+        return load_bert(self.text_source)

@@ -6,10 +6,10 @@ import pickle
 import re
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,6 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from xbench.errors import UserError
+
+T = TypeVar("T", bound=nn.Module)
 
 
 def locate(checkpoint: str | None, model: str, source: str) -> Path:
@@ -79,12 +81,18 @@ def read_remarks(path: Path) -> Mapping[str, str]:
         return file.metadata() or {}
 
 
+def undrawn(build: Callable[[], T]) -> T:
+    """Build a network for `fill`: drawing random weights would take a second, only to be replaced."""
+    with torch.device("meta"):
+        network = build()
+    return network.to_empty(device="cpu")
+
+
 def fill(
     network: nn.Module,
     tensors: Mapping[str, Tensor],
     path: Path,
     model: str,
-    *,
     ignored: Sequence[str] = (),
     aliases: Mapping[str, str] | None = None,
     advice: str = "",

@@ -6,20 +6,16 @@ import difflib
 import json
 import logging
 import math
-import tempfile
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-import numpy as np
+import albumentations as A
 import open_clip
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from open_clip.pretrained import download_pretrained_from_hf
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import QuickGELU, VisionTransformer
@@ -30,7 +26,7 @@ from torch import Tensor, nn
 
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
-from xbench.models.base import VLM
+from xbench.models.base import VLM, check_image_size
 from xbench.models.components.checkpoint import fill, first_line, read_remarks, read_tensors
 from xbench.models.components.clip_saliency import Saliency, check_saliency, features_and_maps
 from xbench.protocol.prompts import fill_templates
@@ -40,39 +36,69 @@ from xbench.types import ModelOutput
 ResizeMode = Literal["shortest", "longest", "squash"]
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A model with its weights, for inference; `pretrained` is their tag, None for a file, a folder or the hub."""
-
-    architecture: str
-    pretrained: str | None
-    checkpoint: Path
-    model: Any
-
-
 class OpenCLIP(VLM):
-    """A model of open_clip; a subclass loads it. Arguments are those of `xbench.models.CLIP`.
+    """A model of open_clip whose patch tokens compare with text.
 
     Every finding gets a pair of prompts, present and absent: its logit is the difference of the two scaled cosines,
     its probability their softmax, and its map that of the present prompt.
+
+    Args:
+        architecture: open_clip's name of the model, or what to call it.
+        folder: Where its open_clip_config.json is; None for one that open_clip knows.
+        weights: Returns the file of its weights, downloaded if need be: called when everything else has been checked.
+        advice: What to do if the weights do not fit.
+        tag: What open_clip knows of the weights: mean, standard deviation and resizing that go with them.
+        templates: Present and absent prompt, each with `{finding}`.
+        resize_mode: `shortest` resizes the shorter side and crops the rest of the longer one away, `longest` resizes
+            the longer side and pads with black, `squash` stretches. By default what the weights were trained with.
+        image_size: Side of the square input in pixels, a multiple of the patch size. At another size than the weights
+            were trained with, the position embeddings are interpolated. By default the size of the architecture.
+        saliency: Definition of the maps, see `xbench.models.components.clip_saliency`: `patch`, `maskclip`, `vv` and
+            `gem` cost one pass over the image tower or little more, `grad_attention` one more token of one block per
+            class, `legrad` two more blocks per class.
     """
+
+    pretrained: str | None = None
+    """open_clip's tag of the weights; None for a file, a folder or the hub."""
 
     def __init__(
         self,
-        loaded: Loaded,
+        architecture: str,
+        folder: Path | None,
+        weights: Callable[[], Path],
+        advice: str,
+        tag: Mapping[str, Any],
         templates: tuple[str, str],
-        resize_mode: ResizeMode | None,
-        saliency: Saliency,
+        resize_mode: ResizeMode | None = None,
+        image_size: int | None = None,
+        saliency: Saliency = "patch",
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self.architecture = architecture
         self.templates = templates
         self.saliency = saliency
-        self.architecture, self.pretrained, self.checkpoint = loaded.architecture, loaded.pretrained, loaded.checkpoint
-        self.model = loaded.model
-        check_saliency(self.model.visual, saliency, self.architecture)
-        self.preprocessing = preprocessing(self.model.visual.preprocess_cfg, resize_mode, self.architecture)
-        self.image_size = self.model.visual.image_size[0]
+        self.model = _build(architecture, folder, tag, image_size)
+        _check_image_tower(self.model, architecture)
+        visual = self.model.visual
+        timm = isinstance(visual, TimmModel)
+        patches = visual.trunk.patch_embed.feat_ratio(as_scalar=False) if timm else visual.patch_size
+        # A rest would be seen by no patch, and the map would be misplaced.
+        for side, patch in zip(visual.image_size, patches, strict=True):
+            check_image_size(side, patch)
+        check_saliency(visual, saliency, architecture)
+        self.preprocessing = preprocessing(visual.preprocess_cfg, resize_mode, architecture)
+        self.image_size = visual.image_size[0]
+
+        self.checkpoint = weights()
+        tensors = read_tensors(self.checkpoint)
+        if image_size is not None:
+            _resize_positions(tensors, visual)
+        _check_activation(tensors, self.checkpoint, self.model, architecture)
+        # OpenAI's files hold three settings among the weights; older transformers counted positions in a buffer.
+        settings = ("input_resolution", "context_length", "vocab_size", "text.transformer.embeddings.position_ids")
+        fill(self.model, tensors, self.checkpoint, architecture, settings, advice=advice)
+        self.model.eval().requires_grad_(False)
 
     def default_prompts(self, finding: str) -> list[str]:
         """Return the present and the absent prompt."""
@@ -132,22 +158,18 @@ class OpenCLIP(VLM):
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the tensors under open_clip's names."""
-        result: Mapping[str, Tensor] = self.model.state_dict()
-        return result
+        return cast(Mapping[str, Tensor], self.model.state_dict())
 
     def remarks(self) -> Mapping[str, str]:
         """Return the activation, QuickGELU or GELU: with the other one the weights would fit as well."""
         return {"activation": _activation(self.model)}
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Encode tokenised prompts.
+        """Encode tokenised prompts as text vectors of unit length, (C, D) or (C, 2, D) float32.
 
         Args:
             input_ids: (C, L) or (C, 1, L) for one prompt per class, (C, 2, L) for pairs of present and absent; int64.
             attention_mask: Same shape. open_clip derives its own mask from the padding, so this one must agree.
-
-        Returns:
-            Text vectors of unit length, (C, D) or (C, 2, D) float32: the queries of `forward`.
 
         Raises:
             UserError: Not one or two prompts per class, or an attention mask that open_clip cannot follow.
@@ -169,16 +191,13 @@ class OpenCLIP(VLM):
                     "says otherwise. Leave the mask out or pad with that id."
                 )
         features = self.model.encode_text(input_ids.flatten(0, -2).to(self.device))
-        result: Tensor = F.normalize(features.float(), dim=-1).unflatten(0, input_ids.shape[:-1])
-        return result
+        return cast(Tensor, F.normalize(features.float(), dim=-1).unflatten(0, input_ids.shape[:-1]))
 
     def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
-        """Score images against text vectors.
+        """Score normalised images (B, 3, h, w) against text vectors.
 
-        Args:
-            images: (B, 3, h, w) float, normalised.
-            queries: From `encode_tokens`. For pairs (C, 2, D), a class is scored against its own absent prompt; for
-                single prompts (C, D), the probabilities are the softmax over the C classes, as in the CLIP paper.
+        Given pairs (C, 2, D), a class is scored against its own absent prompt; given single prompts (C, D), the
+        probabilities are the softmax over the C classes, as in the CLIP paper.
 
         Returns:
             Logits and probabilities (B, C); saliency (B, C, rows, columns) of the patch grid. All float32.
@@ -220,39 +239,8 @@ class OpenCLIP(VLM):
         """Return a tokeniser of open_clip, or raise a UserError. Token ids can be encoded without one."""
 
 
-def load(architecture: str, pretrained: str | None, checkpoint: str | None, image_size: int | None = None) -> Loaded:
-    """Load a model whose patch tokens compare with text. Arguments and errors are those of `xbench.models.CLIP`."""
-    folder = _config_folder(architecture)
-    trained_with: dict[str, Any] = {}
-    if folder is None:
-        architecture = _known_architecture(architecture)
-        if checkpoint is None:
-            trained_with = _known_tag(architecture, pretrained)
-    model = _build(architecture, folder, trained_with, image_size)
-    path = Path(checkpoint).expanduser() if checkpoint else _own_weights(architecture, folder, trained_with)
-    advice = "Give the --model.architecture that they were trained with."
-    return _complete(model, architecture, pretrained if trained_with else None, path, image_size, advice)
-
-
-def load_configured(
-    architecture: str, config: Mapping[str, Any], path: Path, image_size: int | None, advice: str
-) -> Loaded:
-    """Load a model by the content of an open_clip_config.json, and weights from a file.
-
-    `architecture` is how to call it, `advice` what to do if the weights do not fit.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
-        model = _build(architecture, Path(folder), {}, image_size)
-    return _complete(model, architecture, None, path, image_size, advice)
-
-
 def read_config(folder: Path, option: str) -> dict[str, Any]:
-    """Return the content of the open_clip_config.json in a folder; `option` is how the user named it.
-
-    Raises:
-        UserError: The file cannot be read, or is something else.
-    """
+    """Return the open_clip_config.json of a folder that the user named by `option`, or raise a UserError."""
     file = folder / "open_clip_config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -264,7 +252,7 @@ def read_config(folder: Path, option: str) -> dict[str, Any]:
 
 
 def weights_in(folder: Path, option: str) -> Path:
-    """Return the file of weights in a folder; `option` is how the user named it.
+    """Return the file of weights in a folder that the user named by `option`.
 
     Raises:
         UserError: There is none, or several of which none has a usual name.
@@ -285,20 +273,18 @@ def _activation(model: nn.Module) -> str:
     return "QuickGELU" if any(isinstance(part, QuickGELU) for part in model.modules()) else "GELU"
 
 
-def _config_folder(architecture: str) -> Path | None:
+def config_folder(architecture: str) -> Path | None:
     """Return the folder of a `local-dir:` or `hf-hub:` model's configuration, None for one that open_clip knows."""
     scheme, _, place = architecture.partition(":")
-    if scheme == "local-dir":
-        folder = Path(place).expanduser()
-    elif scheme == "hf-hub":
-        folder = Path(_download(architecture, place, "open_clip_config.json")).parent
-    else:
+    if scheme not in ("local-dir", "hf-hub"):
         return None
+    hub = scheme == "hf-hub"
+    folder = from_hub(architecture, "open_clip_config.json").parent if hub else Path(place).expanduser()
     read_config(folder, f"--model.architecture {architecture}")
     return folder
 
 
-def _known_architecture(architecture: str) -> str:
+def known_architecture(architecture: str) -> str:
     """Return the name under which open_clip knows a model, which it lets be written `ViT-B/32` too."""
     name, known = architecture.replace("/", "-"), open_clip.list_models()
     if name not in known:
@@ -311,7 +297,7 @@ def _known_architecture(architecture: str) -> str:
     return name
 
 
-def _known_tag(architecture: str, pretrained: str | None) -> dict[str, Any]:
+def known_tag(architecture: str, pretrained: str | None) -> dict[str, Any]:
     """Return what open_clip knows of a tag: where the weights are, and mean, std and resizing that go with them."""
     tag = open_clip.get_pretrained_cfg(architecture, pretrained) if pretrained else {}
     if not tag:
@@ -341,46 +327,46 @@ def _activation_error(architecture: str, weights: str, trained_with: str) -> Use
     )
 
 
-def _own_weights(architecture: str, folder: Path | None, tag: dict[str, Any]) -> Path:
+def own_weights(architecture: str, folder: Path | None, tag: Mapping[str, Any]) -> Path:
     """Return the file of a model's own weights, downloaded if need be."""
     if folder is None:
-        try:
-            return Path(open_clip.download_pretrained(tag))
-        except (OSError, RuntimeError, ValueError) as error:
-            raise _download_error(architecture, tag["hf_hub"] or tag["url"], error) from error
+        source = f"huggingface.co/{tag['hf_hub']}" if tag["hf_hub"] else tag["url"]
+        return _downloaded(architecture, source, lambda: open_clip.download_pretrained(tag))
     if architecture.startswith("hf-hub:"):
-        return Path(_download(architecture, architecture.removeprefix("hf-hub:"), None))
+        return from_hub(architecture)
     return weights_in(folder, f"--model.architecture {architecture}")
 
 
-def _download(architecture: str, repository: str, filename: str | None) -> str:
+def from_hub(architecture: str, filename: str | None = None) -> Path:
+    """Return a file of a `hf-hub:` model, by default that of the weights, downloaded if need be."""
+    name = architecture.removeprefix("hf-hub:")
+    return _downloaded(architecture, f"huggingface.co/{name}", lambda: download_pretrained_from_hf(name, filename))
+
+
+def _downloaded(architecture: str, source: str, download: Callable[[], str]) -> Path:
     try:
-        path: str = download_pretrained_from_hf(repository, filename)
-        return path
+        return Path(download())
     except (OSError, RuntimeError, ValueError) as error:
-        raise _download_error(architecture, repository, error) from error
+        raise UserError(
+            f"{source} of {architecture} could not be downloaded ({first_line(error)}). Fetch it where there is a "
+            "network, copy the file of weights here and give --model.checkpoint FILE; or copy the whole repository and "
+            "give --model.architecture local-dir:FOLDER to CLIP, or --model.checkpoint FOLDER to BiomedCLIP."
+        ) from error
 
 
-def _download_error(architecture: str, source: str, error: Exception) -> UserError:
-    return UserError(
-        f"{source} of {architecture} could not be downloaded ({first_line(error)}). Fetch it where there is a network "
-        "(on huggingface.co it has that name), copy the file of weights here and give --model.checkpoint FILE; for an "
-        "hf-hub: model copy the whole repository and give --model.architecture local-dir:FOLDER."
-    )
-
-
-def _build(architecture: str, folder: Path | None, trained_with: dict[str, Any], image_size: int | None) -> Any:
+def _build(architecture: str, folder: Path | None, tag: Mapping[str, Any], image_size: int | None) -> Any:
     """Build a model without its weights, and without fetching any."""
-    of_weights = {key: trained_with.get(key) for key in ("mean", "std", "interpolation", "resize_mode")}
+    silenced = logging.root.manager.disable
     try:
-        with _only_errors_logged():
-            return open_clip.create_model(
-                architecture if folder is None else f"local-dir:{folder}",
-                load_weights=False,
-                pretrained_text=False,
-                force_image_size=image_size,
-                force_preprocess_cfg=of_weights,
-            )
+        # open_clip warns that the model is random, as it cannot know that the weights come next.
+        logging.disable(max(silenced, logging.WARNING))
+        return open_clip.create_model(
+            architecture if folder is None else f"local-dir:{folder}",
+            load_weights=False,
+            pretrained_text=False,
+            force_image_size=image_size,
+            force_preprocess_cfg={key: tag.get(key) for key in ("mean", "std", "interpolation", "resize_mode")},
+        )
     except (OSError, RuntimeError, ValueError, TypeError, KeyError, AssertionError) as error:
         raise UserError(
             f"open_clip {open_clip.__version__} cannot build {architecture} ({first_line(error)}). If its text tower "
@@ -388,30 +374,8 @@ def _build(architecture: str, folder: Path | None, trained_with: dict[str, Any],
             "text_cfg.hf_model_name in its open_clip_config.json the absolute path of a folder that holds the text "
             "tower's config.json."
         ) from error
-
-
-def _complete(
-    model: Any, architecture: str, pretrained: str | None, path: Path, image_size: int | None, advice: str
-) -> Loaded:
-    """Check a model, and give it its weights."""
-    _check_image_tower(model, architecture)
-    _check_image_size(model.visual, architecture)
-    tensors = read_tensors(path)
-    if image_size is not None:
-        _resize_positions(tensors, model.visual)
-    _fill(model, tensors, path, architecture, advice)
-    return Loaded(architecture, pretrained, path, model.eval().requires_grad_(False))
-
-
-@contextmanager
-def _only_errors_logged() -> Iterator[None]:
-    """Silence warnings: open_clip calls the model random, as it cannot know that the weights come next."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.WARNING))
-    try:
-        yield
     finally:
-        logging.disable(before)
+        logging.disable(silenced)
 
 
 def _check_image_tower(model: nn.Module, architecture: str) -> None:
@@ -434,20 +398,6 @@ def _check_image_tower(model: nn.Module, architecture: str) -> None:
         )
 
 
-def _check_image_size(visual: Any, architecture: str) -> None:
-    """Raise unless patches tile the image: a rest would be seen by no patch, and the map would be misplaced."""
-    patches = (
-        visual.trunk.patch_embed.feat_ratio(as_scalar=False) if isinstance(visual, TimmModel) else visual.patch_size
-    )
-    for side, patch in zip(visual.image_size, patches, strict=True):
-        if side < patch or side % patch:
-            raise UserError(
-                f"{architecture} cuts images into patches of {patch} pixels, which do not tile an image of {side}. "
-                f"Give --model.image_size a multiple of {patch}, such as {max(1, round(side / patch)) * patch}.",
-                exit_status=2,
-            )
-
-
 def _resize_positions(tensors: dict[str, Tensor], visual: Any) -> None:
     """Interpolate the position embeddings among the weights to the patch grid of the model, as open_clip does."""
     if isinstance(visual, TimmModel):
@@ -463,17 +413,14 @@ def _resize_positions(tensors: dict[str, Tensor], visual: Any) -> None:
         tensors[name] = resized.reshape(*found.shape[:-2], *resized.shape[-2:])
 
 
-def _fill(model: nn.Module, found: dict[str, Tensor], path: Path, architecture: str, advice: str) -> None:
-    """Give a model the weights found in a file, every name and shape as the model has them."""
+def _check_activation(found: Mapping[str, Tensor], path: Path, model: nn.Module, architecture: str) -> None:
+    """Raise if weights were trained with another activation than the model's, by what their file tells."""
     # The first is in OpenAI's own files, the second in converted ones.
     trained_with = "QuickGELU" if "input_resolution" in found else read_remarks(path).get("activation")
     if trained_with not in (None, _activation(model)):
         raise _activation_error(architecture, f"The weights in {path}", trained_with)
     if trained_with is None and (named := _named_activation(path, architecture)) not in (None, _activation(model)):
         raise _activation_error(architecture, f"The weights in {path}, by the tag in its name,", named)
-    # OpenAI's files hold three settings among the weights; older transformers counted positions in a buffer.
-    settings = ("input_resolution", "context_length", "vocab_size", "text.transformer.embeddings.position_ids")
-    fill(model, found, path, architecture, ignored=settings, advice=advice)
 
 
 def _named_activation(path: Path, architecture: str) -> str | None:
@@ -493,35 +440,15 @@ def _named_activation(path: Path, architecture: str) -> str | None:
     return None if len(found) != 1 else "QuickGELU" if found.pop() else "GELU"
 
 
-class _FitInSquare(PillowResize):
-    """Resize the longer side and pad the shorter one evenly, as open_clip does in its mode `longest`."""
+class _ResizeLonger(PillowResize):
+    """Resize the longer side and round the other one, as open_clip does in its mode `longest`.
 
-    def __init__(self, size: int, interpolation: Literal["bilinear", "bicubic"], fill: int) -> None:
-        super().__init__(size, "longest", interpolation)
-        self.fill = fill
-
-    def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
-        top, left = self._offset(img.shape)
-        resized = super().apply(img, **params)
-        square = np.full((self.size, self.size), self.fill, np.uint8)
-        square[top : top + resized.shape[0], left : left + resized.shape[1]] = resized
-        return square
-
-    def apply_to_keypoints(self, keypoints: NDArray[np.float32], **params: Any) -> NDArray[np.float32]:
-        top, left = self._offset(params["shape"])
-        moved = super().apply_to_keypoints(keypoints, **params)
-        moved[:, 0] += left
-        moved[:, 1] += top
-        return moved
+    For `shortest` it follows torchvision, which truncates.
+    """
 
     def _target(self, shape: Sequence[int]) -> tuple[int, int]:
         ratio = max(shape[:2]) / self.size
-        # Here open_clip rounds; for `shortest` it follows torchvision, which truncates.
         return round(shape[0] / ratio), round(shape[1] / ratio)
-
-    def _offset(self, shape: Sequence[int]) -> tuple[int, int]:
-        height, width = self._target(shape)
-        return (self.size - height) // 2, (self.size - width) // 2
 
 
 def preprocessing(config: dict[str, Any], resize_mode: ResizeMode | None, architecture: str) -> Preprocessing:
@@ -531,9 +458,12 @@ def preprocessing(config: dict[str, Any], resize_mode: ResizeMode | None, archit
     if height != width:
         raise UserError(f"{architecture} takes images of {height} x {width} pixels; only square inputs are supported.")
     interpolation: Literal["bilinear", "bicubic"] = "bilinear" if config["interpolation"] == "bilinear" else "bicubic"
-    geometries: dict[str, list[PillowResize | CentreCrop]] = {
+    geometries: dict[str, list[A.BasicTransform]] = {
         "shortest": [PillowResize(height, "shortest", interpolation), CentreCrop(height)],
-        "longest": [_FitInSquare(height, interpolation, config["fill_color"])],
+        "longest": [
+            _ResizeLonger(height, "longest", interpolation),
+            A.PadIfNeeded(height, height, fill=config["fill_color"]),
+        ],
         "squash": [PillowResize(height, "both", interpolation)],
     }
     return Preprocessing(geometries[resize_mode or config["resize_mode"]], config["mean"], config["std"])

@@ -1,4 +1,4 @@
-"""The transformer decoder that MedKLIP, MAVL, KAD, DeViDe and CARZero share: text queries look at image tokens.
+"""What MedKLIP, MAVL, KAD, DeViDe and CARZero share: a transformer decoder in which text queries look at image tokens.
 
 Parameters have the names of the authors' files (`layers.0.multihead_attn.in_proj_weight`, ..., `norm.weight`). Where a
 model's saliency map is read, attention weights are computed explicitly; everywhere else attention is fused.
@@ -6,14 +6,19 @@ model's saliency map is read, attention weights are computed explicitly; everywh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Literal
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xbench.errors import UserError
+from xbench.geometry.grid import Upsampling
+from xbench.models.base import VLM, check_image_size
+from xbench.runtime.digests import file_sha256
 
 Layers = Literal["all", "last"] | list[int]
 """Decoder layers, from 0, whose attention makes the map."""
@@ -65,15 +70,102 @@ class QueryDecoder(nn.Module):
         return self.norm(queries), weights
 
 
+class DecoderModel(VLM):
+    """A model whose decoder asks image tokens about texts, and whose maps are what the texts attend to.
+
+    Args:
+        checkpoint: The file of its weights.
+        cell: Side in pixels of the square that an image token stands for.
+        decoder: How many layers the decoder has, and how many heads.
+        text_encoder: Hugging Face id or local folder of the text encoder. Unless the class says otherwise only the
+            tokeniser comes from there, and the weights from the checkpoint.
+        image_size: Side of the square input in pixels. Where position embeddings were learned on another size, they are
+            interpolated.
+        layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`.
+        heads: Attention heads, from 0, whose mean the map is; all by default.
+        saliency_upsample: How maps are enlarged to the evaluation grid.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        cell: int,
+        decoder: tuple[int, int],
+        text_encoder: str,
+        image_size: int = 224,
+        layers: Layers = "all",
+        heads: list[int] | None = None,
+        saliency_upsample: Upsampling = "bilinear",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        check_image_size(image_size, cell)
+        self.checkpoint = checkpoint
+        # `text_encoder` is the name of the network in some checkpoints.
+        self.text_source = text_encoder
+        self.image_size = image_size
+        self.layers = choose("layers", layers, decoder[0])
+        self.heads = choose("heads", heads, decoder[1])
+        self.saliency_upsample = saliency_upsample
+
+    @abstractmethod
+    def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Return token ids and attention mask, each (C, L) or (C, K, L) int64, of the prompts of C classes."""
+
+    @abstractmethod
+    def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        """Encode tokenised prompts, (C, L) or (C, K, L), whose mask is by default 0 where the id is."""
+
+    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Any:
+        """Encode the prompts of C classes as `encode_tokens` does.
+
+        Raises:
+            UserError: Prompts that are too long or not as many as the model takes, or no tokeniser.
+        """
+        return self.encode_tokens(*self.tokenise(prompts))
+
+    def by_class(self, input_ids: Tensor, attention_mask: Tensor | None, texts: int | None) -> tuple[Tensor, Tensor]:
+        """Return token ids and mask as (C, K, L) int64 on the model's device; raise unless K is `texts`, if given."""
+        mask = input_ids != 0 if attention_mask is None else attention_mask
+        ids = input_ids[:, None] if input_ids.ndim == 2 else input_ids
+        if ids.ndim != 3 or input_ids.shape != mask.shape or texts not in (None, ids.shape[1]):
+            wanted = {None: "(C, L) or (C, K, L)", 1: "(C, L) or (C, 1, L)"}.get(texts, f"(C, {texts}, L)")
+            raise UserError(
+                f"{self.name} takes token ids and attention mask of one shape, {wanted}, got {tuple(input_ids.shape)}"
+                + ("." if attention_mask is None else f" and {tuple(attention_mask.shape)}.")
+            )
+        return ids.long().to(self.device), mask.reshape(ids.shape).long().to(self.device)
+
+    def mean_attention(self, attention: Mapping[int, Tensor]) -> Tensor:
+        """Average attention by layer (B, heads, Q, N) over the chosen layers and heads: (B, Q, N) float32."""
+        return torch.stack([attention[layer][:, self.heads] for layer in self.layers]).float().mean(dim=(0, 2))
+
+    def queries_depend_on(self) -> Mapping[str, Any]:
+        """Return the digest of the checkpoint, and the token ids of all that is asked."""
+        token_ids = self.tokenise(self.asked())[0].tolist()
+        return {"checkpoint_sha256": file_sha256(self.checkpoint), "token_ids": token_ids}
+
+    def provenance(self) -> dict[str, Any]:
+        """Return weights, text encoder, input size, what the map is made of, and the prompts."""
+        return {
+            "checkpoint": str(self.checkpoint),
+            "checkpoint_sha256": file_sha256(self.checkpoint),
+            "text_encoder": self.text_source,
+            "image_size": self.image_size,
+            "saliency": {"kind": "cross-attention", "layers": self.layers, "heads": self.heads},
+            **super().provenance(),
+        }
+
+
 def choose(option: str, given: str | Sequence[int] | None, count: int) -> list[int]:
-    """Return the layers, heads or the like that an option names, of `count` that there are; None stands for all.
+    """Return what an option names of `count` layers, heads or the like, ascending; None stands for all.
 
     Raises:
         UserError: It names none, one twice, or one that there is not.
     """
     everything = list(range(count))
     named = {"all": everything, "last": everything[-1:]}
-    numbers = everything if given is None else named.get(given, []) if isinstance(given, str) else list(given)
+    numbers = everything if given is None else named.get(given, []) if isinstance(given, str) else sorted(given)
     if not numbers or len({*numbers}) < len(numbers) or not {*numbers} <= {*everything}:
         raise UserError(
             f"--model.{option} {given}: there are {count} {option}; give different numbers from 0 to {count - 1}.",
