@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.geometry.coverage import region_digest
-from xbench.runs.maps import saved_region_digests
+from xbench.runs.finished import FinishedRun
 from xbench.runs.scores import ImageScores, scored_on
 
 FINDINGS = ("Square", "Hole")
@@ -90,7 +90,7 @@ def test_a_run_keeps_digests_that_verify_derives_again(finished):
         scored = [[row["image_id"], row["region_digest"]] for row in mine if row["label"] == 1 and row["has_region"]]
         for name, values in (("labels", labels), ("regions", scored)):
             assert stored[finding][name] == hashlib.sha256(json.dumps(values).encode()).hexdigest()
-    kept = saved_region_digests(finished, [row["image_id"] for row in table[::3]], ["Square", "Hole", "Ghost"])
+    kept = FinishedRun.open(finished).region_digests
     assert kept.astype("U16").ravel().tolist() == [row["region_digest"] or "" for row in table]
     assert disagreements(finished) == []
     other = {"labels": "0" * 64, "regions": "0" * 64}

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from xbench.geometry.coverage import region_digest
 from xbench.runs.files import CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS, reading
-from xbench.runs.maps import SavedImage, ScoredPairs, read_saved_images, saved_region_digests
+from xbench.runs.maps import SavedImage, ScoredPairs, read_saved_images, saved_regions
 from xbench.runs.results import Results, outputs_depend_on, read_results
 from xbench.runs.scores import ImageScores, PairCounts, read_pair_counts, read_per_image
 
@@ -24,12 +25,8 @@ if TYPE_CHECKING:
 class FinishedRun:
     """A finished run: its results, tables, maps, regions and pictures, each read when it is first asked for.
 
-    Reading what is missing or damaged, or was not written by a run, raises a `RunFileError`, which is a `UserError`.
-    Needs torch for `rules` and `batches` alone.
-
-    Attributes:
-        folder: The run's folder.
-        results: Its `results.json`.
+    Reading what is missing or damaged, or was not written by a run, raises a `RunFileError`, which is a `UserError`;
+    so do the checks. Needs torch for `rules` and `batches` alone.
     """
 
     def __init__(self, folder: Path, results: Results) -> None:
@@ -38,15 +35,7 @@ class FinishedRun:
 
     @classmethod
     def open(cls, folder: Path, *needed: str) -> Self:
-        """Open a run and read its `results.json`.
-
-        Args:
-            folder: The run's folder.
-            needed: Names of further files that it must have.
-
-        Raises:
-            RunFileError: One is missing, or the results cannot be read.
-        """
+        """Open the run in a folder and read its `results.json`; `needed` names further files that it must have."""
         with reading(folder):
             for name in (RESULTS, *needed):
                 if not (folder / name).exists():
@@ -84,15 +73,17 @@ class FinishedRun:
     @cached_property
     def region_digests(self) -> NDArray[np.bytes_]:
         """Digests of the regions of `regions.parquet` (N, C), 16 bytes each; empty without a region."""
+        columns = {finding: column for column, finding in enumerate(self.results.findings)}
+        digests = np.zeros((len(self._row_of), len(columns)), "S16")
         with reading(self.folder):
-            return saved_region_digests(self.folder, self.image_scores.image_ids, self.results.findings)
+            for image_id, finding, region in saved_regions(self.folder):
+                if image_id not in self._row_of or finding not in columns:
+                    raise ValueError(f"{self.folder / REGIONS} is of other images or findings than the run")
+                digests[self._row_of[image_id], columns[finding]] = region_digest(region)
+        return digests
 
     def check_tables(self) -> None:
-        """Check that the tables are complete and fit together and to the results.
-
-        Raises:
-            RunFileError: They do not.
-        """
+        """Check that the tables are complete and fit together and to the results."""
         results, images, pairs = self.results, self.image_scores, self.pair_counts
         with reading(self.folder):
             images.check_complete()
@@ -110,11 +101,7 @@ class FinishedRun:
                 raise ValueError(f"{RESULTS} names {thresholds} thresholds, {CURVES} has {pairs.mask.shape[1]}")
 
     def check_maps(self) -> None:
-        """Check that maps, regions and pictures can be read, every page of them, and fit to the tables.
-
-        Raises:
-            RunFileError: They do not.
-        """
+        """Check that maps, regions and pictures can be read, every page of them, and fit to the tables."""
         for _ in self.saved_images():
             pass
         with reading(self.folder):
@@ -122,11 +109,7 @@ class FinishedRun:
                 raise ValueError(f"{REGIONS} holds other regions than {PER_IMAGE}")
 
     def saved_images(self) -> Iterator[SavedImage]:
-        """Read what the run saved of its images, one by one in the dataset's order.
-
-        Raises:
-            RunFileError: The files cannot be read, or do not fit to `per_image.parquet`.
-        """
+        """Read what the run saved of its images, one by one in the dataset's order."""
         scores, last = self.image_scores, -1
         with reading(self.folder):
             rows = iter(range(len(scores.image_ids)))
@@ -146,11 +129,7 @@ class FinishedRun:
 
     @cached_property
     def rules(self) -> Rules:
-        """How it was scored, of the provenance.
-
-        Raises:
-            RunFileError: The provenance lacks something, or holds what no run writes.
-        """
+        """How it was scored, of the provenance."""
         from xbench.geometry.grid import Upsampling
         from xbench.metrics.sweep import MAX_THRESHOLDS
         from xbench.types import Rules, TieRule
@@ -159,51 +138,38 @@ class FinishedRun:
             provenance = self.results.provenance
             try:
                 outputs_depend_on(provenance)
-                data, evaluation, grid = provenance["data"], provenance["evaluation"], provenance["data"]["grid"]
-                rules = Rules(
-                    grid if grid == "native" else tuple(grid),
-                    provenance["model"]["saliency_upsample"],
-                    data["gamma"],
-                    evaluation["thresholds"],
-                    evaluation["ties"],
-                )
+                data, evaluation = provenance["data"], provenance["evaluation"]
+                grid, thresholds, gamma = data["grid"], evaluation["thresholds"], data["gamma"]
+                sides = () if grid == "native" else tuple(grid)
+                upsampling, ties = provenance["model"]["saliency_upsample"], evaluation["ties"]
                 sound = (
-                    _is_whole(data["batch_size"], 1)
-                    and (grid == "native" or (len(grid) == 2 and all(_is_whole(side, 1) for side in grid)))
-                    and rules.upsampling in get_args(Upsampling)
-                    and _is_whole(rules.thresholds, 3)
-                    and rules.thresholds <= MAX_THRESHOLDS
-                    and rules.ties in get_args(TieRule)
-                    and isinstance(rules.gamma, float | int)
-                    and 0 < rules.gamma <= 1
+                    all(type(number) is int and number >= 1 for number in (data["batch_size"], thresholds, *sides))
+                    and (len(sides) == 2 or grid == "native")
+                    and upsampling in get_args(Upsampling)
+                    and 3 <= thresholds <= MAX_THRESHOLDS
+                    and ties in get_args(TieRule)
+                    and isinstance(gamma, float | int)
+                    and 0 < gamma <= 1
                 )
             except (KeyError, TypeError) as error:
                 raise ValueError(f"the provenance in {RESULTS} lacks something: {error}") from None
             if not sound:
                 raise ValueError(f"the provenance in {RESULTS} holds what no run writes")
-            return rules
+            return Rules(sides or "native", upsampling, gamma, thresholds, ties)
 
     def batches(self, gamma: float | None = None) -> Iterator[tuple[ModelOutput, GroundTruth]]:
         """Yield what the model said and what the annotations say, as the run's metrics got it, for metrics of your own.
 
-        On native grids, the empty `regions` of an image without any are (0, 0, 0).
-
-        Args:
-            gamma: Share of a grid pixel that a region must cover, in (0, 1]; as in the run if None.
-
-        Raises:
-            RunFileError: The run's files are damaged or do not fit together.
+        On native grids, the empty `regions` of an image without any are (0, 0, 0). `gamma` is the share of a grid pixel
+        that a region must cover, in (0, 1]; None stands for that of the run.
         """
-        for images in self.saved_batches():
-            yield self.batch(images, self.rules.gamma if gamma is None else gamma)
+        gamma = self.rules.gamma if gamma is None else gamma
+        yield from (self.batch(images, gamma) for images in self.saved_batches())
 
     def saved_batches(self, images: frozenset[str] | None = None) -> Iterator[list[SavedImage]]:
         """Read what the run saved of its images, or of the named ones, batch by batch as they were scored.
 
         In other batches, the interpolation of a crop would round to another last bit.
-
-        Raises:
-            RunFileError: The run's files are damaged or do not fit together.
         """
         grid, size = self.rules.grid, self.results.provenance["data"]["batch_size"]
         for _, batch in groupby(self.saved_images(), key=lambda image: image.index // size):
@@ -248,7 +214,3 @@ class FinishedRun:
     @cached_property
     def _row_of(self) -> dict[str, int]:
         return {image_id: row for row, image_id in enumerate(self.image_scores.image_ids)}
-
-
-def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least

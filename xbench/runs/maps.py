@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cv2
 import numpy as np
@@ -23,9 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from xbench.geometry.coverage import Coverage, region_digest
+from xbench.geometry.coverage import Coverage
 from xbench.runs.files import MAPS, PICTURES, REGIONS, RESULTS, WRITING, Table, reading
 from xbench.runtime.files import atomic_writer
+
+if TYPE_CHECKING:
+    from xbench.geometry.grid import View
 
 _Number = TypeVar("_Number", np.uint8, np.float32)
 
@@ -35,35 +38,20 @@ _GROUP = 32
 
 @dataclass(frozen=True)
 class SavedImage:
-    """What a run keeps of an image.
+    """What a run keeps of an image."""
 
-    Attributes:
-        index: Position of the image in the dataset.
-        image_id: Its name.
-        image_sha256: Digest of the model input that the maps were made from.
-        view: Part of the radiograph that the maps show: left, top, right, bottom in fractions of width and height.
-        saliency: Raw maps of the C findings (C, h, w) float32, in the frame of the model input.
-        regions: Annotated regions by position of the finding, ascending.
-        scored: Positions of those findings that grounding is scored on: present, with a region.
-        picture: The radiograph as a JPEG file; None where no pair is scored.
-    """
-
-    index: int
+    index: int  # position of the image in the dataset
     image_id: str
-    image_sha256: str
-    view: tuple[float, float, float, float]
-    saliency: NDArray[np.float32]
-    regions: Mapping[int, Coverage]
-    scored: tuple[int, ...]
-    picture: bytes | None
+    image_sha256: str  # digest of the model input that the maps were made from
+    view: View  # part of the radiograph that the maps show
+    saliency: NDArray[np.float32]  # raw maps of the C findings (C, h, w), in the frame of the model input
+    regions: Mapping[int, Coverage]  # annotated regions by position of the finding, ascending
+    scored: tuple[int, ...]  # positions of those findings that grounding is scored on: present, with a region
+    picture: bytes | None  # the radiograph as a JPEG file; None where no pair is scored
 
 
 def write_saved_images(
-    folder: Path,
-    findings: Sequence[str],
-    gamma: float,
-    depends_on: Mapping[str, Any],
-    images: Iterable[SavedImage],
+    folder: Path, findings: Sequence[str], gamma: float, depends_on: Mapping[str, Any], images: Iterable[SavedImage]
 ) -> None:
     """Write `maps.parquet`, `regions.parquet` and `pictures.parquet`, image by image, whatever their number.
 
@@ -79,189 +67,112 @@ def write_saved_images(
         REGIONS: _REGIONS.with_metadata({"gamma": json.dumps(gamma)}),
         PICTURES: _PICTURES,
     }
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in schemas}
     with ExitStack() as stack:
         writers = {}
         for name, schema in schemas.items():
             file = stack.enter_context(atomic_writer(folder / name))
             # Bytes of one place in a float lie together and so compress better.
             split = ["saliency.list.element"] if name == MAPS else False
-            writers[name] = stack.enter_context(
-                pq.ParquetWriter(
-                    file, schema, use_dictionary=False, use_byte_stream_split=split, version="2.6", **WRITING
-                )
-            )
-        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in schemas}
+            options = WRITING | {"use_dictionary": False, "use_byte_stream_split": split, "version": "2.6"}
+            writers[name] = stack.enter_context(pq.ParquetWriter(file, schema, **options))
 
-        def flush(name: str) -> None:
-            if rows[name]:
-                writers[name].write_table(pa.Table.from_pylist(rows[name], schemas[name]))
-                rows[name].clear()
+        def flush(at_least: int) -> None:
+            for name, waiting in rows.items():
+                if len(waiting) >= at_least:
+                    writers[name].write_table(pa.Table.from_pylist(waiting, schemas[name]))
+                    waiting.clear()
 
         for image in images:
             named = {"index": image.index, "image_id": image.image_id}
-            rows[MAPS].append(
-                named
-                | {
-                    "image_sha256": image.image_sha256,
-                    "view": image.view,
-                    "shape": image.saliency.shape[1:],
-                    "saliency": image.saliency.astype(np.float32, copy=False).ravel(),
-                }
-            )
+            maps = image.saliency.astype(np.float32, copy=False)
+            shown = {"image_sha256": image.image_sha256, "view": image.view}
+            rows[MAPS].append(named | shown | {"shape": maps.shape[1:], "saliency": maps.ravel()})
             for column, coverage in image.regions.items():
-                rows[REGIONS].append(
-                    named
-                    | {
-                        "finding": findings[column],
-                        "scored": column in image.scored,
-                        "shape": coverage.shape,
-                        "whole": coverage.whole.tobytes(),
-                        "partial": coverage.partial,
-                        "share": coverage.share,
-                        "kept": coverage.kept,
-                    }
-                )
+                parts = {name: getattr(coverage, name) for name in Coverage.__slots__}
+                of_finding = {"finding": findings[column], "scored": column in image.scored}
+                rows[REGIONS].append(named | of_finding | parts | {"whole": coverage.whole.tobytes()})
             if image.picture is not None:
                 rows[PICTURES].append({"image_id": image.image_id, "jpeg": image.picture})
-            for name in rows:
-                if len(rows[name]) >= _GROUP:
-                    flush(name)
-        for name in rows:
-            flush(name)
+            flush(_GROUP)
+        flush(1)
 
 
+_IMAGE = {"index": pa.int64(), "image_id": pa.string()}
+_INTEGERS, _FLOATS = pa.list_(pa.int32()), pa.list_(pa.float64())
 _MAPS = pa.schema(
-    {
-        "index": pa.int64(),
-        "image_id": pa.string(),
-        "image_sha256": pa.string(),
-        "view": pa.list_(pa.float64()),
-        "shape": pa.list_(pa.int32()),
-        "saliency": pa.list_(pa.float32()),
-    }
+    _IMAGE | {"image_sha256": pa.string(), "view": _FLOATS, "shape": _INTEGERS, "saliency": pa.list_(pa.float32())}
 )
 _REGIONS = pa.schema(
-    {
-        "index": pa.int64(),
-        "image_id": pa.string(),
-        "finding": pa.string(),
-        "scored": pa.bool_(),
-        "shape": pa.list_(pa.int32()),
-        "whole": pa.binary(),
-        "partial": pa.list_(pa.uint32()),
-        "share": pa.list_(pa.float64()),
-        "kept": pa.list_(pa.uint32()),
-    }
+    _IMAGE
+    | {"finding": pa.string(), "scored": pa.bool_(), "shape": _INTEGERS, "whole": pa.binary()}
+    | {"partial": pa.list_(pa.uint32()), "share": _FLOATS, "kept": pa.list_(pa.uint32())}
 )
 _PICTURES = pa.schema({"image_id": pa.string(), "jpeg": pa.binary()})
 _SCHEMAS = {MAPS: _MAPS, REGIONS: _REGIONS, PICTURES: _PICTURES}
 
 
 def read_saved_images(folder: Path, of: Sequence[str] | None = None) -> Iterator[SavedImage]:
-    """Read what a run saved of its images, one by one in the dataset's order.
-
-    Args:
-        folder: The run's folder.
-        of: The run's findings; not checked if None.
+    """Read what a run saved of its images, one by one in the dataset's order; `of` are its findings, if to be checked.
 
     Raises:
-        OSError: A file cannot be read.
-        ValueError: The files do not fit together, or hold what no run writes.
-        pyarrow.ArrowInvalid: They are no such files.
+        OSError, ValueError, pyarrow.ArrowInvalid: A file cannot be read, the files do not fit together, or they hold
+            what no run writes.
     """
-    with ExitStack() as stack:
-        maps, regions, pictures = (stack.enter_context(_opened(folder / name)) for name in _SCHEMAS)
+    maps, regions, pictures = (_opened(folder / name) for name in _SCHEMAS)
+    with maps, regions, pictures:
         findings = _findings(maps)
         if of is not None and findings != [*of]:
             raise ValueError(f"{MAPS} is of other findings than {RESULTS}")
         column_of = {finding: column for column, finding in enumerate(findings)}
         drawn, shown = _OfImages(regions), _OfImages(pictures)
-        for group in range(maps.num_row_groups):
-            for row in _rows(maps.read_row_group(group, use_threads=False)):
-                image_id = row["image_id"]
-                mine = drawn.take(image_id)
-                picture = shown.take(image_id)
-                yield SavedImage(
-                    index=row["index"],
-                    image_id=image_id,
-                    image_sha256=row["image_sha256"],
-                    view=_view(row["view"]),
-                    saliency=_saliency(row, len(findings)),
-                    regions={column_of[region["finding"]]: _coverage(region) for region in mine},
-                    scored=tuple(column_of[region["finding"]] for region in mine if region["scored"]),
-                    picture=picture[0]["jpeg"] if picture else None,
-                )
-        for file in (drawn, shown):
-            if file.image_id is not None:
-                raise ValueError(f"{folder} keeps something of an image {file.image_id!r} that {MAPS} does not name")
-
-
-def saved_region_digests(folder: Path, image_ids: Sequence[str], findings: Sequence[str]) -> NDArray[np.bytes_]:
-    """Return the digests of the regions that a run saved (N, C), 16 bytes each; empty without a region.
-
-    Args:
-        folder: The run's folder.
-        image_ids: Its N images.
-        findings: Its C findings.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: It is of other images or findings, or holds what no run writes.
-        pyarrow.ArrowInvalid: It is no such file.
-    """
-    row_of, column_of = ({name: place for place, name in enumerate(names)} for names in (image_ids, findings))
-    digests = np.zeros((len(image_ids), len(findings)), "S16")
-    for image_id, finding, region in saved_regions(folder):
-        if image_id not in row_of or finding not in column_of:
-            raise ValueError(f"{folder / REGIONS} is of other images or findings than the run")
-        digests[row_of[image_id], column_of[finding]] = region_digest(region)
-    return digests
+        for row in _rows(maps):
+            image_id = row["image_id"]
+            mine, picture = drawn.take(image_id), shown.take(image_id)
+            yield SavedImage(
+                index=row["index"],
+                image_id=image_id,
+                image_sha256=row["image_sha256"],
+                view=_view(row["view"]),
+                saliency=_saliency(row, len(findings)),
+                regions={column_of[region["finding"]]: _coverage(region) for region in mine},
+                scored=tuple(column_of[region["finding"]] for region in mine if region["scored"]),
+                picture=picture[0]["jpeg"] if picture else None,
+            )
+        for image_id in (drawn.image_id, shown.image_id):
+            if image_id is not None:
+                raise ValueError(f"{folder} keeps something of an image {image_id!r} that {MAPS} does not name")
 
 
 def saved_regions(folder: Path) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
     """Go through the regions that a run saved: image, finding, and the region as it was scored (H, W).
 
     Raises:
-        OSError: The file cannot be read.
-        ValueError: It holds what no run writes.
-        pyarrow.ArrowInvalid: It is no such file.
+        OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
     """
     file = _opened(folder / REGIONS)
     gamma = float(_about(file, "gamma"))
-    for group in range(file.num_row_groups):
-        for region in _rows(file.read_row_group(group, use_threads=False)):
-            yield region["image_id"], region["finding"], _coverage(region).at(gamma)
+    for region in _rows(file):
+        yield region["image_id"], region["finding"], _coverage(region).at(gamma)
 
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """A scored pair as pictures show it.
+    """A scored pair as pictures show it."""
 
-    Attributes:
-        index: Position of the image in the dataset.
-        image_id: Its name.
-        finding: Name of the finding.
-        saliency: Raw map (h, w) float32, in the frame of the model input.
-        view: Part of the radiograph that this frame shows: left, top, right, bottom in fractions of width and height.
-        region: Annotated region (H, W) bool.
-        display: The grey radiograph (H, W) uint8, on the evaluation grid or, if a side of that is longer than 1,024
-            pixels, smaller in the same proportions.
-    """
-
-    index: int
+    index: int  # position of the image in the dataset
     image_id: str
     finding: str
-    saliency: NDArray[np.float32]
-    view: tuple[float, float, float, float]
-    region: NDArray[np.bool_]
+    saliency: NDArray[np.float32]  # raw map (h, w), in the frame of the model input
+    view: View  # part of the radiograph that this frame shows
+    region: NDArray[np.bool_]  # annotated region (H, W)
+    # The grey radiograph (H, W), on the evaluation grid or, if a side of that is longer than 1,024 pixels, smaller in
+    # the same proportions.
     display: NDArray[np.uint8]
 
 
 class ScoredPairs:
-    """The scored pairs of a finished run, read from its files one at a time.
-
-    Args:
-        folder: The run's folder.
+    """The scored pairs of a finished run by image and finding, read from the files in its folder one at a time.
 
     Attributes:
         findings: The findings whose maps the run saved, in their order.
@@ -276,17 +187,12 @@ class ScoredPairs:
             self._maps, self._regions, self._pictures = (_opened(folder / name) for name in _SCHEMAS)
             self.findings = _findings(self._maps)
             self._gamma = float(_about(self._regions, "gamma"))
-            names = self._regions.read(["image_id", "finding", "scored"]).to_pylist()
+            pairs = self._regions.read(["image_id", "finding", "scored"]).to_pylist()
             self._map, self._picture = (
-                {
-                    image_id: position
-                    for position, image_id in enumerate(file.read(["image_id"])["image_id"].to_pylist())
-                }
+                {image_id.as_py(): place for place, image_id in enumerate(file.read(["image_id"])["image_id"])}
                 for file in (self._maps, self._pictures)
             )
-        self._place = {
-            (row["image_id"], row["finding"]): position for position, row in enumerate(names) if row["scored"]
-        }
+        self._place = {(pair["image_id"], pair["finding"]): row for row, pair in enumerate(pairs) if pair["scored"]}
 
     def __contains__(self, pair: tuple[str, str]) -> bool:
         """Tell whether the run scored a finding in an image: `(image_id, finding)`."""
@@ -309,19 +215,20 @@ class ScoredPairs:
         """
         place = self._place[image_id, finding]
         with reading(self._folder):
-            region = _row(self._regions, place)
+            on_grid = _coverage(_row(self._regions, place)).at(self._gamma)
             maps = _row(self._maps, self._map[image_id])
-            display = _decoded(_row(self._pictures, self._picture[image_id])["jpeg"])
-            saliency = _saliency(maps, len(self.findings))
-            on_grid = _coverage(region).at(self._gamma)
+            file = np.frombuffer(_row(self._pictures, self._picture[image_id])["jpeg"], np.uint8)
+            display = cv2.imdecode(file, cv2.IMREAD_GRAYSCALE)
+            if display is None:
+                raise ValueError("a stored picture cannot be decoded")
             return ScoredPair(
                 index=maps["index"],
                 image_id=image_id,
                 finding=finding,
-                saliency=saliency[self.findings.index(finding)],
+                saliency=_saliency(maps, len(self.findings))[self.findings.index(finding)],
                 view=_view(maps["view"]),
                 region=Coverage.of(on_grid, (display.shape[0], display.shape[1])).at(0.5),
-                display=display,
+                display=display.astype(np.uint8, copy=False),
             )
 
 
@@ -337,36 +244,25 @@ class _OfImages:
     """Rows of a file, which holds those of an image one after the other."""
 
     def __init__(self, file: Table) -> None:
-        groups = (_rows(file.read_row_group(group, use_threads=False)) for group in range(file.num_row_groups))
-        self._images = groupby((row for rows in groups for row in rows), key=itemgetter("image_id"))
-        self.image_id: str | None = None
-        self._waiting: list[dict[str, Any]] = []
-        self._next()
-
-    def _next(self) -> None:
-        self.image_id, rows = next(self._images, (None, iter(())))
-        self._waiting = list(rows)
+        grouped = groupby(_rows(file), key=itemgetter("image_id"))
+        self._images: Iterator[tuple[str | None, list[dict[str, Any]]]] = ((name, [*rows]) for name, rows in grouped)
+        self.image_id, self._waiting = next(self._images, (None, []))
 
     def take(self, image_id: str) -> list[dict[str, Any]]:
         """Return the rows of the next image if that is its name, else none."""
         if image_id != self.image_id:
             return []
         rows = self._waiting
-        self._next()
+        self.image_id, self._waiting = next(self._images, (None, []))
         return rows
 
 
 def _opened(path: Path) -> Table:
-    file = Table(path)
-    try:
-        schema = _SCHEMAS[path.name]
-        if path.name == REGIONS and "kept" not in file.schema_arrow.names:
-            # Of an earlier version, which took a region for one part.
-            schema = schema.remove(schema.get_field_index("kept"))
-        fits = file.schema_arrow.equals(schema)
-    except ValueError:
-        fits = False
-    if not fits:
+    file, schema = Table(path), _SCHEMAS[path.name]
+    if path.name == REGIONS and "kept" not in file.schema_arrow.names:
+        # Of an earlier version, which took a region for one part.
+        schema = schema.remove(schema.get_field_index("kept"))
+    if not file.schema_arrow.equals(schema):
         raise ValueError(f"{path.name} has not the columns that a run writes")
     return file
 
@@ -385,7 +281,12 @@ def _findings(maps: Table) -> list[str]:
     return [str(finding) for finding in _about(maps, "findings")]
 
 
-def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+def _rows(file: Table) -> Iterator[dict[str, Any]]:
+    for group in range(file.num_row_groups):
+        yield from _rows_of(file.read_row_group(group, use_threads=False))
+
+
+def _rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Go through rows, in which lists of numbers are arrays; as Python's own lists they would take most of the time."""
     columns = [_values(table[name].combine_chunks()) for name in table.column_names]
     return (dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True))
@@ -404,13 +305,12 @@ def _row(file: Table, position: int) -> dict[str, Any]:
     for group in range(file.num_row_groups):
         size = file.metadata.row_group(group).num_rows
         if position < size:
-            (row,) = _rows(file.read_row_group(group, use_threads=False).slice(position, 1))
-            return row
+            return next(_rows_of(file.read_row_group(group, use_threads=False).slice(position, 1)))
         position -= size
     raise IndexError(position)
 
 
-def _view(values: NDArray[np.float64]) -> tuple[float, float, float, float]:
+def _view(values: NDArray[np.float64]) -> View:
     left, top, right, bottom = values.tolist()
     if not (-math.inf < left < right < math.inf and -math.inf < top < bottom < math.inf):
         raise ValueError(f"a view has the edges {left}, {top}, {right}, {bottom}")
@@ -434,13 +334,6 @@ def _coverage(row: Mapping[str, Any]) -> Coverage:
         np.array(row["share"], np.float64),
         np.array(row["kept"], np.uint32) if "kept" in row else None,
     )
-
-
-def _decoded(file: bytes) -> NDArray[np.uint8]:
-    image = cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_GRAYSCALE)
-    if image is None:
-        raise ValueError("a stored picture cannot be decoded")
-    return image.astype(np.uint8, copy=False)
 
 
 def shrunk(image: NDArray[_Number], longest: int) -> NDArray[_Number]:
