@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from xbench.protocol.findings import MACRO, findings_problem, is_folder_name, is_name
@@ -29,32 +29,6 @@ SIGN_LEVEL = 0.01
 
 _MAX_BYTES = 2**27
 """Of a `results.json` that is read; that of 36 findings and 1,001 thresholds has 3 MB."""
-
-
-def _name(name: str) -> str:
-    if not is_name(name):
-        raise ValueError(f"{name!r:.60} is no name of a split")
-    return name
-
-
-def _folder_name(name: str) -> str:
-    if not is_folder_name(name):
-        raise ValueError(f"{name!r:.60} is no name of a model or a dataset")
-    return name
-
-
-def _finding_names(findings: tuple[str, ...]) -> tuple[str, ...]:
-    if problem := findings_problem(findings):
-        raise ValueError(problem)
-    return findings
-
-
-def _provenance(provenance: dict[str, Any]) -> dict[str, Any]:
-    # The parts that are looked into; whoever looks deeper expects anything.
-    for part, kind in (("model", dict), ("data", dict), ("evaluation", dict), ("command", list)):
-        if not isinstance(provenance.get(part), kind | None):
-            raise ValueError(f"{part} is {provenance[part]!r:.60}")
-    return provenance
 
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**53)]
@@ -74,11 +48,9 @@ class FindingCounts(_Part):
     """How often a finding occurs among the scored images."""
 
     positives: Count
-    """Images labelled present."""
     negatives: Count
-    """Images labelled absent."""
     with_region: Count
-    """Images labelled present that have an annotated region; grounding is scored on these."""
+    """Positives that have an annotated region; grounding is scored on these."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +59,6 @@ class Skipped(_Part):
 
     image_id: str
     reason: str
-    """In words."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +86,6 @@ class NoteCount(_Part):
     """What is odd about images, their annotations or their normalisation."""
 
     note: str
-    """In words."""
     count: Count
     """Images; what the annotation files say of images outside the run counts too."""
     first: list[str]
@@ -129,7 +99,6 @@ class Counts(_Part):
     images: Count
     """Images scored."""
     skipped: list[Skipped]
-    """Images left out."""
     constant_maps: ConstantMaps
     notes: list[NoteCount]
     per_finding: dict[str, FindingCounts]
@@ -150,7 +119,6 @@ class FindingGrounding(_Part):
     """Grounding of one finding over the `count` images that have it and its region."""
 
     count: Count
-    """Images scored."""
     pointing_game: Number | None
     """Share of images where the maximum of the map lies in the region."""
     dice_fixed: Number | None
@@ -214,9 +182,7 @@ class FindingClassification(_Part):
     accuracy: Number | None
     """Accuracy at probability >= 0.5; None without a label."""
     positives: Count
-    """Images labelled present."""
     negatives: Count
-    """Images labelled absent."""
 
 
 @dataclass(frozen=True)
@@ -233,20 +199,17 @@ class Results(_Part):
     """The content of `results.json`."""
 
     schema: Literal[1] = 1
-    model: Annotated[str, AfterValidator(_folder_name)]
-    """Name of the model."""
-    dataset: Annotated[str, AfterValidator(_folder_name)]
-    """Name of the dataset."""
-    split: Annotated[str, AfterValidator(_name)]
-    """Name of the split."""
-    findings: Annotated[tuple[str, ...], AfterValidator(_finding_names)]
+    model: str
+    dataset: str
+    split: str
+    findings: tuple[str, ...]
     """Names of the C findings, in the dataset's order; per finding means in this order."""
     counts: Counts
     scored_on: dict[str, ScoredOn] | None = None
     """By finding; None in runs of earlier versions."""
     grounding: Grounding
     classification: Classification
-    provenance: Annotated[dict[str, Any], AfterValidator(_provenance)]
+    provenance: dict[str, Any]
     """What the numbers depend on and how long they took; the one part that differs between runs of one command."""
 
     @property
@@ -259,10 +222,8 @@ class Results(_Part):
         test = self.grounding.sign_test
         if test is None or not test.may_be_wrong:
             return None
-        scores: dict[str, Mapping[str, float | None]] = {
-            name: vars(one) for name, one in self.grounding.per_class.items()
-        }
-        scores[MACRO] = {**self.grounding.macro, **vars(test)}
+        scores = {name: vars(one) for name, one in self.grounding.per_class.items()}
+        scores[MACRO] = self.grounding.macro | vars(test)
         names = ["all findings together" if name == MACRO else name for name in test.may_be_wrong]
         surest = scores[min(test.may_be_wrong, key=lambda name: scores[name]["sign_p"] or 0)]
         low, high = (f"{100 * (surest[key] or 0):.1f} %" for key in ("pointing_game_of_minimum", "pointing_game"))
@@ -285,11 +246,7 @@ def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_results(path: Path, results: Results) -> None:
-    """Write `results.json`.
-
-    Raises:
-        ValueError: A number is NaN or infinite, which the schema does not know.
-    """
+    """Write `results.json`; raise a ValueError for NaN and infinity, which the schema does not know."""
     with atomic_writer(path) as file:
         text = json.dumps(asdict(results), indent=2, allow_nan=False, ensure_ascii=False)
         # A curve on one line instead of a hundred. Line breaks within strings are escaped, so none can match.
@@ -301,8 +258,7 @@ def read_results(path: Path) -> Results:
     """Read `results.json`, which may come from a stranger.
 
     Raises:
-        ValueError: It is no such file, or one of another schema, or holds what no run writes.
-        OSError: It cannot be read.
+        OSError, ValueError: It cannot be read, is of another schema, or holds what no run writes.
     """
     about = path.stat()
     if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_BYTES:
@@ -321,13 +277,20 @@ def read_results(path: Path) -> Results:
     return results
 
 
-@cache
-def _adapter() -> TypeAdapter[Results]:
-    return TypeAdapter(Results)
+_adapter = cache(lambda: TypeAdapter(Results))  # when it is first needed, for it takes a while
 
 
 def _contradiction(results: Results) -> str | None:
-    """Return which parts do not fit together; None if all do."""
+    """Return which parts hold what no run writes or do not fit together; None if all is well."""
+    for part, name in (("model", results.model), ("dataset", results.dataset), ("split", results.split)):
+        if not (is_name if part == "split" else is_folder_name)(name):
+            return f"{name!r:.60} is no name of a {part}"
+    if problem := findings_problem(results.findings):
+        return problem
+    # The parts of the provenance that are looked into; whoever looks deeper expects anything.
+    for part, kind in (("model", dict), ("data", dict), ("evaluation", dict), ("command", list)):
+        if not isinstance(results.provenance.get(part), kind | None):
+            return f"provenance / {part} is {results.provenance[part]!r:.60}"
     findings, grounding = [*results.findings], results.grounding
     by_finding = (results.counts.per_finding, results.scored_on, grounding.per_class, results.classification.per_class)
     if any(part is not None and [*part] != findings for part in by_finding):
