@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,7 +120,8 @@ class ResultsWriter(Callback):
                 f"The results cannot be written to {self.folder}: {error.strerror}. Make room or give another folder "
                 f"with --trainer.default_root_dir, and run the command again{again}."
             ) from error
-        self._run.remove_journal()
+        # What network file systems keep of open files goes with them; it is small.
+        shutil.rmtree(self._run.journal, ignore_errors=True)
 
     def _write_from_journal(self, trainer: Trainer, results: Results, thresholds: int) -> None:
         """Write what would not fit in memory, batch by batch."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from math import fsum
 from typing import Any
 
@@ -66,8 +65,11 @@ def summarise(
     names_of_patients = zip(images.patient_ids, images.index.tolist(), strict=True)
     patients = [index if name is None else name for name, index in names_of_patients]
     by_finding, together = sign_tests(images.pointing_hit, images.minimum_hit, patients)
-    grounding = _grounding(findings, images, pointing_game, sweep, by_finding)
-    p_values = {**dict(zip(findings, by_finding, strict=True)), MACRO: together}
+    p_values = dict(zip((*findings, MACRO), (*by_finding, together), strict=True))
+    grounding = _grounding(findings, images, pointing_game, sweep, p_values)
+    odd: defaultdict[str, set[str]] = defaultdict(set)
+    for note in notes:
+        odd[note.text].add(note.image_id)
     model, dataset, split = names
     steps = len(sweep["thresholds"]) - 1
     return Results(
@@ -81,7 +83,7 @@ def summarise(
             constant_maps=ConstantMaps(
                 len(constant), [ConstantMap(image_id, findings[column]) for _, image_id, column in constant[:10]]
             ),
-            notes=_count_images(notes),
+            notes=[NoteCount(text, len(ids), sorted(ids)[:10]) for text, ids in sorted(odd.items())],
             per_finding={
                 finding: FindingCounts(
                     positives=int((images.labels[:, c] == 1).sum()),
@@ -107,7 +109,7 @@ def summarise(
         ),
         classification=Classification(
             per_class={
-                finding: FindingClassification(**asdict(score)) for finding, score in zip(findings, scores, strict=True)
+                name: FindingClassification(**vars(score)) for name, score in zip(findings, scores, strict=True)
             },
             macro={name: getattr(recognition, name) for name in _CLASSIFICATION_NUMBERS},
         ),
@@ -115,19 +117,12 @@ def summarise(
     )
 
 
-def _count_images(notes: Iterable[Note]) -> list[NoteCount]:
-    images: defaultdict[str, set[str]] = defaultdict(set)
-    for note in notes:
-        images[note.text].add(note.image_id)
-    return [NoteCount(text, len(ids), sorted(ids)[:10]) for text, ids in sorted(images.items())]
-
-
 def _grounding(
     findings: Sequence[str],
     images: ImageScores,
     pointing_game: Mapping[str, Tensor],
     sweep: Mapping[str, Tensor],
-    sign_p: Sequence[float | None],
+    sign_p: Mapping[str, float | None],
 ) -> dict[str, FindingGrounding]:
     scores = {}
     fixed = len(sweep["thresholds"]) // 2
@@ -143,7 +138,7 @@ def _grounding(
             count=count,
             pointing_game=pointing_game["pointing_game"][c].item(),
             pointing_game_of_minimum=fsum(images.minimum_hit[images.scored[:, c], c]) / count,
-            sign_p=sign_p[c],
+            sign_p=sign_p[finding],
             dice_fixed=dice[fixed],
             iou_fixed=iou[fixed],
             dice_best=best_dice,

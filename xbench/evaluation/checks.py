@@ -6,18 +6,13 @@ from collections.abc import Sequence
 
 import torch
 from lightning.pytorch import Trainer
-from torch import Tensor
 
 from xbench.errors import UserError
 from xbench.types import GroundTruth, ModelOutput
 
 
 def check_no_limit(trainer: Trainer, stage: str) -> None:
-    """Refuse the trainer's limit on the batches of a stage, `test` or `predict`.
-
-    Raises:
-        UserError: There is one.
-    """
+    """Refuse the trainer's limit on the batches of a stage, `test` or `predict`."""
     limit = getattr(trainer, f"limit_{stage}_batches")
     # The integer 1 means one batch, the fraction 1.0 all of them.
     if repr(limit) != "1.0":
@@ -29,14 +24,9 @@ def check_no_limit(trainer: Trainer, stage: str) -> None:
 
 
 def check_each_once(positions: Sequence[int], count: int) -> None:
-    """Prove that the processes of a run did each of `count` images exactly once.
+    """Prove that the processes of a run did each of `count` images exactly once, or raise a RuntimeError.
 
-    Args:
-        positions: Of the images that were done or could not be read, in any order.
-        count: How many the dataset has.
-
-    Raises:
-        RuntimeError: They did not.
+    `positions` are those of the images that were done or could not be read, in any order.
     """
     if sorted(positions) != list(range(count)):
         raise RuntimeError(
@@ -46,17 +36,10 @@ def check_each_once(positions: Sequence[int], count: int) -> None:
 
 
 def check_output(output: ModelOutput, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
-    """Refuse an output that cannot be scored.
+    """Refuse an output that cannot be scored, by a UserError that names the image.
 
-    Args:
-        output: What the model returned for the batch.
-        truth: Of the B images.
-        model: Name of the model.
-        findings: Names of the C findings.
-
-    Raises:
-        UserError: A shape is wrong, a value is not finite, a map does not fit float32, or a probability lies outside
-            [0, 1]; names the image.
+    That is one where a shape is wrong, a value is not finite, a map does not fit float32, or a probability lies outside
+    [0, 1].
     """
     expected = (len(truth.image_ids), len(findings))
     shapes = {name: tuple(getattr(output, name).shape) for name in ("logits", "probabilities", "saliency")}
@@ -76,14 +59,8 @@ def check_output(output: ModelOutput, truth: GroundTruth, model: str, findings: 
         (~(maps.amax(2) - maps.amin(2)).isfinite(), "NaN, infinity or a range beyond float32 among the saliency"),
         ((output.probabilities < 0) | (output.probabilities > 1), "a probability lies outside [0, 1]"),
     ):
-        _refuse(wrong, what, truth, model, findings)
-
-
-def _refuse(wrong: Tensor, what: str, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
-    if not wrong.any():
-        return
-    row, column = wrong.nonzero()[0].tolist()
-    raise UserError(
-        f"{model}: {what} for image {truth.image_ids[row]}, finding {findings[column]}. Such an output cannot be "
-        "scored: check the checkpoint and the image, and try --trainer.precision 32-true."
-    )
+        for row, column in wrong.nonzero()[:1].tolist():
+            raise UserError(
+                f"{model}: {what} for image {truth.image_ids[row]}, finding {findings[column]}. Such an output cannot "
+                "be scored: check the checkpoint and the image, and try --trainer.precision 32-true."
+            )

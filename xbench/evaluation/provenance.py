@@ -9,6 +9,8 @@ import platform
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +22,8 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.models.base import SaliencyModel
 from xbench.runtime.digests import file_sha256, source_sha256
 
-_PACKAGES = (
-    "torch",
-    "torchvision",
-    "lightning",
-    "torchmetrics",
-    "open_clip_torch",
-    "timm",
-    "transformers",
-    "albumentations",
-    "opencv-python-headless",
-    "pydicom",
-    "pillow",
-    "numpy",
-)
-
-
+_PACKAGES: tuple[str, ...] = ("torch", "torchvision", "lightning", "torchmetrics", "open_clip_torch", "timm")
+_PACKAGES += ("transformers", "albumentations", "opencv-python-headless", "pydicom", "pillow", "numpy")
 # Parts of a configuration that move no number, and options of Lightning's trainer, which cannot say so itself.
 _NEUTRAL = frozenset({"config", "oversubscribe", "resume"})
 _NEUTRAL_IN_TRAINER = frozenset(
@@ -50,7 +38,7 @@ def collect_provenance(
     seconds: dict[str, float],
     config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Describe a run.
+    """Describe a run, as nested plain values that are ready for JSON.
 
     Args:
         trainer: The trainer of the run.
@@ -58,11 +46,8 @@ def collect_provenance(
         data: Its data module; `annotation_files()` are hashed.
         seconds: Wall-clock time of this process by stage.
         config: The resolved configuration, as nested plain values; None for a run that was started from Python.
-
-    Returns:
-        Nested plain values, ready for JSON.
     """
-    details = model.provenance()
+    details, store = model.provenance(), data.prepared
     seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
     return {
         "versions": versions(),
@@ -94,7 +79,10 @@ def collect_provenance(
             "grid": data.grid if data.grid == "native" else list(data.grid),
             "gamma": data.gamma,
         },
-        "prepared": _prepared(data),
+        # Which store of prepared images the run could read, and how many of its images are in it.
+        "prepared": None
+        if store is None
+        else {"store": store.folder.name, "images": sum(map(store.holds, data.records))},
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
     }
 
@@ -104,16 +92,15 @@ def numbers_depend_on(
 ) -> dict[str, Any]:
     """Describe what an unfinished run must share with the attempt that goes on with it.
 
+    These are its settings, and digests of annotations, of weights, and of every file that an option names, by itself or
+    by its folder, as nested plain values that are ready for JSON. What moves no number is left out, such as folders of
+    results and processes that load images.
+
     Args:
         trainer: The trainer of the run.
         model: The model, before its `setup`.
         data: The data module, after its `setup`.
         config: The resolved configuration, as nested plain values.
-
-    Returns:
-        Nested plain values, ready for JSON: settings, and digests of annotations, of weights, and of every file that an
-        option names, by itself or by its folder. What moves no number is left out, such as folders of results and
-        processes that load images.
     """
     settings = options_that_count(config, type(model), type(data))
     # Their resolved values: `auto` differs between machines, and plugins replace both.
@@ -134,21 +121,22 @@ def numbers_depend_on(
 def options_that_count(
     config: Mapping[str, Any], model: type[SaliencyModel], data: type[ChestXrayDataModule]
 ) -> dict[str, Any]:
-    """Return the options of a run that may move a number.
+    """Return the options of a run that may move a number, of its resolved configuration as nested plain values.
 
     The class of a model or a dataset declares which of its options move none (`neutral_options`). `bench` takes two
     runs with equal options for one, and `--resume` goes on with an unfinished run that has them.
-
-    Args:
-        config: The resolved configuration, as nested plain values.
-        model: Class of the model.
-        data: Class of the data module.
     """
-    counted = {name: value for name, value in config.items() if name not in _NEUTRAL}
-    trainer = config.get("trainer") or {}
-    counted["trainer"] = {name: value for name, value in trainer.items() if name not in _NEUTRAL_IN_TRAINER}
+
+    def without(options: Mapping[str, Any] | None, neutral: Collection[str]) -> dict[str, Any]:
+        return {name: value for name, value in (options or {}).items() if name not in neutral}
+
+    counted = without(config, _NEUTRAL) | {"trainer": without(config.get("trainer"), _NEUTRAL_IN_TRAINER)}
     for part, owner in (("model", model), ("data", data)):
-        counted[part] = _without(config.get(part), owner.neutral_options)
+        chosen = config.get(part)
+        if isinstance(chosen, Mapping):
+            arguments = without(chosen.get("init_args"), owner.neutral_options)
+            chosen = {"class": chosen.get("class_path"), **arguments}
+        counted[part] = chosen
     return counted
 
 
@@ -159,16 +147,8 @@ def utf8(path: str) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of xbench, of Python and of the packages that numbers depend on."""
-    own = {"xbench": xbench.__version__, "python": platform.python_version()}
-    return own | {package: importlib.metadata.version(package) for package in _PACKAGES}
-
-
-def _without(part: Any, names: Collection[str]) -> Any:
-    """A chosen class with its arguments, less those of the given names."""
-    if not isinstance(part, Mapping):
-        return part
-    arguments = {name: value for name, value in (part.get("init_args") or {}).items() if name not in names}
-    return {"class": part.get("class_path"), **arguments}
+    packages = {package: importlib.metadata.version(package) for package in _PACKAGES}
+    return {"xbench": xbench.__version__, "python": platform.python_version(), **packages}
 
 
 def _accelerator(trainer: pl.Trainer) -> str:
@@ -190,25 +170,12 @@ def _files(value: Any, option: str) -> Iterator[tuple[str, Path]]:
                     yield f"{option}/{inside.relative_to(path)}", inside
 
 
-def _prepared(data: ChestXrayDataModule) -> dict[str, Any] | None:
-    """Return which store of prepared images the run could read, and how many of its images are in it."""
-    store = data.prepared
-    return None if store is None else {"store": store.folder.name, "images": sum(map(store.holds, data.records))}
-
-
 def _git_commit() -> str | None:
     """Return the commit of the checkout that xbench runs from, with `-dirty` if it was changed; None elsewhere."""
     root = Path(xbench.__file__).resolve().parents[1]
-    top = _git(root, "rev-parse", "--show-toplevel")
-    # An installed package may well lie inside somebody else's repository.
-    if top is None or Path(top).resolve() != root:
-        return None
-    return _git(root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        run = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return run.stdout.strip()
+    git = partial(subprocess.check_output, cwd=root, stderr=subprocess.DEVNULL, text=True, timeout=10)
+    with suppress(OSError, subprocess.SubprocessError):
+        # An installed package may well lie inside somebody else's repository.
+        if Path(git(["git", "rev-parse", "--show-toplevel"]).strip()).resolve() == root:
+            return git(["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]).strip()
+    return None

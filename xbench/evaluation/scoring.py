@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ _PIXELS_AT_A_TIME = 2**24
 def score_batch(
     output: ModelOutput, truth: GroundTruth, rules: Rules, stopwatch: Stopwatch | None = None
 ) -> BatchScores:
-    """Score a truth.
+    """Score the outputs of a model.
 
     Args:
         output: Of the model; maps in the frame of its input.
@@ -69,18 +70,20 @@ def score_batch(
     # An accelerator is waited for from here on, once.
     pointing_game.check_refused()
     sweep.check_refused()
-    hit, dice, iou, peak_x, peak_y, distance, minimum = (np.full(truth.labels.shape, np.nan) for _ in range(7))
-    counts: list[PairCounts] = []
+    names = ("pointing_hit", "dice", "iou", "peak_x", "peak_y", "peak_distance", "minimum_hit")
+    found = {name: np.full(truth.labels.shape, np.nan) for name in names}
+    none, table = np.zeros(0, np.int64), np.zeros((0, rules.thresholds), np.int32)
+    counts = [PairCounts(none, none, [], none, none, table, table)]
     constant: list[tuple[int, str, int]] = []
     for part in scored:
         place = part.rows, part.columns
-        hit[place] = part.hit.cpu().numpy()
-        dice[place], iou[place] = part.fixed.cpu().numpy()
-        minimum[place] = part.minimum.cpu().numpy()
+        found["pointing_hit"][place] = hit = part.hit.cpu().numpy()
+        found["dice"][place], found["iou"][place] = part.fixed.cpu().numpy()
+        found["minimum_hit"][place] = part.minimum.cpu().numpy()
         tied = _places(part.highest)
-        peak_x[place], peak_y[place] = _peaks(tied, len(part.rows), part.size)
+        found["peak_x"][place], found["peak_y"][place] = _peaks(tied, len(part.rows), part.size)
         regions_of_pairs = (truth.regions[row][at] for row, at in zip(part.rows, part.places, strict=True))
-        distance[place] = _distances(tied, regions_of_pairs, hit[place])
+        found["peak_distance"][place] = _distances(tied, regions_of_pairs, hit)
         for pair in part.constant.nonzero()[:, 0].tolist():
             row, column = int(part.rows[pair]), int(part.columns[pair])
             constant.append((int(truth.index[row]), truth.image_ids[row], column))
@@ -103,21 +106,15 @@ def score_batch(
         has_region=truth.has_region,
         logits=output.logits.double().cpu().numpy(),
         probabilities=output.probabilities.double().cpu().numpy(),
-        pointing_hit=hit,
-        dice=dice,
-        iou=iou,
         region_area=truth.region_places[..., 0],
         region_x=truth.region_places[..., 1],
         region_y=truth.region_places[..., 2],
         region_digests=truth.region_digests,
-        peak_x=peak_x,
-        peak_y=peak_y,
-        peak_distance=distance,
-        minimum_hit=minimum,
         reader_dice=truth.reader_agreement[..., 0],
         reader_iou=truth.reader_agreement[..., 1],
+        **found,
     )
-    return BatchScores(images, PairCounts.concatenate(counts or [_no_pairs(rules.thresholds)]), tuple(constant))
+    return BatchScores(images, PairCounts.concatenate(counts), tuple(constant))
 
 
 def add_scores(scores: BatchScores, pointing_game: PointingGame, sweep: ThresholdSweep) -> None:
@@ -134,53 +131,32 @@ def add_scores(scores: BatchScores, pointing_game: PointingGame, sweep: Threshol
 
 @dataclass(frozen=True)
 class _Scored:
-    """Scores of P pairs, tensors on the model's device.
+    """Scores of P pairs, tensors on the model's device."""
 
-    Attributes:
-        rows: Place of each pair's image in the batch (P,).
-        columns: Its finding (P,).
-        places: Which of its image's regions is its own (P,).
-        size: Height and width of the grid.
-        constant: Whether the map is the same everywhere on the grid (P,) bool.
-        hit: Pointing game (P,) float64.
-        counts: Pixels at every threshold.
-        fixed: Dice and IoU at threshold 0.5 (2, P) float64.
-        highest: Where the map is highest, from `_highest`.
-        minimum: Share of the map's minima in the region (P,) float64.
-    """
-
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    places: NDArray[np.int64]
-    size: tuple[int, int]
-    constant: Tensor
-    hit: Tensor
+    rows: NDArray[np.int64]  # place of each pair's image in the batch (P,)
+    columns: NDArray[np.int64]  # its finding (P,)
+    places: NDArray[np.int64]  # which of its image's regions is its own (P,)
+    size: tuple[int, int]  # height and width of the grid
+    constant: Tensor  # whether the map is the same everywhere on the grid (P,) bool
+    hit: Tensor  # pointing game (P,) float64
     counts: PixelCounts
-    fixed: Tensor
-    highest: Tensor
-    minimum: Tensor
+    fixed: Tensor  # Dice and IoU at threshold 0.5 (2, P) float64
+    highest: Tensor  # from `_highest`
+    minimum: Tensor  # share of the map's minima in the region (P,) float64
 
 
 def _pairs(
     truth: GroundTruth, image_by_image: bool
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Tensor]]:
-    """Scored pairs, row by row, in portions that bound the memory.
+    """Scored pairs, row by row, in portions that bound the memory; image by image where they may differ in size.
 
-    Args:
-        truth: Of at least one image, on any device.
-        image_by_image: Keep images apart, which may differ in size.
-
-    Yields:
-        Place of the image in the batch (P,), finding (P,), place of the region among the image's (P,), and region
-        (P, H, W) bool; P is at least 1.
+    Yields place of the image in the batch (P,), finding (P,), place of the region among the image's (P,), and region
+    (P, H, W) bool; P is at least 1.
     """
     scored = truth.scored
     groups = [scored[scored[:, 0] == row] for row in range(len(truth.index))] if image_by_image else [scored]
     for pairs in groups:
-        if not len(pairs):
-            continue
-        row, _, place = pairs[0]
-        step = max(1, _PIXELS_AT_A_TIME // truth.regions[row][place].numel())
+        step = max(1, _PIXELS_AT_A_TIME // truth.regions[pairs[0, 0]][0].numel()) if len(pairs) else 1
         for start in range(0, len(pairs), step):
             rows, columns, places = pairs[start : start + step].T.copy()
             regions = torch.stack([truth.regions[row][place] for row, place in zip(rows, places, strict=True)])
@@ -233,15 +209,7 @@ def _peaks(tied: NDArray[np.int64], count: int, size: tuple[int, int]) -> NDArra
 def _distances(tied: NDArray[np.int64], regions: Iterable[Tensor], hits: NDArray[np.float64]) -> list[float]:
     """From the tied places of each map to its region (H, W) bool; 0 where the pointing game counts a hit."""
     ends = np.searchsorted(tied[:, 0], np.arange(len(hits) + 1))
-    distances = []
-    for pair, region in enumerate(regions):
-        if hits[pair] > 0:
-            distances.append(0.0)
-            continue
-        distances.append(peak_distance(tied[ends[pair] : ends[pair + 1], 1:], region.cpu().numpy()))
-    return distances
-
-
-def _no_pairs(thresholds: int) -> PairCounts:
-    none, table = np.zeros(0, np.int64), np.zeros((0, thresholds), np.int32)
-    return PairCounts(none, none, [], none, none, table, table)
+    return [
+        0.0 if hit > 0 else peak_distance(tied[first:last, 1:], region.cpu().numpy())
+        for hit, region, (first, last) in zip(hits, regions, pairwise(ends), strict=True)
+    ]

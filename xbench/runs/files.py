@@ -28,11 +28,7 @@ WRITING: Final[dict[str, Any]] = {"compression": "zstd", "write_page_checksum": 
 
 
 class RunFileError(UserError):
-    """A file of a run is missing or cannot be read.
-
-    Attributes:
-        reason: What is wrong, without the folder.
-    """
+    """A file of a run is missing or cannot be read; `reason` says what is wrong, without the folder."""
 
     def __init__(self, message: str, exit_status: int = 1, reason: str = "") -> None:
         super().__init__(message, exit_status)
@@ -41,11 +37,7 @@ class RunFileError(UserError):
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Turn errors of reading a run's files into a UserError that names the run's folder.
-
-    Raises:
-        RunFileError: A file is missing, damaged, or was not written by a run.
-    """
+    """Turn errors of reading a run's files into a RunFileError that names the run's folder."""
     try:
         yield
     except FileNotFoundError as error:
@@ -69,14 +61,7 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 class Table(pq.ParquetFile):  # type: ignore[misc, unused-ignore]
-    """A table whose errors name its file, as pyarrow's own do not.
-
-    Attributes:
-        file_name: Name of the file.
-
-    Raises:
-        OSError: The file cannot be read or is no table; or, later, a page that is read is damaged.
-    """
+    """A table whose errors name its file, as pyarrow's own do not: an OSError for what is no table or is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.file_name = path.name

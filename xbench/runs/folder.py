@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
-import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -26,25 +26,15 @@ _JOURNAL = "journal"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run's folder as every process sees it.
-
-    Attributes:
-        path: The folder.
-        finished: Numbers of the batches that an earlier attempt has finished, each with its file in the journal.
-    """
+    """A run's folder as every process sees it."""
 
     path: Path
-    finished: Mapping[int, Path] = field(default_factory=dict)
+    finished: Mapping[int, Path] = field(default_factory=dict)  # by number the batches of earlier attempts
 
     @property
     def journal(self) -> Path:
         """Folder of the journal, while the run is unfinished."""
         return self.path / _JOURNAL
-
-    def remove_journal(self) -> None:
-        """Delete the journal of a run whose results are written."""
-        # What network file systems keep of open files goes with them; it is small.
-        shutil.rmtree(self.journal, ignore_errors=True)
 
 
 def open_run_folder(trainer: Trainer, model: str, dataset: str) -> Path:
@@ -52,9 +42,6 @@ def open_run_folder(trainer: Trainer, model: str, dataset: str) -> Path:
 
     Every process must call it. The configuration goes in at once as `config.yaml`, so that even a run that fails later
     can be repeated.
-
-    Raises:
-        UserError: The folder cannot be created.
     """
     return _together(trainer, lambda: RunFolder(_create(trainer, _parent(trainer, model, dataset)))).path
 
@@ -67,9 +54,7 @@ def open_journaled_folder(
     batches: int,
     resume: bool,
 ) -> RunFolder:
-    """Create a run's folder with a journal, or go on with an unfinished one.
-
-    Every process must call it.
+    """Create a run's folder with a journal, or go on with an unfinished one. Every process must call it.
 
     Args:
         trainer: The trainer of the run.
@@ -104,20 +89,14 @@ def open_journaled_folder(
 
 
 def new_folder(parent: Path) -> Path:
-    """Create a folder in `parent`, which is created if need be, and name it after the time.
-
-    Raises:
-        OSError: It cannot be created.
-    """
+    """Create a folder in `parent`, which is created if need be, and name it after the time."""
     parent.mkdir(parents=True, exist_ok=True)
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     for suffix in ("", *(f"-{count}" for count in range(2, 1000))):
         folder = (parent / (stamp + suffix)).absolute()
-        try:
+        with suppress(FileExistsError):
             folder.mkdir()
-        except FileExistsError:
-            continue
-        return folder
+            return folder
     raise FileExistsError(errno.EEXIST, "a thousand runs started in the same second", str(parent / stamp))
 
 
@@ -149,18 +128,13 @@ def _together(trainer: Trainer, choose: Callable[[], RunFolder]) -> RunFolder:
 
 
 def _unfinished(parent: Path, about: Mapping[str, Any]) -> Path | None:
-    """Return the newest unfinished run that depends on the same things, locked; None if none is unfinished.
-
-    Raises:
-        UserError: There are unfinished runs, but all of them depend on something else or are still going on.
-    """
+    """Return the newest unfinished run that depends on the same things, locked; None if none is unfinished."""
     refused: list[str] = []
     for folder in sorted((path.parent for path in parent.glob(f"*/{_JOURNAL}")), reverse=True):
         stored = read_about(folder / _JOURNAL)
         if stored is None or (folder / RESULTS).exists():
             continue
-        differs = difference(stored, about)
-        if differs:
+        if differs := difference(stored, about):
             refused.append(f"{folder} was begun otherwise: {differs}.")
         elif not _lock(folder):
             refused.append(f"{folder} is still going on in another process.")
@@ -197,11 +171,8 @@ def _parent(trainer: Trainer, model: str, dataset: str) -> Path:
 
 def _create(trainer: Trainer, parent: Path) -> Path:
     folder, saved = new_folder(parent), saved_config(trainer)
-    if saved is None:
-        text = (
-            "# This run was started from Python and not from the command line, which alone knows the configuration.\n"
-        )
-    else:
+    text = "# This run was started from Python and not from the command line, which alone knows the configuration.\n"
+    if saved is not None:
         text = saved.parser.dump(saved.config, skip_none=False)
     with atomic_writer(folder / CONFIG) as file:
         file.write(text.encode())

@@ -32,29 +32,17 @@ _TREE = "record"
 
 @dataclass(frozen=True)
 class BatchRecord:
-    """Everything that a finished batch adds to a run.
+    """Everything that a finished batch adds to a run."""
 
-    Attributes:
-        batch: Number of the batch in the dataset's order, from 0.
-        scores: Its scores; None if every image failed.
-        failures: Images that could not be read.
-        notes: What was odd.
-        kept: Maps, regions and pictures that the run keeps of its images, in the dataset's order.
-    """
-
-    batch: int
-    scores: BatchScores | None
+    batch: int  # its number in the dataset's order, from 0
+    scores: BatchScores | None  # None if every image failed
     failures: tuple[Failure, ...]
     notes: tuple[Note, ...]
-    kept: tuple[SavedImage, ...]
+    kept: tuple[SavedImage, ...]  # in the dataset's order
 
 
 def append_record(folder: Path, record: BatchRecord) -> None:
-    """Write a batch to the journal in a folder; it counts as finished from here on.
-
-    Raises:
-        UserError: The disk is full or has become read-only.
-    """
+    """Write a batch to the journal in a folder; it counts as finished from here on."""
     content = _encode(record)
     path = folder / f"{record.batch:06d}-{zlib.crc32(content):08x}.safetensors"
     partial = path.with_suffix(".partial")
@@ -73,29 +61,41 @@ def finished_batches(folder: Path) -> dict[int, Path]:
     """Return the batches that the journal in a folder has, in the dataset's order, each with its file.
 
     A file that is cut off, damaged or no journal's counts as not there.
-
-    Raises:
-        OSError: A file cannot be read.
     """
-    found: dict[int, Path] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        if _intact(path) is not None:
-            # A batch that was done twice is the same both times.
-            found[int(path.name.partition("-")[0])] = path
+    # A batch that was done twice is the same both times.
+    found = {int(path.name.partition("-")[0]): path for path in folder.glob("*.safetensors") if _intact(path)}
     return dict(sorted(found.items()))
 
 
 def read_record(path: Path) -> BatchRecord:
-    """Read what a finished batch adds to a run.
-
-    Raises:
-        OSError: The file cannot be read.
-        ValueError: It has changed since `finished_batches` saw it.
-    """
+    """Read what a finished batch adds to a run; raise a ValueError if it changed since `finished_batches` saw it."""
     content = _intact(path)
     if content is None:
         raise ValueError(f"{path} has changed while it was read")
-    return _decode(content)
+    arrays = safetensors.numpy.load(content)
+    record = json.loads(
+        arrays[_TREE].tobytes(), object_hook=lambda value: arrays[value["array"]] if [*value] == ["array"] else value
+    )
+    scores = record["scores"]
+    if scores is not None:
+        images = scores["images"] | {"region_digests": scores["images"]["region_digests"].view("S16")}
+        constant = tuple(map(tuple, scores["constant"]))
+        scores = BatchScores(ImageScores(**images), PairCounts(**scores["pairs"]), constant)
+    for image in record["kept"]:
+        image |= {name: tuple(image[name]) for name in ("view", "scored")}
+        image["regions"] = {
+            int(column): Coverage(**region | {"shape": tuple(region["shape"])})
+            for column, region in image["regions"].items()
+        }
+        if image["picture"] is not None:
+            image["picture"] = image["picture"].tobytes()
+    return BatchRecord(
+        batch=record["batch"],
+        scores=scores,
+        failures=tuple(Failure(**failure) for failure in record["failures"]),
+        notes=tuple(Note(*note) for note in record["notes"]),
+        kept=tuple(SavedImage(**image) for image in record["kept"]),
+    )
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:
@@ -110,7 +110,7 @@ def read_about(folder: Path) -> dict[str, Any] | None:
 def difference(one: Any, other: Any, place: str = "") -> str | None:
     """Return the first place where two nested plain values differ, with both; None where they are equal."""
     if isinstance(one, dict) and isinstance(other, dict):
-        for key in [*one, *(key for key in other if key not in one)]:
+        for key in one | other:
             found = difference(one.get(key), other.get(key), f"{place}.{key}" if place else str(key))
             if found:
                 return found
@@ -144,44 +144,3 @@ def _encode(record: BatchRecord) -> bytes:
 
     arrays[_TREE] = np.frombuffer(json.dumps(record, default=plain).encode(), np.uint8)
     return safetensors.numpy.save(arrays)
-
-
-def _decode(content: bytes) -> BatchRecord:
-    arrays = safetensors.numpy.load(content)
-
-    def restored(value: dict[str, Any]) -> Any:
-        return arrays[value["array"]] if value.keys() == {"array"} else value
-
-    record = json.loads(arrays[_TREE].tobytes(), object_hook=restored)
-    scores = record["scores"]
-    if scores is not None:
-        images = scores["images"] | {"region_digests": scores["images"]["region_digests"].view("S16")}
-        constant = tuple(map(tuple, scores["constant"]))
-        scores = BatchScores(ImageScores(**images), PairCounts(**scores["pairs"]), constant)
-    return BatchRecord(
-        batch=record["batch"],
-        scores=scores,
-        failures=tuple(Failure(**failure) for failure in record["failures"]),
-        notes=tuple(Note(*note) for note in record["notes"]),
-        kept=tuple(_saved_image(**image) for image in record["kept"]),
-    )
-
-
-def _saved_image(
-    view: list[float],
-    regions: dict[str, dict[str, Any]],
-    scored: list[int],
-    picture: NDArray[np.uint8] | None,
-    **others: Any,
-) -> SavedImage:
-    left, top, right, bottom = view
-    return SavedImage(
-        view=(left, top, right, bottom),
-        regions={
-            int(column): Coverage(**coverage | {"shape": tuple(coverage["shape"])})
-            for column, coverage in regions.items()
-        },
-        scored=tuple(scored),
-        picture=None if picture is None else picture.tobytes(),
-        **others,
-    )
