@@ -16,11 +16,8 @@ class UserError(Exception):
     """Something the user can correct: a path, an option, a file's content.
 
     The message is one paragraph that says what is wrong, where (file, option, image) and what to do. The command line
-    prints it without a traceback and exits with `exit_status`.
-
-    Args:
-        message: The paragraph.
-        exit_status: 1 for a failure of the run, 2 for wrong arguments or configuration.
+    prints it without a traceback and exits with `exit_status`: 1 for a failure of the run, 2 for wrong arguments or
+    configuration.
     """
 
     def __init__(self, message: str, exit_status: int = 1) -> None:
@@ -53,8 +50,10 @@ def _explain(error: BaseException) -> UserError | None:
     if isinstance(error, RuntimeError) and (worker := _WORKER.search(text)):
         return _dead_worker(f", process {worker[1]}, died: {' '.join(worker[2].split()).rstrip('.')}")
     # Torch passes on how it noticed if the worker is just about to be gone.
-    if isinstance(error, (ConnectionError, EOFError)) and _while_a_batch_was_fetched(error):
-        return _dead_worker(" died")
+    if isinstance(error, (ConnectionError, EOFError)):
+        frames = (frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__))
+        if "pin memory thread" in text or "_try_get_data" in frames:
+            return _dead_worker(" died")
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         where = f"{error.filename} cannot be written" if error.filename else "A file or shared memory cannot be written"
         return UserError(
@@ -69,8 +68,3 @@ def _dead_worker(what: str) -> UserError:
         f"A data worker{what}. If nobody killed it, memory has run out: give fewer --data.num_workers or a smaller "
         f"--data.batch_size. {_KEPT}"
     )
-
-
-def _while_a_batch_was_fetched(error: BaseException) -> bool:
-    frames = (frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__))
-    return "pin memory thread" in str(error) or "_try_get_data" in frames

@@ -23,13 +23,9 @@ class Note(NamedTuple):
     """Something odd about an image or its annotations that does not keep it from being scored.
 
     A named tuple, for Lightning refuses frozen dataclasses when it moves a batch to a device.
-
-    Attributes:
-        text: What it is, in the same words for every image that it applies to.
-        image_id: The image.
     """
 
-    text: str
+    text: str  # what it is, in the same words for every image that it applies to
     image_id: str
 
 
@@ -41,20 +37,20 @@ class GroundTruth:
     no precision plug-in rounds it with the images.
 
     Attributes:
-        index: Position of each image in the dataset, 0-based (B,) int64.
+        index: Position of each image in the dataset, 0-based (B,).
         image_ids: The dataset's own names of the images.
         patient_ids: Whose image each is; None where the dataset does not say.
         views: Part of each radiograph that the model input shows.
-        labels: (B, C) int8: 1 present, 0 absent, -1 unknown.
+        labels: 1 present, 0 absent, -1 unknown (B, C).
         coverage: Of each image by finding, for those that have an annotated region: which share of each pixel of the
             evaluation grid it covers, for other gammas than the run's. Findings ascend.
         regions: Of each image these K regions cut at the run's gamma (K, H, W), bool. One tensor per image, because on
             the native grid images differ in size.
         region_places: Share of the grid that each finding's region covers and its centre of mass, x and y from 0 at
-            the first edge to 1 at the last (B, C, 3), float64; NaN without a region.
+            the first edge to 1 at the last (B, C, 3); NaN without a region.
         region_digests: Digest of each finding's region on the grid (B, C), 16 bytes; none without a region.
-        reader_agreement: Mean Dice and IoU between the regions of any two readers who drew the finding (B, C, 2),
-            float64; NaN unless there are several.
+        reader_agreement: Mean Dice and IoU between the regions of any two readers who drew the finding (B, C, 2); NaN
+            unless there are several.
     """
 
     index: NDArray[np.int64]
@@ -91,18 +87,8 @@ class GroundTruth:
         for place, (column, covered) in enumerate(coverage.items()):
             regions[place] = covered.at(gamma)
             places[0, column], digests[0, column] = area_and_centre(regions[place]), region_digest(regions[place])
-        return cls(
-            index=np.array([index]),
-            image_ids=[image_id],
-            patient_ids=[patient_id],
-            views=[view],
-            labels=labels[None],
-            coverage=[coverage],
-            regions=[torch.from_numpy(regions)],
-            region_places=places,
-            region_digests=digests,
-            reader_agreement=reader_agreement[None],
-        )
+        of_image = np.array([index]), [image_id], [patient_id], [view], labels[None], [coverage]
+        return cls(*of_image, [torch.from_numpy(regions)], places, digests, reader_agreement[None])
 
     @classmethod
     def concatenate(cls, parts: Sequence[GroundTruth]) -> GroundTruth:
@@ -139,19 +125,10 @@ class GroundTruth:
 
 @dataclass(slots=True)
 class Sample:
-    """One radiograph, ready for a model, with its ground truth.
+    """One radiograph, ready for a model, with its ground truth. A `Batch` has several side by side."""
 
-    Attributes:
-        image: Model input (3, h, w), float32, normalised as the model asks.
-        display: The grey radiograph on the evaluation grid (H, W), uint8, for pictures.
-        image_sha256: Digest of the model input, before mean and standard deviation.
-        truth: What the dataset says about this image alone.
-        notes: What is odd about it.
-        seconds: How long it took to make.
-    """
-
-    image: Tensor
-    display: Tensor
+    image: Tensor  # (3, h, w)
+    display: Tensor  # (H, W)
     image_sha256: str
     truth: GroundTruth
     notes: tuple[Note, ...] = ()
@@ -160,19 +137,12 @@ class Sample:
 
 @dataclass(slots=True)
 class Failure:
-    """An image that could not be read.
+    """An image that could not be read."""
 
-    Attributes:
-        index: Position of the image in the dataset.
-        image_id: Its name.
-        reason: The paragraph that says why.
-        timed_out: Whether reading it took too long.
-    """
-
-    index: int
+    index: int  # position of the image in the dataset
     image_id: str
-    reason: str
-    timed_out: bool = False
+    reason: str  # the paragraph that says why
+    timed_out: bool = False  # whether reading it took too long
 
 
 @dataclass(slots=True)
@@ -183,11 +153,11 @@ class Batch:
 
     Attributes:
         images: Model input (B, 3, h, w), float32, normalised as the model asks.
-        display: The grey radiographs on the evaluation grid (H, W), uint8; on the native grid they differ in size.
+        display: The grey radiographs on the evaluation grid (H, W), uint8, for pictures; their sizes differ on the
+            native grid.
         image_sha256: Digests of the model input, before mean and standard deviation.
         truth: What the dataset says about them.
         notes: What is odd about them.
-        failures: The images that could not be read.
         seconds: How long it took to make them, summed over the images, in the process that loaded them.
     """
 
@@ -223,10 +193,7 @@ class Batch:
         return min([*map(int, self.truth.index), *(failure.index for failure in self.failures)])
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return the batch with its tensors on a device.
-
-        Lightning calls this, and would otherwise look for tensors behind every name and number.
-        """
+        """Return the batch with its tensors on a device, for Lightning, which would look for them behind every name."""
         non_blocking = torch.device(device).type == "cuda"
         images, *others = (
             tensor.to(device, non_blocking=non_blocking) for tensor in (self.images, *self.display, *self.truth.regions)

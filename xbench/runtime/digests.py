@@ -44,27 +44,19 @@ def source_sha256(*classes: type) -> str:
     first call alone: an edit while the process runs does not change what it runs.
     """
     found = hashlib.sha256(_own().encode())
-    for folder in sorted({folder for cls in classes if (folder := _folder(cls)) is not None}):
+    outside = [cls.__module__ for cls in classes if cls.__module__.partition(".")[0] != "xbench"]
+    files = [file for module in outside if (file := getattr(sys.modules.get(module), "__file__", None)) is not None]
+    for folder in sorted({Path(file).resolve().parent for file in files}):
         found.update(files_sha256(folder, folder.glob("*.py")).encode())
     return found.hexdigest()
 
 
 @cache
 def _own() -> str:
-    files = [
-        path
-        for path in _PACKAGE.rglob("*")
-        if path.suffix in (".py", ".yaml") and not any(path.is_relative_to(_PACKAGE / part) for part in _NO_PART)
-    ]
+    files = [path for path in _PACKAGE.rglob("*") if path.suffix in (".py", ".yaml")]
+    files = [path for path in files if not any(path.is_relative_to(_PACKAGE / part) for part in _NO_PART)]
     weights = (_PACKAGE / "models" / "weights").iterdir()
     return files_sha256(_PACKAGE.parent, [*files, *weights]) + files_sha256(_CALLBACKS, _CALLBACKS.glob("*.py"))
-
-
-def _folder(cls: type) -> Path | None:
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    if cls.__module__.partition(".")[0] == "xbench" or file is None:
-        return None
-    return Path(file).resolve().parent
 
 
 @cache

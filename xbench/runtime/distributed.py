@@ -12,10 +12,9 @@ T = TypeVar("T")
 
 
 def gather(part: T) -> list[T]:
-    """Bring an object of every process to the first one, ordered by process. Every process must call it.
+    """Return an object of every process on the first one, ordered by process, and nothing elsewhere.
 
-    Returns:
-        The objects on the first process; nothing elsewhere. Outside a distributed run the object alone.
+    Every process must call it. Outside a distributed run there is the one object.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return [part]
@@ -27,13 +26,8 @@ def gather(part: T) -> list[T]:
 def shared_counter(name: str) -> Callable[[], int]:
     """Return a new counter that all processes share: each call of it, by whichever process, gives the next of 0, 1 ...
 
-    No process waits for another one.
-
-    Args:
-        name: What is counted. The k-th counter of a name is the same one in every process, so each must make as many.
-
-    Returns:
-        The counter; outside a distributed run one of this process alone.
+    No process waits for another one. The k-th counter of a name is the same one in every process, so each must make as
+    many. Outside a distributed run it is one of this process alone.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return itertools.count().__next__

@@ -14,9 +14,7 @@ from uuid import uuid4
 def atomic_writer(path: Path, shared: bool = False) -> Iterator[BinaryIO]:
     """Open a binary file that appears under its name complete or not at all.
 
-    Args:
-        path: The file. Its folder exists.
-        shared: Whether several processes may write it at once; the last one wins.
+    Several processes may write a `shared` one at once; the last one wins.
     """
     # With one writer the partial file has one name, so that the next attempt replaces what a killed one left.
     partial = path.with_name(f".{path.name}{f'.{uuid4().hex}' if shared else ''}.partial")

@@ -26,11 +26,7 @@ class Busy(Exception):
 
 @contextmanager
 def folder_lock(folder: Path, shared: bool) -> Iterator[None]:
-    """Hold a folder while a benchmark runs in it.
-
-    Args:
-        folder: The folder, which is created if need be.
-        shared: Others that share it as well may be at work at the same time.
+    """Hold a folder, which is created if need be, while a benchmark runs in it; others may share a `shared` one.
 
     Raises:
         UserError: Another benchmark is at work there, or the folder cannot be written to.

@@ -10,19 +10,12 @@ from typing import Any
 
 
 class _Outlet(io.FileIO):
-    """Standard output or error that accepts everything, and drops it once a full disk or a closed pipe refused some.
-
-    Args:
-        stream: The stream whose file it writes to; kept open.
-
-    Attributes:
-        refused: The first error, if any.
-    """
+    """Standard output or error that accepts everything, and drops it once a full disk or a closed pipe refused some."""
 
     def __init__(self, stream: io.TextIOWrapper) -> None:
         super().__init__(stream.fileno(), "w", closefd=False)
         self._stream = stream
-        self.refused: OSError | None = None
+        self.refused: OSError | None = None  # the first error
 
     def write(self, data: Any, /) -> int:
         """Write, or drop what cannot be written."""
