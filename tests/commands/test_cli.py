@@ -125,7 +125,7 @@ def test_no_model_and_no_command(command):
 
 def test_a_missing_configuration_names_what_exists(command):
     run = command("test", "--config", "demo_fantom.yaml")
-    assert_one_paragraph(run, 2, "demo_phantom", "centre", "siim")
+    assert_one_paragraph(run, 2, "Shipped are demo", "centre", "siim")
 
 
 def test_options_win_wherever_they_stand(command, toy_config):

@@ -33,8 +33,7 @@ from xbench.callbacks.evaluation import Evaluation
 from xbench.callbacks.results_writer import ResultsWriter
 from xbench.callbacks.wandb_logger import WandbLogger
 from xbench.cli import main
-from xbench.commands.bench.config import parse, read_bench
-from xbench.commands.bench.jobs import plan
+from xbench.commands.bench.config import parse, plan, read_bench
 from xbench.commands.configs import shipped
 from xbench.commands.options import RunParser, run_parser
 from xbench.commands.rescore import rescore

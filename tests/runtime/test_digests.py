@@ -36,7 +36,7 @@ def package(tmp_path, monkeypatch):
         ("callbacks/evaluation.py", True),
         ("xbench/new.py", True),
         ("xbench/report/names.py", False),
-        ("xbench/commands/bench/jobs.py", False),
+        ("xbench/commands/bench/worker.py", False),
         ("xbench/py.typed", False),
     ],
 )

@@ -6,7 +6,6 @@ comment that says what it is.
 
 from __future__ import annotations
 
-import difflib
 import math
 from pathlib import Path
 from typing import Literal
@@ -43,8 +42,8 @@ def summary(path: Path) -> str:
 def resolve_config(name: str) -> str:
     """Find what `--config NAME` means.
 
-    In this order: an existing file; a shipped file of that name, with or without `.yaml`; the pair MODEL_DATASET of a
-    shipped model and a shipped dataset.
+    In this order: a configuration in braces itself, as `bench` gives it; an existing file; a shipped file of that name,
+    with or without `.yaml`; the pair MODEL_DATASET of a shipped model and a shipped dataset.
 
     Returns:
         A path, or for a pair the YAML that joins the two files.
@@ -52,6 +51,8 @@ def resolve_config(name: str) -> str:
     Raises:
         UserError: The name means nothing; says what exists.
     """
+    if name.startswith("{"):
+        return name
     if Path(name).expanduser().is_file():
         return str(Path(name).expanduser())
     models, datasets, runs = shipped("models"), shipped("data"), shipped("runs")
@@ -61,12 +62,9 @@ def resolve_config(name: str) -> str:
     pairs = {f"{m}_{d}": f"model: '{models[m]}'\ndata: '{datasets[d]}'\n" for m in models for d in datasets}
     if stem in pairs:
         return pairs[stem]
-    close = difflib.get_close_matches(stem, [*runs, *pairs], n=3)
     raise UserError(
-        f"--config {name}: there is no such file, and no such configuration is shipped."
-        + (f" Did you mean {' or '.join(close)}?" if close else "")
-        + f" Shipped are {', '.join(runs)}, and every pair MODEL_DATASET of the models {', '.join(models)} and the "
-        f"datasets {', '.join(datasets)}.",
+        f"--config {name}: there is no such file, and no such configuration is shipped. Shipped are {', '.join(runs)}, "
+        f"and every pair MODEL_DATASET of the models {', '.join(models)} and the datasets {', '.join(datasets)}.",
         exit_status=2,
     )
 

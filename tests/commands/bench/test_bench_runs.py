@@ -15,32 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from processes import held, start, until
+from run_files import change
 
 import xbench.commands.bench.preflight
 import xbench.commands.bench.worker
 import xbench.commands.report
 from xbench.cli import main
-from xbench.commands.bench.config import read_bench
+from xbench.commands.bench.config import plan, read_bench
 from xbench.commands.bench.finished import DataState, FinishedRuns
-from xbench.commands.bench.jobs import plan
 from xbench.commands.bench.screen import Screen
 from xbench.commands.bench.worker import Interrupted, run_logged
 from xbench.commands.options import RunParser, run_parser
 from xbench.evaluation.provenance import versions
-from xbench.runs.results import (
-    Classification,
-    ConstantMaps,
-    Counts,
-    FindingClassification,
-    FindingCounts,
-    FindingGrounding,
-    Grounding,
-    Results,
-    write_results,
-)
-from xbench.runtime.digests import file_sha256, source_sha256
+from xbench.runs.results import read_results
 
 # A model with a checkpoint, and a dataset with a file of annotations, as anyone might write them.
 PINNED = """
@@ -84,101 +72,48 @@ class Data(Squares):
 """
 
 
-# What a run's provenance says; what tests of single changes need is made by real runs.
-_RESULTS: dict[str, Any] = {
-    **{"model": "m", "dataset": "d", "split": "test", "findings": ("Square",)},
-    "grounding": Grounding(
-        thresholds=[0.0, 0.5, 1.0],
-        per_class={"Square": FindingGrounding(0, *[None] * 9)},
-        macro={"pointing_game": 0.5, "dice_fixed": 0.25, "dice_best": 0.375},
-    ),
-    "classification": Classification(
-        per_class={"Square": FindingClassification(None, None, None, None, 2, 1)}, macro={"auroc": 0.75}
-    ),
-}
-
-
 @dataclass
 class Bench:
-    """A benchmark whose runs take no time: they leave the files that matter here, or are those of toys in this process.
+    """A benchmark in this process, in the working directory `folder`, without its report.
 
     Attributes:
-        folder: Working directory.
         call: Runs a command.
-        parser: Reads options of runs.
-        real: Whether toys run.
-        started: Names of the runs that the last benchmark began.
-        commands: Their commands.
-        reports: What reports were asked for.
+        commands: The commands that the last benchmark started, by run.
+        reports: What reports it asked for.
         stop_at: The run in the midst of which the user stops the benchmark.
     """
 
     folder: Path
     call: Callable[..., Any]
-    parser: RunParser
-    real: bool = False
-    started: list[str] = field(default_factory=list)
-    commands: list[Sequence[str]] = field(default_factory=list)
+    commands: dict[str, Sequence[str]] = field(default_factory=dict)
     reports: list[Sequence[str]] = field(default_factory=list)
     stop_at: str = ""
 
     def __call__(self, *words: object) -> Any:
-        self.started.clear()
         self.commands.clear()
         self.reports.clear()
         return self.call("bench", *words)
 
+    @property
+    def started(self) -> list[str]:
+        """Names of the runs that the last benchmark began."""
+        return [*self.commands]
+
     def run_logged(self, command: Sequence[str], log: Path, keep_open: int, tick: Callable[[], None]):
         assert list(command[1:4]) == ["-m", "xbench.cli", "test"]
         assert os.fstat(keep_open)
-        self.started.append(log.stem)
-        self.commands.append(command)
+        self.commands[log.stem] = command
         tick()
         if log.stem == self.stop_at:
             raise Interrupted(signal.SIGINT)
-        if not self.real:
-            return self.pretend(command[4:])
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as stream, contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
             status = main(list(command[3:]))
-        words = log.read_text().strip().splitlines()[-1]
-        return status, words.removeprefix("error: ")
-
-    def pretend(self, options: Sequence[str]) -> tuple[int, str]:
-        resolved = self.parser.resolve(options)
-        data = resolved.build("data")
-        data.setup("test")
-        out = self.folder / resolved.config["trainer"]["default_root_dir"]
-        folder = out / f"brightness_{data.name}" / f"{len([*out.glob('*/*')]):04d}"
-        folder.mkdir(parents=True)
-        (folder / "config.yaml").write_text(yaml.safe_dump(resolved.config))
-        constant = resolved.config["model"]["init_args"]["fault"] == "constant"
-        provenance = {
-            "versions": versions(),
-            "source_sha256": source_sha256(type(resolved.build("model")), type(data)),
-            "annotation_sha256": {path.name: file_sha256(path) for path in data.annotation_files()},
-            "seconds": {"forward": 1.0},
-        }
-        results = Results(
-            counts=Counts(
-                images=len(data.records),
-                skipped=[],
-                constant_maps=ConstantMaps(2 if constant else 0, []),
-                notes=[],
-                per_finding={"Square": FindingCounts(2, 1, 2)},
-            ),
-            provenance=provenance,
-            **_RESULTS,
-        )
-        write_results(folder / "results.json", results)
-        return (1, "all 2 scored saliency maps are constant") if constant else (0, "Results: here")
+        return status, log.read_text().strip().splitlines()[-1].removeprefix("error: ")
 
     def write(self, name: str, text: str) -> str:
         (self.folder / name).write_text(text)
         return name
-
-    def log(self, name: str) -> str:
-        return (self.folder / "runs" / "bench" / "logs" / f"{name}.log").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +123,7 @@ def parser() -> RunParser:
 
 @pytest.fixture
 def bench(tmp_path: Path, command, parser: RunParser, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    bench = Bench(tmp_path, command, parser)
+    bench = Bench(tmp_path, command)
     monkeypatch.setattr(xbench.commands.bench.preflight, "run_parser", lambda command: parser)
     monkeypatch.setattr(xbench.commands.bench.worker, "run_logged", bench.run_logged)
     monkeypatch.setattr(xbench.commands.report, "report", bench.reports.append)
@@ -235,11 +170,11 @@ def test_all_runs_one_after_another_then_the_report(bench: Bench):
 
 def test_numbers_are_fractions_and_the_flattering_one_comes_last_and_says_so(bench: Bench):
     run = bench("--config", "toys.yaml", "--models", "bright", "--datasets", "few")
-    lines = run.output.splitlines()
-    (place,) = [place for place, line in enumerate(lines) if line.startswith("bright_few") and "0.500" in line]
-    assert lines[place].split()[-4:] == ["0.500", "0.250", "0.750", "0.375"]
-    (headings,) = [line.split() for line in lines if "Point." in line and "AUROC" in line]
-    assert headings[-4:] == ["Point.", "@0.5", "AUROC", "best"]
+    macro = read_results(next(bench.folder.glob("runs/*/*/results.json"))).macro
+    numbers = [f"{macro[name]:.3f}" for name in ("pointing_game", "dice_fixed", "auroc", "dice_best")]
+    lines = [line.split() for line in run.output.splitlines()]
+    assert [line[-4:] for line in lines if line[:2] == ["bright_few", "finished"] and len(line) == 7] == [numbers]
+    assert [line[-4:] for line in lines if {"Point.", "AUROC"} <= {*line}] == [["Point.", "@0.5", "AUROC", "best"]]
     assert "chosen on these same images" in " ".join(run.output.split())
 
 
@@ -251,19 +186,6 @@ def test_finished_runs_are_skipped_and_named(bench: Bench):
     assert "Runs: 4 skipped" in again.output
     assert again.output.count("skipped: runs/brightness_squares/") == 4
     assert bench.reports == [["runs"]]
-
-
-def test_a_run_that_test_made_counts(bench: Bench):
-    """And so its files are what the benchmark takes them for."""
-    bench.write(
-        "pair.yaml",
-        "model: {class_path: toys.Brightness}\n"
-        "data: {class_path: toys.Squares, init_args: {images: 6, num_workers: 1}}\n"
-        "trainer: {accelerator: cpu, logger: false}\n",
-    )
-    assert bench.call("test", "--config", "pair.yaml").status == 0
-    bench("--config", "toys.yaml", "--models", "bright", "--datasets", "squares")
-    assert bench.started == []
 
 
 @pytest.mark.parametrize(
@@ -298,11 +220,9 @@ def pinned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def edit_results(folder: Path, part: str, value: object) -> None:
+def edit_results(folder: Path, **provenance: object) -> None:
     (path,) = folder.glob("runs/*/*/results.json")
-    content = json.loads(path.read_text())
-    content["provenance"][part] = value
-    path.write_text(json.dumps(content))
+    change(path.parent, **{f"provenance__{name}": value for name, value in provenance.items()})
 
 
 CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -315,13 +235,13 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "labels": (lambda folder: (folder / "root" / "haunted").touch(), "the images or labels of Ghost"),
     "code": (lambda folder: (folder / "beside.py").touch(), "the code of xbench or of the user's classes"),
     "prompts": (lambda folder: (folder / "words.yaml").write_text("Square: others\n"), "words.yaml"),
-    "version": (lambda folder: edit_results(folder, "versions", versions() | {"torch": "1"}), "torch 1 is now "),
-    "source": (lambda folder: edit_results(folder, "source_sha256", None), "the code of xbench"),
+    "version": (lambda folder: edit_results(folder, versions=versions() | {"torch": "1"}), "torch 1 is now "),
+    "source": (lambda folder: edit_results(folder, source_sha256=None), "the code of xbench"),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_a_run_depends_on(pinned: Path, tmp_path: Path, monkeypatch, parser: RunParser, change: str):
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_a_run_depends_on(pinned: Path, tmp_path: Path, monkeypatch, parser: RunParser, what: str):
     folder = tmp_path / "copy"
     shutil.copytree(pinned, folder)
     # Of a copy all files are new; the run counts as begun after that.
@@ -329,16 +249,14 @@ def test_what_a_run_depends_on(pinned: Path, tmp_path: Path, monkeypatch, parser
     time.sleep(0.02)
     config.touch()
     time.sleep(0.02)
-    act, reason = CHANGES[change]
+    act, reason = CHANGES[what]
     act(folder)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "pinned", raising=False)
     (job,) = plan(read_bench(["pinned.yaml"]), Path("runs"), ["--model.prompts", "words.yaml"])
     resolved = parser.resolve(job.options)
-    data = resolved.build("data")
-    data.setup("test")
-    found = FinishedRuns(Path("runs")).newest(resolved, DataState.of(data))
+    found = FinishedRuns(Path("runs")).newest(resolved, DataState(resolved.build("data")))
     assert found is not None
     assert found.changed.startswith(reason) if reason else found.changed == ""
     assert found.done == (not reason)
@@ -356,7 +274,6 @@ def test_why_a_run_is_new_is_said(bench: Bench):
 
 
 def test_it_goes_on_after_a_failure_and_tries_again(bench: Bench):
-    bench.real = True
     bench.write(
         "faulty.yaml",
         "models: {nan: {class_path: toys.Brightness, fault: nan}, bright: {class_path: toys.Brightness}}\n"
@@ -369,7 +286,7 @@ def test_it_goes_on_after_a_failure_and_tries_again(bench: Bench):
     (reason,) = [line for line in run.output.splitlines() if line.startswith("nan_squares failed: ")]
     assert "NaN" in reason and "runs/bench/logs/nan_squares.log" in reason
     assert run.errors.startswith("error: 1 of 2 runs failed: nan_squares.")
-    assert "NaN" in bench.log("nan_squares")
+    assert "NaN" in (bench.folder / "runs/bench/logs/nan_squares.log").read_text()
     assert bench.reports == [["runs"]]
     again = bench("--config", "faulty.yaml")
     assert bench.started == ["nan_squares"]
@@ -391,7 +308,7 @@ def test_what_changes_meanwhile_is_said(bench: Bench, monkeypatch):
 
     def edit_meanwhile(*arguments):
         found = usual(*arguments)
-        edit_results(bench.folder, "source_sha256", "0" * 64)
+        edit_results(bench.folder, source_sha256="0" * 64)
         return found
 
     monkeypatch.setattr(xbench.commands.bench.worker, "run_logged", edit_meanwhile)
@@ -466,7 +383,7 @@ def test_stopped_by_the_user(bench: Bench):
 def test_what_was_begun_is_gone_on_with(bench: Bench, monkeypatch):
     words = ("--config", "pinned.yaml", "--data.batch_size", "2")
     assert bench(*words).status == 0
-    (folder,) = bench.folder.glob("runs/brightness_data/*")
+    (folder,) = bench.folder.glob("runs/model_data/*")
     (folder / "results.json").unlink()
     # As a run that was killed leaves it, which test_resume makes for real.
     (folder / "journal").mkdir()
@@ -534,10 +451,10 @@ def test_a_benchmark_that_is_killed_goes_on(bench: Bench, monkeypatch):
     assert killed.wait() == -signal.SIGKILL
     assert not [*bench.folder.glob("runs/brightness_slow/*/results.json")]
 
-    def say(screen: Screen, text: str) -> None:
+    def say(screen: Screen, text: str, style: str = "") -> None:
         # The run that goes on waits for this file.
         bench.write("go", "")
-        usual(screen, text)
+        usual(screen, text, style)
 
     usual = Screen.say
     monkeypatch.setattr(Screen, "say", say)
@@ -574,7 +491,6 @@ class Model(Brightness):
 @pytest.mark.parametrize("option", ["--model.cache_queries", "--model.loud"])
 def test_a_run_is_gone_on_with_whatever_moves_no_number(bench: Bench, monkeypatch, option: str):
     """What the benchmark takes for one run, `--resume` goes on with."""
-    bench.real = True
     bench.write("neutral.py", NEUTRAL)
     monkeypatch.delitem(sys.modules, "neutral", raising=False)
     bench.write(
@@ -592,10 +508,10 @@ def test_a_run_is_gone_on_with_whatever_moves_no_number(bench: Bench, monkeypatc
         assert bench("--config", "neutral.yaml").status == 1
     run = bench("--config", "neutral.yaml", option, "false" if option.endswith("queries") else "true")
     assert run.status == 0, run.output
-    assert [command[-2:] for command in bench.commands] == [["--resume", "true"]]
+    assert [command[-2:] for command in bench.commands.values()] == [["--resume", "true"]]
     (results,) = bench.folder.glob("runs/model_squares/*/results.json")
     assert json.loads(results.read_text())["provenance"]["batches_of_earlier_attempts"] > 0
     assert bench("--config", "neutral.yaml").status == 0
-    assert bench.commands == [], "the finished run counts for every value of the option"
+    assert bench.started == [], "the finished run counts for every value of the option"
     assert bench("--config", "neutral.yaml", "--model.gain", "3").status == 0
     assert bench.started == ["model_squares"]

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from xbench.commands.bench.config import parse, read_bench
-from xbench.commands.bench.jobs import Job, part_of, plan
+from xbench.commands.bench.config import Job, parse, part_of, plan, read_bench
 from xbench.commands.bench.screen import Outcome, Screen, print_summary
 from xbench.errors import UserError
 from xbench.runtime.locks import folder_lock
 
 if TYPE_CHECKING:
-    from xbench.commands.bench.preflight import Planned, Problem
+    from xbench.commands.bench.preflight import Problem
 
 
 def bench(options: Sequence[str]) -> None:
-    """Run a benchmark: every run in a fresh process, then the report.
-
-    Args:
-        options: The words after `bench`.
+    """Run a benchmark: every run in a fresh process, then the report; `options` are the words after `bench`.
 
     Raises:
         UserError: Something is wrong with the options, or data or weights are missing; or runs failed.
@@ -40,10 +36,10 @@ def bench(options: Sequence[str]) -> None:
     # Imported only now, for torch takes seconds and wrong words are answered at once.
     from xbench.commands.bench.worker import Interrupted, interruptible
 
-    alone = given.part is None and given.report
+    alone = given.part is None and given.report == "true"
     try:
         with interruptible():
-            if given.check:
+            if given.check == "true":
                 _check(jobs, out, console)
             else:
                 with folder_lock(out / "bench", shared=not alone):
@@ -54,49 +50,44 @@ def bench(options: Sequence[str]) -> None:
 
 def _work(jobs: Sequence[Job], out: Path, leave_out: bool, alone: bool, console: Console) -> None:
     from xbench.commands.bench.preflight import look
-    from xbench.commands.bench.worker import Interrupted, Worker
+    from xbench.commands.bench.worker import Interrupted, Worker, skipped
 
     with console.status("Looking at configurations, data and weights"):
         planned, problems, runs = look(jobs, out)
-    _refuse(problems, len(jobs), leave_out, console)
+    if problems and not (leave_out and all(problem.kind == "missing" for problem in problems)):
+        _refuse(problems, len(jobs), console)
     reasons = {job.name: problem.text for problem in problems for job in problem.jobs}
     startable = {plan.job.name: plan for plan in planned if plan.job.name not in reasons}
     outcomes: list[Outcome] = []
-    worker = Worker(out, [startable[job.name] for job in jobs if job.name in startable], runs, alone)
+    worker = Worker(out, [*startable.values()], runs, alone)
+    stopped = ""
     try:
         with Screen(console, len(jobs)) as screen:
             for job in jobs:
-                if job.name in startable:
-                    outcome = worker.do(startable[job.name], screen)
-                else:
-                    outcome = Outcome(job, "left out", reasons[job.name])
-                outcomes.append(outcome)
-                screen.end(outcome, worker.left())
+                left_out = Outcome(job, "left out", reasons.get(job.name, ""))
+                outcomes.append(worker.do(startable[job.name], screen) if job.name in startable else left_out)
+                screen.end(outcomes[-1], worker.left())
     except Interrupted as error:
-        outcomes += [_not_reached(job, startable, job.name in worker.begun) for job in jobs[len(outcomes) :]]
-        print_summary(console, outcomes)
-        done = sum(outcome.status in ("finished", "skipped") for outcome in outcomes)
-        raise UserError(
-            f"Stopped by {error} after {done} of {len(jobs)} runs. The same command goes on where it was."
-        ) from None
+        stopped = f"Stopped by {error}"
+        for job in jobs[len(outcomes) :]:
+            finished = startable[job.name].finished if job.name in startable else None
+            if finished is not None and finished.done:
+                outcomes.append(skipped(job, finished))
+            else:
+                outcomes.append(Outcome(job, "stopped" if job.name == worker.begun else "not begun"))
     print_summary(console, outcomes)
+    if stopped:
+        done = sum(outcome.status in ("finished", "skipped") for outcome in outcomes)
+        raise UserError(f"{stopped} after {done} of {len(jobs)} runs. The same command goes on where it was.")
     if alone and any(outcome.results is not None for outcome in outcomes):
         from xbench.commands.report import report
 
         report([str(out)])
-    if failed := [outcome for outcome in outcomes if outcome.status in ("failed", "changed")]:
-        names = ", ".join(outcome.job.name for outcome in failed)
+    if failed := [outcome.job.name for outcome in outcomes if outcome.status in ("failed", "changed")]:
         raise UserError(
-            f"{len(failed)} of {len(jobs)} runs failed: {names}. Logs are in {out / 'bench' / 'logs'}; the same "
-            "command tries again what failed."
+            f"{len(failed)} of {len(jobs)} runs failed: {', '.join(failed)}. Logs are in {out / 'bench' / 'logs'}; the "
+            "same command tries again what failed."
         )
-
-
-def _not_reached(job: Job, startable: Mapping[str, Planned], begun: bool) -> Outcome:
-    plan = startable.get(job.name)
-    if plan is None or plan.finished is None or not plan.done:
-        return Outcome(job, "stopped" if begun else "not begun")
-    return Outcome(job, "skipped", str(plan.finished.folder), None, plan.finished.results)
 
 
 def _check(jobs: Sequence[Job], out: Path, console: Console) -> None:
@@ -104,36 +95,32 @@ def _check(jobs: Sequence[Job], out: Path, console: Console) -> None:
     from xbench.commands.bench.preflight import check_all, look
 
     planned, problems, _ = look(jobs, out)
-    texts = dict.fromkeys([*(problem.text for problem in problems), *check_all(planned, console)])
-    for text in texts:
-        console.print(f"- {text}", style="red", soft_wrap=True, markup=False, highlight=False)
-    if texts:
-        count = "1 problem" if len(texts) == 1 else f"{len(texts)} problems"
-        raise UserError(f"{count} in a benchmark of {len(jobs)} runs; they stand above.")
+    if texts := [*dict.fromkeys([*(problem.text for problem in problems), *check_all(planned, console)])]:
+        raise UserError(f"{_list(texts, console)} in a benchmark of {len(jobs)} runs; they stand above.")
     done = sum(plan.done for plan in planned)
     console.print(f"Nothing is wrong. Of {len(jobs)} runs {done} are finished and unchanged.", highlight=False)
 
 
-def _refuse(problems: Sequence[Problem], total: int, leave_out: bool, console: Console) -> None:
-    """Stop before anything runs if something is wrong that may not be left out.
-
-    Raises:
-        UserError: There is such a problem; all of them are printed.
-    """
-    if not problems or (leave_out and all(problem.kind == "missing" for problem in problems)):
-        return
+def _refuse(problems: Sequence[Problem], total: int, console: Console) -> None:
+    """Say what is wrong, and which runs it keeps from being done."""
+    texts = []
     for problem in problems:
         names = [job.name for job in problem.jobs]
-        of = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        console.print(f"- {of}: {problem.text}", style="red", soft_wrap=True, markup=False, highlight=False)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        texts.append(f"{', '.join(names[:3])}{more}: {problem.text}")
     hindered = len({job.name for problem in problems for job in problem.jobs})
-    advice = "correct this, choose others with --models and --datasets" + (
-        ", or leave those runs out with --missing skip"
-        if all(problem.kind == "missing" for problem in problems)
-        else ""
-    )
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    advice = "correct this, choose others with --models and --datasets"
+    if all(problem.kind == "missing" for problem in problems):
+        advice += ", or leave those runs out with --missing skip"
     raise UserError(
-        f"{hindered} of {total} runs cannot be done ({count}, listed above), so none was begun: {advice}.",
+        f"{hindered} of {total} runs cannot be done ({_list(texts, console)}, listed above), so none was begun: "
+        f"{advice}.",
         exit_status=2,
     )
+
+
+def _list(problems: Sequence[str], console: Console) -> str:
+    """Print problems line by line and say how many there are."""
+    for text in problems:
+        console.print(f"- {text}", style="red", soft_wrap=True, markup=False, highlight=False)
+    return "1 problem" if len(problems) == 1 else f"{len(problems)} problems"

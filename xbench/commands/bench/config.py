@@ -1,11 +1,14 @@
-"""What a benchmark consists of: the options of `bench`, and YAML that names models, datasets and variants."""
+"""What a benchmark consists of: its options, YAML that names models, datasets and variants, and the runs of these."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
+import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Annotated, Any
 
 import yaml
@@ -56,8 +59,7 @@ def parse(options: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "--config",
         action="append",
         default=[],
@@ -65,19 +67,18 @@ def parse(options: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="what the benchmark consists of; may be repeated, the later over the earlier; shipped are those of "
         "`list benches`; where none names models or datasets, those of the paper count",
     )
-    add("--models", nargs="+", default=[], metavar="NAME", help="these models alone")
-    add("--datasets", nargs="+", default=[], metavar="NAME", help="these datasets alone")
-    add("--out", metavar="DIR", help="where runs go (default: runs)")
-    add("--part", metavar="K/N", help="every Nth run from the Kth on, for several processes at once; no report")
-    add(
-        "--report",
-        type=_truth,
-        default=True,
-        metavar="{true,false}",
-        help="end with the report (default: true); without it several benchmarks can share a folder",
+    parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="these models alone")
+    parser.add_argument("--datasets", nargs="+", default=[], metavar="NAME", help="these datasets alone")
+    parser.add_argument("--out", metavar="DIR", help="where runs go (default: runs)")
+    parser.add_argument(
+        "--part", metavar="K/N", help="every Nth run from the Kth on, for several processes at once; no report"
     )
-    add("--check", type=_truth, default=False, metavar="{true,false}", help="look at data and weights, and run nothing")
-    add(
+    for option, default, text in (
+        ("--report", "true", "end with the report (default: true); without it several benchmarks can share a folder"),
+        ("--check", "false", "look at data and weights, and run nothing"),
+    ):
+        parser.add_argument(option, choices=("true", "false"), default=default, help=text)
+    parser.add_argument(
         "--missing",
         choices=("stop", "skip"),
         default="stop",
@@ -85,34 +86,19 @@ def parse(options: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument_group("--model.X, --data.X, --trainer.X", "options of every run, as test has them")
     given, more = parser.parse_known_args(options)
-    given.models, given.datasets = _names(given.models), _names(given.datasets)
+    for section in ("models", "datasets"):
+        names = ",".join(getattr(given, section)).split(",")
+        setattr(given, section, [*dict.fromkeys(filter(None, names))])
+    every_run = ("--model.", "--data.", "--trainer.", "--threads", "--seed_everything", "--oversubscribe")
     for word in more:
-        known = word.startswith(
-            ("--model.", "--data.", "--trainer.", "--threads", "--seed_everything", "--oversubscribe")
-        )
-        if word.startswith("-") and (not known or word.startswith("--trainer.default_root_dir")):
-            raise UserError(f"bench: {word} is no option of it. See python -m xbench.cli bench --help.", exit_status=2)
+        if word.startswith("-") and (not word.startswith(every_run) or word.startswith("--trainer.default_root_dir")):
+            parser.error(f"{word} is no option of it")
     if more and not more[0].startswith("-"):
-        raise UserError(f"bench: {more[0]} does not belong to an option.", exit_status=2)
+        parser.error(f"{more[0]} does not belong to an option")
     return given, more
 
 
-def _names(words: Sequence[str]) -> list[str]:
-    """Names given as several words or with commas between them, each once."""
-    return [*dict.fromkeys(name for word in words for name in word.split(",") if name)]
-
-
-def _truth(word: str) -> bool:
-    if word not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{word} is neither true nor false")
-    return word == "true"
-
-
-def _or_empty(value: Any) -> Any:
-    return {} if value is None else value
-
-
-Options = Annotated[dict[str, Any], BeforeValidator(_or_empty)]
+Options = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
 """Options of a model, a data module or the trainer, by name, as YAML has them."""
 
 # Names of folders and files are made of it.
@@ -128,13 +114,7 @@ class _Section(BaseModel):
 
 
 class Variant(_Section):
-    """Options that runs are repeated with.
-
-    Attributes:
-        model: Options of the model; `data` and `trainer` alike.
-        models: The models that it is for; None for all.
-        datasets: The datasets that it is for; None for all.
-    """
+    """Options that runs are repeated with, for all models and datasets or for the named ones."""
 
     models: list[str] | None = None
     datasets: list[str] | None = None
@@ -153,7 +133,7 @@ class BenchConfig(_Section):
 
     models: dict[_Name, Options]
     datasets: dict[_Name, Options]
-    variants: Annotated[dict[_Name, Variant], BeforeValidator(_or_empty)] = {}
+    variants: dict[_Name, Variant] = {}
     out: str | None = None
 
 
@@ -176,41 +156,38 @@ def read_bench(names: Sequence[str] = (), models: Sequence[str] = (), datasets: 
         content[section] = content.get(section) or default[section]
     try:
         config = BenchConfig.model_validate(content)
-        problems = [*_unknown_names(config, models, datasets)]
+        problems = [*_problems(config, models, datasets)]
     except ValidationError as error:
         problems = [_explain(problem) for problem in error.errors()]
     if problems:
         where = f"bench --config {' --config '.join(names)}: " if names else "bench: "
         raise UserError(where + " ".join(dict.fromkeys(problems)), exit_status=2)
     chosen = {"models": models, "datasets": datasets}
-    update = {
-        section: {name: getattr(config, section).get(name, {}) for name in wanted}
-        for section, wanted in chosen.items()
-        if wanted
-    }
-    return config.model_copy(update=update)
+    return config.model_copy(
+        update={
+            section: {name: getattr(config, section).get(name, {}) for name in wanted}
+            for section, wanted in chosen.items()
+            if wanted
+        }
+    )
 
 
 def _read(name: str) -> dict[str, Any]:
     """Read one configuration by path or by shipped name."""
+    found = shipped("bench")
     path = Path(name).expanduser()
-    stem = name.removesuffix(".yaml")
     if not path.is_file():
-        found = shipped("bench")
-        if stem not in found:
-            close = difflib.get_close_matches(stem, found, n=2)
+        if (stem := name.removesuffix(".yaml")) not in found:
             raise UserError(
-                f"bench --config {name}: there is no such file, and no such benchmark is shipped."
-                + (f" Did you mean {' or '.join(close)}?" if close else "")
-                + f" Shipped are {', '.join(found)}; `python -m xbench.cli list benches` says what they are.",
+                f"bench --config {name}: there is no such file, and no such benchmark is shipped. Shipped are "
+                f"{', '.join(found)}; `python -m xbench.cli list benches` says what they are.",
                 exit_status=2,
             )
         path = found[stem]
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"bench --config {path}: {' '.join(str(error).split())}", exit_status=2) from error
-    content = {} if content is None else content
     if not isinstance(content, dict):
         raise UserError(
             f"bench --config {path}: write a mapping of {', '.join(BenchConfig.model_fields)}.", exit_status=2
@@ -228,23 +205,22 @@ def _merged(first: Any, second: Any) -> Any:
     return second
 
 
-def _unknown_names(config: BenchConfig, models: Sequence[str], datasets: Sequence[str]) -> Iterator[str]:
+def _problems(config: BenchConfig, models: Sequence[str], datasets: Sequence[str]) -> Iterator[str]:
     """Say which names mean nothing, and what is allowed by its type and makes no sense."""
     if "default_root_dir" in config.trainer:
         yield "trainer.default_root_dir is what the benchmark sets: give out instead."
-    for section, kind, wanted in (("models", "models", models), ("datasets", "data", datasets)):
+    for section, wanted in (("models", models), ("datasets", datasets)):
         listed: Mapping[str, Options] = getattr(config, section)
-        known = [*shipped("models" if kind == "models" else "data")]
+        known = [*shipped("models" if section == "models" else "data")]
         for name, options in listed.items():
             if name not in known and "class_path" not in options:
                 advice = f"For a class of your own give {section}.{name}.class_path as well."
-                yield f"{_unknown(f'{section}.{name}', name, known)} {advice}"
-        known = [*dict.fromkeys([*known, *listed])]
-        yield from (_unknown(f"--{section} {name}", name, known) for name in wanted if name not in known)
+                yield f"{_unknown(f'{section}.{name}', known)} {advice}"
+        named = [(f"--{section} {name}", name) for name in wanted]
         for variant, entry in config.variants.items():
-            limit: list[str] | None = getattr(entry, section)
-            where = f"variants.{variant}.{section}"
-            yield from (_unknown(f"{where}: {name}", name, known) for name in limit or () if name not in known)
+            named += [(f"variants.{variant}.{section}: {name}", name) for name in getattr(entry, section) or ()]
+        known = [*dict.fromkeys([*known, *listed])]
+        yield from (_unknown(where, known) for where, name in named if name not in known)
     for variant, entry in config.variants.items():
         if not (entry.model or entry.data or entry.trainer):
             yield f"variants.{variant} changes nothing: give options under model, data or trainer."
@@ -253,24 +229,108 @@ def _unknown_names(config: BenchConfig, models: Sequence[str], datasets: Sequenc
 def _explain(problem: Any) -> str:
     """Write one of pydantic's errors as a sentence."""
     path = [str(part) for part in problem["loc"] if part != "[key]"]
-    where = ".".join(path)
-    match problem["type"]:
-        case "extra_forbidden":
-            fields = BenchConfig.model_fields if len(path) == 1 else Variant.model_fields
-            return _unknown(where, path[-1], fields)
-        case "string_pattern_mismatch":
-            rule = "a name is of letters, digits, dots, dashes and underscores, with no dot or dash at the beginning."
-            return f"{where}: {rule}"
-        case "dict_type" | "model_type":
-            return f"{where} must be a mapping of options, such as {{root: /data/siim}}, not {problem['input']!r}."
-        case "list_type":
-            return f"{where} must be a list of names, not {problem['input']!r}."
-    return f"{where}: {problem['msg']}, not {problem['input']!r}."
+    if problem["type"] == "extra_forbidden":
+        return _unknown(".".join(path), (BenchConfig if len(path) == 1 else Variant).model_fields)
+    return f"{'.'.join(path)}: {problem['msg']}, not {problem['input']!r}."
 
 
-def _unknown(where: str, name: str, known: Iterable[str]) -> str:
-    names = [*known]
-    close = difflib.get_close_matches(name, names, n=2)
-    return f"{where} is not known" + (
-        f"; did you mean {' or '.join(close)}?" if close else f"; there is {', '.join(names)}."
-    )
+def _unknown(where: str, known: Iterable[str]) -> str:
+    return f"{where} is not known; there is {', '.join(known)}."
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of a benchmark.
+
+    Attributes:
+        model: Name of the model.
+        dataset: Name of the dataset.
+        variant: Name of the variant; empty for the run as it is by default.
+        options: The words after `test`.
+        unset: What keeps it from being run already here: variables that its configuration needs and nobody set.
+    """
+
+    model: str
+    dataset: str
+    variant: str
+    options: tuple[str, ...]
+    unset: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name in files and on the screen."""
+        return f"{self.model}_{self.dataset}" + (f"+{self.variant}" if self.variant else "")
+
+
+def plan(config: BenchConfig, out: Path, more: Sequence[str] = ()) -> list[Job]:
+    """Return the runs of a benchmark in the order in which they come: first all pairs, then variant by variant.
+
+    Datasets follow one another, so that the first of them can be compared over all models soon.
+
+    Args:
+        config: The benchmark.
+        out: Where runs go.
+        more: Options from the command line, which win over all others.
+    """
+    end = (*more, f"--trainer.default_root_dir={out}")
+    return [
+        _job(config, name, variant, model, dataset, end)
+        for name, variant in {"": Variant(), **config.variants}.items()
+        for dataset in config.datasets
+        for model in config.models
+        if (variant.models is None or model in variant.models)
+        and (variant.datasets is None or dataset in variant.datasets)
+    ]
+
+
+def part_of(jobs: Sequence[Job], part: str) -> list[Job]:
+    """Return the share of one of several processes: `3/49` is every 49th job from the third on.
+
+    Raises:
+        UserError: It is no such fraction.
+    """
+    number, _, count = part.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise UserError(f"bench --part {part}: give K/N with K from 1 to N, such as 3/49.", exit_status=2)
+    return [*jobs[int(number) - 1 :: int(count)]]
+
+
+def _job(config: BenchConfig, name: str, variant: Variant, model: str, dataset: str, end: Sequence[str]) -> Job:
+    own = {"model": _flat(config.models[model]), "data": _flat(config.datasets[dataset])}
+    classes = {part: options.pop("class_path", None) for part, options in own.items()}
+    words = ["--config", f"{model}_{dataset}"]
+    if any(classes.values()):
+        files = {"model": shipped("models").get(model), "data": shipped("data").get(dataset)}
+        content = {part: {"class_path": chosen} if chosen else str(files[part]) for part, chosen in classes.items()}
+        words[1] = json.dumps(content)
+    # The progress bar would only fill a log; what the user gives comes later and wins.
+    words.append("--trainer.enable_progress_bar=false")
+    unset: dict[str, None] = {}
+    for part, section in (("model", "models"), ("data", "datasets"), ("trainer", "trainer")):
+        given = _expand(getattr(config, part), part, "", unset)
+        given |= _expand(own.get(part, {}), section, "", unset)
+        given |= _expand(getattr(variant, part), "variants", "", unset)
+        for option, value in given.items():
+            words.append(f"--{part}.{option}={value if isinstance(value, str) else json.dumps(value)}")
+    return Job(model, dataset, name, (*words, *end), tuple(unset))
+
+
+def _expand(value: Any, section: str, option: str, unset: dict[str, None]) -> Any:
+    """Replace `${VAR}` in all texts of a value, and `~` at their beginning; note in `unset` what cannot be."""
+    if isinstance(value, Mapping):
+        return {name: _expand(inner, section, name, unset) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_expand(inner, section, option, unset) for inner in value]
+    if not isinstance(value, str):
+        return value
+    template = Template(value)
+    for name in template.get_identifiers():
+        if name not in os.environ:
+            unset[f"The environment variable {name}, which {option} of {section} needs, is not set."] = None
+    return os.path.expanduser(template.safe_substitute(os.environ))
+
+
+def _flat(options: Options) -> dict[str, Any]:
+    """Options of a class, whether or not they stand under `init_args`, as in the configuration of a run."""
+    nested = options.get("init_args") or {}
+    return {**nested, **{name: value for name, value in options.items() if name != "init_args"}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,6 @@ import yaml
 from xbench.commands.configs import check_yaml
 from xbench.commands.options import Resolved
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.data.records import Record
 from xbench.evaluation.provenance import options_that_count, versions
 from xbench.runs.files import CONFIG, RESULTS, RunFileError
 from xbench.runs.finished import FinishedRun
@@ -29,34 +28,30 @@ from xbench.runtime.digests import file_sha256, source_sha256
 _COMPARED = frozenset({"annotations", "book", "cache", "checkpoint", "concepts", "image_list", "root", "split"})
 
 
-@dataclass(frozen=True)
 class DataState:
     """What a dataset is today.
 
+    Args:
+        data: Its data module, which is set up.
+
     Attributes:
-        images: Number of images of the split.
         annotations: Digests of its annotation files by name.
-        records: Its images.
-        findings: Its findings.
+
+    Raises:
+        UserError: It cannot be set up.
     """
 
-    images: int
-    annotations: Mapping[str, str]
-    records: Sequence[Record]
-    findings: Sequence[str]
-
-    @classmethod
-    def of(cls, data: ChestXrayDataModule) -> DataState:
-        """Return the state of a data module after its `setup`."""
-        annotations = {path.name: file_sha256(path) for path in data.annotation_files()}
-        return cls(len(data.records), annotations, data.records, data.findings)
+    def __init__(self, data: ChestXrayDataModule) -> None:
+        data.setup("test")
+        self.data = data
+        self.annotations = {path.name: file_sha256(path) for path in data.annotation_files()}
 
     @cached_property
     def labels(self) -> list[tuple[str, dict[str, int]]]:
         """Name and labels of every image; once and image by image, for some datasets draw an image to tell."""
         return [
-            (record.image_id, {finding: int(record.labels.get(finding, -1)) for finding in self.findings})
-            for record in self.records
+            (record.image_id, {finding: int(record.labels.get(finding, -1)) for finding in self.data.findings})
+            for record in self.data.records
         ]
 
     def relabelled(self, results: Results) -> list[str]:
@@ -80,7 +75,7 @@ class Finished:
     Attributes:
         folder: Where its files lie.
         results: Its results.
-        changed: In words what is no longer as it was then; empty if it need not be run again.
+        changed: In words what is no longer as it was then; empty if nothing is.
     """
 
     folder: Path
@@ -89,70 +84,52 @@ class Finished:
 
     @property
     def done(self) -> bool:
-        """Whether it need not be run again: nothing has changed, and it did not end in an error."""
-        return not self.changed and not self._meaningless
+        """Whether it need not be run again: nothing has changed, and it did not end in an error.
 
-    @property
-    def _meaningless(self) -> bool:
-        """Whether every scored map is constant, with which a run ends in an error after its files are written."""
+        A run whose every scored map is constant ends in one after its files are written.
+        """
         scored = sum(count.with_region for count in self.results.counts.per_finding.values())
-        return bool(scored) and self.results.counts.constant_maps.count == scored
+        return not self.changed and (not scored or self.results.counts.constant_maps.count < scored)
 
 
 class FinishedRuns:
-    """The runs in a folder.
-
-    Args:
-        out: The folder that runs go to.
-    """
+    """The runs in the folder `out`; looks at it anew whenever it is asked."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
         self._configs: dict[Path, Any] = {}
-        self._finished: list[Path] = []
-        self._unfinished: list[Path] = []
-        self.refresh()
 
-    def refresh(self) -> None:
-        """Look at the folder again."""
-        self._finished, self._unfinished = [], []
-        # Names of folders begin with the time.
-        for path in sorted(self._out.glob("*/*/config.yaml"), key=lambda path: path.parent.name, reverse=True):
-            folder = path.parent
-            if folder not in self._configs:
-                self._configs[folder] = _read_config(path)
-            (self._finished if (folder / RESULTS).is_file() else self._unfinished).append(folder)
-
-    def newest(self, resolved: Resolved, data: DataState | None) -> Finished | None:
-        """Return the newest finished run of a configuration; None if there is none.
-
-        Args:
-            resolved: The configuration.
-            data: Its dataset today; None if that is not known.
-        """
+    def newest(self, resolved: Resolved, data: DataState) -> Finished | None:
+        """Return the newest finished run of a configuration, compared with its dataset today; None if there is none."""
         # Only the newest: it is the one that reports take.
-        for folder in self._alike(self._finished, resolved)[:1]:
-            try:
+        for folder in [folder for folder in self._alike(resolved) if (folder / RESULTS).is_file()][:1]:
+            with suppress(RunFileError):
                 results = FinishedRun.open(folder).results
-            except RunFileError:
-                continue
-            return Finished(folder, results, ", ".join(_changes(resolved.config, results, data, folder)))
+                return Finished(folder, results, ", ".join(_changes(resolved.config, results, data, folder)))
         return None
 
     def unfinished(self, resolved: Resolved) -> bool:
         """Tell whether a run of a configuration was begun and can be continued."""
-        return any((folder / "journal").is_dir() for folder in self._alike(self._unfinished, resolved))
+        return any(
+            (folder / "journal").is_dir() and not (folder / RESULTS).is_file() for folder in self._alike(resolved)
+        )
 
-    def _alike(self, folders: Iterable[Path], resolved: Resolved) -> list[Path]:
+    def _alike(self, resolved: Resolved) -> Iterator[Path]:
+        """The folders of the runs with the options of a configuration, the newest first."""
         wanted = _counted(resolved.config, resolved.config)
-        return [folder for folder in folders if _counted(self._configs[folder], resolved.config) == wanted]
+        # Names of folders begin with the time.
+        for path in sorted(self._out.glob("*/*/config.yaml"), key=lambda path: path.parent.name, reverse=True):
+            if path not in self._configs:
+                self._configs[path] = _read_config(path)
+            if _counted(self._configs[path], resolved.config) == wanted:
+                yield path.parent
 
     def all(self) -> list[Results]:
         """Return the results of all finished runs that can be read."""
         found = []
-        for folder in self._finished:
+        for path in self._out.glob(f"*/*/{RESULTS}"):
             with suppress(RunFileError):
-                found.append(FinishedRun.open(folder).results)
+                found.append(FinishedRun.open(path.parent).results)
         return found
 
 
@@ -180,7 +157,7 @@ def _counted(config: Any, wanted: Mapping[str, Any]) -> str:
         return ""
 
 
-def _changes(config: Mapping[str, Any], results: Results, data: DataState | None, folder: Path) -> Iterator[str]:
+def _changes(config: Mapping[str, Any], results: Results, data: DataState, folder: Path) -> Iterator[str]:
     """Say what is no longer as it was when a run was made."""
     provenance = results.provenance
     then, now = provenance.get("versions") or {}, versions()
@@ -190,15 +167,18 @@ def _changes(config: Mapping[str, Any], results: Results, data: DataState | None
     model = provenance.get("model") or {}
     book = (model.get("book") or {}).get("files") or {}
     for file, digest in {model.get("checkpoint"): provenance.get("checkpoint_sha256"), **book}.items():
-        if file and digest and _sha256_or_none(Path(file).expanduser()) != digest:
+        if file and digest:
+            with suppress(OSError):
+                if file_sha256(Path(file).expanduser()) == digest:
+                    continue
             yield str(file)
-    if data is not None:
-        if data.images != results.counts.images + len(results.counts.skipped):
-            yield f"{results.counts.images + len(results.counts.skipped)} images are now {data.images}"
-        recorded, today = provenance.get("annotation_sha256") or {}, data.annotations
-        yield from (name for name in {**recorded, **today} if recorded.get(name) != today.get(name))
-        if relabelled := data.relabelled(results):
-            yield f"the images or labels of {', '.join(relabelled)}"
+    images = results.counts.images + len(results.counts.skipped)
+    if len(data.data.records) != images:
+        yield f"{images} images are now {len(data.data.records)}"
+    recorded, today = provenance.get("annotation_sha256") or {}, data.annotations
+    yield from (name for name in {**recorded, **today} if recorded.get(name) != today.get(name))
+    if relabelled := data.relabelled(results):
+        yield f"the images or labels of {', '.join(relabelled)}"
     began = (folder / CONFIG).stat().st_mtime
     arguments = {**(config["model"].get("init_args") or {}), **(config["data"].get("init_args") or {})}
     for option, value in arguments.items():
@@ -220,10 +200,3 @@ def _newest(path: Path) -> float:
         return max(max(stat.st_mtime, stat.st_ctime) for stat in map(os.stat, paths))
     except (OSError, ValueError):
         return float("-inf")
-
-
-def _sha256_or_none(path: Path) -> str | None:
-    try:
-        return file_sha256(path)
-    except OSError:
-        return None

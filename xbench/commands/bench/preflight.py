@@ -10,8 +10,8 @@ from typing import Literal
 
 from rich.console import Console
 
+from xbench.commands.bench.config import Job
 from xbench.commands.bench.finished import DataState, Finished, FinishedRuns
-from xbench.commands.bench.jobs import Job
 from xbench.commands.check import check_dataset, check_model, check_versions
 from xbench.commands.options import Resolved, run_parser
 from xbench.commands.run import silence_libraries
@@ -27,19 +27,10 @@ _NOT_RECORDS = ChestXrayDataModule.neutral_options | {"batch_size", "gamma", "gr
 
 @dataclass
 class Planned:
-    """A run that can be started, as far as is known.
-
-    Attributes:
-        job: The run.
-        resolved: Its configuration.
-        data: Its data module, after `setup`.
-        state: What its dataset is today.
-        finished: The newest finished run of the same configuration.
-    """
+    """A run that can be started or is done, its dataset, and the newest finished run of the same configuration."""
 
     job: Job
     resolved: Resolved
-    data: ChestXrayDataModule
     state: DataState
     finished: Finished | None
 
@@ -51,13 +42,7 @@ class Planned:
 
 @dataclass
 class Problem:
-    """What keeps runs from being started.
-
-    Attributes:
-        text: A paragraph.
-        kind: Whether options are wrong, or data or weights are not there.
-        jobs: The runs.
-    """
+    """What keeps `jobs` from being started, in a paragraph: options are wrong, or data or weights are missing."""
 
     text: str
     kind: Literal["options", "missing"]
@@ -67,18 +52,13 @@ class Problem:
 def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], list[Problem], FinishedRuns]:
     """Read all options, list all images, compare with the finished runs, and see whether the weights are there.
 
-    Args:
-        jobs: The runs.
-        out: The folder of runs.
-
     Returns:
-        The runs that can be started or are done, what keeps the others from it, and the finished runs.
+        The runs that can be started or are done, what keeps the others from it, and the runs in the folder `out`.
     """
     silence_libraries()
     runs, parser = FinishedRuns(out), run_parser("test")
     problems: dict[str, Problem] = {}
-    datasets: dict[str, ChestXrayDataModule | UserError] = {}
-    states: dict[str, DataState] = {}
+    states: dict[str, DataState | UserError] = {}
     weights: dict[str, str] = {}
     planned = []
 
@@ -86,9 +66,9 @@ def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], list[Problem], 
         problems.setdefault(text, Problem(text, kind)).jobs.append(job)
 
     for job in jobs:
+        for text in job.unset:
+            note(text, "missing", job)
         if job.unset:
-            for text in job.unset:
-                note(text, "missing", job)
             continue
         try:
             resolved = parser.resolve(job.options)
@@ -96,19 +76,18 @@ def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], list[Problem], 
             note(str(error), "options", job)
             continue
         key = _key(resolved, "data", _NOT_RECORDS)
-        if key not in datasets:
-            datasets[key] = data = _listed(resolved)
-            if not isinstance(data, UserError):
-                states[key] = DataState.of(data)
-        data = datasets[key]
-        if isinstance(data, UserError):
-            note(str(data), "missing", job)
-        finished = None if isinstance(data, UserError) else runs.newest(resolved, states[key])
-        problem = None if finished is not None and finished.done else _weights_problem(resolved, weights)
-        if problem is not None:
+        if key not in states:
+            states[key] = _state(resolved)
+        state = states[key]
+        finished = None
+        if isinstance(state, UserError):
+            note(str(state), "missing", job)
+        else:
+            finished = runs.newest(resolved, state)
+        if (finished is None or not finished.done) and (problem := _weights_problem(resolved, weights)):
             note(problem, "missing", job)
-        elif not isinstance(data, UserError):
-            planned.append(Planned(job, resolved, data, states[key], finished))
+        elif not isinstance(state, UserError):
+            planned.append(Planned(job, resolved, state, finished))
     return planned, [*problems.values()], runs
 
 
@@ -117,53 +96,49 @@ def check_all(planned: Sequence[Planned], console: Console) -> Iterator[str]:
     yield from check_versions()
     seen: set[str] = set()
     for plan in planned:
-        model_key, data_key = _key(plan.resolved, "model", ()), _key(plan.resolved, "data", _NOT_RECORDS)
-        findings = ", ".join(plan.data.findings)
-        if model_key + findings not in seen:
-            seen.add(model_key + findings)
+        findings = plan.state.data.findings
+        model_key = _key(plan.resolved, "model", ()) + ", ".join(findings)
+        data_key = _key(plan.resolved, "data", _NOT_RECORDS)
+        if model_key not in seen:
             console.print(f"Loading the model of {plan.job.name}", style="dim", highlight=False)
             model = plan.resolved.build("model")
-            problems = [str(model)] if isinstance(model, UserError) else check_model(model, plan.data.findings)
+            problems = [str(model)] if isinstance(model, UserError) else check_model(model, findings)
             yield from (f"{plan.job.name}: {problem}" for problem in problems)
         if data_key not in seen:
-            seen.add(data_key)
             console.print(f"Reading {_LOOKED_AT} images of {plan.job.dataset}", style="dim", highlight=False)
             data = plan.resolved.build("data")
             if isinstance(data, UserError):
                 yield str(data)
-                continue
-            data.limit = min(data.limit or _LOOKED_AT, _LOOKED_AT)
-            yield from check_dataset(data, None, progress=False).problems
+            else:
+                data.limit = min(data.limit or _LOOKED_AT, _LOOKED_AT)
+                yield from check_dataset(data, None, progress=False).problems
+        seen |= {model_key, data_key}
 
 
-def _listed(resolved: Resolved) -> ChestXrayDataModule | UserError:
-    """Build a data module and list its images, or say why not."""
+def _state(resolved: Resolved) -> DataState | UserError:
     data = resolved.build("data")
-    if not isinstance(data, UserError):
-        try:
-            data.setup("test")
-        except UserError as error:
-            return error
-    return data
+    try:
+        return data if isinstance(data, UserError) else DataState(data)
+    except UserError as error:
+        return error
 
 
-def _weights_problem(resolved: Resolved, known: dict[str, str]) -> str | None:
+def _weights_problem(resolved: Resolved, known: dict[str, str]) -> str:
     """Say what is wrong with the weights of a model, as far as can be seen without reading much of them."""
     chosen = resolved.config["model"]
     arguments = chosen.get("init_args") or {}
-    given = arguments.get("checkpoint")
     if "checkpoint" not in arguments:
-        return None
-    if isinstance(given, str):
+        return ""
+    if isinstance(given := arguments["checkpoint"], str):
         place = Path(given.removeprefix("local-dir:")).expanduser()
         name = chosen["class_path"].rpartition(".")[2]
-        return None if place.exists() else f"The weights of {name} are not there: {place} does not exist."
+        return "" if place.exists() else f"The weights of {name} are not there: {place} does not exist."
     # Without a file there is an error at once, or weights are fetched, which then need not be done in the midst.
     key = json.dumps([chosen["class_path"], arguments.get("architecture"), arguments.get("pretrained")])
     if key not in known:
         model = resolved.build("model")
         known[key] = str(model) if isinstance(model, UserError) else ""
-    return known[key] or None
+    return known[key]
 
 
 def _key(resolved: Resolved, part: Literal["model", "data"], without: Collection[str]) -> str:

@@ -15,16 +15,57 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from xbench.commands.bench.finished import FinishedRuns
-from xbench.commands.bench.jobs import Job
+from xbench.commands.bench.config import Job
+from xbench.commands.bench.finished import Finished, FinishedRuns
 from xbench.commands.bench.preflight import Planned
-from xbench.commands.bench.screen import Estimate, Outcome, Screen
+from xbench.commands.bench.screen import Outcome, Screen
+from xbench.runs.results import Results
 from xbench.runtime.locks import Busy, try_lock
 
 _TIME_TO_END = 30
 """Seconds that a run has to end once it is told to; one that goes on in the end is killed."""
 
+_OVERHEAD = 15.0
+"""Seconds that a run takes to start and to end, where no run of this benchmark has shown it yet."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Estimate:
+    """How long runs take, after those that are known, of which `finished` are the results: by seconds per image."""
+
+    def __init__(self, finished: Sequence[Results] = ()) -> None:
+        # Model, variant, seconds spent on images, and their number.
+        self._known: list[tuple[str, str | None, float, int]] = [
+            (results.model, None, _work(results), results.counts.images) for results in finished
+        ]
+        self._overheads: list[float] = []
+
+    def add(self, job: Job, results: Results, seconds: float) -> None:
+        """Take a run into account."""
+        work = _work(results)
+        self._overheads.append(max(0.0, seconds - work))
+        self._known.append((job.model, job.variant, work, results.counts.images))
+
+    def seconds(self, job: Job, images: int) -> float | None:
+        """Return how long a run will take, after those of the same variant, of the model, or all; None if unknown."""
+        same = [known for known in self._known if known[0] == job.model]
+        alike = [known for known in same if known[1] == job.variant] or same or self._known
+        if not alike:
+            return None
+        overhead = sum(self._overheads) / len(self._overheads) if self._overheads else _OVERHEAD
+        return overhead + images * sum(known[2] for known in alike) / max(sum(known[3] for known in alike), 1)
+
+
+def _work(results: Results) -> float:
+    """Seconds that a run spent on its images; they are decoded meanwhile."""
+    spent = results.provenance.get("seconds") or {}
+    return float(sum(value for stage, value in spent.items() if stage not in ("setup", "text", "decode")))
+
+
+def skipped(job: Job, finished: Finished) -> Outcome:
+    """Return the outcome of a run that need not be done again."""
+    return Outcome(job, "skipped", str(finished.folder), None, finished.results)
 
 
 class Worker:
@@ -37,7 +78,7 @@ class Worker:
         alone: Whether no other benchmark is at work there.
 
     Attributes:
-        begun: Names of the runs that were begun.
+        begun: Name of the run that was begun last.
     """
 
     def __init__(self, out: Path, planned: Sequence[Planned], runs: FinishedRuns, alone: bool) -> None:
@@ -46,49 +87,48 @@ class Worker:
         self._alone = alone
         self._estimate = Estimate(runs.all())
         self._waiting = {plan.job.name: plan for plan in planned if not plan.done}
-        self.begun: set[str] = set()
+        self.begun = ""
 
     def left(self) -> float | None:
         """Return in seconds how long everything that waits will take; None if that cannot be told."""
-        each = [self._estimate.seconds(plan.job, plan.state.images) for plan in self._waiting.values()]
+        each = [self._seconds(plan) for plan in self._waiting.values()]
         known = [seconds for seconds in each if seconds is not None]
         return sum(known) if len(known) == len(each) else None
 
+    def _seconds(self, plan: Planned) -> float | None:
+        return self._estimate.seconds(plan.job, len(plan.state.data.records))
+
     def do(self, plan: Planned, screen: Screen) -> Outcome:
         """Do a run unless it is done or another process is at it."""
-        if plan.done and plan.finished is not None:
-            return Outcome(plan.job, "skipped", str(plan.finished.folder), None, plan.finished.results)
-        outcome = self._do(plan, screen)
+        if plan.finished is not None and plan.finished.done:
+            return skipped(plan.job, plan.finished)
+        try:
+            lock = self._lock(plan.job, screen)
+        except Busy as error:
+            outcome = Outcome(plan.job, "busy", f"another benchmark is at it: {error}")
+        else:
+            try:
+                # Meanwhile another process may have done it.
+                found = self._runs.newest(plan.resolved, plan.state)
+                done = found is not None and found.done
+                outcome = skipped(plan.job, found) if found is not None and done else self._run(plan, lock, screen)
+            finally:
+                os.close(lock)
         self._waiting.pop(plan.job.name)
-        if outcome.status == "finished" and outcome.results is not None and outcome.seconds is not None:
-            self._estimate.add(plan.job, outcome.results, outcome.seconds)
         return outcome
 
-    def _do(self, plan: Planned, screen: Screen) -> Outcome:
-        lock = self._lock(plan.job, screen)
-        if isinstance(lock, str):
-            return Outcome(plan.job, "busy", f"another benchmark is at it: {lock}")
-        try:
-            # Meanwhile another process may have done it.
-            self._runs.refresh()
-            found = self._runs.newest(plan.resolved, plan.state)
-            if found is not None and found.done:
-                return Outcome(plan.job, "skipped", str(found.folder), None, found.results)
-            return self._run(plan, lock, screen)
-        finally:
-            os.close(lock)
-
-    def _lock(self, job: Job, screen: Screen) -> int | str:
-        """Take the run's lock, or say who has it. A run whose benchmark was killed may go on; it is waited for."""
+    def _lock(self, job: Job, screen: Screen) -> int:
+        """Take the run's lock. A run whose benchmark was killed may go on; it is waited for."""
         said = False
         while True:
             try:
                 return try_lock(self._out / "bench" / "locks" / job.name)
             except Busy as error:
                 if not self._alone:
-                    return str(error)
+                    raise
                 if not said:
-                    screen.say(f"{job.name} is still going on since an earlier benchmark ({error}); waiting for it.")
+                    text = f"{job.name} is still going on since an earlier benchmark ({error}); waiting for it."
+                    screen.say(text, "yellow")
                     said = True
                 time.sleep(1)
 
@@ -97,14 +137,13 @@ class Worker:
         job, log = plan.job, self._out / "bench" / "logs" / f"{plan.job.name}.log"
         command = [sys.executable, "-m", "xbench.cli", "test", *job.options]
         changed = "" if plan.finished is None else plan.finished.changed
-        self.begun.add(job.name)
-        screen.start(job, log)
+        self.begun = job.name
+        screen.begin(job, log)
         began = time.monotonic()
 
         def tick() -> None:
-            left, own = self.left(), self._estimate.seconds(job, plan.state.images)
-            spent = time.monotonic() - began
-            screen.tick(None if left is None or own is None else left - min(own, spent))
+            left, own = self.left(), self._seconds(plan)
+            screen.tick(None if left is None or own is None else left - min(own, time.monotonic() - began))
 
         resume = ["--resume", "true"] if self._runs.unfinished(plan.resolved) else []
         status, words = run_logged([*command, *resume], log, lock, tick)
@@ -112,24 +151,18 @@ class Worker:
             # What was begun is of other weights, data or code than today's.
             status, words = run_logged(command, log, lock, tick)
         seconds = time.monotonic() - began
-        self._runs.refresh()
         found = self._runs.newest(plan.resolved, plan.state)
-        results = None if found is None or found.changed else found.results
-        if status:
-            return Outcome(job, "failed", f"{words} (log: {log})", seconds, results)
-        if found is None:
-            return Outcome(job, "failed", f"it left no results (log: {log})", seconds)
+        if status or found is None:
+            results = None if found is None or found.changed else found.results
+            return Outcome(job, "failed", f"{words if status else 'it left no results'} (log: {log})", seconds, results)
         if found.changed:
             return Outcome(job, "changed", f"while the benchmark was going on: {found.changed}", seconds, found.results)
+        self._estimate.add(job, found.results, seconds)
         return Outcome(job, "finished", changed and f"anew, for this has changed: {changed}", seconds, found.results)
 
 
 class Interrupted(BaseException):
-    """The benchmark was told to stop.
-
-    Args:
-        signal_number: By which signal.
-    """
+    """The benchmark was told to stop, by a signal."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal.Signals(signal_number).name)
@@ -152,16 +185,13 @@ def interruptible() -> Iterator[None]:
 
 
 def run_logged(command: Sequence[str], log: Path, keep_open: int, tick: Callable[[], None]) -> tuple[int, str]:
-    """Run a command and append its output to a file.
+    """Run a command and append its output to a file; return its exit status and what it said last.
 
     Args:
         command: The words of the command.
         log: The file.
         keep_open: A descriptor that the process inherits, such as of a lock that must live as long as it does.
         tick: Called several times a second.
-
-    Returns:
-        The exit status, negative for the signal that killed it, and what it said last.
 
     Raises:
         Interrupted: The benchmark was told to stop; the process and all that it started have ended.
@@ -183,12 +213,9 @@ def run_logged(command: Sequence[str], log: Path, keep_open: int, tick: Callable
             env={**os.environ, "COLUMNS": "120", "PYTHONUNBUFFERED": "1"},
         )
         try:
-            while True:
-                try:
-                    status = process.wait(0.2)
-                    break
-                except subprocess.TimeoutExpired:
-                    tick()
+            while (status := process.poll()) is None:
+                time.sleep(0.2)
+                tick()
         except BaseException as error:
             _end(process, error.signal_number if isinstance(error, Interrupted) else signal.SIGTERM)
             raise
