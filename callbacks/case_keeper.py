@@ -18,20 +18,13 @@ class CaseKeeper(Callback):
     which reports draw overlays and `rescore` scores the run again without the model. The radiographs are small JPEG
     files, but they are patients' images all the same: share a run's folder only with those who may see the dataset.
 
-    Attributes:
-        latest: The images of the last batch.
+    `latest` holds the images of the last batch.
     """
 
     latest: tuple[SavedImage, ...] = ()
 
     def on_test_batch_end(  # type: ignore[override]
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: ModelOutput | None,
-        batch: Batch,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: ModelOutput | None, batch: Batch, batch_idx: int
     ) -> None:
         """Keep the images of a batch."""
         self.latest = ()
@@ -53,8 +46,3 @@ class CaseKeeper(Callback):
             )
             for row in range(len(batch))
         )
-
-    @classmethod
-    def find(cls, trainer: Trainer) -> CaseKeeper | None:
-        """Return the trainer's keeper of cases, if it has one."""
-        return next((callback for callback in trainer.callbacks if isinstance(callback, cls)), None)  # type: ignore[attr-defined]

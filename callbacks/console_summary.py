@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich import box
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from xbench.runs.results import Results
 
-from .evaluation import Evaluation
+from .evaluation import Evaluation, find
 from .results_writer import ResultsWriter
 from .wandb_logger import WandbLogger
 
@@ -36,9 +36,8 @@ class ConsoleSummary(Callback):
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger) and logger.offline_run is not None:
                 console.print(f"Offline: wandb sync {logger.offline_run}", soft_wrap=True, highlight=False)
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, ResultsWriter):
-                console.print(f"Results: {callback.folder / 'results.json'}", soft_wrap=True, highlight=False)
+        if (writer := find(trainer, ResultsWriter)) is not None:
+            console.print(f"Results: {writer.folder / 'results.json'}", soft_wrap=True, highlight=False)
 
 
 _COLUMNS = {
@@ -70,45 +69,38 @@ def _table(results: Results) -> Table:
         table.add_column(heading, justify="right", no_wrap=True, min_width=5, style=style)
     for finding in results.findings:
         numbers = {**vars(results.classification.per_class[finding]), **vars(results.grounding.per_class[finding])}
-        table.add_row(finding, str(numbers["count"]), *[_number(numbers[name]) for name in _COLUMNS])
+        table.add_row(finding, str(numbers["count"]), *_shown(numbers))
     table.add_section()
-    table.add_row("Macro", "", *[_number(results.macro[name]) for name in _COLUMNS], style="bold")
+    table.add_row("Macro", "", *_shown(results.macro), style="bold")
     return table
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _shown(numbers: Mapping[str, float | None]) -> list[str]:
+    return ["-" if (value := numbers[name]) is None else f"{value:.3f}" for name in _COLUMNS]
 
 
 def _times(seconds: Mapping[str, float]) -> str:
     """Return the wall-clock time by stage, and that of decoding, which goes on in parallel."""
-    spent = {stage: value for stage, value in seconds.items() if stage != "decode"}
-    stages = ", ".join(f"{stage} {_seconds(value)}" for stage, value in spent.items())
-    return f"Seconds: {stages}; meanwhile decode {_seconds(seconds['decode'])}."
+    said = {stage: f"{stage} {value:.3f}" if value < 1 else f"{stage} {value:.1f}" for stage, value in seconds.items()}
+    decode = said.pop("decode")
+    return f"Seconds: {', '.join(said.values())}; meanwhile {decode}."
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.3f}" if value < 1 else f"{value:.1f}"
-
-
-def _remarks(results: Results) -> list[str]:
-    remarks = []
+def _remarks(results: Results) -> Iterator[str]:
     if (warning := results.sign_warning()) is not None:
-        remarks.append(warning)
+        yield warning
     counts = results.counts
-    if counts.skipped:
-        first = counts.skipped[0]
-        remarks.append(
-            f"Skipped {len(counts.skipped)} images that could not be read; results.json names them all. The first: "
-            f"{first.image_id}: {first.reason}"
+    if skipped := counts.skipped:
+        yield (
+            f"Skipped {len(skipped)} images that could not be read; results.json names them all. The first: "
+            f"{skipped[0].image_id}: {skipped[0].reason}"
         )
     for note in counts.notes:
         images = "1 image" if note.count == 1 else f"{note.count} images"
-        remarks.append(f"{images}: {note.note} (first: {note.first[0]}).")
+        yield f"{images}: {note.note} (first: {note.first[0]})."
     if constant := counts.constant_maps.count:
         pair = counts.constant_maps.first[0]
-        remarks.append(
+        yield (
             f"{constant} saliency maps are the same everywhere and point nowhere (first: image {pair.image_id}, "
             f"{pair.finding})."
         )
-    return remarks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -38,9 +40,6 @@ class Evaluation(Callback):
         rows: Scores per image and finding; where and when `results` is there.
         latest: Scores of the last batch, with the pixel counts of its pairs; None if none of its images could be read.
         stopwatch: Time of this process by stage; callbacks that come after count theirs there.
-
-    Raises:
-        UserError: An option is out of its range.
     """
 
     results: Results | None = None
@@ -60,11 +59,7 @@ class Evaluation(Callback):
         self.ties = ties
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse settings under which some images would silently not be scored.
-
-        Raises:
-            UserError: The trainer limits batches, which it does per process.
-        """
+        """Refuse a trainer that limits batches: it does so per process, and silently leaves images out."""
         if stage == "test":
             check_no_limit(trainer, "test")
         # Now, as it is imported: the provenance, which is collected at the end, is not to have an edit during the run.
@@ -82,8 +77,7 @@ class Evaluation(Callback):
         self._constant: list[tuple[int, str, int]] = []
         self._failures: list[Failure] = []
         self._notes: list[Note] = []
-        self._restored = 0
-        self._decode = 0.0
+        self._restored, self._decode = 0, 0.0
         self.stopwatch.lap("setup")
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -94,32 +88,20 @@ class Evaluation(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Note how long the batch was waited for, and how long it took to the device."""
-        _, data = _parts(trainer)
-        self.stopwatch.lap("loading", until=data.batch_arrived)
+        self.stopwatch.lap("loading", until=_parts(trainer)[1].batch_arrived)
         self.stopwatch.lap("transfer")
         self._decode += batch.seconds
 
     def on_test_batch_end(  # type: ignore[override]
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: ModelOutput | None,
-        batch: Batch,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: ModelOutput | None, batch: Batch, batch_idx: int
     ) -> None:
-        """Score a batch.
-
-        Raises:
-            UserError: The model's output has the wrong shape, or is not finite.
-        """
+        """Score a batch; a `UserError` if the model's output has the wrong shape or is not finite."""
         self.stopwatch.lap("forward")
         model, data = _parts(trainer)
         # The dataset's first, which is also the first of a process, so that any number of them leaves the same note.
         if batch_idx == 0 and batch.first < data.batch_size:
-            problem: str | None = "what goes into the network is unchecked: no image of the first batch could be read"
-            if outputs is not None:
-                problem = model.input_problem(batch, model.seen)
+            unread = "what goes into the network is unchecked: no image of the first batch could be read"
+            problem = unread if outputs is None else model.input_problem(batch, model.seen)
             if problem is not None:
                 # In the batch, whose notes the journal keeps for a run that goes on.
                 images = batch.truth.image_ids or [failure.image_id for failure in batch.failures]
@@ -170,7 +152,7 @@ class Evaluation(Callback):
                 f"first: {failures[0].image_id}. {failures[0].reason}"
             )
         self.rows = ImageScores.concatenate(images)
-        saved = saved_config(trainer)
+        seconds, saved = {**self.stopwatch.seconds, "decode": self._decode}, saved_config(trainer)
         self.results = summarise(
             (model.name, data.name, data.split),
             data.findings,
@@ -180,13 +162,7 @@ class Evaluation(Callback):
             failures,
             sorted(pair for _, constant, *_ in gathered for pair in constant),
             notes,
-            collect_provenance(
-                trainer,
-                model,
-                data,
-                {**self.stopwatch.seconds, "decode": self._decode},
-                None if saved is None else saved.config.as_dict(),
-            )
+            collect_provenance(trainer, model, data, seconds, None if saved is None else saved.config.as_dict())
             | {
                 "evaluation": {"thresholds": self.thresholds, "ties": self.ties},
                 "batches_of_earlier_attempts": self._restored,
@@ -194,11 +170,7 @@ class Evaluation(Callback):
         )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """End in an error, after everything is written, when no map says anything.
-
-        Raises:
-            UserError: Every scored saliency map is constant.
-        """
+        """End in a `UserError`, after everything is written, when every scored map is constant."""
         results = self.results
         scored = sum(count.with_region for count in results.counts.per_finding.values()) if results else 0
         if results and scored and results.counts.constant_maps.count == scored:
@@ -210,15 +182,18 @@ class Evaluation(Callback):
 
     @classmethod
     def of(cls, trainer: Trainer) -> Evaluation:
-        """Return the trainer's evaluation.
+        """Return the trainer's evaluation; a `UserError` without one."""
+        if (found := find(trainer, cls)) is None:
+            raise UserError("trainer.callbacks holds no Evaluation, so there are no results: add it.", exit_status=2)
+        return found
 
-        Raises:
-            UserError: There is none among its callbacks.
-        """
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, cls):
-                return callback
-        raise UserError("trainer.callbacks holds no Evaluation, so there are no results: add it.", exit_status=2)
+
+Kind = TypeVar("Kind", bound=Callback)
+
+
+def find(trainer: Trainer, kind: type[Kind]) -> Kind | None:
+    """Return the trainer's first callback of a kind; None without one."""
+    return next((one for one in trainer.callbacks if isinstance(one, kind)), None)  # type: ignore[attr-defined]
 
 
 def _parts(trainer: Trainer) -> tuple[SaliencyModel, ChestXrayDataModule]:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import wandb
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.cli import SaveConfigCallback
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
 from xbench.report.runs import collect
 from xbench.report.wandb.log_run import log_run
-from xbench.runs.results import Results
+from xbench.runs.folder import saved_config
 
-from .evaluation import Evaluation
+from .evaluation import Evaluation, find
 from .results_writer import ResultsWriter
 from .wandb_logger import WandbLogger, prompt_style
 
@@ -34,9 +32,6 @@ class ExperimentLogging(Callback):
     Args:
         overlays: Most pictures that Weights & Biases gets; they are patients' images. They show the best, worst and
             median cases and those where recognition and grounding disagree, and they need `CaseKeeper`.
-
-    Raises:
-        UserError: `overlays` is negative.
     """
 
     def __init__(self, overlays: int = 24) -> None:
@@ -46,11 +41,7 @@ class ExperimentLogging(Callback):
         self.overlays = overlays
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check that `ResultsWriter` comes first, so that there are files to log.
-
-        Raises:
-            UserError: Weights & Biases is on and `ResultsWriter` does not come first.
-        """
+        """Check that `ResultsWriter` comes first if Weights & Biases is on, so that there are files to log."""
         before = trainer.callbacks[: trainer.callbacks.index(self)]  # type: ignore[attr-defined]
         wanted = stage == "test" and any(isinstance(logger, WandbLogger) for logger in trainer.loggers)
         if wanted and not any(isinstance(callback, ResultsWriter) for callback in before):
@@ -72,8 +63,7 @@ class ExperimentLogging(Callback):
             "precision": precision,
             "prompts": prompt_style(model),
         }
-        saved = next((c for c in trainer.callbacks if isinstance(c, SaveConfigCallback)), None)  # type: ignore[attr-defined]
-        if saved is not None:
+        if (saved := saved_config(trainer)) is not None:
             config |= saved.config.as_dict()
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):
@@ -85,15 +75,24 @@ class ExperimentLogging(Callback):
         results = Evaluation.of(trainer).results
         if results is None:
             return
-        scalars = _scalars(results)
+        parts = {"grounding": results.grounding.macro, "classification": results.classification.macro}
+        scalars = {
+            f"{part}/{name}": value
+            for part, macro in parts.items()
+            for name, value in macro.items()
+            if value is not None
+        }
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):
-                self._log_to_wandb(logger, scalars, ResultsWriter.of(trainer).folder)
+                self._log_to_wandb(logger, scalars, trainer)
                 continue
             logger.log_metrics(scalars)
             logger.save()
 
-    def _log_to_wandb(self, logger: WandbLogger, scalars: Mapping[str, float], folder: Path) -> None:
+    def _log_to_wandb(self, logger: WandbLogger, scalars: Mapping[str, float], trainer: Trainer) -> None:
+        writer = find(trainer, ResultsWriter)
+        assert writer is not None  # setup has seen it
+        folder = writer.folder
         (run,) = collect([folder]).runs
         try:
             logger.log_metrics(scalars)
@@ -104,10 +103,3 @@ class ExperimentLogging(Callback):
                 f"complete: {folder}.",
                 stacklevel=2,
             )
-
-
-def _scalars(results: Results) -> dict[str, float]:
-    parts = {"grounding": results.grounding.macro, "classification": results.classification.macro}
-    return {
-        f"{part}/{name}": value for part, macro in parts.items() for name, value in macro.items() if value is not None
-    }

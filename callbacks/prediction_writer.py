@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,19 +28,10 @@ class PredictionWriter(Callback):
     model input, the part of the radiograph that this frame shows as `view` (left, top, right, bottom in fractions of
     width and height), and the names `findings`. `predictions.parquet` has a row per image and finding: image_id,
     finding, logit, probability and the `file` of the map.
-
-    Attributes:
-        folder: The run's folder, from `setup` on.
     """
 
-    folder: Path
-
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Create the run's folder.
-
-        Raises:
-            UserError: The folder cannot be created, or the trainer limits batches.
-        """
+        """Create the run's folder; refuse a trainer that limits batches."""
         if stage != "predict":
             return
         check_no_limit(trainer, "predict")
@@ -51,54 +41,34 @@ class PredictionWriter(Callback):
         (self.folder / "saliency").mkdir(exist_ok=True)
 
     def on_predict_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: ModelOutput | None,
-        batch: Batch,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: ModelOutput | None, batch: Batch, *place: int
     ) -> None:
-        """Write the maps of a batch.
-
-        Raises:
-            UserError: The disk is full or has become read-only.
-        """
+        """Write the maps of a batch; a `UserError` if the disk is full or has become read-only."""
         self._skipped += [(failure.index, f"{failure.image_id}: {failure.reason}") for failure in batch.failures]
         if outputs is None:
             return
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        logits, probabilities = outputs.logits.double().cpu().numpy(), outputs.probabilities.double().cpu().numpy()
-        saliency = outputs.saliency.float().cpu().numpy()
-        for row, index in enumerate(batch.truth.index.tolist()):
+        logits, probabilities = outputs.logits.double().cpu().tolist(), outputs.probabilities.double().cpu().tolist()
+        saliency, truth = outputs.saliency.float().cpu().numpy(), batch.truth
+        for row, (index, image_id) in enumerate(zip(truth.index.tolist(), truth.image_ids, strict=True)):
             # Names of images may hold anything, slashes included; the position keeps the file names apart.
-            name = f"{index:06d}_{re.sub(r'[^A-Za-z0-9.-]+', '_', batch.truth.image_ids[row])[:100]}.npz"
+            file_name = f"saliency/{index:06d}_{re.sub(r'[^A-Za-z0-9.-]+', '_', image_id)[:100]}.npz"
             try:
-                with atomic_writer(self.folder / "saliency" / name) as file:
+                with atomic_writer(self.folder / file_name) as file:
                     np.savez_compressed(
-                        file, saliency=saliency[row], view=batch.truth.views[row], findings=np.array(data.findings)
+                        file, saliency=saliency[row], view=truth.views[row], findings=np.array(data.findings)
                     )
             except OSError as error:
                 raise UserError(
                     f"A saliency map cannot be written to {self.folder}: {error.strerror}. Make room or give another "
                     "folder with --trainer.default_root_dir."
                 ) from error
-            self._rows += [
-                (
-                    index,
-                    {
-                        "image_id": batch.truth.image_ids[row],
-                        "finding": finding,
-                        "logit": float(logits[row, column]),
-                        "probability": float(probabilities[row, column]),
-                        "file": f"saliency/{name}",
-                    },
-                )
-                for column, finding in enumerate(data.findings)
-            ]
+            for finding, logit, probability in zip(data.findings, logits[row], probabilities[row], strict=True):
+                scores = {"finding": finding, "logit": logit, "probability": probability}
+                self._rows.append((index, {"image_id": image_id, **scores, "file": file_name}))
 
-    def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Prove that each image was predicted exactly once, and write the table of all processes."""
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Prove that each image was predicted exactly once, write the table, and name every image left out."""
         rows = [row for part in gather(self._rows) for row in part]
         skipped = sorted(reason for part in gather(self._skipped) for reason in part)
         if not trainer.is_global_zero:
@@ -110,16 +80,9 @@ class PredictionWriter(Callback):
         table = pa.Table.from_pylist([row for _, row in sorted(rows, key=lambda row: row[0])])
         with atomic_writer(self.folder / "predictions.parquet") as file:
             pq.write_table(table, file, **WRITING)
-        self._summary = f"Images: {len({index for index, _ in rows})}. Predictions: {self.folder}"
-        self._complaints = [reason for _, reason in skipped]
-
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say where the files are and name every image that was left out."""
-        if not trainer.is_global_zero:
-            return
         if trainer.progress_bar_callback is not None:
             trainer.progress_bar_callback.teardown(trainer, pl_module, "predict")
         console = Console(markup=False)
-        for complaint in self._complaints:
-            console.print(f"Skipped {complaint}", style="yellow", highlight=False, soft_wrap=True)
-        console.print(self._summary, soft_wrap=True, highlight=False)
+        for _, reason in skipped:
+            console.print(f"Skipped {reason}", style="yellow", highlight=False, soft_wrap=True)
+        console.print(f"Images: {len(predicted)}. Predictions: {self.folder}", soft_wrap=True, highlight=False)

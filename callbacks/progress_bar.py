@@ -32,28 +32,16 @@ class RunProgressBar(RichProgressBar):
         self._count = shared_counter("finished batches")
 
     def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *place: int
     ) -> None:
         """Show how many batches are finished."""
-        super().on_test_batch_end(trainer, pl_module, outputs, batch, self._count(), dataloader_idx)
+        super().on_test_batch_end(trainer, pl_module, outputs, batch, self._count())
 
     def on_predict_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *place: int
     ) -> None:
         """Show how many batches are finished."""
-        super().on_predict_batch_end(trainer, pl_module, outputs, batch, self._count(), dataloader_idx)
+        super().on_predict_batch_end(trainer, pl_module, outputs, batch, self._count())
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the batches that other processes finished after the last one of this process."""

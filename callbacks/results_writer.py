@@ -21,7 +21,7 @@ from xbench.runs.scores import pair_counts_writer, write_per_image
 from xbench.types import Batch, ModelOutput
 
 from .case_keeper import CaseKeeper
-from .evaluation import Evaluation
+from .evaluation import Evaluation, find
 
 
 class ResultsWriter(Callback):
@@ -30,28 +30,21 @@ class ResultsWriter(Callback):
     While the run goes on, every finished batch is noted in `journal/`, so that memory does not grow with the number of
     images, and the same command with `--resume true` goes on where a run was killed; the journal is deleted once the
     results are written. (Runs that are started from Python cannot go on, for only the command line knows the
-    configuration.) Comes after `Evaluation` and `CaseKeeper`.
-
-    Attributes:
-        folder: The run's folder, from `setup` on.
+    configuration.) Comes after `Evaluation` and `CaseKeeper`. `folder` is the run's, from `setup` on.
     """
 
     folder: Path
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Create the run's folder before any time is spent, or open the one to go on with.
-
-        Raises:
-            UserError: The folder cannot be created, or no unfinished run fits.
-        """
+        """Create the run's folder before any time is spent, or open the one to go on with."""
         if stage != "test":
             return
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         saved = saved_config(trainer)
-        names = (str(pl_module.name), data.name)
         self._run = open_journaled_folder(
             trainer,
-            *names,
+            str(pl_module.name),
+            data.name,
             lambda: None if saved is None else numbers_depend_on(trainer, pl_module, data, saved.config.as_dict()),  # type: ignore[arg-type]
             batches=-(-len(data.records) // data.batch_size),
             resume=getattr(trainer, "resume", False),
@@ -65,44 +58,30 @@ class ResultsWriter(Callback):
             Evaluation.of(trainer).restore(read_record(path))
 
     def on_test_batch_end(  # type: ignore[override]
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: ModelOutput | None,
-        batch: Batch,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: ModelOutput | None, batch: Batch, batch_idx: int
     ) -> None:
-        """Note that a batch is finished.
-
-        Raises:
-            UserError: The disk is full or has become read-only.
-        """
+        """Note that a batch is finished."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        keeper = CaseKeeper.find(trainer)
+        evaluation, keeper = Evaluation.of(trainer), find(trainer, CaseKeeper)
         append_record(
             self._run.journal,
             BatchRecord(
                 batch=batch.first // data.batch_size,
-                scores=Evaluation.of(trainer).latest,
+                scores=evaluation.latest,
                 failures=tuple(batch.failures),
                 notes=tuple(batch.notes),
                 kept=() if keeper is None else keeper.latest,
             ),
         )
         # Otherwise this time would count as waiting for the next batch.
-        Evaluation.of(trainer).stopwatch.lap("logging")
+        evaluation.stopwatch.lap("logging")
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Wait until every process has noted all that it did."""
         trainer.strategy.barrier()
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the files.
-
-        Raises:
-            UserError: The disk is full or has become read-only.
-        """
+        """Write the files; a `UserError` if the disk is full or has become read-only."""
         evaluation = Evaluation.of(trainer)
         if evaluation.results is None or evaluation.rows is None:
             return
@@ -141,22 +120,9 @@ class ResultsWriter(Callback):
                         add(record.scores.pairs)
                     yield from record.kept
 
-            if CaseKeeper.find(trainer) is not None:
-                write_saved_images(
-                    self.folder, results.findings, data.gamma, outputs_depend_on(results.provenance), kept()
-                )
-            else:
+            if find(trainer, CaseKeeper) is None:
                 # Goes through the pairs; there is nothing else.
                 deque(kept(), maxlen=0)
-
-    @classmethod
-    def of(cls, trainer: Trainer) -> ResultsWriter:
-        """Return the trainer's writer of results.
-
-        Raises:
-            UserError: There is none among its callbacks.
-        """
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, cls):
-                return callback
-        raise UserError("trainer.callbacks holds no ResultsWriter, so files have no folder: add it.", exit_status=2)
+                return
+            depends_on = outputs_depend_on(results.provenance)
+            write_saved_images(self.folder, results.findings, data.gamma, depends_on, kept())

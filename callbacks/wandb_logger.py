@@ -89,11 +89,7 @@ class WandbLogger(loggers.WandbLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """The W&B run, begun at first use.
-
-        Raises:
-            UserError: `offline` is False and the run cannot begin online, or its folder cannot be written to.
-        """
+        """The W&B run, begun at first use (see `begin_run`)."""
         if self._experiment is None:
             # Lightning would set WANDB_MODE=dryrun for the whole process and keep later runs offline.
             self._experiment = begin_run(Path(self._wandb_init["dir"]), self._wandb_init, self._wanted_offline)

@@ -11,25 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.names import dataset_title
 from xbench.report.runs import Run, widest
-from xbench.report.schema import (
-    NEAR,
-    NUMBERS,
-    Analysis,
-    Correlation,
-    DatasetAnalysis,
-    Estimate,
-    RunAnalysis,
-    floor_of,
-)
+from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, floor_of
 
-_FEW_DATASETS = 3
-"""Up to so many datasets get a headline each."""
-_FEW_PAIRS = 10
-"""Pairs below which a share of them is no finding."""
+_OVERSTATES = "Choosing the threshold on the very images that are scored overstates Dice by"
 _FEW_FINDINGS = 5
 """Findings that a note names one by one."""
-_TOLERANCE = 1e-9
-"""Far above the rounding of a run's sums, far below what a table shows."""
 
 
 def headlines(analysis: Analysis) -> tuple[str, ...]:
@@ -45,22 +31,14 @@ def headlines(analysis: Analysis) -> tuple[str, ...]:
         *_best_models(datasets),
         *_no_better_than_floors(datasets),
         *_recognised_elsewhere(runs),
-        *_correlations(analysis.correlations),
-        *_cost_of_thresholds(runs),
-        *_lesion_sizes(runs),
+        *_correlations(analysis),
+        *_means_over_runs(runs),
     )
 
 
 def dataset_in_words(dataset: DatasetAnalysis) -> tuple[str, ...]:
     """Return what was found on a dataset and its notes, each point a sentence or two of plain text."""
-    return (
-        *(text for key in ("pointing_game", "dice_cross_fitted", "auroc") for text in _best_runs(dataset, key)),
-        *_calibration(dataset),
-        *_optimism(dataset),
-        *_findings_recognised_elsewhere(dataset),
-        *_chance(dataset),
-        *dataset.notes,
-    )
+    return (*_best_runs(dataset), *_cost_of_thresholds(dataset), *_elsewhere_and_chance(dataset), *dataset.notes)
 
 
 def _best_models(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
@@ -69,7 +47,8 @@ def _best_models(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
         for dataset in datasets
         if (values := dataset.values("pointing_game"))
     ]
-    if len(bests) > _FEW_DATASETS:
+    # Three datasets get a headline each.
+    if len(bests) > 3:
         counts = Counter(label for _, label in bests).most_common()
         leaders = listed([f"{label} on {count} of {len(bests)} datasets" for label, count in counts])
         yield (
@@ -79,16 +58,13 @@ def _best_models(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
         return
     for dataset, label in bests:
         score = next(entry.macro["pointing_game"] for entry in dataset.runs if entry.run.label == label)
-        peaks = (
-            f"peaks inside the annotated region in {_percent(score.value)} of images{_interval(score)}, averaged over "
-            "findings."
+        alone = len(dataset.runs) == 1
+        whose = f"the map of {label}" if alone else f"{label} has the highest pointing game: its map"
+        yield (
+            f"On {dataset_title(dataset.dataset)}, {whose} peaks inside the annotated region in "
+            f"{_percent(score.value)} of images{_interval(score)}, averaged over findings."
+            f"{'' if alone else _tests(dataset, 'pointing_game', label)}"
         )
-        title = dataset_title(dataset.dataset)
-        if len(dataset.runs) == 1:
-            yield f"On {title}, the map of {label} {peaks}"
-        else:
-            tests = _tests(dataset, "pointing_game", label)
-            yield f"On {title}, {label} has the highest pointing game: its map {peaks}{tests}"
 
 
 def _no_better_than_floors(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
@@ -137,36 +113,27 @@ def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> Iterator[str]:
     )
 
 
-def _correlations(correlations: Sequence[Correlation]) -> Iterator[str]:
+def _correlations(analysis: Analysis) -> Iterator[str]:
     said: list[str] = []
     for scope, points in (("models", "models"), ("findings", "model-finding pairs")):
-        for line in correlations:
+        for line in analysis.correlations:
             if line.scope == scope and line.dataset is None and line.r_squared is not None:
-                about = [f"{len(line.points)} {points}"]
-                if line.p_in_words:
-                    about.append(line.p_in_words)
-                if line.slope is not None and line.slope < 0:
-                    about.append("falling as AUROC rises")
+                falling = "falling as AUROC rises" if line.slope is not None and line.slope < 0 else ""
+                about = filter(None, (f"{len(line.points)} {points}", line.p_in_words, falling))
                 what = "" if said else " of the variation in pointing game"
                 said.append(f"{_percent(line.r_squared)}{what} ({', '.join(about)})")
     if said:
         yield f"AUROC explains {listed(said)}."
 
 
-def _cost_of_thresholds(runs: Sequence[RunAnalysis]) -> Iterator[str]:
+def _means_over_runs(runs: Sequence[RunAnalysis]) -> Iterator[str]:
     gap, optimism = (_mean(run.macro[number].value for run in runs) for number in ("dice_gap", "dice_optimism"))
     if gap is not None:
         yield (
             f"Threshold 0.5 costs {100 * gap:.1f} percentage points of Dice against the best threshold{_over(runs)}."
             + ("" if optimism is None else f" {_OVERSTATES} {100 * optimism:.1f}.")
         )
-
-
-_OVERSTATES = "Choosing the threshold on the very images that are scored overstates Dice by"
-
-
-def _lesion_sizes(runs: Sequence[RunAnalysis]) -> Iterator[str]:
-    """Compare the smallest tenth of lesions with the largest."""
+    # The smallest tenth of lesions against the largest.
     sized = [run for run in runs if len(run.areas) > 1]
     small, large = (_mean(run.areas[end].scores["pointing_game"].value for run in sized) for end in (0, -1))
     if small is not None:
@@ -176,14 +143,13 @@ def _lesion_sizes(runs: Sequence[RunAnalysis]) -> Iterator[str]:
         )
 
 
-def _best_runs(dataset: DatasetAnalysis, key: str) -> Iterator[str]:
-    values = dataset.values(key)
-    if not values:
-        return
-    leaders = [label for label, value in values.items() if value == max(values.values())]
-    best = next(entry.macro[key] for entry in dataset.runs if entry.run.label == leaders[0])
-    tests = _tests(dataset, key, leaders[0]) if len(values) > len(leaders) == 1 else ""
-    yield f"{NUMBERS[key].title}: {listed(leaders)} with {_percent(best.value, 2)}{_interval(best, 2)}.{tests}"
+def _best_runs(dataset: DatasetAnalysis) -> Iterator[str]:
+    for key in ("pointing_game", "dice_cross_fitted", "auroc"):
+        if values := dataset.values(key):
+            leaders = [label for label, value in values.items() if value == max(values.values())]
+            best = next(entry.macro[key] for entry in dataset.runs if entry.run.label == leaders[0])
+            tests = _tests(dataset, key, leaders[0]) if len(values) > len(leaders) == 1 else ""
+            yield f"{NUMBERS[key].title}: {listed(leaders)} with {_percent(best.value, 2)}{_interval(best, 2)}.{tests}"
 
 
 def _tests(dataset: DatasetAnalysis, number: str, best: str) -> str:
@@ -202,35 +168,28 @@ def _tests(dataset: DatasetAnalysis, number: str, best: str) -> str:
     return said
 
 
-def _calibration(dataset: DatasetAnalysis) -> Iterator[str]:
-    gaps = dataset.values("dice_gap")
-    if gaps:
+def _cost_of_thresholds(dataset: DatasetAnalysis) -> Iterator[str]:
+    if gaps := dataset.values("dice_gap"):
         label = max(gaps, key=lambda label: gaps[label])
         begin = "Largest calibration gap: threshold 0.5" if len(gaps) > 1 else "Threshold 0.5"
         yield f"{begin} costs {label} {100 * gaps[label]:.2f} points of Dice against its best threshold."
-
-
-def _optimism(dataset: DatasetAnalysis) -> Iterator[str]:
-    optimism = dataset.values("dice_optimism")
-    if optimism:
+    if optimism := dataset.values("dice_optimism"):
         label = max(optimism, key=lambda label: optimism[label])
         most = f" on average, most for {label} ({100 * optimism[label]:.2f})" if len(optimism) > 1 else ""
         yield f"{_OVERSTATES} {100 * sum(optimism.values()) / len(optimism):.2f} points{most}."
 
 
-def _findings_recognised_elsewhere(dataset: DatasetAnalysis) -> Iterator[str]:
+def _elsewhere_and_chance(dataset: DatasetAnalysis) -> Iterator[str]:
+    # Of fewer pairs than ten a share is no finding.
     shares = [
         (shares.elsewhere, f"{finding} by {entry.run.label} ({_percent(shares.elsewhere, 2)} of {shares.count} images)")
         for entry in dataset.runs
         for finding, shares in entry.quadrants.items()
-        if shares.count >= _FEW_PAIRS and shares.elsewhere > 0
+        if shares.count >= 10 and shares.elsewhere > 0
     ]
     if shares:
         said = [text for _, text in sorted(shares, key=lambda share: -share[0])[:3]]
         yield f"Most often recognised while the map peaks elsewhere: {listed(said)}."
-
-
-def _chance(dataset: DatasetAnalysis) -> Iterator[str]:
     for reference in dataset.references:
         expected = reference.macro.get("pointing_game", Estimate(None)).value
         spread = reference.spread.get("pointing_game")
@@ -261,32 +220,29 @@ def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]
             "to all. Tables show each run on its own images, tests compare two runs on the images that both scored."
         )
     notes += _ground_notes(runs, different)
-    notes += _differing(
-        runs,
-        "The runs scored different findings, so their means over findings are over different ones",
-        lambda run: ", ".join(run.results.findings),
-        lambda run: count_of(len(run.results.findings), "finding"),
-    )
-    notes += _differing(
-        runs,
-        "The runs read different annotation files; paired tests use the labels and regions that agree",
-        lambda run: run.settings.get("annotation", "none"),
-    )
-    notes += _differing(
-        runs, "The runs swept different numbers of thresholds", lambda run: str(len(run.results.grounding.thresholds))
-    )
+    # Of each run what must agree, and how a note says it.
+    must_agree: dict[str, Callable[[Run], tuple[object, str]]] = {
+        "The runs scored different findings, so their means over findings are over different ones": lambda run: (
+            run.results.findings,
+            count_of(len(run.results.findings), "finding"),
+        ),
+        "The runs read different annotation files; paired tests use the labels and regions that agree": lambda run: (
+            (file := run.settings.get("annotation", "none")),
+            file,
+        ),
+        "The runs swept different numbers of thresholds": lambda run: (
+            (count := len(run.results.grounding.thresholds)),
+            str(count),
+        ),
+    }
+    for sentence, what in must_agree.items():
+        having: defaultdict[tuple[object, str], list[Run]] = defaultdict(list)
+        for run in runs:
+            having[what(run)].append(run)
+        if len(having) > 1:
+            groups = [f"{said} ({_labels(group)})" for (_, said), group in having.items()]
+            notes.append(f"{sentence}: {'; '.join(groups)}.")
     return (*notes, *(note for entry in entries for note in _notes_of(entry)))
-
-
-def _differing(
-    runs: Sequence[Run], sentence: str, what: Callable[[Run], str], shown: Callable[[Run], str] | None = None
-) -> Iterator[str]:
-    having: defaultdict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        having[what(run)].append(run)
-    if len(having) > 1:
-        groups = [f"{(shown or what)(group[0])} ({_labels(group)})" for group in having.values()]
-        yield f"{sentence}: {'; '.join(groups)}."
 
 
 def _notes_of(entry: RunAnalysis) -> Iterator[str]:
