@@ -9,7 +9,7 @@ from xbench.report.runs import collect
 from xbench.report.schema import Correlation, Estimate
 from xbench.report.sentences import dataset_in_words, headlines
 from xbench.report.statistics.analyse import analyse
-from xbench.report.tables.cells import Column, rows_of_models, scores_of
+from xbench.report.tables.table import Column, rows_of_models, scores_of
 
 
 def said(analysis, *words):

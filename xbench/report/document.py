@@ -11,8 +11,7 @@ from xbench.report.figures.write import Drawn
 from xbench.report.runs import Run
 from xbench.report.schema import Analysis, DatasetAnalysis, in_order
 from xbench.report.sentences import count_of, dataset_in_words, headlines
-from xbench.report.tables.cells import notes_of
-from xbench.report.tables.table import Table, each_note_once, escaped, to_markdown
+from xbench.report.tables.table import Table, each_note_once, escaped, notes_of, to_markdown
 from xbench.runtime.files import atomic_writer
 
 _SCHEMA = 1

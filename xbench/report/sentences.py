@@ -6,7 +6,7 @@ Nothing is said that is not computed.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.names import dataset_title
@@ -14,8 +14,6 @@ from xbench.report.runs import Run, widest
 from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, floor_of
 
 _OVERSTATES = "Choosing the threshold on the very images that are scored overstates Dice by"
-_FEW_FINDINGS = 5
-"""Findings that a note names one by one."""
 
 
 def headlines(analysis: Analysis) -> tuple[str, ...]:
@@ -220,28 +218,25 @@ def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]
             "to all. Tables show each run on its own images, tests compare two runs on the images that both scored."
         )
     notes += _ground_notes(runs, different)
-    # Of each run what must agree, and how a note says it.
-    must_agree: dict[str, Callable[[Run], tuple[object, str]]] = {
-        "The runs scored different findings, so their means over findings are over different ones": lambda run: (
-            run.results.findings,
-            count_of(len(run.results.findings), "finding"),
-        ),
-        "The runs read different annotation files; paired tests use the labels and regions that agree": lambda run: (
-            (file := run.settings.get("annotation", "none")),
-            file,
-        ),
-        "The runs swept different numbers of thresholds": lambda run: (
-            (count := len(run.results.grounding.thresholds)),
-            str(count),
-        ),
+    # Runs are told apart by all of a value; a note shows its last part.
+    values: dict[str, list[tuple[str, ...]]] = {
+        "The runs scored different findings, so their means over findings are over different ones": [
+            (*run.results.findings, count_of(len(run.results.findings), "finding")) for run in runs
+        ],
+        "The runs read different annotation files; paired tests use the labels and regions that agree": [
+            (run.settings.get("annotation", "none"),) for run in runs
+        ],
+        "The runs swept different numbers of thresholds": [
+            (str(len(run.results.grounding.thresholds)),) for run in runs
+        ],
     }
-    for sentence, what in must_agree.items():
-        having: defaultdict[tuple[object, str], list[Run]] = defaultdict(list)
-        for run in runs:
-            having[what(run)].append(run)
-        if len(having) > 1:
-            groups = [f"{said} ({_labels(group)})" for (_, said), group in having.items()]
-            notes.append(f"{sentence}: {'; '.join(groups)}.")
+    for sentence, of_runs in values.items():
+        groups: defaultdict[tuple[str, ...], list[Run]] = defaultdict(list)
+        for run, value in zip(runs, of_runs, strict=True):
+            groups[value].append(run)
+        if len(groups) > 1:
+            said = [f"{value[-1]} ({_labels(group)})" for value, group in groups.items()]
+            notes.append(f"{sentence}: {'; '.join(said)}.")
     return (*notes, *(note for entry in entries for note in _notes_of(entry)))
 
 
@@ -278,7 +273,8 @@ def _disagreement(entry: RunAnalysis) -> Iterator[str]:
         (finding, key, value, derived[finding][key].value)
         for finding, numbers in stored.items()
         for key, value in numbers.items()
-        if key in NUMBERS and not _agree(value, derived[finding][key].value)
+        # Far above the rounding of a run's sums, far below what a table shows.
+        if key in NUMBERS and not _agree(value, derived[finding][key].value, 1e-9)
     ]
     if wrong:
         finding, key, says, give = wrong[0]
@@ -289,21 +285,22 @@ def _disagreement(entry: RunAnalysis) -> Iterator[str]:
         )
 
 
-def _agree(stored: float | None, derived: float | None) -> bool:
-    if stored is None or derived is None:
-        return stored is derived
-    return abs(stored - derived) <= _TOLERANCE
+def _agree(one: float | None, other: float | None, tolerance: float) -> bool:
+    return one is other if one is None or other is None else abs(one - other) <= tolerance
 
 
 def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[str]:
     """Say which runs have other labels or regions than most, where, and by which options."""
     notes = []
     for group, usual, images, differ in different:
-        where = [
-            f"the {what} of {_counted({finding: counts[place] for finding, counts in differ.items()})}"
-            for place, what in enumerate(("labels", "regions"))
-            if any(counts[place] for counts in differ.values())
-        ]
+        where = []
+        for place, what in enumerate(("labels", "regions")):
+            # The findings that differ, each with on how many images, the most first.
+            counts = {finding: of_finding[place] for finding, of_finding in differ.items() if of_finding[place]}
+            most = sorted(counts, key=lambda finding: -counts[finding])
+            more = f" and {count_of(len(most) - 5, 'more finding')}" if len(most) > 5 else ""
+            if counts:
+                where.append(f"the {what} of {', '.join(f'{name} on {counts[name]:,}' for name in most[:5])}{more}")
         notes.append(
             f"{_labels(group)} and {_labels(usual)} were scored on different ground: {_options(group, usual)}. Of "
             f"{count_of(images, 'image')} that both scored, {' and '.join(where)} differ. Paired tests and pictures "
@@ -326,13 +323,6 @@ def _options(group: Sequence[Run], usual: Sequence[Run]) -> str:
         if not mine & theirs:
             said.append(f"{name.replace('_', ' ')} {' or '.join(sorted(mine))} against {' or '.join(sorted(theirs))}")
     return ", ".join(said) or "no option on record says why"
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    """Name the findings that differ, each with on how many images, the most first."""
-    most = sorted((finding for finding in counts if counts[finding]), key=lambda finding: -counts[finding])
-    more = f" and {count_of(len(most) - _FEW_FINDINGS, 'more finding')}" if len(most) > _FEW_FINDINGS else ""
-    return ", ".join(f"{finding} on {counts[finding]:,}" for finding in most[:_FEW_FINDINGS]) + more
 
 
 def _labels(runs: Sequence[Run]) -> str:

@@ -406,7 +406,7 @@ def test_runs_of_one_image_are_reported(collection):
     assert all(
         entry.p is None and "one of the patients only" in entry.untested for entry in found.datasets[0].comparisons
     )
-    table = comparisons(found, found.datasets[0])
+    table = comparisons(found.datasets[0])
     assert any("were not tested by Pointing game: they share one of the patients only" in note for note in table.notes)
 
 

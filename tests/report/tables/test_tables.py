@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from xbench.report.schema import Estimate
-from xbench.report.tables.cells import Scores, marks, number, p_value, row, rows_of_models
 from xbench.report.tables.latex import to_latex
 from xbench.report.tables.table import (
     MISSING,
@@ -20,9 +19,15 @@ from xbench.report.tables.table import (
     Cell,
     Column,
     Row,
+    Scores,
     Table,
     each_note_once,
+    marks,
+    number,
+    p_value,
     percentage,
+    row,
+    rows_of_models,
     to_csv,
     to_markdown,
 )

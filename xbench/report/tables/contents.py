@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
-from operator import attrgetter
 from typing import Literal
 
 from xbench.report.names import dataset_title
 from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, RunAnalysis, floor_of, in_order
-from xbench.report.tables.cells import (
+from xbench.report.tables.published import published_tables
+from xbench.report.tables.table import (
     INTERVALS,
-    Scores,
+    Column,
+    Row,
+    Table,
+    decimal,
     marks,
     notes_of,
     number,
@@ -22,8 +24,6 @@ from xbench.report.tables.cells import (
     scores_of,
     table_of,
 )
-from xbench.report.tables.published import published_tables
-from xbench.report.tables.table import MISSING, Cell, Column, Row, Table
 
 _FLOORS = (
     "Below the models: floors, which a map must exceed to be worth anything, and ceilings. With the best threshold a "
@@ -39,8 +39,19 @@ _HONEST = {
     "iou_fixed": "At 0.5",
     "iou_best": "Best",
 }
-_POSITIONS = [f"{vertical} {side}" for vertical in ("upper", "middle", "lower") for side in ("left", "centre", "right")]
-"""Names of the nine cells, row by row: sides of the image, not of the patient."""
+_PER_FINDING = {
+    "pointing_game": (
+        "pointing_game",
+        "Pointing game per finding on",
+        "Mean over the findings, then each finding, in per cent.",
+    ),
+    "dice_gap": (
+        "calibration_gap",
+        "Calibration gap per finding on",
+        f"{NUMBERS['dice_gap'].meaning} In percentage points. A gap of zero is no merit by itself: a map that is "
+        "useless at every threshold has it too, so nothing is marked as best.",
+    ),
+}
 _POINTS: dict[Literal["models", "findings"], str] = {"models": "model", "findings": "model and finding"}
 _STUDIES = {"prompts": "Other wordings of the findings", "image_size": "Other input sizes"}
 
@@ -54,28 +65,14 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
     yield _grounding(analysis)
     yield _grounding_honest(analysis)
     yield _classification(analysis)
-    for dataset in analysis.datasets:
-        if len(dataset.findings) > 1:
-            yield _per_finding(
-                analysis,
-                dataset,
-                "pointing_game",
-                "Pointing game per finding on",
-                "Mean over the findings, then each finding, in per cent.",
-            )
-    for dataset in analysis.datasets:
-        yield _per_finding(
-            analysis,
-            dataset,
-            "dice_gap",
-            "Calibration gap per finding on",
-            f"{NUMBERS['dice_gap'].meaning} In percentage points. A gap of zero is no merit by itself: a map that is "
-            "useless at every threshold has it too, so nothing is marked as best.",
-        )
+    for key in _PER_FINDING:
+        for dataset in analysis.datasets:
+            if key == "dice_gap" or len(dataset.findings) > 1:
+                yield of_dataset(analysis, dataset, _per_finding(dataset, key))
     yield _best_and_worst_findings(analysis)
     for per_dataset in (comparisons, _quadrants, _by_area, _by_position):
         for dataset in analysis.datasets:
-            yield per_dataset(analysis, dataset)
+            yield of_dataset(analysis, dataset, per_dataset(dataset))
     yield _correlations(analysis)
     yield from _studies(analysis)
     yield from published_tables(analysis)
@@ -83,10 +80,9 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
 
 def _grounding(analysis: Analysis) -> Table:
     """Table 1 of the paper."""
-    numbers = {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"}
     return _over_datasets(
         analysis,
-        numbers,
+        {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"},
         "grounding",
         "Grounding",
         "Means over findings, in per cent: pointing game, and Dice and IoU at the threshold that is best on the very "
@@ -95,10 +91,9 @@ def _grounding(analysis: Analysis) -> Table:
 
 
 def _classification(analysis: Analysis) -> Table:
-    numbers = {"auroc": "AUROC", "average_precision": "Average precision", "f1": "F1", "accuracy": "Accuracy"}
     return _over_datasets(
         analysis,
-        numbers,
+        {"auroc": "AUROC", "average_precision": "Average precision", "f1": "F1", "accuracy": "Accuracy"},
         "classification",
         "Recognition",
         "Means over the findings with both labels, in per cent; F1 and accuracy at probability 0.5 and above. "
@@ -113,15 +108,15 @@ def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title
         for dataset in analysis.datasets
         for key, short in numbers.items()
     ]
-    labels = list(in_order(analysis.runs))
     references = [reference for dataset in analysis.datasets for reference in dataset.references]
-    rows = rows_of_models(labels, columns, references)
+    rows = rows_of_models(list(in_order(analysis.runs)), columns, references)
     caption = f"{caption}{marks(rows)} {INTERVALS}"
     return table_of(name, title, caption, ["Model"], [scores.column for scores in columns], rows, notes_of(analysis))
 
 
-def _per_finding(analysis: Analysis, dataset: DatasetAnalysis, key: str, title: str, caption: str) -> Table:
+def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
     """A table with a row per model and a column per finding, as the paper's Tables 2 to 5."""
+    name, title, caption = _PER_FINDING[key]
     # A small gap is no merit: a useless map has it too.
     ranked = key != "dice_gap"
     several = len(dataset.findings) > 1
@@ -130,22 +125,18 @@ def _per_finding(analysis: Analysis, dataset: DatasetAnalysis, key: str, title: 
     for finding in dataset.findings if several else ():
         columns.append(scores_of(dataset, key, Column(finding), finding, ranked))
     rows = rows_of_models(list(in_order(dataset.runs)), columns, dataset.references)
-    table = table_of(
-        key if ranked else "calibration_gap",
-        title,
-        f"{caption}{marks(rows)} {INTERVALS}",
-        ["Model"],
-        [scores.column for scores in columns],
-        rows,
-    )
-    return of_dataset(analysis, dataset, table)
+    caption = f"{caption}{marks(rows)} {INTERVALS}"
+    return table_of(name, title, caption, ["Model"], [scores.column for scores in columns], rows)
 
 
 def _grounding_honest(analysis: Analysis) -> Table:
     """Thresholds chosen on other images, and the fixed one, beside the one chosen on the images that are scored."""
+    headings = {key: Column(title, "Dice" if key.startswith("dice") else "IoU") for key, title in _HONEST.items()}
     rows: list[Row] = []
     for dataset in analysis.datasets:
-        columns = [_honest(dataset, key) for key in _HONEST]
+        # Neither a small gap nor a small optimism is a merit: a useless map has both.
+        unranked = ("dice_optimism", "dice_gap")
+        columns = [scores_of(dataset, key, headings[key], ranked=key not in unranked) for key in headings]
         for found in rows_of_models(list(in_order(dataset.runs)), columns, dataset.references):
             rows.append(row(analysis.heading(dataset), *found.cells, kind=found.kind))
     return table_of(
@@ -156,19 +147,10 @@ def _grounding_honest(analysis: Analysis) -> Table:
         "Optimism: Dice, best less cross-fitted. Calibration gap: Dice, best less at 0.5. Marks are by dataset."
         f"{marks(rows)} {INTERVALS}",
         ["Dataset", "Model"],
-        [_honest_column(key) for key in _HONEST],
+        headings.values(),
         rows,
         notes_of(analysis),
     )
-
-
-def _honest_column(key: str) -> Column:
-    return Column(_HONEST[key], "Dice" if key.startswith("dice") else "IoU")
-
-
-def _honest(dataset: DatasetAnalysis, key: str) -> Scores:
-    # Neither a small gap nor a small optimism is a merit: a useless map has both.
-    return scores_of(dataset, key, _honest_column(key), ranked=key not in ("dice_optimism", "dice_gap"))
 
 
 def _best_and_worst_findings(analysis: Analysis) -> Table:
@@ -205,7 +187,7 @@ def best_and_worst(entry: RunAnalysis) -> list[tuple[str, str]]:
     return best + worst
 
 
-def comparisons(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
+def comparisons(dataset: DatasetAnalysis) -> Table:
     """Return the table of every pair of models, by number."""
     rows, untested = [], set()
     for entry in dataset.comparisons:
@@ -214,7 +196,7 @@ def comparisons(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         rows.append(row(title, entry.first, entry.second, entry.images, difference, *tests))
         if entry.untested:
             untested.add(f"{entry.first} and {entry.second} were not tested by {title}: {entry.untested}.")
-    table = table_of(
+    return table_of(
         "comparisons",
         "Models compared on",
         "Paired tests on the images that both models scored. Difference: first less second, in percentage points, with "
@@ -224,19 +206,17 @@ def comparisons(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         rows,
         sorted(untested),
     )
-    return of_dataset(analysis, dataset, table)
 
 
-def _quadrants(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
-    """Recognised or not, grounded or not."""
+def _quadrants(dataset: DatasetAnalysis) -> Table:
     rows = []
     for entry in in_order(dataset.runs).values():
         for finding, shares in entry.quadrants.items():
             # A probability, not a score: as people set it, not in per cent.
-            threshold = Cell(f"{shares.threshold:.4f}", shares.threshold)
+            threshold = decimal(shares.threshold, 4)
             values = (shares.both, shares.near_miss, shares.elsewhere, shares.grounded_only, shares.neither)
             rows.append(row(entry.run.label, finding, shares.count, threshold, *values))
-    table = table_of(
+    return table_of(
         "quadrants",
         "Recognised and grounded on",
         "Of the images with the finding and its region the share, in per cent, by whether the model recognises the "
@@ -248,13 +228,11 @@ def _quadrants(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         ["Images", "Threshold", "Both", "Recognised, near miss", "Recognised, elsewhere", "Grounded only", "Neither"],
         rows,
     )
-    return of_dataset(analysis, dataset, table)
 
 
-def _by_area(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
-    """Grounding against the size of the region."""
+def _by_area(dataset: DatasetAnalysis) -> Table:
     keys = ("pointing_game", "dice_fixed", "dice_cross_fitted")
-    table = table_of(
+    return table_of(
         "by_area",
         "Grounding against lesion size on",
         "Scored pairs of all findings by decile of the area of their region, as a share of the image; mean scores in "
@@ -267,13 +245,13 @@ def _by_area(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
             for part in entry.areas
         ],
     )
-    return of_dataset(analysis, dataset, table)
 
 
-def _by_position(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
-    """Grounding against the place of the region."""
+def _by_position(dataset: DatasetAnalysis) -> Table:
     keys = ("pointing_game", "dice_fixed")
-    table = table_of(
+    # Names of the nine cells, row by row: sides of the image, not of the patient.
+    names = [f"{height} {side}" for height in ("upper", "middle", "lower") for side in ("left", "centre", "right")]
+    return table_of(
         "by_position",
         "Grounding against position on",
         "Scored pairs of all findings by the ninth of the image that the centre of mass of their region lies in; left "
@@ -284,22 +262,17 @@ def _by_position(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         [
             row(entry.run.label, name, part.count, *map(part.scores.get, keys), part.peaks)
             for entry in in_order(dataset.runs).values()
-            for name, part in zip(_POSITIONS, entry.positions, strict=False)
+            for name, part in zip(names, entry.positions, strict=False)
         ],
     )
-    return of_dataset(analysis, dataset, table)
 
 
 def _correlations(analysis: Analysis) -> Table:
-    """Least-squares lines through recognition and grounding."""
     rows = []
     for scope, point in _POINTS.items():
         for line, where in analysis.lines(scope):
             if line.points:
-                numbers = [
-                    Cell(MISSING if value is None else f"{value:.2f}", value)
-                    for value in (line.r_squared, line.slope, line.intercept)
-                ]
+                numbers = [decimal(value, 2) for value in (line.r_squared, line.slope, line.intercept)]
                 rows.append(row(point, where, len(line.points), *numbers, p_value(line.p)))
     return table_of(
         "correlations",
@@ -316,10 +289,11 @@ def _correlations(analysis: Analysis) -> Table:
 
 def _studies(analysis: Analysis) -> Iterator[Table]:
     """One table per setting that was varied."""
-    by_study = attrgetter("study")
-    for study, group in groupby(sorted(analysis.studies, key=by_study), by_study):
-        studied = list(group)
-        values = sorted({value for of in studied for value in of.values}, key=_by_size)
+    for study in sorted({of.study for of in analysis.studies}):
+        studied = [of for of in analysis.studies if of.study == study]
+        # Sizes by number, words by letter.
+        by_size = {value: int(value) if value.isdecimal() else 0 for of in studied for value in of.values}
+        values = sorted(by_size, key=lambda value: (by_size[value], value))
         name = study.replace("_", " ")
         yield table_of(
             f"studies_{study}",
@@ -338,7 +312,3 @@ def _studies(analysis: Analysis) -> Iterator[Table]:
                 for of in studied
             ],
         )
-
-
-def _by_size(value: str) -> tuple[int, str]:
-    return (int(value), value) if value.isdecimal() else (0, value)

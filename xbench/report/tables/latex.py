@@ -29,11 +29,11 @@ def to_latex(table: Table) -> str:
     floats: list[list[str]] = [[]]
     room = _PAGE
     for panel, rows in _blocks(table):
-        if len(rows) > room and floats[-1]:
+        if rows > room and floats[-1]:
             floats.append([])
             room = _PAGE
         floats[-1].append(panel)
-        room -= len(rows)
+        room -= rows
     title = _latex(table.title)
     caption = " ".join([f"\\textbf{{{title}.}}", *map(_latex, (table.caption, *table.notes))])
     parts = ["% \\usepackage{booktabs,graphicx}"]
@@ -46,57 +46,41 @@ def to_latex(table: Table) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _blocks(table: Table) -> Iterator[tuple[str, Sequence[Row]]]:
-    """Parts of a table that stay together, each with its rows."""
+def _blocks(table: Table) -> Iterator[tuple[str, int]]:
+    """Parts of a table that stay together, each with its number of rows."""
     labels = [position for position, column in enumerate(table.columns) if not column.numeric]
     numbers = [position for position, column in enumerate(table.columns) if column.numeric]
     timed = [position for position in numbers if any(row.cells[position].interval for row in table.rows)]
-    beside = len(timed) <= _BESIDE
-    for panel in _panels(table, numbers, _PANEL):
-        for rows in _chunks(table.rows):
-            yield _tabular(table, rows, [*labels, *panel], "beside" if beside else "none"), rows
-    if beside:
-        return
-    for panel in _panels(table, timed, _PANEL_OF_INTERVALS):
-        for rows in _chunks(table.rows):
-            yield f"95\\,\\% intervals\n\n{_tabular(table, rows, [*labels, *panel], 'only')}", rows
+    panels: list[tuple[_Intervals, list[int]]]
+    if len(timed) <= _BESIDE:
+        panels = [("beside", panel) for panel in _panels(table, numbers, _PANEL)]
+    else:
+        panels = [("none", panel) for panel in _panels(table, numbers, _PANEL)]
+        panels += [("only", panel) for panel in _panels(table, timed, _PANEL_OF_INTERVALS)]
+    for intervals, panel in panels:
+        for start in range(0, len(table.rows), _PAGE):
+            rows = table.rows[start : start + _PAGE]
+            above = "95\\,\\% intervals\n\n" if intervals == "only" else ""
+            yield above + _tabular(table, rows, [*labels, *panel], intervals), len(rows)
 
 
-def _panels(table: Table, positions: Sequence[int], width: int) -> Iterator[list[int]]:
+def _panels(table: Table, positions: Sequence[int], width: int) -> list[list[int]]:
     """Columns in panels of at most `width`; a group stays together unless it is wider than that."""
-    panel: list[int] = []
+    panels: list[list[int]] = [[]]
     for group, members in groupby(positions, key=lambda position: table.columns[position].group):
         part = list(members)
-        if group and panel and len(panel) + len(part) > width:
-            yield panel
-            panel = []
+        if group and panels[-1] and len(panels[-1]) + len(part) > width:
+            panels.append([])
         for position in part:
-            if len(panel) == width:
-                yield panel
-                panel = []
-            panel.append(position)
-    if panel or not positions:
-        yield panel
-
-
-def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    return (rows[start : start + _PAGE] for start in range(0, len(rows), _PAGE))
+            if len(panels[-1]) == width:
+                panels.append([])
+            panels[-1].append(position)
+    return panels
 
 
 def _tabular(table: Table, rows: Sequence[Row], positions: Sequence[int], intervals: _Intervals) -> str:
-    body = "\n".join(_latex_rows(rows, positions, intervals))
-    alignment = "".join("r" if table.columns[position].numeric else "l" for position in positions)
-    # Only what is wider than the text is made smaller.
-    return (
-        "\\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%\n"
-        f"\\begin{{tabular}}{{{alignment}}}\n\\toprule\n{_latex_head(table, positions)}\n\\midrule\n"
-        f"{body}\n\\bottomrule\n\\end{{tabular}}}}"
-    )
-
-
-def _latex_head(table: Table, positions: Sequence[int]) -> str:
     columns = [table.columns[position] for position in positions]
-    lines = [" & ".join(_latex(column.title) for column in columns) + r" \\"]
+    head = [" & ".join(_latex(column.title) for column in columns) + r" \\"]
     if any(column.group for column in columns):
         above, rules, place = [], [], 1
         for group, members in groupby(columns, key=lambda column: column.group):
@@ -105,20 +89,20 @@ def _latex_head(table: Table, positions: Sequence[int]) -> str:
             if group:
                 rules.append(f"\\cmidrule(lr){{{place}-{place + width - 1}}}")
             place += width
-        lines = [" & ".join(above) + r" \\", " ".join(rules), *lines]
-    return "\n".join(lines)
-
-
-def _latex_rows(rows: Sequence[Row], positions: Sequence[int], intervals: _Intervals) -> Iterator[str]:
-    previous = None
+        head = [" & ".join(above) + r" \\", " ".join(rules), *head]
+    body: list[str] = []
     # Rows of a model with what was published of it belong together.
     together = {"published": "model", "difference": "model"}
-    for row in rows:
-        kind = together.get(row.kind, row.kind)
-        if previous not in (None, kind):
-            yield r"\midrule"
-        previous = kind
-        yield " & ".join(_latex_cell(row.cells[position], intervals) for position in positions) + r" \\"
+    for _, alike in groupby(rows, key=lambda row: together.get(row.kind, row.kind)):
+        body.append(r"\midrule")
+        for row in alike:
+            cells = (_latex_cell(row.cells[position], intervals) for position in positions)
+            body.append(" & ".join(cells) + r" \\")
+    alignment = "".join("r" if column.numeric else "l" for column in columns)
+    # Only what is wider than the text is made smaller.
+    begin = "\\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%"
+    lines = [begin, f"\\begin{{tabular}}{{{alignment}}}", r"\toprule", *head, *body, r"\bottomrule"]
+    return "\n".join([*lines, "\\end{tabular}}"])
 
 
 def _latex_cell(cell: Cell, intervals: _Intervals) -> str:

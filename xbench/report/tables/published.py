@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from xbench.protocol.published import (
-    PublishedPointingGame,
     inconsistencies,
     published_dice_gaps,
     published_grounding,
@@ -19,15 +18,18 @@ from xbench.protocol.published import (
 )
 from xbench.report.names import model_title
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, in_order
-from xbench.report.tables.cells import (
+from xbench.report.tables.table import (
     INTERVALS,
+    Column,
+    Row,
     Scores,
+    Table,
+    decimal,
     number,
     row,
     scores_of,
     table_of,
 )
-from xbench.report.tables.table import MISSING, Cell, Column, Row, Table
 
 _LAYOUT = "Of each model our number, the published one, and the difference, ours less published, in per cent."
 
@@ -51,10 +53,9 @@ def _grounding(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table
         for key, title in numbers.items():
             ours = scores_of(dataset, key, Column(title, analysis.heading(dataset)))
             columns.append((ours, {model: getattr(of_model, key) for model, of_model in published.items()}))
-    rows = _rows([entry for dataset in datasets for entry in dataset.runs], columns)
     protocol = published_protocol()
     notes = list(dict.fromkeys(text for dataset in datasets for text in inconsistencies(dataset.dataset, "grounding")))
-    notes += [f"{analysis.heading(dataset)}: {_images(dataset)}" for dataset in datasets]
+    notes += [_images(analysis, dataset) for dataset in datasets]
     return table_of(
         "published_grounding",
         "Grounding, beside the paper's Table 1",
@@ -63,7 +64,7 @@ def _grounding(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Table
         f"pixels. {INTERVALS}",
         ["Model"],
         [ours.column for ours, _ in columns],
-        rows,
+        _rows([entry for dataset in datasets for entry in dataset.runs], columns),
         notes,
     )
 
@@ -77,6 +78,11 @@ def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
     for finding in dataset.findings:
         ours = scores_of(dataset, "pointing_game", Column(finding), finding)
         columns.append((ours, {model: of_model.findings.get(finding) for model, of_model in known.items()}))
+    wrong = [
+        f"{model_title(model)} {100 * row.mean:.2f} (cells {100 * row.mean_of_findings:.2f})"
+        for model, row in known.items()
+        if abs(row.mean - row.mean_of_findings) > 1.01e-4
+    ]
     rows = _rows(dataset.runs, columns)
     return table_of(
         f"published_pointing_game_{analysis.slug(dataset)}",
@@ -86,20 +92,11 @@ def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
         [ours.column for ours, _ in columns],
         [*rows, *_counts(dataset)] if rows else [],
         [
-            *_wrong_means(known),
+            *([f"Printed means that are not the mean of the printed cells: {', '.join(wrong)}."] if wrong else []),
             *inconsistencies(dataset.dataset, "pointing_game"),
-            f"{analysis.heading(dataset)}: {_images(dataset)}",
+            _images(analysis, dataset),
         ],
     )
-
-
-def _wrong_means(published: Mapping[str, PublishedPointingGame]) -> list[str]:
-    wrong = [
-        f"{model_title(model)} {100 * row.mean:.2f} (cells {100 * row.mean_of_findings:.2f})"
-        for model, row in published.items()
-        if abs(row.mean - row.mean_of_findings) > 1.01e-4
-    ]
-    return [f"Printed means that are not the mean of the printed cells: {', '.join(wrong)}."] if wrong else []
 
 
 def _counts(dataset: DatasetAnalysis) -> Iterator[Row]:
@@ -115,8 +112,8 @@ def _counts(dataset: DatasetAnalysis) -> Iterator[Row]:
         yield row(f"Positive images, {counts.by}", None, *implied, kind="count")
 
 
-def _images(dataset: DatasetAnalysis) -> str:
-    return f"published are {remark(dataset.dataset)}."
+def _images(analysis: Analysis, dataset: DatasetAnalysis) -> str:
+    return f"{analysis.heading(dataset)}: published are {remark(dataset.dataset)}."
 
 
 def _dice_gap(datasets: Sequence[DatasetAnalysis]) -> Table:
@@ -149,8 +146,7 @@ def _correlation(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Tab
         if line.scope == "models" and line.dataset is None and _published_models(runs):
             ours, published = line.r_squared, published_r_squared()
             values = (ours, published, None if ours is None else ours - published)
-            cells = [Cell(MISSING if value is None else f"{value:.2f}", value) for value in values]
-            rows.append(row("R\u00b2", len(line.points), *cells))
+            rows.append(row("R\u00b2", len(line.points), *(decimal(value, 2) for value in values)))
     return table_of(
         "published_correlation",
         "Correlation of recognition and grounding, beside the paper's",

@@ -1,13 +1,15 @@
-"""Tables of a report as data, and how they are written as Markdown and CSV; as LaTeX in latex.py."""
+"""Tables of a report as data: cells from numbers, rows of models with the best marked, as Markdown and as CSV."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pandas as pd
+
+from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, Reference, number_of
 
 MISSING = "\u2013"
 """What stands for a value that does not exist."""
@@ -15,15 +17,12 @@ MISSING = "\u2013"
 TIED = "\u2020"
 """The sign at what is not significantly different from the best; captions of tables that have it say so."""
 
+INTERVALS = "In brackets 95 % intervals."
+
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        group: Heading above several columns side by side, such as a dataset's title; empty for none.
-        numeric: Whether it sorts by value rather than by text.
-    """
+    """A column, with the heading above it and its neighbours, if any; it sorts by value or, unless numeric, by text."""
 
     title: str
     group: str = ""
@@ -35,8 +34,7 @@ class Cell:
     """One entry of a table.
 
     Attributes:
-        text: What is shown, without marks; percentages with two decimals, as in the paper. A dash for what does not
-            exist.
+        text: What is shown, without marks; percentages with two decimals, as in the paper.
         value: The number behind it, a fraction; None for words and for what does not exist.
         low, high: Ends of its 95 % interval, if there is one.
         mark: Best or second best of its column among the models.
@@ -64,7 +62,7 @@ Kind = Literal["model", "floor", "ceiling", "published", "difference", "count"]
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: cells, and whose they are."""
+    """A row of a table, with a cell per column."""
 
     cells: tuple[Cell, ...]
     kind: Kind = "model"
@@ -72,13 +70,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-        name: Stem of its files, such as `grounding`.
-        rows: Each with a cell per column.
-        notes: What else a reader must know, each a sentence or more.
-    """
+    """A table; its name is the stem of its files, and its notes are what else a reader must know."""
 
     name: str
     title: str
@@ -107,6 +99,138 @@ def percentage(value: float | None, signed: bool = False) -> str:
         return MISSING
     text = f"{100 * value:+.2f}" if signed else f"{100 * value:.2f}"
     return "0.00" if float(text) == 0 else text
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A column of a table whose rows are models, then floors and ceilings.
+
+    Attributes:
+        models: By label of the run.
+        references: By title.
+        tied: Labels of the runs that are not significantly different from the best.
+        ranked: Whether the best is marked: more is better, and every run was tested against the best one.
+    """
+
+    column: Column
+    models: Mapping[str, Estimate]
+    references: Mapping[str, Estimate] = field(default_factory=dict)
+    tied: frozenset[str] = frozenset()
+    ranked: bool = True
+
+
+def row(*entries: Cell | Estimate | str | float | None, kind: Kind = "model") -> Row:
+    """Return a row: words as they are, whole numbers as counts, fractions in per cent, with their intervals."""
+    return Row(tuple(map(_cell, entries)), kind)
+
+
+def _cell(entry: Cell | Estimate | str | float | None) -> Cell:
+    if isinstance(entry, Cell):
+        return entry
+    if isinstance(entry, str):
+        return Cell(entry)
+    if isinstance(entry, int):
+        return Cell(str(entry), entry)
+    return number(Estimate(entry) if isinstance(entry, float) else entry)
+
+
+def number(estimate: Estimate | None, signed: bool = False) -> Cell:
+    """Return a cell with a fraction, in per cent, and its interval."""
+    if estimate is None or estimate.value is None:
+        return Cell(MISSING)
+    return Cell(percentage(estimate.value, signed), estimate.value, estimate.low, estimate.high)
+
+
+def decimal(value: float | None, digits: int) -> Cell:
+    """Return a cell with a number as it is, rounded to so many digits."""
+    return Cell(MISSING if value is None else f"{value:.{digits}f}", value)
+
+
+def p_value(p: float | None) -> Cell:
+    """Return a cell with a p-value."""
+    return Cell("<0.0001", p) if p is not None and p < 0.0001 else decimal(p, 4)
+
+
+def table_of(
+    name: str,
+    title: str,
+    caption: str,
+    text: Sequence[str],
+    numbers: Iterable[str | Column],
+    rows: Iterable[Row],
+    notes: Sequence[str] = (),
+) -> Table:
+    """Return a table with columns of text, then of numbers."""
+    columns = [Column(heading, numeric=False) for heading in text]
+    columns += [column if isinstance(column, Column) else Column(column) for column in numbers]
+    return Table(name, title, caption, tuple(columns), tuple(rows), tuple(notes))
+
+
+def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, table: Table) -> Table:
+    """Return a table of a dataset, named after it and with its notes."""
+    return replace(
+        table,
+        name=f"{table.name}_{analysis.slug(dataset)}",
+        title=f"{table.title} {analysis.heading(dataset)}",
+        notes=(*notes_of(analysis, dataset), *table.notes),
+    )
+
+
+def notes_of(analysis: Analysis, *datasets: DatasetAnalysis) -> tuple[str, ...]:
+    """Return the notes of some datasets, or of all."""
+    return tuple(
+        f"{analysis.heading(dataset)}: {note}" for dataset in datasets or analysis.datasets for note in dataset.notes
+    )
+
+
+def scores_of(
+    dataset: DatasetAnalysis, key: str, column: Column, finding: str | None = None, ranked: bool = True
+) -> Scores:
+    """Return a number's column: of a finding, or the means over findings with the ties that the tests found."""
+    return Scores(
+        column,
+        {entry.run.label: number_of(entry, key, finding) for entry in dataset.runs},
+        {reference.title: number_of(reference, key, finding) for reference in dataset.references},
+        dataset.tied_with_best.get(key, frozenset()) if finding is None else frozenset(),
+        ranked and dataset.ranked(key),
+    )
+
+
+def rows_of_models(
+    labels: Sequence[str], columns: Sequence[Scores], references: Iterable[Reference] = ()
+) -> tuple[Row, ...]:
+    """Return a row per model, then a row per floor and ceiling that has at least one of the numbers."""
+    marked = [_marked(labels, column) for column in columns]
+    rows = [row(label, *(cells[label] for cells in marked)) for label in labels]
+    kinds = {reference.title: reference.kind for reference in references}
+    for title in sorted(kinds, key=lambda title: kinds[title] == "ceiling"):
+        cells = [number(column.references.get(title)) for column in columns]
+        if any(cell.value is not None for cell in cells):
+            rows.append(row(title, *cells, kind=kinds[title]))
+    return tuple(rows)
+
+
+def marks(rows: Iterable[Row]) -> str:
+    """Return what a caption says of the marks in a table, with a space before it; nothing where there are none."""
+    cells = [cell for row in rows for cell in row.cells]
+    tied = f"; {TIED}: not significantly different from the best (paired test)" * any(cell.tied for cell in cells)
+    return f" Best bold, second underlined{tied}." if any(cell.mark for cell in cells) else ""
+
+
+def _marked(labels: Sequence[str], scores: Scores) -> dict[str, Cell]:
+    cells = {label: number(scores.models.get(label)) for label in labels}
+    # What is printed alike is marked alike, and where all are alike none is best.
+    printed = {label: float(cell.text) for label, cell in cells.items() if cell.value is not None}
+    ranks = sorted(set(printed.values()), reverse=True)
+    if not scores.ranked or len(ranks) < 2:
+        return cells
+    for label, value in printed.items():
+        if value == ranks[0]:
+            cells[label] = replace(cells[label], mark="best")
+        else:
+            mark: Literal["second"] | None = "second" if value == ranks[1] else None
+            cells[label] = replace(cells[label], mark=mark, tied=label in scores.tied)
+    return cells
 
 
 def to_frame(table: Table) -> pd.DataFrame:
