@@ -15,7 +15,7 @@ from xbench.runs.scores import ImageScores
 FINDINGS = ("Atelectasis", "Nodule", "Effusion")
 
 
-def a_run(label, dice, hits, probabilities, keeps=None, threshold=0.5):
+def a_run(label, dice, hits, probabilities, keeps=None, threshold=True):
     """A run of (N, 3) scores, NaN where not scored."""
     scored = ~np.isnan(dice)
     nothing = {field.name: np.full(dice.shape, np.nan) for field in fields(ImageScores)}
@@ -35,8 +35,8 @@ def a_run(label, dice, hits, probabilities, keeps=None, threshold=0.5):
     run = SimpleNamespace(
         images=images, label=label, dataset="d", results=SimpleNamespace(findings=FINDINGS), cases=lambda: kept
     )
-    quadrants = {finding: Quadrants(threshold, 0, 0, 0, 0, 1, 1) for finding in FINDINGS}
-    return SimpleNamespace(run=run, quadrants=quadrants)
+    quadrants = {finding: Quadrants(0.5, 0, 0, 0, 0, 1, 1) for finding in FINDINGS}
+    return SimpleNamespace(run=run, quadrants=quadrants if threshold else {})
 
 
 @st.composite
@@ -153,6 +153,6 @@ def test_what_a_run_did_not_score_or_keep_is_not_chosen():
 
 def test_without_a_threshold_nothing_counts_as_recognised_or_missed():
     dice = np.random.default_rng(2).random((20, 3))
-    chosen = choose_cases([a_run("A", dice, dice > 0.5, dice, threshold=None)], 50)
+    chosen = choose_cases([a_run("A", dice, dice > 0.5, dice, threshold=False)], 50)
     assert all(score.recognised is None for case in chosen for score in case.scores.values())
     assert not any("recognised" in reason.lower() for case in chosen for reason in case.reasons)

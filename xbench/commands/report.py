@@ -55,24 +55,17 @@ def report(arguments: Sequence[str]) -> None:
     if given.wandb == "true":
         from xbench.report.wandb.log_report import log_report
 
-        offline = log_report(analysis, tables, out)
-        if offline is not None:
+        if (offline := log_report(analysis, tables, out)) is not None:
             print(f"Offline: wandb sync {offline}")
 
 
 def write_report(
     runs: Sequence[Path], out: Path, seed: int = 0, cases: int = _CASES
 ) -> tuple[Analysis, tuple[Table, ...]]:
-    """Write a report, with a progress bar, and end with a summary on the screen.
+    """Write a report on `runs`, folders with finished runs at any depth, into `out`, where it replaces an earlier one.
 
-    Args:
-        runs: Folders with finished runs, at any depth.
-        out: The report's folder; an earlier report there is replaced.
-        seed: Of the exchanges in paired tests.
-        cases: Pictured cases of each dataset on the page.
-
-    Returns:
-        What the report says, and its tables.
+    `seed` is that of the exchanges in paired tests, `cases` how many are pictured of each dataset. Return what the
+    report says, and its tables.
 
     Raises:
         UserError: No finished run, or a folder that cannot be written to.

@@ -20,8 +20,7 @@ class CaseScores:
     Attributes:
         pointing_hit: Share of the map's highest places that lie in the region: 1 or 0 unless several tie.
         peak_distance: From the peak of the map to the region, in film widths.
-        dice: Dice at threshold 0.5.
-        probability: Of the finding.
+        dice: At threshold 0.5.
         recognised: Whether the probability reaches the run's threshold for the finding (see `Quadrants`); None where
             there is none.
     """
@@ -45,12 +44,7 @@ class CaseScores:
 
 @dataclass(frozen=True)
 class ChosenCase:
-    """A pair of image and finding, and why it was chosen.
-
-    Attributes:
-        reasons: What it is an example of, such as `Best Dice` or `Worst Dice of CARZero`.
-        scores: Of each run, by its label.
-    """
+    """A pair of image and finding, with scores by label of the run, and why it was chosen, such as `Best Dice`."""
 
     dataset: str
     image_id: str
@@ -70,15 +64,12 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int) -> tuple[ChosenCase, .
     Runs that kept no maps are left out.
     """
     runs = [run for run in runs if run.run.cases() is not None]
-    if not runs or count < 1:
-        return ()
     scores = [_scored_pairs(run) for run in runs]
-    pairs = [pair for pair in scores[0] if all(pair in other for other in scores)]
-    rankings = _rankings(
-        [run.run.label for run in runs],
-        [finding for _, finding, _ in pairs],
-        [[of_run[pair] for pair in pairs] for of_run in scores],
-    )
+    pairs = [pair for pair in scores[0] if all(pair in other for other in scores)] if scores else []
+    if not pairs:
+        return ()
+    labels = [run.run.label for run in runs]
+    rankings = _rankings(labels, [pair[1] for pair in pairs], [[of_run[at] for at in pairs] for of_run in scores])
     chosen: dict[int, list[str]] = {}
     while len(chosen) < count and any(rankings.values()):
         for reason, ranking in rankings.items():
@@ -90,15 +81,11 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int) -> tuple[ChosenCase, .
                 if len(chosen) < count:
                     chosen[pair] = [reason]
                 break
-    return tuple(
-        ChosenCase(
-            runs[0].run.dataset,
-            *pairs[pair][:2],
-            tuple(reasons),
-            {run.run.label: of_run[pairs[pair]] for run, of_run in zip(runs, scores, strict=True)},
-        )
-        for pair, reasons in chosen.items()
-    )
+    found = []
+    for pair, reasons in chosen.items():
+        of_runs = {label: of_run[pairs[pair]] for label, of_run in zip(labels, scores, strict=True)}
+        found.append(ChosenCase(runs[0].run.dataset, *pairs[pair][:2], tuple(reasons), of_runs))
+    return tuple(found)
 
 
 def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str, bytes], CaseScores]:
@@ -111,13 +98,12 @@ def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str, bytes], CaseScores]:
             continue
         probability = float(images.probabilities[row, column])
         quadrants = run.quadrants.get(pair[1])
-        threshold = None if quadrants is None else quadrants.threshold
         scores[*pair, bytes(images.region_digests[row, column])] = CaseScores(
             pointing_hit=float(images.pointing_hit[row, column]),
             peak_distance=float(images.peak_distance[row, column]),
             dice=float(images.dice[row, column]),
             probability=probability,
-            recognised=None if threshold is None else probability >= threshold,
+            recognised=None if quadrants is None else probability >= quadrants.threshold,
         )
     return scores
 
@@ -125,20 +111,28 @@ def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str, bytes], CaseScores]:
 def _rankings(
     labels: Sequence[str], findings: Sequence[str], scores: Sequence[Sequence[CaseScores]]
 ) -> dict[str, list[int]]:
-    """Order the pairs that deserve it by every reason, the most deserving first; equal ones as they come.
-
-    The labels are of the runs, the findings of the pairs, the scores of every run for every pair.
-    """
-    shape = len(labels), len(findings)
-    dice = np.array([[score.dice for score in row] for row in scores], dtype=np.float64).reshape(shape)
+    """Order the pairs, whose findings and scores by every run are given, by every reason that they deserve."""
+    dice = np.array([[score.dice for score in row] for row in scores])
     mean, spread = dice.mean(axis=0), np.ptp(dice, axis=0)
 
     def count_of(kind: Callable[[CaseScores], bool]) -> NDArray[np.int64]:
-        matches = np.array([[kind(score) for score in row] for row in scores], dtype=np.int64).reshape(shape)
-        return np.asarray(matches.sum(axis=0), dtype=np.int64)
+        found: NDArray[np.int64] = np.count_nonzero([[kind(score) for score in row] for row in scores], axis=0)
+        return found
 
     def extremes(worth: NDArray[np.float64]) -> list[int]:
-        return _taking_turns(np.argsort(-worth, kind="stable"), findings)
+        """Return the first quarter of every finding's pairs, one at least, one finding after the other in turns."""
+        turns: list[tuple[int, int]] = []
+        total, seen = Counter(findings), Counter[str]()
+        for pair in np.argsort(-worth, kind="stable").tolist():
+            turn = seen[findings[pair]]
+            seen[findings[pair]] += 1
+            if turn < max(1, total[findings[pair]] // 4):
+                turns.append((turn, pair))
+        return [pair for _, pair in sorted(turns, key=lambda entry: entry[0])]
+
+    def typical(dice: NDArray[np.float64]) -> list[int]:
+        # From the lower median, which is the value of a pair.
+        return extremes(-np.abs(dice - np.sort(dice)[(len(dice) - 1) // 2]))
 
     blind = count_of(lambda score: score.recognised is True and score.look == "elsewhere")
     silent = count_of(lambda score: score.recognised is False and score.grounded)
@@ -149,28 +143,11 @@ def _rankings(
         # Among equal numbers of runs, a lower (or higher) Dice is the clearer example. Dice is at most 1.
         "Recognised, looks elsewhere": [pair for pair in extremes(blind - mean / 2) if blind[pair]],
         "Grounded, not recognised": [pair for pair in extremes(silent + mean / 2) if silent[pair]],
-        "Median Dice": extremes(-np.abs(mean - _median(mean))),
+        "Median Dice": typical(mean),
     }
     if len(labels) > 1:
         of_runs = list(zip(labels, dice, strict=True))
         rankings |= {f"Best Dice of {label}": extremes(mine) for label, mine in of_runs}
         rankings |= {f"Worst Dice of {label}": extremes(-mine) for label, mine in of_runs}
-        rankings |= {f"Median Dice of {label}": extremes(-np.abs(mine - _median(mine))) for label, mine in of_runs}
+        rankings |= {f"Median Dice of {label}": typical(mine) for label, mine in of_runs}
     return rankings
-
-
-def _median(values: NDArray[np.float64]) -> float:
-    """Return the lower median, which is the value of a pair; NaN without any."""
-    return float(np.sort(values)[(len(values) - 1) // 2]) if len(values) else np.nan
-
-
-def _taking_turns(order: NDArray[np.intp], findings: Sequence[str]) -> list[int]:
-    """Return the first quarter of every finding's pairs, one at least, one finding after the other in turns."""
-    total, seen = Counter(findings), Counter[str]()
-    turns: list[tuple[int, int]] = []
-    for pair in order.tolist():
-        finding = findings[pair]
-        if seen[finding] < max(1, total[finding] // 4):
-            turns.append((seen[finding], pair))
-        seen[finding] += 1
-    return [pair for _, pair in sorted(turns, key=lambda entry: entry[0])]

@@ -9,16 +9,10 @@ from typing import Any, Literal
 
 from xbench.report.figures.write import Drawn
 from xbench.report.runs import Run
-from xbench.report.schema import Analysis, DatasetAnalysis, in_order
+from xbench.report.schema import Analysis, in_order
 from xbench.report.sentences import count_of, dataset_in_words, headlines
 from xbench.report.tables.table import Table, each_note_once, escaped, notes_of, to_markdown
 from xbench.runtime.files import atomic_writer
-
-_SCHEMA = 1
-"""Version of `analysis.json`."""
-
-_LONG = 30
-"""Rows from which a table is folded up."""
 
 _SECTIONS = (
     ("Grounding", ("grounding",), ("intervals_pointing_game",)),
@@ -43,10 +37,8 @@ def document(analysis: Analysis, tables: Sequence[Table], figures: Sequence[Draw
         parts += ["## In short", _points(short)]
     parts += [escaped(note) for note in analysis.notes]
     found = [(analysis.heading(dataset), dataset_in_words(dataset)) for dataset in analysis.datasets]
-    if any(texts for _, texts in found):
-        parts.append("## Dataset by dataset")
-        for title, texts in found:
-            parts += [f"### {escaped(title)}", _points(texts)] if texts else []
+    said = [part for title, texts in found if texts for part in (f"### {escaped(title)}", _points(texts))]
+    parts += ["## Dataset by dataset", *said] if said else []
     tables = each_note_once(tables, (*analysis.notes, *notes_of(analysis)))
     for title in (*(section for section, _, _ in _SECTIONS), _MORE):
         shown = [_table(table) for table in tables if _section(table.name, 1) == title]
@@ -72,8 +64,10 @@ def _compared(analysis: Analysis) -> Iterator[str]:
     )
     lines = ["| Dataset | Split | Images | Clusters | Runs |", "| :--- | :--- | ---: | :--- | :--- |"]
     for dataset in analysis.datasets:
+        images = " or ".join(f"{n:,}" for n in sorted({entry.run.results.counts.images for entry in dataset.runs}))
+        clusters = " or ".join(sorted({f"{entry.clusters:,} {entry.clustered_by}" for entry in dataset.runs}))
         runs = ", ".join(in_order(dataset.runs)) or "references only"
-        cells = [analysis.heading(dataset), dataset.split, _images(dataset), _clusters(dataset), runs]
+        cells = [analysis.heading(dataset), dataset.split, images, clusters, runs]
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
     yield "\n".join(lines)
     if analysis.set_aside:
@@ -81,20 +75,10 @@ def _compared(analysis: Analysis) -> Iterator[str]:
         yield _points([f"{entry.folder}: {entry.reason}" for entry in analysis.set_aside])
 
 
-def _images(dataset: DatasetAnalysis) -> str:
-    counts = sorted({entry.run.results.counts.images for entry in dataset.runs})
-    return " or ".join(f"{count:,}" for count in counts)
-
-
-def _clusters(dataset: DatasetAnalysis) -> str:
-    said = {f"{entry.clusters:,} {entry.clustered_by}" for entry in dataset.runs}
-    return " or ".join(sorted(said))
-
-
 def _table(table: Table) -> str:
-    files = f"[CSV](tables/{table.name}.csv), [LaTeX](tables/{table.name}.tex)"
-    text = f"{to_markdown(table)}\n{files}"
-    if len(table.rows) < _LONG:
+    text = f"{to_markdown(table)}\n[CSV](tables/{table.name}.csv), [LaTeX](tables/{table.name}.tex)"
+    # Long tables are folded up.
+    if len(table.rows) < 30:
         return text
     return f"<details>\n<summary>{escaped(table.title)}: {len(table.rows)} rows</summary>\n\n{text}\n\n</details>"
 
@@ -117,7 +101,7 @@ def write_analysis(path: Path, analysis: Analysis) -> None:
     Raises:
         ValueError: A number is NaN or infinite; what does not exist is null.
     """
-    content = {"schema": _SCHEMA, **vars(analysis)}
+    content = {"schema": 1, **vars(analysis)}
     with atomic_writer(path) as file:
         text = json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False, default=_plain)
         file.write(f"{text}\n".encode())

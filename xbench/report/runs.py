@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,18 @@ from xbench.runs.maps import ScoredPairs
 from xbench.runs.results import Results, ScoredOn
 from xbench.runs.scores import ImageScores, PairCounts, scored_on
 
-REFERENCES = ("oracle", "centre", "random")
-"""Models that show what a number is worth; no model of interest."""
-
 
 @dataclass(frozen=True)
 class Run:
     """A finished run.
 
     Attributes:
-        scored_on: What it was scored on, as `xbench.runs.scores.scored_on` gives it: digests of labels and regions.
+        scored_on: Digests of labels and regions by finding.
         settings: What else than model and dataset the numbers depend on, in words: split, prompts, image_size ...
         data_settings: Names of those settings that options of the dataset are.
-        pictured: Whether the run saved what pictures are drawn from, and all of it can be read.
         label: Title of the model, with the settings that tell it from other runs of the same model and dataset, such
             as `CARZero (prompts name)`. Runs of one configuration on several datasets share it.
+        pictured: Whether the run saved what pictures are drawn from, and all of it can be read.
     """
 
     folder: Path
@@ -59,7 +56,7 @@ class Run:
     @property
     def is_reference(self) -> bool:
         """Whether the model is one of the references that show what a number is worth."""
-        return self.model in REFERENCES
+        return self.model in ("oracle", "centre", "random")
 
     def cases(self) -> ScoredPairs | None:
         """Return what pictures are drawn from; None if the run did not save it, or a file of it is damaged."""
@@ -91,9 +88,15 @@ def collect(paths: Sequence[Path]) -> Collection:
     Raises:
         UserError: A path is no folder, or holds no finished run.
     """
+    folders: set[Path] = set()
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path} is not a folder: give the folder of a run, or one above it.", exit_status=2)
+        # A run's configuration is written first and its results last.
+        folders |= {file.parent for name in (RESULTS, CONFIG) for file in path.rglob(name)}
     found: list[Run] = []
     aside: list[SetAside] = []
-    for folder in _run_folders(paths):
+    for folder in sorted(folders):
         try:
             found.append(_read(folder))
         except RunFileError as error:
@@ -114,15 +117,14 @@ def collect(paths: Sequence[Path]) -> Collection:
         newest[key] = run
     chosen = []
     for run in newest.values():
-        pictured = run.stored.saves_maps
-        if pictured:
-            try:
+        try:
+            if run.stored.saves_maps:
                 run.stored.check_maps()
-            except RunFileError as error:
-                pictured = False
-                reason = f"its pictures and maps only, its numbers are in the report. {error}"
-                aside.append(SetAside(run.folder, reason))
-        chosen.append(replace(run, pictured=pictured))
+                run = replace(run, pictured=True)
+        except RunFileError as error:
+            reason = f"its pictures and maps only, its numbers are in the report. {error}"
+            aside.append(SetAside(run.folder, reason))
+        chosen.append(run)
     runs = sorted(_labelled(chosen), key=lambda run: (run.dataset, run.label))
     return Collection(tuple(runs), tuple(aside))
 
@@ -136,16 +138,6 @@ def widest(runs: Sequence[Run]) -> Run:
     """Return the run with the most images; of several one with pictures, then one scored on what most runs were."""
     common = Counter(map(ground, runs))
     return max(runs, key=lambda run: (run.results.counts.images, run.pictured, common[ground(run)]))
-
-
-def _run_folders(paths: Iterable[Path]) -> list[Path]:
-    folders: set[Path] = set()
-    for path in paths:
-        if not path.is_dir():
-            raise UserError(f"{path} is not a folder: give the folder of a run, or one above it.", exit_status=2)
-        # A run's configuration is written first and its results last.
-        folders |= {file.parent for name in (RESULTS, CONFIG) for file in path.rglob(name)}
-    return sorted(folders)
 
 
 def _read(folder: Path) -> Run:
@@ -194,19 +186,16 @@ def _alike(runs: Sequence[Run], names: Sequence[str]) -> set[str]:
     return {model for (model, _, _), count in others.items() if count > 1}
 
 
+# Options that have a place of their own, or move no number of a run that has finished.
 _NO_SETTING = {
     *("class", "checkpoint", "text_encoder", "prompt_source", "book", "asked", "limit", "batch_size", "prompts"),
 }
-# Options of the dataset that have a place of their own, or move no number of a run that has finished.
 _NO_SETTING_OF_DATA = {*_NO_SETTING, "on_error", "split"}
 _GROUND = ("scored_images", "scored_labels", "scored_regions")
 
 
 def _settings(results: Results, truth: Mapping[str, ScoredOn]) -> tuple[dict[str, str], frozenset[str]]:
-    """What distinguishes runs of one model on one dataset, and which of it options of the dataset are.
-
-    Digests stand instead of what is long.
-    """
+    """What tells runs of a model on a dataset apart, as digests if long, and which of it are options of the dataset."""
     provenance = results.provenance
     model, data = provenance.get("model") or {}, provenance.get("data") or {}
     prompts = provenance.get("prompts")
@@ -230,12 +219,9 @@ def _settings(results: Results, truth: Mapping[str, ScoredOn]) -> tuple[dict[str
             settings[name.removesuffix("_sha256")] = _digest(provenance[name])
     if model.get("book"):
         settings["book"] = _digest(model["book"])
+    own = {key: value for key, value in data.items() if key not in _NO_SETTING_OF_DATA}
     # A model and a dataset may have options of one name.
-    of_data = {
-        f"data_{key}" if key in settings else key: value
-        for key, value in data.items()
-        if key not in _NO_SETTING_OF_DATA
-    }
+    of_data = {f"data_{key}" if key in settings else key: value for key, value in own.items()}
     words = {key: _in_words(value) for key, value in (settings | of_data).items() if value is not None}
     return words, frozenset(of_data)
 

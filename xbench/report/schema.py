@@ -13,14 +13,7 @@ from xbench.report.runs import Run, SetAside
 
 @dataclass(frozen=True)
 class Number:
-    """A number that reports show.
-
-    Attributes:
-        key: Its name in data.
-        title: Its name in tables.
-        meaning: One sentence for readers.
-        more_is_better: Whether a larger value is better; None where neither is.
-    """
+    """A number that reports show: `more_is_better` is None where neither is, `meaning` one sentence for readers."""
 
     key: str
     title: str
@@ -74,10 +67,7 @@ NUMBERS: Mapping[str, Number] = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % interval; None where it does not exist.
-
-    A value that rests on a single patient or image has no interval.
-    """
+    """A value with its 95 % interval; None where it does not exist, as the interval of a single patient or image."""
 
     value: float | None
     low: float | None = None
@@ -86,12 +76,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class AreaBin:
-    """Scored pairs of a run whose regions are of about one size.
+    """Scored pairs of a run whose regions take from `low` to `high` of the grid, whatever the finding.
 
-    Attributes:
-        low, high: Smallest and largest share of the grid that a region of the bin takes.
-        scores: `pointing_game`, `dice_fixed`, `dice_cross_fitted`: means over the pairs, whatever the finding.
-        whole_image: Mean Dice that marking the whole image gets on the same pairs.
+    `scores` are means of `pointing_game`, `dice_fixed` and `dice_cross_fitted` over the pairs; `whole_image` is the
+    mean Dice that marking the whole image gets on them.
     """
 
     low: float
@@ -103,12 +91,10 @@ class AreaBin:
 
 @dataclass(frozen=True)
 class PositionCell:
-    """Scored pairs whose region's centre of mass lies in one cell of a 3 x 3 division of the image.
+    """Scored pairs whose region's centre of mass lies in one cell of a 3 x 3 division of the image, from the top left.
 
-    Attributes:
-        row, column: From the top left, 0 to 2.
-        scores: `pointing_game` and `dice_fixed`, means over the pairs.
-        peaks: Share of all scored pairs whose map is highest in this cell, wherever their region lies.
+    `scores` are means of `pointing_game` and `dice_fixed` over the pairs; `peaks` is the share of all scored pairs
+    whose map is highest in this cell, wherever their region lies.
     """
 
     row: int
@@ -124,19 +110,12 @@ NEAR = 0.05
 
 @dataclass(frozen=True)
 class Quadrants:
-    """How recognition and grounding of a finding go together, over its scored pairs.
+    """Shares of a finding's scored pairs by whether they are recognised and grounded.
 
-    A pair is recognised if its probability reaches `threshold`, grounded if the pointing game counts at least half. One
-    that is recognised only is a near miss if the peak of its map lies at most `NEAR` from the region; else the model
-    looks elsewhere, and only then is it right for another reason than the lesion.
-
-    Attributes:
-        threshold: The lowest probability of an image with the largest sum of sensitivity and specificity on the run's
-            images (Youden).
-        both: Share recognised and grounded.
-        near_miss: Share recognised but not grounded, with a near miss.
-        elsewhere: Share recognised but not grounded, with the peak elsewhere.
-        grounded_only: Share grounded but not recognised: seen but not believed.
+    A pair is recognised if its probability reaches `threshold`: the lowest probability of an image with the largest sum
+    of sensitivity and specificity on the run's images (Youden). It is grounded if the pointing game counts at least
+    half. One that is recognised only is a near miss if the peak of its map lies at most `NEAR` from the region; else
+    the model looks elsewhere, and only then is it right for another reason than the lesion.
     """
 
     threshold: float
@@ -159,14 +138,12 @@ class RunAnalysis:
 
     Attributes:
         clustered_by: What counts as one piece of evidence: patients where the dataset names them, else images.
-        clusters: How many of them there are.
-        macro: Means over findings, by key of `NUMBERS`.
-        findings: The same by finding.
+        macro: Means over findings, by key of `NUMBERS`; `findings` are the same by finding.
         dice_curve: Macro Dice at each threshold of the run.
         thresholds: Of each finding the thresholds that cross-fitting chose, one per fold, by `dice` and `iou`.
-        areas: Grounding against lesion size, by decile of area.
-        positions: Grounding against position, nine cells row by row.
-        quadrants: Recognised or not, grounded or not, by finding; only findings with both labels and a scored pair.
+        areas: By decile of area, smallest first.
+        positions: Nine cells row by row; none without pairs.
+        quadrants: By finding; only findings with both labels and a scored pair.
     """
 
     run: Run
@@ -183,16 +160,13 @@ class RunAnalysis:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired test between two runs on the images that both scored.
+    """A paired test between two runs, by label, on the images that both scored.
 
     Attributes:
         number: Key of `NUMBERS`; macro over the findings that both scored.
-        first, second: Labels of the runs.
-        images: How many both scored.
         difference: First less second, with its interval.
-        p: Two-sided p-value of the paired test; None if it cannot be tested.
+        p: Two-sided p-value; None if it cannot be tested, and `untested` says why.
         p_adjusted: The same, corrected for all comparisons of this number on this dataset.
-        untested: Why it cannot be tested; empty if it was.
     """
 
     number: str
@@ -209,11 +183,9 @@ class Comparison:
 class Reference:
     """What a useless or a perfect map scores on a dataset: a floor or a ceiling.
 
-    Attributes:
-        title: `Whole image`, `Random`, `Reader agreement`, or the label of a reference's run.
-        macro: By key of `NUMBERS`; only those that exist.
-        findings: The same by finding.
-        spread: Where the numbers are expectations over draws, the standard deviation of those of one draw; of some.
+    The title is `Whole image`, `Random`, `Reader agreement`, or the label of a reference's run. Numbers are by key of
+    `NUMBERS`, only those that exist; where they are expectations over draws, `spread` is the standard deviation of one
+    draw of some of them.
     """
 
     title: str
@@ -228,12 +200,10 @@ class DatasetAnalysis:
     """Everything about one dataset and split.
 
     Attributes:
-        findings: In the dataset's order.
         runs: The models' runs, best macro pointing game first; those of references are among the references instead.
         references: Floors, then ceilings.
         comparisons: Every pair of runs, for every number that is tested.
         tied_with_best: By number, the labels of the best run and those not significantly different from it.
-        notes: What a reader must know, such as runs that scored different images.
     """
 
     dataset: str
@@ -254,8 +224,7 @@ class DatasetAnalysis:
     def ranked(self, number: str) -> bool:
         """Tell whether every run was tested against the best one: those scored on other ground have no rank.
 
-        Args:
-            number: Any; what is asked is the pointing game of a number of grounding, AUROC of one of recognition.
+        Asked is the pointing game for any number of grounding, AUROC for any of recognition.
         """
         key = "pointing_game" if NUMBERS[number].group == "grounding" else "auroc"
         values = self.values(key)
@@ -293,11 +262,10 @@ class Correlation:
 
     Attributes:
         scope: `models` (a point is a model on a dataset) or `findings` (a point is a model and finding).
-        dataset: Name of the dataset; None for all pooled.
+        dataset: None for all pooled.
         points: Of each its label, AUROC and pointing game.
         slope: None for fewer than three points, or all of one AUROC, and so are the others.
-        r_squared: Coefficient of determination; None also where all points have the same pointing game.
-        p: Two-sided p-value of the slope; None also where all points have the same pointing game.
+        p: Two-sided, of the slope; it and `r_squared` are None also where all points have the same pointing game.
     """
 
     scope: Literal["models", "findings"]
@@ -316,14 +284,12 @@ class Correlation:
 
 @dataclass(frozen=True)
 class StudyRow:
-    """One finding under several values of one setting, all else equal.
+    """One finding, or `macro`, under several values of one setting, all else equal.
 
     Attributes:
         study: The setting: `prompts` or `image_size`.
-        model: Title of the model.
-        finding: Name of the finding, or `macro`.
-        number: Key of `NUMBERS`.
-        values: The number by value of the setting.
+        model: Its title.
+        values: The number, a key of `NUMBERS`, by value of the setting.
         spread: Largest value less smallest.
         relative: The spread over the value at the model's own setting (official prompts, smallest image); None if 0.
         p_adjusted: Of the paired test between the two extremes, corrected for their choice and for all rows of the
@@ -343,15 +309,7 @@ class StudyRow:
 
 @dataclass(frozen=True)
 class Analysis:
-    """A whole report.
-
-    Attributes:
-        datasets: By dataset and split.
-        correlations: Of models and of findings; per dataset and pooled.
-        studies: What other prompts and sizes change; empty unless there are such runs.
-        set_aside: Runs that were left out, and why.
-        folds: How many folds cross-fitting had.
-    """
+    """A whole report: datasets by name and split, correlations per dataset and pooled; `folds` are of cross-fitting."""
 
     datasets: tuple[DatasetAnalysis, ...]
     correlations: tuple[Correlation, ...]

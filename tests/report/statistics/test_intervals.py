@@ -17,8 +17,7 @@ from scipy.stats import t as student
 from xbench.metrics import classification_scores
 from xbench.report.schema import NUMBERS
 from xbench.report.statistics import intervals
-from xbench.report.statistics.cross_fitting import pair_folds
-from xbench.report.statistics.measures import RECOGNITION, macro, measure, recognition
+from xbench.report.statistics.measures import RECOGNITION, macro, measure, pair_folds, recognition
 from xbench.report.statistics.paired import TESTED, macro_difference
 
 HIT_OR_MISS = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=60)
@@ -331,7 +330,7 @@ def test_groups_are_means_of_their_pairs():
     folds = pair_folds(sample, 5)
     pairs, measures = np.arange(0, len(sample.hit), 3), measure(sample, 5)
     means = measures.means(pairs, ("pointing_game", "dice_fixed", "dice_cross_fitted"))
-    at = [measures.fitted.thresholds["dice"][int(sample.pair_column[pair]), int(folds[pair])] for pair in pairs]
+    at = [measures.thresholds["dice"][int(sample.pair_column[pair]), int(folds[pair])] for pair in pairs]
     fitted = np.array([sample.dice[pair, place] for pair, place in zip(pairs, at, strict=True)])
     clusters = sample.pair_cluster[pairs], len(sample.clusters)
     for name, spread in (

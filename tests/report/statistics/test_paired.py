@@ -10,8 +10,7 @@ from scipy.stats import norm, permutation_test, rankdata, ttest_1samp, wilcoxon
 from synthetic import recognised
 
 from xbench.report.schema import Comparison, Estimate
-from xbench.report.statistics.cross_fitting import pair_folds
-from xbench.report.statistics.measures import macro, measure
+from xbench.report.statistics.measures import macro, measure, pair_folds
 from xbench.report.statistics.paired import (
     TESTED,
     PairedTest,
@@ -65,7 +64,7 @@ def test_thresholds_are_chosen_anew_after_every_exchange(name):
         pairs = [np.flatnonzero(sample.pair_column == column) for column in range(3)]
         means = [[plain_cross_fitted(curve, folds, mine) for mine in pairs] for curve in curves]
         assert found[place] == pytest.approx(np.mean(means[0]) - np.mean(means[1]), abs=1e-11)
-        fixed = first.fitted.of_pairs[name] - second.fitted.of_pairs[name]
+        fixed = first.of_pairs[name] - second.of_pairs[name]
         kept = np.mean([(row[sample.pair_cluster[mine]] * fixed[mine]).mean() for mine in pairs])
         moved += abs(found[place] - kept) > 1e-9
     assert moved  # the thresholds of the runs as they are would not do

@@ -48,39 +48,42 @@ def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Pro
 
     datasets: list[DatasetAnalysis] = []
     study_rows: list[StudyRow] = []
-    for place in sorted(grouped):
-        dataset, rows = _dataset(grouped[place], folds, seed, begin)
+    splits: defaultdict[str, list[str]] = defaultdict(list)
+    for (name, split), runs in sorted(grouped.items()):
+        dataset, rows = _dataset(runs, folds, seed, begin)
         datasets.append(dataset)
         study_rows += rows
-    lines, notes = correlations(datasets)
+        splits[name].append(split)
+    notes = [
+        f"{dataset_title(name)} was run on {len(found)} splits ({', '.join(found)}), which are analysed apart."
+        for name, found in splits.items()
+        if len(found) > 1
+    ]
+    lines, left_out = correlations(datasets)
     begin("done")
-    return Analysis(
-        datasets=tuple(datasets),
-        correlations=lines,
-        studies=tuple(study_rows),
-        set_aside=collection.set_aside,
-        folds=folds,
-        notes=(*_split_notes(datasets), *notes),
-    )
+    return Analysis(tuple(datasets), lines, tuple(study_rows), collection.set_aside, folds, (*notes, *left_out))
 
 
 def _dataset(
     runs: Sequence[Run], folds: int, seed: int, begin: Callable[[str], None]
 ) -> tuple[DatasetAnalysis, Sequence[StudyRow]]:
     name, split = runs[0].dataset, runs[0].results.split
-    place = f"{name}/{split}"
-    title = dataset_title(name)
+    title, place = dataset_title(name), f"{name}/{split}"
     measures: dict[str, Measures] = {}
     entries: list[RunAnalysis] = []
     for run in runs:
         begin(f"{title}: {run.label}")
         measures[run.label] = measure(Sample.of(run), folds)
         entries.append(_run(run, measures[run.label]))
-    models = sorted((entry for entry in entries if not entry.run.is_reference), key=_rank)
+
+    def rank(entry: RunAnalysis) -> tuple[float, str]:
+        value = entry.macro["pointing_game"].value
+        return 1.0 if value is None else -value, entry.run.label
 
     def on_common(first: str, second: str) -> tuple[Measures, Measures] | None:
         return common_measures(measures[first], measures[second], folds)
 
+    models = sorted((entry for entry in entries if not entry.run.is_reference), key=rank)
     labels = [entry.run.label for entry in models]
     comparisons = compare(labels, on_common, seed, place, lambda pair: begin(f"{title}: {pair}"))
     floors = widest(runs)
@@ -105,7 +108,7 @@ def _run(run: Run, measures: Measures) -> RunAnalysis:
     thresholds = {
         finding: {
             name: tuple(place / last for (column, _), place in sorted(chosen.items()) if column == own)
-            for name, chosen in measures.fitted.thresholds.items()
+            for name, chosen in measures.thresholds.items()
         }
         for own, finding in enumerate(sample.findings)
     }
@@ -134,19 +137,3 @@ def _different_ground(runs: Sequence[Run], measures: Mapping[str, Measures]) -> 
         differ = {} if group is usual else differences(one, other)
         if differ:
             yield group, usual, len({*one.image_ids} & {*other.image_ids}), differ
-
-
-def _rank(analysis: RunAnalysis) -> tuple[float, str]:
-    value = analysis.macro["pointing_game"].value
-    return (-value if value is not None else 1.0, analysis.run.label)
-
-
-def _split_notes(datasets: Sequence[DatasetAnalysis]) -> list[str]:
-    splits: defaultdict[str, list[str]] = defaultdict(list)
-    for dataset in datasets:
-        splits[dataset.dataset].append(dataset.split)
-    return [
-        f"{dataset_title(name)} was run on {len(found)} splits ({', '.join(found)}), which are analysed apart."
-        for name, found in splits.items()
-        if len(found) > 1
-    ]

@@ -6,7 +6,8 @@ one piece of evidence, and numbers on the same images are known to move together
 What the functions for one finding take: a row for each of n images or pairs, `clusters`, the cluster of each row, (n,),
 and `count`, K, how many clusters there are in all. `unseen` is how much of a further cluster, at the far end of the
 range, adds to the variance: hits that happen rarely may not have been seen; 0 for values that no map decides.
-`present` says whether an image has the finding, (n,); AUROC and average precision need both kinds.
+`present` says whether an image has the finding, (n,), and `called` whether it is said to; AUROC and average precision
+need images with and without it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +33,12 @@ ones in 98."""
 
 @dataclass(frozen=True)
 class Spread:
-    """A number and how far it may be from the truth.
+    """A number from 0 to 1 and how far it may be from the truth.
 
     Attributes:
-        value: The number, 0 to 1.
         influence: What each cluster adds to its error, (K,), to first order; for correlations between numbers.
         units: How many clusters it rests on: those with a pair, or the rarer of those with each label.
-        freedom: Degrees of freedom of its variance; infinite where the number itself gives the variance, as a share
-            does.
+        freedom: Degrees of freedom of its variance; infinite where the number itself gives it, as a share does.
         limits: Lower and upper end, given how many standard errors they are to lie apart from the number.
         centres: What the lower and the upper end are ends of: the value, unless it is known to be biased.
         hits: Of a share, how many independent hits and misses it is worth.
@@ -55,10 +53,7 @@ class Spread:
     hits: float | None = None
 
     def interval(self) -> Limits | None:
-        """Return the ends of the 95 % interval, which holds the value; None for a number of a single cluster.
-
-        One cluster says nothing about the spread.
-        """
+        """Return the 95 % interval, which holds the value; None for a single cluster, which says nothing of spread."""
         if self.units < 2:
             return None
         low, high = self.limits(_errors(self.freedom))
@@ -73,20 +68,21 @@ def share(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
     Survey Methodology 24, 193). Hits between 0 and 1 vary less than those of 0 and 1 and are treated as these. The
     design effect is at least 1 and effectively there are no fewer hits than clusters. Without clusters of several it is
     `scipy.stats.binomtest(...).proportion_ci(method="wilson")`.
-
-    `values` are hits (n,).
     """
-    found, n = _Means.of(values[:, None], clusters, count), len(values)
+    found, n = _Means(values[:, None], clusters, count), len(values)
     value, effective = float(found.value[0]), float(found.units)
     if 1 < found.units < n and found.variance[0] > 0:
         design = max(1.0, found.variance[0] / (values.var(ddof=1) / n))
         few = (_errors(n - 1) / _errors(found.units - 1)) ** 2
         effective = max(effective, n / design * few)
-
-    def limits(errors: float) -> Limits:
-        return _wilson(value, effective / errors**2)
-
-    return Spread(value, found.influence(0), found.units, inf, limits, hits=effective)
+    return Spread(
+        value,
+        found.influence(0),
+        found.units,
+        inf,
+        lambda errors: _wilson(value, effective / errors**2),
+        hits=effective,
+    )
 
 
 def mean(values: Floats, clusters: NDArray[np.int64], count: int, unseen: float = UNSEEN) -> Spread:
@@ -95,25 +91,22 @@ def mean(values: Floats, clusters: NDArray[np.int64], count: int, unseen: float 
     Wilson's interval again, with as many hits as would have the variance found between clusters, and Student's t. What
     lies between 0 and 1 cannot vary more than hits do, so effectively there are no fewer of them than clusters.
     """
-    found = _Means.of(values[:, None], clusters, count)
+    found = _Means(values[:, None], clusters, count)
     limits = _bounded(float(found.value[0]), float(found.variance[0]), found.units, unseen)
     return Spread(float(found.value[0]), found.influence(0), found.units, found.units - 1, limits)
 
 
 def best(curves: Floats, clusters: NDArray[np.int64], count: int, unseen: float = UNSEEN) -> Spread:
-    """Return the spread of the largest of T means, as that of Dice at the best threshold.
+    """Return the spread of the largest of the T means of `curves` (n, T), as that of Dice at the best threshold.
 
     The largest of the true means is at least each of them: so the lower end is that of the threshold found, and the
     upper end the highest upper end of all thresholds, for the best may be another one, unless it lies clearly below.
-
-    `curves` has a column per threshold, (n, T).
     """
-    found = _Means.of(curves, clusters, count)
+    found = _Means(curves, clusters, count)
     place, each = int(found.value.argmax()), zip(found.value.tolist(), found.variance.tolist(), strict=True)
     of_each = [_bounded(value, variance, found.units, unseen) for value, variance in each]
-
     # Student's, of the differences within each pair.
-    behind = _Means.of(curves - curves[:, [place]], clusters, count)
+    behind = _Means(curves - curves[:, [place]], clusters, count)
 
     def limits(errors: float) -> Limits:
         near = np.flatnonzero(behind.value + errors * np.sqrt(behind.variance) >= 0)
@@ -123,22 +116,18 @@ def best(curves: Floats, clusters: NDArray[np.int64], count: int, unseen: float 
 
 
 def gap(curves: Floats, fixed: int, of_pairs: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
-    """Return the spread of the largest of T means less a fixed one of them: what the fixed threshold costs.
+    """Return the spread of the largest of the T means of `curves` (n, T) less that at `fixed`: what this one costs.
 
     The ends are Student's, of the differences within each pair. The largest mean found is too large where several are
-    about as good, so the lower end is that of the cross-fitted scores less the fixed ones; the upper end is the highest
-    of all thresholds. A gap is never below 0.
-
-    `curves` (n, T) has the fixed threshold at the place `fixed`; `of_pairs` (n,) are the cross-fitted scores, NaN where
-    there are none.
+    about as good, so the lower end is that of the cross-fitted scores, `of_pairs` (n,), NaN where there are none, less
+    the fixed ones; the upper end is the highest of all thresholds. A gap is never below 0.
     """
-    found = _Means.of(curves - curves[:, [fixed]], clusters, count)
-    honest = _Means.of((of_pairs - curves[:, fixed])[:, None], clusters, count)
+    found = _Means(curves - curves[:, [fixed]], clusters, count)
+    honest = _Means((of_pairs - curves[:, fixed])[:, None], clusters, count)
     place = int(found.value.argmax())
-    value = float(found.value[place])
-    if np.isnan(honest.value[0]):
+    value, lowest = float(found.value[place]), float(honest.value[0])
+    if np.isnan(lowest):
         return Spread(value, found.influence(place), 1, 0, lambda _: (0.0, 1.0))
-    lowest = float(honest.value[0])
 
     def limits(errors: float) -> Limits:
         high = (found.value + errors * np.sqrt(found.variance)).max()
@@ -150,13 +139,11 @@ def gap(curves: Floats, fixed: int, of_pairs: Floats, clusters: NDArray[np.int64
 def cross_fitted(
     curves: Floats, folds: NDArray[np.int64], clusters: NDArray[np.int64], count: int, unseen: float = UNSEEN
 ) -> Spread:
-    """Return the spread of the mean score at thresholds that are best on other folds.
+    """Return the spread of the mean of `curves` (n, T) at the thresholds that are best on other folds.
 
     As `mean`, with the jackknife's variance: each cluster is left out once, and the thresholds are chosen again without
-    it, for that they would have been others on other images is part of the spread.
-
-    `curves` has a column per threshold, (n, T); `folds` is the fold of each row, (n,), the same for the rows of a
-    cluster, all -1 where the finding has one cluster.
+    it, for that they would have been others on other images is part of the spread. `folds` is the fold of each row,
+    (n,), the same for the rows of a cluster, all -1 where the finding has one cluster.
     """
     present, place, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     units, rows = len(present), np.arange(len(present))
@@ -179,10 +166,7 @@ def cross_fitted(
 
 
 def f1(present: NDArray[np.bool_], called: NDArray[np.bool_], clusters: NDArray[np.int64], count: int) -> Spread:
-    """Return the spread of F1 = 2 J / (1 + J), where J = TP / (TP + FP + FN) is a share and has a share's interval.
-
-    `called` says whether an image is called present, (n,).
-    """
+    """Return the spread of F1 = 2 J / (1 + J), where J = TP / (TP + FP + FN) is a share and has a share's interval."""
     either = present | called
     found = share((present & called)[either].astype(np.float64), clusters[either], count)
 
@@ -300,14 +284,12 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
 
 
 def difference(added: Sequence[Spread], less: Sequence[Spread]) -> Limits | None:
-    """Return the interval of the mean of one run's numbers less another's; None if all rest on one cluster.
+    """Return the interval of the mean of one run's numbers less another's on the same findings and K clusters.
 
-    `added` and `less` are of the same findings and on the same K clusters.
-
-    Student's, of the paired differences: what a cluster adds to the error of the one run less what it adds to that of
-    the other. Shares get two hits more that only one of the runs has, one each (Bonett and Price 2012, Journal of
-    Educational and Behavioral Statistics 37, 479), so that two runs with the same hits on few images are not called
-    the same for certain.
+    None if all rest on one cluster. Student's, of the paired differences: what a cluster adds to the error of the one
+    run less what it adds to that of the other. Shares get two hits more that only one of the runs has, one each
+    (Bonett and Price 2012, Journal of Educational and Behavioral Statistics 37, 479), so that two runs with the same
+    hits on few images are not called the same for certain.
     """
     pairs = list(zip(added, less, strict=True))
     if all(min(one.units, other.units) < 2 for one, other in pairs):
@@ -326,21 +308,12 @@ def difference(added: Sequence[Spread], less: Sequence[Spread]) -> Limits | None
 
 
 def _errors_of_sum(variances: Floats, spreads: Sequence[Spread]) -> float:
-    """Student's quantile for a sum of numbers with these variances.
-
-    What they have in common is found on the clusters, so there are no more degrees of freedom than these, for shares
-    neither.
-    """
-    freedom = np.array([min(spread.freedom, spread.units - 1) for spread in spreads])
-    of_sum = _satterthwaite(variances, freedom)
-    return _errors(of_sum if of_sum == inf else min(of_sum, len(spreads[0].influence) - 1))
-
-
-def _satterthwaite(variances: Floats, freedoms: Floats) -> float:
-    """Degrees of freedom of a sum of variances; infinite where none is known, as of shares of 0 and 1."""
+    """Student's quantile for a sum of numbers with these variances, with no more degrees of freedom than clusters."""
+    freedoms = np.array([min(spread.freedom, spread.units - 1) for spread in spreads])
     known = (freedoms > 0) & (variances > 0)
+    # After Satterthwaite; infinite where no variance is known, as of shares of 0 and 1.
     taken = float((variances[known] ** 2 / freedoms[known]).sum())
-    return float(variances[known].sum()) ** 2 / taken if taken > 0 else inf
+    return _errors(min(float(variances[known].sum()) ** 2 / taken, len(spreads[0].influence) - 1) if taken > 0 else inf)
 
 
 @lru_cache(maxsize=4096)
@@ -348,28 +321,20 @@ def _errors(freedom: float) -> float:
     return _NORMAL if freedom == inf else float(student.ppf(0.975, freedom))
 
 
-@dataclass(frozen=True)
 class _Means:
     """Means of T columns over rows, with their variance between the clusters that have a row, `units` of them."""
 
-    value: Floats
-    variance: Floats
-    units: int
-    influence: Callable[[int], Floats]
+    def __init__(self, values: Floats, clusters: NDArray[np.int64], count: int) -> None:
+        self._present, place = np.unique(clusters, return_inverse=True)
+        self._count, self.units = count, len(self._present)
+        self.value: Floats = values.mean(axis=0)
+        self._sums = _summed((values - self.value) / len(values), place, self.units)
+        self.variance: Floats = self.units / max(1, self.units - 1) * (self._sums**2).sum(axis=0)
 
-    @classmethod
-    def of(cls, values: Floats, clusters: NDArray[np.int64], count: int) -> Self:
-        present, place = np.unique(clusters, return_inverse=True)
-        value = values.mean(axis=0)
-        sums = _summed((values - value) / len(values), place, len(present))
-
-        def influence(column: int) -> Floats:
-            found = np.zeros(count)
-            found[present] = sums[:, column]
-            return found
-
-        units = len(present)
-        return cls(value, units / max(1, units - 1) * (sums**2).sum(axis=0), units, influence)
+    def influence(self, column: int) -> Floats:
+        found = np.zeros(self._count)
+        found[self._present] = self._sums[:, column]
+        return found
 
 
 def _summed(values: Floats, groups: NDArray[np.int64], count: int) -> Floats:

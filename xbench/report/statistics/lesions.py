@@ -10,8 +10,6 @@ from xbench.report.schema import NEAR, AreaBin, PositionCell, Quadrants
 from xbench.report.statistics.measures import Measures
 from xbench.report.statistics.sample import Sample
 
-_BINS, _PAIRS_IN_A_BIN, _SIDE = 10, 10, 3
-
 
 def area_groups(sample: Sample) -> list[NDArray[np.int64]]:
     """Return the places of pairs by decile of their regions' area, smallest first.
@@ -19,11 +17,10 @@ def area_groups(sample: Sample) -> list[NDArray[np.int64]]:
     Fewer than 100 pairs make fewer bins of about ten. Regions of one size stay together, so that bins may differ in
     number, and there may be fewer.
     """
-    bins = min(_BINS, max(1, len(sample.area) // _PAIRS_IN_A_BIN))
     if not len(sample.area):
         return []
-    edges = np.quantile(sample.area, np.arange(1, bins) / bins)
-    place = np.searchsorted(edges, sample.area)
+    bins = min(10, max(1, len(sample.area) // 10))
+    place = np.searchsorted(np.quantile(sample.area, np.arange(1, bins) / bins), sample.area)
     return [np.flatnonzero(place == bin_) for bin_ in np.unique(place)]
 
 
@@ -32,15 +29,9 @@ def area_bins(measures: Measures) -> tuple[AreaBin, ...]:
     bins = []
     for pairs in area_groups(measures.sample):
         area = measures.sample.area[pairs]
-        bins.append(
-            AreaBin(
-                low=float(area.min()),
-                high=float(area.max()),
-                count=len(area),
-                scores=measures.means(pairs, ("pointing_game", "dice_fixed", "dice_cross_fitted")),
-                whole_image=float((2 * area / (1 + area)).mean()),
-            )
-        )
+        scores = measures.means(pairs, ("pointing_game", "dice_fixed", "dice_cross_fitted"))
+        whole_image = float((2 * area / (1 + area)).mean())
+        bins.append(AreaBin(float(area.min()), float(area.max()), len(area), scores, whole_image))
     return tuple(bins)
 
 
@@ -52,20 +43,17 @@ def position_cells(measures: Measures, run: Run) -> tuple[PositionCell, ...]:
     sample, images = measures.sample, run.images
     if not len(sample.hit):
         return ()
-    region = _cells(sample.of_pairs(run, images.region_x), sample.of_pairs(run, images.region_y))
-    peak = _cells(sample.of_pairs(run, images.peak_x), sample.of_pairs(run, images.peak_y))
+
+    def thirds(values: NDArray[np.float64]) -> NDArray[np.int64]:
+        return np.clip((sample.of_pairs(run, values) * 3).astype(np.int64), 0, 2)
+
+    region = thirds(images.region_y) * 3 + thirds(images.region_x)
+    peak = thirds(images.peak_y) * 3 + thirds(images.peak_x)
     cells = []
-    for place in range(_SIDE**2):
+    for place in range(9):
         pairs = np.flatnonzero(region == place)
-        cells.append(
-            PositionCell(
-                row=place // _SIDE,
-                column=place % _SIDE,
-                count=len(pairs),
-                scores=measures.means(pairs, ("pointing_game", "dice_fixed")),
-                peaks=float((peak == place).mean()),
-            )
-        )
+        scores = measures.means(pairs, ("pointing_game", "dice_fixed"))
+        cells.append(PositionCell(place // 3, place % 3, len(pairs), scores, float((peak == place).mean())))
     return tuple(cells)
 
 
@@ -98,12 +86,6 @@ def _youden(labels: NDArray[np.int8], probabilities: NDArray[np.float64]) -> flo
     if not len(positive) or not len(negative):
         return None
     candidates = np.unique(np.concatenate([positive, negative]))
-    missed = np.searchsorted(positive, candidates)
-    rejected = np.searchsorted(negative, candidates)
+    missed, rejected = np.searchsorted(positive, candidates), np.searchsorted(negative, candidates)
     # In whole numbers, so that ties are ties.
     return float(candidates[(rejected * len(positive) - missed * len(negative)).argmax()])
-
-
-def _cells(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.int64]:
-    row, column = (np.clip((place * _SIDE).astype(np.int64), 0, _SIDE - 1) for place in (y, x))
-    return row * _SIDE + column

@@ -1,21 +1,25 @@
-"""Every number of a sample, with how far it may be from the truth."""
+"""Every number of a sample, with how far it may be from the truth; thresholds chosen on the same or on other images."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import ceil, log2
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xbench.report.schema import NUMBERS, Estimate
 from xbench.report.statistics import intervals
-from xbench.report.statistics.cross_fitting import GROUNDING, Grounding, grounding, pair_folds
 from xbench.report.statistics.intervals import Limits, Spread
 from xbench.report.statistics.sample import Sample
 
-RECOGNITION = ("auroc", "average_precision", "f1", "accuracy")
+GROUNDING, RECOGNITION = (
+    tuple(key for key, number in NUMBERS.items() if number.group == group) for group in ("grounding", "classification")
+)
+Numbers = dict[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -24,17 +28,20 @@ class Measures:
 
     Attributes:
         point: By key of `NUMBERS`, of each finding, (C,); NaN where a number does not exist.
-        spreads: By key of `NUMBERS`, of each finding how far the number may be from the truth; None where it does not
-            exist, and for optimism, which has no interval.
+        spreads: The same with how far each may be from the truth; None where it does not exist, and for optimism, which
+            has no interval.
         folds: Fold of each scored pair, (P,), from `pair_folds`.
-        fitted: Grounding, with the thresholds chosen and the scores of pairs.
+        of_pairs: By `dice` and `iou`, score of each pair at the threshold that is best on the other folds, (P,); NaN
+            without one.
+        thresholds: By `dice` and `iou`, then by finding and fold, places of the thresholds among the T.
     """
 
     sample: Sample
     point: Mapping[str, NDArray[np.float64]]
     spreads: Mapping[str, Sequence[Spread | None]]
     folds: NDArray[np.int64]
-    fitted: Grounding
+    of_pairs: Numbers
+    thresholds: Mapping[str, Mapping[tuple[int, int], int]]
 
     def findings(self) -> dict[str, dict[str, Estimate]]:
         """Return the numbers by finding, then by key of `NUMBERS`."""
@@ -49,20 +56,19 @@ class Measures:
 
     def macro(self) -> dict[str, Estimate]:
         """Return the means over findings, by key of `NUMBERS`."""
-        columns = {key: macro_columns(self.point, key) for key in NUMBERS}
-        return {
-            key: estimate(macro(self.point, key), _combined([self.spreads[key][column] for column in columns[key]]))
-            for key in NUMBERS
-        }
+        found = {}
+        for key in NUMBERS:
+            spreads = [self.spreads[key][column] for column in macro_columns(self.point, key)]
+            found[key] = estimate(macro(self.point, key), _combined(spreads))
+        return found
 
     def curve(self) -> tuple[Estimate, ...]:
         """Return macro Dice at each threshold."""
         sample, found = self.sample, []
         of_findings = [np.flatnonzero(sample.pair_column == column) for column in np.unique(sample.pair_column)]
-        unseen = _unseen(sample)
         for scores in sample.dice.T:
             spreads = [
-                intervals.mean(scores[mine], sample.pair_cluster[mine], len(sample.clusters), unseen)
+                intervals.mean(scores[mine], sample.pair_cluster[mine], len(sample.clusters), _unseen(sample))
                 for mine in of_findings
             ]
             value = float(np.mean([spread.value for spread in spreads])) if spreads else float("nan")
@@ -70,15 +76,15 @@ class Measures:
         return tuple(found)
 
     def means(self, pairs: NDArray[np.int64], numbers: Sequence[str]) -> dict[str, Estimate]:
-        """Return mean scores of some pairs of any findings.
+        """Return mean scores of some pairs, by their places among the P, whatever their findings.
 
-        `pairs` are places among the P; `numbers` some of `pointing_game`, `dice_fixed` and `dice_cross_fitted`.
+        `numbers` are some of `pointing_game`, `dice_fixed` and `dice_cross_fitted`.
         """
         sample, means = self.sample, {}
         scores = {
             "pointing_game": sample.hit,
             "dice_fixed": sample.dice[:, sample.fixed],
-            "dice_cross_fitted": self.fitted.of_pairs["dice"],
+            "dice_cross_fitted": self.of_pairs["dice"],
         }
         for name in numbers:
             known = pairs[~np.isnan(scores[name][pairs])]
@@ -99,12 +105,11 @@ def estimate(value: float, limits: Limits | None) -> Estimate:
 
 
 def macro_columns(numbers: Mapping[str, NDArray[np.float64]], key: str) -> list[int]:
-    """Return the findings of which a mean over findings is one: where the number exists.
+    """Return the findings of which a mean over findings is one: where the number, by key of `NUMBERS`, (C,), exists.
 
-    As in a run, the recognition scores are averaged over the same findings, those with both labels. `numbers` are by
-    key of `NUMBERS`, (C,).
+    As in a run, the recognition scores are averaged over the same findings, those with both labels.
     """
-    return [int(c) for c in np.flatnonzero(~np.isnan(numbers["auroc"] if key in RECOGNITION else numbers[key]))]
+    return [int(c) for c in np.flatnonzero(~np.isnan(numbers["auroc" if key in RECOGNITION else key]))]
 
 
 def macro(numbers: Mapping[str, NDArray[np.float64]], key: str) -> float:
@@ -116,20 +121,77 @@ def macro(numbers: Mapping[str, NDArray[np.float64]], key: str) -> float:
 def measure(sample: Sample, folds: int) -> Measures:
     """Compute every number of a sample, with thresholds cross-fitted in so many folds."""
     pair_fold = pair_folds(sample, folds)
-    fitted = grounding(sample, pair_fold)
-    of_images = recognition(sample)
-    nan = float("nan")
-    recognised = {
-        name: np.array([nan if spread is None else spread.value for spread in spreads])
-        for name, spreads in of_images.items()
-    }
-    return Measures(
-        sample=sample,
-        point={**fitted.numbers, **recognised},
-        spreads={**_grounding_spreads(sample, pair_fold, fitted), **of_images},
-        folds=pair_fold,
-        fitted=fitted,
-    )
+    point, of_pairs, thresholds = grounding(sample, pair_fold)
+    recognised = recognition(sample)
+    for name, spreads in recognised.items():
+        point[name] = np.array([float("nan") if spread is None else spread.value for spread in spreads])
+    spreads_of_all = _grounding_spreads(sample, pair_fold, of_pairs["dice"]) | recognised
+    return Measures(sample, point, spreads_of_all, pair_fold, of_pairs, thresholds)
+
+
+def pair_folds(sample: Sample, folds: int) -> NDArray[np.int64]:
+    """Return the fold of each scored pair, (P,); -1 where its finding occurs in one cluster only.
+
+    Of each finding, the clusters with a scored pair are dealt out in the order of the SHA-256 digests of their names:
+    an order that has nothing to do with the images, and that every run on these images shares. All pairs of a cluster
+    are in one fold. With fewer clusters than folds, each is a fold of its own.
+    """
+    digests = [hashlib.sha256(name.encode()).digest() for name in sample.clusters]
+    rank = np.empty(len(digests), dtype=np.int64)
+    rank[sorted(range(len(digests)), key=digests.__getitem__)] = np.arange(len(rank))
+    fold = np.full(len(sample.pair_column), -1, dtype=np.int64)
+    for column in range(len(sample.findings)):
+        mine = np.flatnonzero(sample.pair_column == column)
+        clusters, place = np.unique(rank[sample.pair_cluster[mine]], return_inverse=True)
+        if len(clusters) > 1:
+            fold[mine] = place % min(folds, len(clusters))
+    return fold
+
+
+def grounding(
+    sample: Sample, folds: NDArray[np.int64]
+) -> tuple[Numbers, Numbers, dict[str, dict[tuple[int, int], int]]]:
+    """Return every grounding number per finding, and `of_pairs` and `thresholds` of `Measures`.
+
+    Scores are rounded so that every sum is exact: the order of images does not decide between tied thresholds. Of
+    equally good ones the lowest counts.
+    """
+    numbers = {name: np.full(len(sample.findings), np.nan) for name in GROUNDING}
+    of_pairs = {name: np.full(len(folds), np.nan) for name in ("dice", "iou")}
+    chosen: dict[str, dict[tuple[int, int], int]] = {"dice": {}, "iou": {}}
+    for column in np.unique(sample.pair_column).tolist():
+        mine = np.flatnonzero(sample.pair_column == column)
+        scale = exact_scale(len(mine))
+        unit = 1 / (scale * len(mine))
+        numbers["pointing_game"][column] = np.rint(sample.hit[mine] * scale).sum() * unit
+        for name in ("dice", "iou"):
+            scores = getattr(sample, name)[mine]
+            rounded = np.rint(scores * scale)
+            total = rounded.sum(axis=0)
+            numbers[f"{name}_fixed"][column] = total[sample.fixed] * unit
+            numbers[f"{name}_best"][column] = total.max() * unit
+            if folds[mine[0]] < 0:
+                continue
+            summed = 0.0
+            for fold in np.unique(folds[mine]).tolist():
+                held_out = folds[mine] == fold
+                own = rounded[held_out].sum(axis=0)
+                place = int((total - own).argmax())
+                chosen[name][column, fold] = place
+                of_pairs[name][mine[held_out]] = scores[held_out, place]
+                summed += own[place]
+            numbers[f"{name}_cross_fitted"][column] = summed * unit
+    numbers["dice_optimism"] = numbers["dice_best"] - numbers["dice_cross_fitted"]
+    numbers["dice_gap"] = numbers["dice_best"] - numbers["dice_fixed"]
+    return numbers, of_pairs, chosen
+
+
+def exact_scale(count: float) -> float:
+    """Return the power of two whose multiples scores are rounded to: 2**40 as in the run itself unless there are many.
+
+    Twice the sum of so many scores from 0 to 1 is then a whole number of float64, whatever the order of summation.
+    """
+    return 2.0 ** min(40, 52 - ceil(log2(max(1.0, count))))
 
 
 def recognition(sample: Sample) -> dict[str, list[Spread | None]]:
@@ -142,13 +204,13 @@ def recognition(sample: Sample) -> dict[str, list[Spread | None]]:
     for column in range(len(sample.findings)):
         known = sample.labels[:, column] >= 0
         present, scores = sample.labels[known, column] == 1, sample.probabilities[known, column]
-        called, clusters, count = scores >= 0.5, sample.image_cluster[known], len(sample.clusters)
+        called, of = scores >= 0.5, (sample.image_cluster[known], len(sample.clusters))
         both = present.any() and not present.all()
-        for name, compute in (("auroc", intervals.auroc), ("average_precision", intervals.average_precision)):
-            found[name].append(compute(present, scores, clusters, count) if both else None)
-        found["f1"].append(intervals.f1(present, called, clusters, count) if present.any() else None)
+        found["auroc"].append(intervals.auroc(present, scores, *of) if both else None)
+        found["average_precision"].append(intervals.average_precision(present, scores, *of) if both else None)
+        found["f1"].append(intervals.f1(present, called, *of) if present.any() else None)
         right = (called == present).astype(np.float64)
-        found["accuracy"].append(intervals.share(right, clusters, count) if len(present) else None)
+        found["accuracy"].append(intervals.share(right, *of) if len(present) else None)
     return found
 
 
@@ -158,7 +220,7 @@ def _combined(spreads: Sequence[Spread | None]) -> Limits | None:
 
 
 def _grounding_spreads(
-    sample: Sample, pair_fold: NDArray[np.int64], fitted: Grounding
+    sample: Sample, pair_fold: NDArray[np.int64], dice_of_pairs: NDArray[np.float64]
 ) -> dict[str, list[Spread | None]]:
     found: dict[str, list[Spread | None]] = {name: [None] * len(sample.findings) for name in GROUNDING}
     unseen = _unseen(sample)
@@ -166,7 +228,7 @@ def _grounding_spreads(
         mine = np.flatnonzero(sample.pair_column == column)
         folds, of = pair_fold[mine], (sample.pair_cluster[mine], len(sample.clusters))
         found["pointing_game"][column] = _of_hits(sample)(sample.hit[mine], *of)
-        found["dice_gap"][column] = intervals.gap(sample.dice[mine], sample.fixed, fitted.of_pairs["dice"][mine], *of)
+        found["dice_gap"][column] = intervals.gap(sample.dice[mine], sample.fixed, dice_of_pairs[mine], *of)
         for name in ("dice", "iou"):
             curves = getattr(sample, name)[mine]
             found[f"{name}_best"][column] = intervals.best(curves, *of, unseen)

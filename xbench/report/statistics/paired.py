@@ -14,9 +14,8 @@ from scipy.stats import rankdata
 
 from xbench.report.schema import Comparison, Estimate
 from xbench.report.statistics import intervals
-from xbench.report.statistics.cross_fitting import exact_scale
 from xbench.report.statistics.intervals import share_below
-from xbench.report.statistics.measures import Measures, estimate, macro_columns, measure
+from xbench.report.statistics.measures import Measures, estimate, exact_scale, macro_columns, measure
 from xbench.report.statistics.sample import Sample, common_samples
 
 TESTED = ("pointing_game", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "auroc")
@@ -54,24 +53,24 @@ def compare(
             continue
         one, other = both
         for number in TESTED:
-            test = paired_test(one, other, number)
-            if test is None:
+            if (test := paired_test(one, other, number)) is None:
                 continue
-            difference, images = macro_difference(one, other, number), len(one.sample.image_ids)
             untested = ""
             if len(one.sample.clusters) > 1:
                 tests[len(found)] = test
             else:
                 untested = f"they share one of the {one.sample.clustered_by} only, and a paired test needs two at least"
+            difference, images = macro_difference(one, other, number), len(one.sample.image_ids)
             found.append(Comparison(number, first, second, images, difference, None, None, untested))
     p_values = dict(zip(tests, exchange_tests([*tests.values()], comb(len(labels), 2), seed, ground), strict=True))
     comparisons: list[Comparison] = []
     for number in TESTED:
-        places = [place for place, comparison in enumerate(found) if comparison.number == number]
-        tested = [place for place in places if place in p_values]
-        adjusted = dict(zip(tested, holm([p_values[place] for place in tested]), strict=True))
+        tested = {place: p for place, p in p_values.items() if found[place].number == number}
+        adjusted = dict(zip(tested, holm([*tested.values()]), strict=True))
         comparisons += [
-            replace(found[place], p=p_values.get(place), p_adjusted=adjusted.get(place)) for place in places
+            replace(comparison, p=p_values.get(place), p_adjusted=adjusted.get(place))
+            for place, comparison in enumerate(found)
+            if comparison.number == number
         ]
     return tuple(comparisons)
 
@@ -100,14 +99,12 @@ def tied_with_best(
         if not existing:
             continue
         best = max(existing, key=lambda label: existing[label])
-        others = {
-            label
+        ties = [
+            {comparison.first, comparison.second}
             for comparison in comparisons
-            if comparison.number == number and best in (comparison.first, comparison.second)
-            for label in (comparison.first, comparison.second)
-            if comparison.p_adjusted is not None and comparison.p_adjusted > SIGNIFICANT
-        }
-        tied[number] = frozenset({best} | others)
+            if comparison.number == number and comparison.p_adjusted is not None and comparison.p_adjusted > SIGNIFICANT
+        ]
+        tied[number] = frozenset({best}.union(*(pair for pair in ties if best in pair)))
     return tied
 
 
@@ -123,9 +120,8 @@ def macro_difference(first: Measures, second: Measures, number: str) -> Estimate
 class PairedTest:
     """The difference of a number between two runs, as a function of the clusters where the two are exchanged.
 
-    Attributes:
-        matters: Whether an exchange in this cluster can change the difference, (K,).
-        difference: From signs, (E, K), -1 where a cluster is exchanged and 1 where it is not, to differences, (E,).
+    `difference` is from signs, (E, K), -1 where a cluster is exchanged and 1 where it is not, to differences, (E,);
+    `matters`, (K,), says in which clusters an exchange can change it.
     """
 
     matters: NDArray[np.bool_]
@@ -133,13 +129,12 @@ class PairedTest:
 
 
 def paired_test(first: Measures, second: Measures, number: str, finding: str | None = None) -> PairedTest | None:
-    """Return the test of a finding, or of the mean over findings; None where either run lacks the number.
+    """Return the test of a number of `TESTED`; None where either run lacks it.
 
-    Cross-fitted thresholds depend on the images of other folds, so they move with the exchange: they are chosen anew
-    after each. The other numbers are sums of what each cluster contributes, and only the signs of these change.
-
-    Both are measured on samples from `common_samples`; the number is one of `TESTED`. Without a finding, the mean is
-    over those that have the number in both runs.
+    It is of a finding, or of the mean over the findings that have the number in both runs, which are measured on
+    samples from `common_samples`. Cross-fitted thresholds depend on the images of other folds, so they move with the
+    exchange: they are chosen anew after each. The other numbers are sums of what each cluster contributes, and only the
+    signs of these change.
     """
     exists = ~np.isnan(first.point[number] - second.point[number])
     if finding is not None:
@@ -163,22 +158,19 @@ def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.
     A column sums to the difference of that finding; it is NaN where the number does not exist. Exchanging the two runs
     within a cluster changes the sign of its row.
 
-    - Means over pairs (pointing game, Dice at a fixed threshold): the differences of the cluster's pairs over the
-      number of pairs.
-    - AUROC: the scales of two models differ, so scores are first replaced by their midranks within each model, then
-      exchanged (Bandos, Rockette and Gur 2005, Statistics in Medicine 24, 2873, after Venkatraman and Begg 1996). The
-      AUROC difference after any exchange, computed anew, is again a sum with one sign per cluster: for a positive,
-      half the difference between its two ranks' shares of negatives below, over the pooled negatives of both models,
-      and the same for a negative; see `_auroc_contributions`.
+    For means over pairs (pointing game, Dice at a fixed threshold) these are the differences of the cluster's pairs
+    over the number of pairs. For AUROC, see `_auroc_contributions`.
     """
     sample = first.sample
     if number == "auroc":
         columns = [_auroc_contributions(sample, second.sample, column) for column in range(len(sample.findings))]
         return np.stack(columns, axis=1)
-    difference = _pair_scores(first.sample, number) - _pair_scores(second.sample, number)
+    a, b = (
+        one.sample.hit if number == "pointing_game" else one.sample.dice[:, sample.fixed] for one in (first, second)
+    )
     shape = len(sample.clusters), len(sample.findings)
     place = np.ravel_multi_index((sample.pair_cluster, sample.pair_column), shape)
-    total = np.bincount(place, difference, minlength=shape[0] * shape[1]).reshape(shape)
+    total = np.bincount(place, a - b, minlength=shape[0] * shape[1]).reshape(shape)
     counts = np.bincount(sample.pair_column, minlength=shape[1])
     with np.errstate(invalid="ignore"):
         return np.where(counts > 0, total / counts, np.nan)
@@ -193,7 +185,7 @@ def exchange_tests(tests: Sequence[PairedTest], comparisons: int, seed: int, gro
     many clusters share the random ones.
 
     A p-value may be multiplied by up to `comparisons` afterwards; more of them need more exchanges for a small p-value
-    to stay one. `ground` says what the tests are about; other words draw other exchanges. `seed` is not negative.
+    to stay one. `ground` says what the tests are about; other words, like another `seed`, draw other exchanges.
     """
     exchanges = max(_EXCHANGES, round(2 * comparisons / _SMALLEST_P))
     p_values = [1.0] * len(tests)
@@ -232,13 +224,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _as_far(tests: Sequence[PairedTest], signs: Iterator[NDArray[np.float64]]) -> NDArray[np.bool_]:
     """Whether each exchange leaves a difference as far from zero as the one found, (E, tests)."""
-    found = [abs(test.difference(np.ones((1, len(test.matters))))[0]) - _ROUNDING for test in tests]
-    return np.concatenate(
-        [
-            np.stack([abs(test.difference(part)) >= far for test, far in zip(tests, found, strict=True)], axis=1)
-            for part in signs
-        ]
-    )
+    found = np.array([abs(test.difference(np.ones((1, len(test.matters))))[0]) - _ROUNDING for test in tests])
+    return np.concatenate([np.stack([abs(test.difference(part)) for test in tests], axis=1) >= found for part in signs])
 
 
 def _every_exchange(matters: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]:
@@ -291,15 +278,16 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
     return PairedTest(matters, difference)
 
 
-def _pair_scores(sample: Sample, number: str) -> NDArray[np.float64]:
-    return sample.hit if number == "pointing_game" else sample.dice[:, sample.fixed]
-
-
 def _auroc_contributions(first: Sample, second: Sample, column: int) -> NDArray[np.float64]:
     """What each cluster adds to the difference in AUROC, (K,); NaN without both labels.
 
-    With s(i, j) = 1 if a positive i scores above a negative j, 0 below, 1/2 tied, x and y the ranks in the two models,
-    and e = +1 or -1 as an image is exchanged or not, the difference of AUROCs after exchange is the mean over i, j of
+    The scales of two models differ, so scores are first replaced by their midranks within each model, then exchanged
+    (Bandos, Rockette and Gur 2005, Statistics in Medicine 24, 2873, after Venkatraman and Begg 1996). The difference
+    after any exchange, computed anew, is again a sum with one sign per cluster: for a positive, half the difference
+    between its two ranks' shares of negatives below, over the pooled negatives of both models, and the same for a
+    negative. With s(i, j) = 1 if a positive i scores above a negative j, 0 below, 1/2 tied, x and y the ranks in the
+    two models, and e = +1 or -1 as an image is exchanged or not, the difference of AUROCs after exchange is the mean
+    over i, j of
 
         (1 + e_i e_j) / 2 * e_i (s(x_i, x_j) - s(y_i, y_j)) + (1 - e_i e_j) / 2 * e_i (s(x_i, y_j) - s(y_i, x_j)),
 
@@ -310,10 +298,9 @@ def _auroc_contributions(first: Sample, second: Sample, column: int) -> NDArray[
     if not positive.any() or not negative.any():
         return np.full(len(first.clusters), np.nan)
     known = label >= 0
-    x, y = (np.full(len(label), np.nan) for _ in range(2))
+    x, y = np.full((2, len(label)), np.nan)
     x[known] = rankdata(first.probabilities[known, column])
     y[known] = rankdata(second.probabilities[known, column])
-
     share = np.zeros(len(label))
     negatives, positives = (np.concatenate([x[kind], y[kind]]) for kind in (negative, positive))
     share[positive] = share_below(negatives, x[positive]) - share_below(negatives, y[positive])

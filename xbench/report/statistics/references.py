@@ -20,7 +20,6 @@ from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.sample import Sample
 from xbench.runs.maps import saved_regions
 
-_FLOORS = ("centre", "random")
 _AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "iou_fixed")
 
 _CELLS = 14
@@ -31,27 +30,24 @@ _LONGEST = 224
 
 
 def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int) -> tuple[Reference, ...]:
-    """Return the floors, then the ceilings.
+    """Return the floors, then the ceilings: `runs` of the oracle, the centre prior and random maps, and more.
 
-    Those without a run are computed from the labels and regions of `run`; `runs` are the dataset's runs of the oracle,
-    of the centre prior and of random maps; `folds` those of cross-fitting.
+    Those without a run are computed from the labels and regions of `run`; `folds` are those of cross-fitting.
     """
     # Scores that do not depend on the threshold need no more than two folds.
     floors = [_reference("Whole image", "floor", measure(whole_image(sample), folds=2), NUMBERS)]
     ceilings: list[Reference] = []
-    drawn = chance(run, sample)
-    if drawn is not None:
+    if drawn := chance(run, sample):
         # F1 and accuracy depend on where probabilities lie and not on their order alone.
         keys = [key for key in NUMBERS if key not in ("f1", "accuracy")]
         floors.append(_reference("Random", "floor", measure(drawn[0], folds), keys, drawn[1]))
     for entry in runs:
-        if entry.run.model in _FLOORS:
-            # A run of random maps is one draw of what stands there already.
-            if entry.run.model != "random" or drawn is None:
-                floors.append(Reference(entry.run.label, "floor", entry.macro, entry.findings))
-        else:
+        if entry.run.model == "oracle":
             ceilings.append(Reference(entry.run.label, "ceiling", entry.macro, entry.findings))
-    if (agreement := reader_agreement(run, sample)) is not None:
+        # A run of random maps is one draw of what stands there already.
+        elif entry.run.model != "random" or drawn is None:
+            floors.append(Reference(entry.run.label, "floor", entry.macro, entry.findings))
+    if agreement := reader_agreement(run, sample):
         ceilings.append(_reference("Reader agreement", "ceiling", measure(agreement, folds=2), _AGREEMENT))
     return tuple(floors + ceilings)
 
@@ -98,9 +94,8 @@ def reader_agreement(run: Run, sample: Sample) -> Sample | None:
 def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
     """Score random maps on the regions of a run; None if it did not keep those of all its pairs.
 
-    The sample returned has every pair's expected hit, Dice and IoU and all probabilities alike. Beside it stands the
-    standard deviation of the macro number in a run that draws one map for every pair, by key of `NUMBERS`:
-    `pointing_game`, `dice_fixed` and `iou_fixed`.
+    The sample returned has every pair's expected hit, Dice and IoU and all probabilities alike. With it come the
+    standard deviations of macro `pointing_game`, `dice_fixed` and `iou_fixed` between runs of one map for every pair.
     """
     if not run.pictured or not len(sample.hit):
         return None
@@ -108,37 +103,29 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
         (sample.image_ids[image], sample.findings[column]): place
         for place, (image, column) in enumerate(zip(sample.pair_image, sample.pair_column, strict=True))
     }
-    found = {name: np.full(sample.dice.shape, np.nan) for name in ("dice", "iou", "dice_variance", "iou_variance")}
     hit = np.full(len(sample.hit), np.nan)
+    expected = {name: np.full(sample.dice.shape, np.nan) for name in ("dice", "iou")}
+    variances = {name: np.full(len(hit), np.nan) for name in ("dice", "iou")}
     maps: dict[tuple[int, int], _Maps] = {}
     for image_id, finding, region in saved_regions(run.folder):
-        place = place_of.get((image_id, finding))
-        if place is None:
+        if (place := place_of.get((image_id, finding))) is None:
             continue
         height, width = (min(side, _LONGEST) for side in region.shape)
         on_grid = Coverage.of(region, (height, width)).at(0.5)
         if (height, width) not in maps:
             maps[height, width] = _Maps(height, width, sample.dice.shape[1])
-        drawn = maps[height, width]
-        hit[place] = drawn.density[on_grid].sum()
-        for name, scores in zip(("dice", "iou"), drawn.scores(on_grid), strict=True):
-            found[name][place], found[f"{name}_variance"][place] = scores.mean(0), scores.var(0)
+        hit[place] = maps[height, width].density[on_grid].sum()
+        for name, scores in zip(expected, maps[height, width].scores(on_grid), strict=True):
+            expected[name][place], variances[name][place] = scores.mean(0), scores.var(0)[sample.fixed]
     if np.isnan(hit).any():
         return None
-    variances = {
-        "pointing_game": hit * (1 - hit),
-        "dice_fixed": found["dice_variance"][:, sample.fixed],
-        "iou_fixed": found["iou_variance"][:, sample.fixed],
+    alike = np.ones_like(sample.probabilities)
+    drawn = replace(sample, hit=hit, dice=expected["dice"], iou=expected["iou"], probabilities=alike, chances=True)
+    return drawn, {
+        "pointing_game": _deviation(sample, hit * (1 - hit)),
+        "dice_fixed": _deviation(sample, variances["dice"]),
+        "iou_fixed": _deviation(sample, variances["iou"]),
     }
-    expected = replace(
-        sample,
-        hit=hit,
-        dice=found["dice"],
-        iou=found["iou"],
-        probabilities=np.ones_like(sample.probabilities),
-        chances=True,
-    )
-    return expected, {key: _deviation(sample, variance) for key, variance in variances.items()}
 
 
 def _deviation(sample: Sample, variance: NDArray[np.float64]) -> float:
@@ -181,7 +168,9 @@ def peak_density(size: tuple[int, int], draws: int, seed: int = 0) -> NDArray[np
     """
     axes = [_places(side) for side in size]
     places = [np.unique(axis, return_inverse=True, return_counts=True) for axis in axes]
-    ends = [_ends(distinct) for distinct, _, _ in places]
+    # The first or the last between two cells.
+    changes = [np.diff(np.floor(distinct), prepend=-1, append=_CELLS) > 0 for distinct, _, _ in places]
+    ends = [np.flatnonzero(change[:-1] | change[1:]) for change in changes]
     rows, columns = (distinct[end] for (distinct, _, _), end in zip(places, ends, strict=True))
     counts = np.zeros(len(rows) * len(columns))
     random = np.random.default_rng(seed)
@@ -199,13 +188,6 @@ def peak_density(size: tuple[int, int], draws: int, seed: int = 0) -> NDArray[np
 def _places(pixels: int) -> NDArray[np.float64]:
     """Place the centres of grid pixels among those of the cells, (pixels,)."""
     return ((np.arange(pixels) + 0.5) * _CELLS / pixels - 0.5).clip(0, _CELLS - 1)
-
-
-def _ends(places: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Which of ascending places are the first or the last between two cells."""
-    cell = np.floor(places)
-    changes = np.diff(cell, prepend=-1, append=_CELLS) > 0
-    return np.flatnonzero(changes[:-1] | changes[1:])
 
 
 def _enlarged(

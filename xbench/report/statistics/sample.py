@@ -17,22 +17,19 @@ from xbench.report.runs import Run
 class Sample:
     """Labels and scores of N images, C findings and P scored pairs, by K clusters, each one piece of evidence.
 
-    Images are sorted by name and pairs by image and finding, so that samples of several runs can be set side by side.
+    Images and clusters are sorted by name, and pairs by image and finding, so that samples of several runs can be set
+    side by side.
 
     Attributes:
         clustered_by: What a cluster is: all images of a patient where every image's patient is known, else one image.
-        clusters: Names of the K clusters, sorted.
-        image_cluster: Cluster of each image, (N,).
+        image_cluster: Place of each image's cluster, (N,).
         labels: 1 present, 0 absent, -1 unknown, (N, C) int8.
         probabilities: (N, C).
-        pair_image: Image of each scored pair, (P,).
-        pair_column: Finding of each, (P,).
-        hit: What the pointing game counts, (P,), 0 to 1.
-        dice: Dice at each threshold, (P, T).
-        iou: IoU at each threshold, (P, T).
+        pair_image, pair_column: Places of each scored pair's image and finding, (P,).
+        hit: What the pointing game counts, (P,), 0 to 1; the chance of a hit, as that of a floor, if `chances`.
+        dice, iou: Scores at each threshold, (P, T).
         area: Share of the evaluation grid that the region takes, (P,).
         region: Digest of each pair's region on the grid, (P,).
-        chances: Whether hits are chances of a hit, as those of a floor, and not counted.
     """
 
     findings: tuple[str, ...]
@@ -60,13 +57,15 @@ class Sample:
         rank[order] = np.arange(len(order))
         pair_order = np.lexsort([pairs.column, rank[pairs.index]])
         image_ids = [images.image_ids[place] for place in order]
-        clustered_by, clusters, image_cluster = _clusters(image_ids, [images.patient_ids[place] for place in order])
+        patients = [images.patient_ids[place] for place in order]
+        known = None not in patients
+        clusters, place = np.unique(np.array(patients if known else image_ids, dtype=object), return_inverse=True)
         return cls(
             findings=run.results.findings,
-            clustered_by=clustered_by,
-            clusters=clusters,
+            clustered_by="patients" if known else "images",
+            clusters=tuple(clusters.tolist()),
             image_ids=tuple(image_ids),
-            image_cluster=image_cluster,
+            image_cluster=place.astype(np.int64),
             labels=images.labels[order],
             probabilities=images.probabilities[order],
             pair_image=rank[pairs.index][pair_order],
@@ -111,9 +110,8 @@ class Sample:
 def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | None:
     """Return what two runs scored alike: images, findings, labels that agree, and pairs whose regions do.
 
-    None if they have no image or no finding in common.
-
-    Clusters are patients if either run knows the patient of every common image.
+    Clusters are patients if either run knows the patient of every common image. None if the runs have no image or no
+    finding in common.
     """
     if first.same_ground(second):
         return first, second
@@ -122,22 +120,20 @@ def common_samples(first: Sample, second: Sample) -> tuple[Sample, Sample] | Non
         return None
     one, other = shared
     labels = np.where(one.labels == other.labels, one.labels, -1).astype(np.int8)
-    regions = _regions(one), _regions(other)
-    both = (regions[0] == regions[1]) & (regions[0] != b"")
+    regions = _regions(one)
+    both = (regions == _regions(other)) & (regions != b"")
     leader = one if one.clustered_by == "patients" else other
-    halves = []
-    for sample in (one, other):
-        kept = both[sample.pair_image, sample.pair_column]
-        halves.append(
-            replace(
-                sample.with_pairs(kept),
-                labels=labels,
-                clustered_by=leader.clustered_by,
-                clusters=leader.clusters,
-                image_cluster=leader.image_cluster,
-            )
+
+    def common(sample: Sample) -> Sample:
+        return replace(
+            sample.with_pairs(both[sample.pair_image, sample.pair_column]),
+            labels=labels,
+            clustered_by=leader.clustered_by,
+            clusters=leader.clusters,
+            image_cluster=leader.image_cluster,
         )
-    return halves[0], halves[1]
+
+    return common(one), common(other)
 
 
 def differences(first: Sample, second: Sample) -> dict[str, tuple[int, int]]:
@@ -171,15 +167,6 @@ def _regions(sample: Sample) -> NDArray[np.bytes_]:
     return regions
 
 
-def _clusters(
-    image_ids: Sequence[str], patient_ids: Sequence[str | None]
-) -> tuple[Literal["patients", "images"], tuple[str, ...], NDArray[np.int64]]:
-    patients = [patient for patient in patient_ids if patient is not None]
-    known = len(patients) == len(image_ids)
-    names, place = np.unique(np.array(patients if known else image_ids, dtype=object), return_inverse=True)
-    return "patients" if known else "images", tuple(names.tolist()), place.astype(np.int64)
-
-
 def _restricted(sample: Sample, image_ids: Sequence[str], findings: Sequence[str]) -> Sample:
     row_of = {image_id: row for row, image_id in enumerate(sample.image_ids)}
     rows = np.array([row_of[image_id] for image_id in image_ids])
@@ -188,16 +175,17 @@ def _restricted(sample: Sample, image_ids: Sequence[str], findings: Sequence[str
     new_row[rows], new_column[columns] = np.arange(len(rows)), np.arange(len(columns))
     names = [sample.clusters[place] for place in sample.image_cluster[rows]]
     clusters, place = np.unique(np.array(names, dtype=object), return_inverse=True)
-    kept = (new_row[sample.pair_image] >= 0) & (new_column[sample.pair_column] >= 0)
-    chosen = sample.with_pairs(kept)
-    pair_image, pair_column = new_row[chosen.pair_image], new_column[chosen.pair_column]
-    order = np.lexsort([pair_column, pair_image])
+    pair_image, pair_column = new_row[sample.pair_image], new_column[sample.pair_column]
+    kept = np.flatnonzero((pair_image >= 0) & (pair_column >= 0))
+    kept = kept[np.lexsort([pair_column[kept], pair_image[kept]])]
     return replace(
-        replace(chosen, pair_image=pair_image, pair_column=pair_column).with_pairs(order),
+        sample.with_pairs(kept),
         findings=tuple(findings),
         clusters=tuple(clusters.tolist()),
         image_ids=tuple(image_ids),
         image_cluster=place.astype(np.int64),
         labels=sample.labels[np.ix_(rows, columns)],
         probabilities=sample.probabilities[np.ix_(rows, columns)],
+        pair_image=pair_image[kept],
+        pair_column=pair_column[kept],
     )

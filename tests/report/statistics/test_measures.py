@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from samples import plain_cross_fitted, random_sample
 
-from xbench.report.statistics.cross_fitting import grounding, pair_folds
+from xbench.report.statistics.measures import grounding, pair_folds
 
 
 @pytest.mark.parametrize("folds", [2, 5, 50])
@@ -33,21 +33,21 @@ def test_folds_depend_on_names_alone():
 def test_a_finding_of_one_patient_has_no_fold():
     sample = random_sample(1, images=2, per_patient=2, findings=6)
     assert len(sample.hit) and {*pair_folds(sample, 5)} == {-1}
-    numbers = grounding(sample, pair_folds(sample, 5)).numbers
+    numbers, _, _ = grounding(sample, pair_folds(sample, 5))
     assert np.isnan(numbers["dice_cross_fitted"]).all() and not np.isnan(numbers["dice_best"]).all()
 
 
 @pytest.mark.parametrize("folds", [2, 5, 50])
 def test_cross_fitted_scores_by_plain_loops(folds):
     sample = random_sample(8)
-    of_pairs = pair_folds(sample, folds)
-    found = grounding(sample, of_pairs)
+    fold_of = pair_folds(sample, folds)
+    numbers, of_pairs, _ = grounding(sample, fold_of)
     for column in range(3):
         mine = np.flatnonzero(sample.pair_column == column)
         for name in ("dice", "iou"):
-            expected = plain_cross_fitted(getattr(sample, name), of_pairs, mine)
-            assert found.numbers[f"{name}_cross_fitted"][column] == pytest.approx(expected, abs=1e-12)
-            assert found.of_pairs[name][mine].mean() == pytest.approx(expected, abs=1e-12)
+            expected = plain_cross_fitted(getattr(sample, name), fold_of, mine)
+            assert numbers[f"{name}_cross_fitted"][column] == pytest.approx(expected, abs=1e-12)
+            assert of_pairs[name][mine].mean() == pytest.approx(expected, abs=1e-12)
 
 
 def test_tied_thresholds_resolve_to_the_lowest_whatever_the_order_of_sums():
@@ -55,5 +55,5 @@ def test_tied_thresholds_resolve_to_the_lowest_whatever_the_order_of_sums():
     third = np.random.default_rng(1).random(len(sample.hit)) / 3
     flat = np.repeat(third[:, None], 101, axis=1)
     flat[:, :7] /= 2
-    found = grounding(replace(sample, dice=flat), pair_folds(sample, 5)).thresholds["dice"]
-    assert {*found.values()} == {7}
+    _, _, thresholds = grounding(replace(sample, dice=flat), pair_folds(sample, 5))
+    assert {*thresholds["dice"].values()} == {7}
