@@ -30,7 +30,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE = ROOT / "BENCHMARKS.md", ROOT / "docs" / "assets" / "benchmark-curves.svg"
 PARTS = {
     "sweep": "The threshold sweep",
-    "roofline": "The metrics on a GPU, estimated",
     "decoding": "Decoding and prepared images",
     "overhead": "The harness beside the network",
     "whole_path": "The whole path against a plain script",

@@ -80,7 +80,7 @@ def inputs(pairs: int = PAIRS, grid: int = GRID) -> tuple[Tensor, Tensor, Tensor
 
 def count(maps: Tensor, regions: Tensor, thresholds: int) -> PixelCounts:
     """What the metric does to maps that it has normalised itself: `count_pixels` without the look at their range."""
-    return _reached(_histograms(maps, regions, threshold_values(thresholds)))
+    return _reached(_histograms(maps, regions, thresholds))
 
 
 def torch_loop(maps: Tensor, regions: Tensor, values: Tensor) -> None:
@@ -134,10 +134,9 @@ def extra_memory() -> dict[str, float]:
     """Growth of the peak resident size in MB while each method runs on all pairs, the smallest first."""
     torch.set_num_threads(1)
     raw, maps, regions = inputs()
-    rows, classes = torch.arange(PAIRS), torch.zeros(PAIRS, dtype=torch.int64)
     work: dict[str, Callable[[int], object]] = {
         "counting": lambda number: count(maps[:number], regions[:number], 101),
-        "with upsampling": lambda number: sweep_pairs(raw, regions[:, None], rows[:number], classes[:number], 101),
+        "with upsampling": lambda number: sweep_pairs(raw[:number, 0], regions[:number], 101),
         "whole batch": lambda number: whole_batch(raw[:number], regions[:number], 101),
     }
     growth = {}
@@ -156,10 +155,8 @@ def measure(quick: bool = False) -> Measured:
     torch.set_num_threads(1)
     pairs, rounds = (LOOP_PAIRS, 1) if quick else (PAIRS, ROUNDS)
     raw, maps, regions = inputs(pairs)
-    rows, classes = torch.arange(pairs), torch.zeros(pairs, dtype=torch.int64)
     values = threshold_values(101)
     array, mask = maps.numpy(), regions.numpy()
-    grid, truth = maps[:, None], regions[:, None]
     few = slice(0, LOOP_PAIRS)
     methods: dict[str, Callable[[], object]] = {
         "read once (L)": lambda: (array.max(), mask.view(np.uint8).max()),
@@ -167,8 +164,8 @@ def measure(quick: bool = False) -> Measured:
         "counting alone, 11 thresholds": lambda: count(maps, regions, 11),
         "counting alone, 1,001 thresholds": lambda: count(maps, regions, 1001),
         "`count_pixels` (checks its input)": lambda: count_pixels(maps, regions),
-        "from raw maps on the grid": lambda: sweep_pairs(grid, truth, rows, classes, 101),
-        "from raw 14 x 14 maps": lambda: sweep_pairs(raw, truth, rows, classes, 101),
+        "from raw maps on the grid": lambda: sweep_pairs(maps, regions, 101),
+        "from raw 14 x 14 maps": lambda: sweep_pairs(raw[:, 0], regions, 101),
         "the same without chunks": lambda: whole_batch(raw, regions, 101),
         "numpy loop, `count_nonzero`": lambda: numpy_loop(array[few], mask[few], values.numpy()),
         "torch loop, batch of 16": lambda: torch_loop(maps[few], regions[few], values),

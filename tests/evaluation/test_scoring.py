@@ -1,4 +1,4 @@
-"""Scores of a batch: the same by the way for accelerators, and the highest places of maps against plain numpy."""
+"""Scores of a batch: the highest places and the minima of maps against plain numpy."""
 
 from __future__ import annotations
 
@@ -11,28 +11,15 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from pairs import elsewhere
-from run_files import files_of
 from scipy.spatial.distance import cdist
 
-from xbench.evaluation.scoring import _distances, _highest, _minimum_hits, _peaks, _places
+from xbench.evaluation.scoring import _distances, _minimum_hits, _peaks
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW
 from xbench.metrics import pointing_hits
+from xbench.metrics.functional import highest_places
 from xbench.metrics.peaks import peak_distance
 from xbench.types import GroundTruth
-
-
-@pytest.mark.parametrize("view", ["whole", "crop"])
-@pytest.mark.parametrize("grid", ["[56, 50]", "native"])
-def test_a_run_by_the_way_for_accelerators_has_the_same_bytes(command, toy_config, view, grid):
-    options = ("--data.grid", grid, "--data.widths", "[64, 90]", "--model.crop", str(view == "crop").lower())
-    run = command("test", "--config", toy_config, *options)
-    with elsewhere():
-        other = command("test", "--config", toy_config, *options)
-    assert run.status == other.status == 0
-    assert files_of(run.folder) == files_of(other.folder)
-
 
 MAPS = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 7)).flatmap(
     lambda shape: arrays.arrays(np.float32, shape, elements=st.sampled_from([-1.0, 0.0, 0.5, 2.0]))
@@ -45,10 +32,8 @@ def test_the_highest_places(maps):
     for one in maps:
         rows, columns = np.nonzero(one == one.max())
         expected.append(((columns + 0.5).mean() / one.shape[1], (rows + 0.5).mean() / one.shape[0]))
-    tied = _places(_highest(torch.from_numpy(maps)))
+    tied = np.stack(highest_places(torch.from_numpy(maps)), 1)
     np.testing.assert_allclose(_peaks(tied, len(maps), maps.shape[1:]).T, expected, rtol=0, atol=1e-15)
-    with elsewhere():
-        np.testing.assert_array_equal(_places(_highest(torch.from_numpy(maps))), tied)
 
 
 @given(MAPS, st.data())
@@ -58,7 +43,7 @@ def test_how_far_the_highest_place_lies_from_the_region(maps, data):
     cells = arrays.arrays(bool, maps.shape, elements=st.sampled_from([False, False, True]))
     regions = data.draw(cells.filter(lambda regions: regions.any((1, 2)).all()))
     hits = pointing_hits(torch.from_numpy(maps), torch.from_numpy(regions))
-    found = _distances(_places(_highest(torch.from_numpy(maps))), torch.from_numpy(regions), hits.numpy())
+    found = _distances(np.stack(highest_places(torch.from_numpy(maps)), 1), torch.from_numpy(regions), hits.numpy())
     for one, region, distance, hit in zip(maps, regions, found, hits.tolist(), strict=True):
         least = min(
             Fraction(int(x - i), width) ** 2 + Fraction(int(y - j), height) ** 2
@@ -93,10 +78,7 @@ def test_minima_in_the_region(maps, data):
         assume(seen.any())
         lowest = seen & (one == one[seen].min())
         expected.append((lowest & region).sum() / lowest.sum())
-    given_ = torch.from_numpy(maps), torch.from_numpy(regions), views
-    np.testing.assert_array_equal(_minimum_hits(*given_), expected)
-    with elsewhere():
-        np.testing.assert_array_equal(_minimum_hits(*given_), expected)
+    np.testing.assert_array_equal(_minimum_hits(torch.from_numpy(maps), torch.from_numpy(regions), views), expected)
 
 
 def test_a_region_of_a_finding_that_is_not_present_keeps_its_place():

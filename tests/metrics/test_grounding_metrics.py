@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pairs import TIES, Batch, assert_same, make_batch, metrics, pairs_of_batch, states
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pairs import TIES, Batch, assert_same, make_batch, metrics, pairs_of_batch, scores, states
 from plain import overlaps, pointing
 from torchmetrics import Metric
 
@@ -184,6 +186,76 @@ def test_order_and_batching_change_no_bit() -> None:
         assert_same(once, apart, pairs=False)
         for name, value in once.compute().items():
             torch.testing.assert_close(value, apart.compute()[name], rtol=0, atol=0, equal_nan=True)
+
+
+SIDES = st.tuples(st.integers(1, 9), st.integers(1, 9))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    images=st.integers(0, 4),
+    classes=st.integers(1, 4),
+    small=SIDES,
+    grid=st.tuples(st.integers(1, 40), st.integers(1, 40)) | st.none(),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]),
+    transposed=st.booleans(),
+    pixels=st.sampled_from([2, 100, 1000, 10**6]),
+)
+def test_pairs_count_as_a_batch_does(
+    seed: int,
+    images: int,
+    classes: int,
+    small: tuple[int, int],
+    grid: tuple[int, int] | None,
+    dtype: torch.dtype,
+    transposed: bool,
+    pixels: int,
+) -> None:
+    """Together or in portions, however many pixels are handled at a time."""
+    generator = torch.Generator().manual_seed(seed)
+    saliency = torch.randn(images, classes, *small, generator=generator)
+    saliency[: images // 2] = saliency[: images // 2].round()  # ties
+    saliency[torch.rand(images, classes, generator=generator) < 0.2] = 0.1  # constant
+    valid = torch.rand(images, classes, generator=generator) > 0.4
+    regions = torch.rand(images, classes, *(grid or small), generator=generator) > 0.5
+    regions[..., 0, 0] = True
+    saliency, regions, valid = spoilt((saliency.to(dtype), regions, valid))
+    if transposed:
+        saliency, regions = saliency.mT.contiguous().mT, regions.mT.contiguous().mT
+    chosen = pairs_of_batch((saliency, regions, valid))
+    for batch, pairs, portions in zip(metrics(classes), metrics(classes), metrics(classes), strict=True):
+        batch.update(saliency, regions, valid)
+        with pytest.MonkeyPatch.context() as patches:
+            for module in ("functional", "sweep"):
+                patches.setattr(f"xbench.metrics.{module}.chunk_pixels", lambda device: pixels)
+            pairs.update_pairs(*chosen)
+        assert_same(pairs, batch, pairs=False)
+        expected = scores(batch) | {"rows": torch.arange(len(chosen[2]))}
+        assert all(torch.equal(value, expected[name]) for name, value in scores(pairs).items())
+        for some in torch.arange(len(chosen[2])).split(2):
+            portions.update_pairs(*(part[some] for part in chosen))
+        assert_same(portions, batch, pairs=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_counts_as_float32(dtype: torch.dtype) -> None:
+    """Even where the range of a map is wider than float16 can tell."""
+    saliency, regions, valid = make_batch(3)
+    saliency = (saliency.clamp(-1, 1) * 60_000).to(dtype)
+    for half, plain in zip(metrics(), metrics(), strict=True):
+        half.update(saliency, regions, valid)
+        plain.update(saliency.float(), regions, valid)
+        assert_same(half, plain)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+def test_an_accelerator_has_the_bits_of_the_cpu() -> None:
+    batch = make_batch(4, images=9, grid=40)
+    for there, here in zip(metrics(), metrics(), strict=True):
+        there.to("cuda").update(*(part.to("cuda") for part in batch))
+        here.update(*batch)
+        assert_same(there.cpu(), here)
 
 
 @pytest.mark.parametrize("cast", ["to", "half", "bfloat16"])

@@ -1,16 +1,11 @@
-"""Batches of maps and regions for the grounding metrics, what a metric holds, and the way that accelerators take."""
+"""Batches of maps and regions for the grounding metrics, and what a metric holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest.mock import patch
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.metrics.per_class import PerClassMetric
@@ -59,23 +54,3 @@ def assert_same(one: PerClassMetric[Any], other: PerClassMetric[Any], pairs: boo
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name].dtype == value.dtype and torch.equal(found[name].cpu(), value), name
-
-
-def _on_the_host(array: np.ndarray, from_numpy: Callable[[np.ndarray], Tensor] = torch.from_numpy) -> Tensor:
-    with _disable_current_modes():
-        return from_numpy(array)
-
-
-@contextmanager
-def elsewhere(answer: bool = False, pixels: int | None = None) -> Iterator[None]:
-    """The way for accelerators, on any device; `pixels` are handled at a time."""
-    modules = ("evaluation.scoring", "geometry.grid", "metrics.functional", "metrics.per_class", "metrics.sweep")
-    with ExitStack() as patches:
-        for module in modules:
-            patches.enter_context(patch(f"xbench.{module}.on_host", lambda tensor: answer))
-        for module in ("functional", "sweep") if pixels else ():
-            patches.enter_context(patch(f"xbench.metrics.{module}.chunk_pixels", lambda device: pixels))
-        if not answer:
-            # What numpy holds stays on the host, also where CPU tensors stand for those of an accelerator.
-            patches.enter_context(patch("torch.from_numpy", _on_the_host))
-        yield

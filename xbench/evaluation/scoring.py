@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry.grid import View, on_host, runs_of_views, saliency_on_grid, seen_on_grid
-from xbench.metrics import PointingGame, ThresholdSweep
-from xbench.metrics.dense import dense_hits
-from xbench.metrics.functional import maps_per_chunk, pointing_hits
+from xbench.geometry.grid import View, runs_of_views, saliency_on_grid, seen_on_grid
+from xbench.metrics import PointingGame, PointingGamePairs, ThresholdSweep, ThresholdSweepPairs
+from xbench.metrics.functional import highest_places, maps_per_chunk, pointing_hits
 from xbench.metrics.peaks import peak_distance
 from xbench.metrics.sweep import PixelCounts
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
@@ -62,14 +61,11 @@ def score_batch(
                 hit=pointing_game.pairs.hit,
                 counts=sweep.pairs.counts,
                 fixed=torch.stack([sweep.pairs.dice, sweep.pairs.iou])[..., rules.thresholds // 2],
-                highest=_highest(on_grid),
+                highest=torch.stack(highest_places(on_grid), 1).cpu().numpy(),
                 minimum=_minimum_hits(on_grid, regions, views),
             )
         )
 
-    # An accelerator is waited for from here on, once.
-    pointing_game.check_refused()
-    sweep.check_refused()
     names = ("pointing_hit", "dice", "iou", "peak_x", "peak_y", "peak_distance", "minimum_hit")
     found = {name: np.full(truth.labels.shape, np.nan) for name in names}
     none, table = np.zeros(0, np.int64), np.zeros((0, rules.thresholds), np.int32)
@@ -80,10 +76,9 @@ def score_batch(
         found["pointing_hit"][place] = hit = part.hit.cpu().numpy()
         found["dice"][place], found["iou"][place] = part.fixed.cpu().numpy()
         found["minimum_hit"][place] = part.minimum.cpu().numpy()
-        tied = _places(part.highest)
-        found["peak_x"][place], found["peak_y"][place] = _peaks(tied, len(part.rows), part.size)
+        found["peak_x"][place], found["peak_y"][place] = _peaks(part.highest, len(part.rows), part.size)
         regions_of_pairs = (truth.regions[row][at] for row, at in zip(part.rows, part.places, strict=True))
-        found["peak_distance"][place] = _distances(tied, regions_of_pairs, hit)
+        found["peak_distance"][place] = _distances(part.highest, regions_of_pairs, hit)
         for pair in part.constant.nonzero()[:, 0].tolist():
             row, column = int(part.rows[pair]), int(part.columns[pair])
             constant.append((int(truth.index[row]), truth.image_ids[row], column))
@@ -120,13 +115,14 @@ def score_batch(
 def add_scores(scores: BatchScores, pointing_game: PointingGame, sweep: ThresholdSweep) -> None:
     """Update metrics with the scored pairs of a batch, to the bit as its maps would."""
     pairs = scores.pairs
-    classes = torch.from_numpy(pairs.column)
-    place = np.searchsorted(scores.images.index, pairs.index)
-    pointing_game.restore_pairs(classes, torch.from_numpy(scores.images.pointing_hit[place, pairs.column]))
+    rows = np.searchsorted(scores.images.index, pairs.index)
+    hit = torch.from_numpy(scores.images.pointing_hit[rows, pairs.column])
+    place = torch.from_numpy(rows), torch.from_numpy(pairs.column)
+    pointing_game.restore_pairs(PointingGamePairs(*place, hit))
     mask, overlap, region = (
         torch.from_numpy(part.astype(np.int64)) for part in (pairs.mask, pairs.overlap, pairs.region)
     )
-    sweep.restore_pairs(classes, PixelCounts(mask, overlap, region))
+    sweep.restore_pairs(ThresholdSweepPairs.of(*place, PixelCounts(mask, overlap, region)))
 
 
 @dataclass(frozen=True)
@@ -141,7 +137,7 @@ class _Scored:
     hit: Tensor  # pointing game (P,) float64
     counts: PixelCounts
     fixed: Tensor  # Dice and IoU at threshold 0.5 (2, P) float64
-    highest: Tensor  # from `_highest`
+    highest: NDArray[np.int64]  # map, row and column of every place where a map is highest (K, 3)
     minimum: Tensor  # share of the map's minima in the region (P,) float64
 
 
@@ -168,32 +164,12 @@ def _minimum_hits(maps: Tensor, regions: Tensor, views: Sequence[View]) -> Tenso
 
     Pixels that the model never saw, which count as its minimum elsewhere, are none here.
     """
-    hits = pointing_hits if on_host(maps) else dense_hits
     step, found = maps_per_chunk(maps), []
     for view, same in runs_of_views(views):
         rows, columns = seen_on_grid(view, (maps.shape[1], maps.shape[2]))
         shown, inside = (torch.split(part[same, rows, columns], step) for part in (maps, regions))
-        found += [hits(part.neg(), region, "share") for part, region in zip(shown, inside, strict=True)]
+        found += [pointing_hits(part.neg(), region, "share") for part, region in zip(shown, inside, strict=True)]
     return torch.cat(found)
-
-
-def _highest(maps: Tensor) -> Tensor:
-    """Where maps (N, H, W) are highest: map, row and column of every tied place (K, 3) int64, in this order.
-
-    On an accelerator, where their number cannot be known without waiting, a mask (N, H, W) bool.
-    """
-    highest = maps.amax(2)
-    if not on_host(maps):
-        return maps == highest.amax(1)[:, None, None]
-    # Only lines that reach the maximum are looked at.
-    pair, row = (highest == highest.amax(1, keepdim=True)).nonzero(as_tuple=True)
-    line, column = (maps[pair, row] == highest[pair, row, None]).nonzero(as_tuple=True)
-    return torch.stack([pair[line], row[line], column], 1)
-
-
-def _places(highest: Tensor) -> NDArray[np.int64]:
-    """What `_highest` found as places (K, 3) on the host."""
-    return (highest.nonzero() if highest.dtype == torch.bool else highest).cpu().numpy()
 
 
 def _peaks(tied: NDArray[np.int64], count: int, size: tuple[int, int]) -> NDArray[np.float64]:

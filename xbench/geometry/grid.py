@@ -32,11 +32,6 @@ FULL_VIEW = (0.0, 0.0, 1.0, 1.0)
 """The view of a model that sees the whole radiograph, stretched."""
 
 
-def on_host(tensor: Tensor) -> bool:
-    """Tell whether values of `tensor` can be read at no cost; elsewhere the host would wait for the accelerator."""
-    return tensor.is_cpu
-
-
 def chunk_pixels(device: torch.device) -> int:
     """Return how many pixels to handle at a time: a CPU core's cache full (measured), or an accelerator full."""
     return 4 * 224**2 if device.type == "cpu" else 2**22
@@ -86,8 +81,6 @@ def saliency_on_grid(
     their value, no pixel lies beyond the cells around it, and a map does not depend on what else is in the batch.
     Half-precision maps become float32 first: interpolating in bfloat16 moves Dice in the second decimal.
 
-    The host never waits for an accelerator.
-
     Args:
         saliency: (N, h, w), any floating dtype; a range within float32.
         views: N times (left, top, right, bottom) as fractions of the radiograph.
@@ -129,10 +122,7 @@ def _lay(maps: Tensor, view: Sequence[float], on_grid: Tensor, mode: Upsampling)
         _places(*edges, pixels, cells, mode)
         for edges, pixels, cells in (((left, right), width, maps.shape[2]), ((top, bottom), height, maps.shape[1]))
     )
-    # A few kilobytes: CUDA takes copies of up to 64 KB along with the command and does not wait.
-    columns, right_share, rows, lower_share = (
-        torch.from_numpy(part).to(device, non_blocking=True) for part in (*across, *down)
-    )
+    columns, right_share, rows, lower_share = (torch.from_numpy(part).to(device) for part in (*across, *down))
     step = max(1, chunk_pixels(device) // max(1, height * width))
     for some, target in zip(maps.split(step), on_grid.split(step), strict=True):
         wide = _between(some, 2, columns, right_share)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from xbench.metrics.functional import from_fixed_point
 from xbench.metrics.per_class import ClassPairs, PerClassMetric
-from xbench.metrics.sweep import PixelCounts, check_thresholds, sweep_all, sweep_pairs, threshold_values
+from xbench.metrics.sweep import PixelCounts, check_thresholds, sweep_pairs, threshold_values
 
 
 @dataclass(frozen=True)
 class ThresholdSweepPairs(ClassPairs):
-    """Scores of one batch's valid pairs in row-major order, or of the pairs of one `update_pairs` in its order.
+    """Scores of pairs.
 
     Args:
         rows: (N,) int64, the place of the pair's image in the batch, or of the pair.
@@ -27,11 +26,6 @@ class ThresholdSweepPairs(ClassPairs):
     dice: Tensor
     iou: Tensor
     counts: PixelCounts
-
-    def chosen(self, valid: Tensor) -> ThresholdSweepPairs:
-        """Return the pairs that are `valid` (N,) bool."""
-        counts = PixelCounts(self.counts.mask[valid], self.counts.overlap[valid], self.counts.region[valid])
-        return ThresholdSweepPairs(self.rows[valid], self.classes[valid], self.dice[valid], self.iou[valid], counts)
 
     @classmethod
     def of(cls, rows: Tensor, classes: Tensor, counts: PixelCounts) -> ThresholdSweepPairs:
@@ -51,14 +45,9 @@ class ThresholdSweep(PerClassMetric[ThresholdSweepPairs]):
 
     After each `update`, `pairs` holds the scores of that batch's valid pairs; `reset` empties it.
 
-    On an accelerator the host never waits, and pairs without a score are refused by `compute`: see `PerClassMetric`.
-
     Args:
-        num_classes: C, the number of findings.
+        num_classes: C, the number of findings, at least 1.
         thresholds: T, the number of thresholds from 0 to 1, both included.
-
-    Raises:
-        ValueError: `num_classes` or `thresholds` is out of range.
 
     Example:
         >>> metric = ThresholdSweep(num_classes=1, thresholds=3)
@@ -77,23 +66,8 @@ class ThresholdSweep(PerClassMetric[ThresholdSweepPairs]):
         super().__init__(num_classes)
         check_thresholds(thresholds)
         self.thresholds = thresholds
-        empty = torch.zeros(num_classes, thresholds, dtype=torch.int64)
-        self.add_state("dice_sum", empty, dist_reduce_fx="sum")
-        self.add_state("iou_sum", empty.clone(), dist_reduce_fx="sum")
-
-    def restore_pairs(self, classes: Tensor, counts: PixelCounts) -> None:
-        """Add pairs that were counted before, to the bit as `update_pairs` would with their maps.
-
-        Args:
-            classes: (P,) int64, the class of each pair.
-            counts: Of P pairs and T thresholds.
-        """
-        places = (counts.mask, counts.overlap, counts.region)
-        self._wrap_update(self._restore_pairs)(classes.to(self.device), *(part.to(self.device) for part in places))
-
-    def _restore_pairs(self, classes: Tensor, mask: Tensor, overlap: Tensor, region: Tensor) -> None:
-        rows = torch.arange(len(classes), device=classes.device)
-        self._add_pairs(ThresholdSweepPairs.of(rows, classes, PixelCounts(mask, overlap, region)))
+        for name in ("dice_sum", "iou_sum"):
+            self.add_state(name, torch.zeros(num_classes, thresholds, dtype=torch.int64), dist_reduce_fx="sum")
 
     def compute(self) -> dict[str, Tensor]:
         """Average over the valid pairs.
@@ -101,33 +75,16 @@ class ThresholdSweep(PerClassMetric[ThresholdSweepPairs]):
         Returns:
             `dice` and `iou` (C, T) float64, NaN for a class without valid pairs; `count` (C,) int64, the number of
             valid pairs; `thresholds` (T,) float32.
-
-        Raises:
-            ValueError: A pair that was handed over on an accelerator has no score.
         """
-        self.check_refused()
         return {
-            "dice": from_fixed_point(self.dice_sum, self.count[:, None]),
-            "iou": from_fixed_point(self.iou_sum, self.count[:, None]),
+            "dice": self._mean(self.dice_sum),
+            "iou": self._mean(self.iou_sum),
             "count": self.count.clone(),
-            "thresholds": threshold_values(self.thresholds, self.count.device),
+            "thresholds": threshold_values(self.thresholds).to(self.device),
         }
 
-    def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
-        counts = sweep_pairs(saliency, regions, rows, classes, self.thresholds)
-        self._add_pairs(ThresholdSweepPairs.of(rows, classes, counts))
-
-    def _score_all(
-        self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor
-    ) -> tuple[ThresholdSweepPairs, Tensor]:
-        counts, finite = sweep_all(saliency, regions, self.thresholds)
-        return ThresholdSweepPairs.of(rows, classes, counts), torch.column_stack([finite, counts.region > 0])
+    def _score(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> ThresholdSweepPairs:
+        return ThresholdSweepPairs.of(rows, classes, sweep_pairs(saliency, regions, self.thresholds))
 
     def _sums(self, pairs: ThresholdSweepPairs) -> dict[str, Tensor]:
         return {"dice_sum": pairs.dice, "iou_sum": pairs.iou}
-
-    def _no_pairs(self) -> ThresholdSweepPairs:
-        index = torch.zeros(0, dtype=torch.int64)
-        scores = torch.zeros(0, self.thresholds, dtype=torch.float64)
-        counts = PixelCounts(scores.long(), scores.long(), index)
-        return ThresholdSweepPairs(index, index, scores, scores, counts)
