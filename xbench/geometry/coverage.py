@@ -46,13 +46,9 @@ class Coverage:
 
     @classmethod
     def of(cls, region: NDArray[np.bool_], size: tuple[int, int]) -> Self:
-        """Measure a region.
+        """Measure a region (h, w) bool, in the frame of the annotation, on a grid of the same extent of (H, W) pixels.
 
         Areas are counted in integers and therefore exact: the share of a pixel is the float64 nearest to it.
-
-        Args:
-            region: (h, w) bool, in the frame of the annotation, which shows the same extent as the grid.
-            size: (H, W) of the grid.
         """
         if region.shape == size:
             return cls(size, np.packbits(region), np.zeros(0, np.uint32), np.zeros(0), np.zeros(0, np.uint32))
@@ -97,13 +93,10 @@ class Coverage:
         return all(np.array_equal(getattr(self, part), getattr(other, part)) for part in parts)
 
     def at(self, gamma: float) -> NDArray[np.bool_]:
-        """Return the region (H, W): the pixels covered by at least the share `gamma`.
+        """Return the region (H, W): the pixels covered by at least the share `gamma`, in (0, 1].
 
         Each connected part of it also has the pixels that it covers most, so no annotated lesion is lost, however large
         the others are.
-
-        Args:
-            gamma: In (0, 1].
         """
         region = np.unpackbits(self.whole, count=self.shape[0] * self.shape[1]).view(np.bool_)
         region[self.partial[self.share >= gamma]] = True
@@ -112,14 +105,9 @@ class Coverage:
 
 
 def area_and_centre(region: NDArray[np.bool_]) -> tuple[float, float, float]:
-    """Return the share of the grid that a region covers and its centre of mass.
+    """Return the share of the grid that a region (H, W), not empty, covers, and x and y of its centre of mass.
 
-    Args:
-        region: (H, W), not empty.
-
-    Returns:
-        The share, and x and y from 0 at the first edge to 1 at the last. Sums of whole numbers, so exact but for the
-        last division.
+    These go from 0 at the first edge to 1 at the last. Sums of whole numbers, so exact but for the last division.
     """
     height, width = region.shape
     across, down = region.sum(axis=0, dtype=np.int64), region.sum(axis=1, dtype=np.int64)
@@ -158,11 +146,7 @@ def _best_of_parts(region: NDArray[np.bool_], covered: NDArray[np.int64]) -> NDA
     """Return the grid pixels that a connected part of `region` (h, w) covers most, of parts that cover none wholly.
 
     Pixels connect to all eight neighbours. Of a part that covers a grid pixel wholly nothing is returned, for such a
-    pixel belongs to the region at any gamma.
-
-    Args:
-        region: In the frame of the annotation.
-        covered: Its area in each pixel of the grid (H, W), as `_covered_area` counts it.
+    pixel belongs to the region at any gamma. `covered` is of `_covered_area`.
     """
     count, labels = cv2.connectedComponents(region.view(np.uint8), connectivity=8)
     small = np.ones(count, np.bool_)

@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class ClassificationScores:
-    """Scores of one finding as fractions in [0, 1]; None for what its labels leave undefined.
+    """Scores of one finding as fractions in [0, 1], and the number of images labelled 1 and 0.
 
     Args:
         auroc: Area under the ROC curve, tied pairs counting one half; None unless both labels are present.
         average_precision: Step-wise area under the precision-recall curve; None unless both labels are present.
         f1: F1 of `probability >= 0.5`; None without a positive.
         accuracy: Accuracy of `probability >= 0.5`; None without a labelled image.
-        positives: Images labelled 1.
-        negatives: Images labelled 0.
     """
 
     auroc: float | None
@@ -32,15 +31,7 @@ class ClassificationScores:
 
 @dataclass(frozen=True)
 class MacroScores:
-    """Means over the findings that have both labels; None where there is no such finding.
-
-    Args:
-        auroc: Mean AUROC.
-        average_precision: Mean average precision.
-        f1: Mean F1.
-        accuracy: Mean accuracy.
-        classes: Number of findings that entered the means.
-    """
+    """Means over the findings that have both labels, and how many these are; None where there is no such finding."""
 
     auroc: float | None
     average_precision: float | None
@@ -59,9 +50,6 @@ def classification_scores(labels: Tensor, probabilities: Tensor) -> list[Classif
         labels: (N, C) integer: 1 positive, 0 negative, -1 unknown and left out.
         probabilities: (N, C) floating in [0, 1], wherever the label is known. Hand over float64: in float32,
             confident scores near 1 tie.
-
-    Returns:
-        C scores, in the order of the columns.
 
     Raises:
         ValueError: Shapes or dtypes do not fit, or a label or probability is out of range.
@@ -96,9 +84,6 @@ def classification_scores(labels: Tensor, probabilities: Tensor) -> list[Classif
 def macro(scores: Sequence[ClassificationScores]) -> MacroScores:
     """Average without weights over the findings with both labels present, the same findings for all four scores.
 
-    Args:
-        scores: One entry per finding.
-
     Example:
         >>> one = ClassificationScores(0.5, 0.75, 0.5, 0.5, positives=2, negatives=2)
         >>> no_negative = ClassificationScores(None, None, 1.0, 1.0, positives=2, negatives=0)
@@ -122,7 +107,11 @@ def _class_scores(labels: Tensor, probabilities: Tensor) -> ClassificationScores
     negatives = len(labels) - positives
     auroc = average_precision = None
     if positives and negatives:
-        true, false = _rank_counts(labels, probabilities)
+        # True and false positives at each distinct probability, highest first, from (0, 0).
+        ranked, order = probabilities.sort(descending=True)
+        last_of_tied = torch.cat([ranked[1:] != ranked[:-1], torch.tensor([True])])
+        true = F.pad(labels[order].cumsum(0)[last_of_tied], (1, 0))
+        false = F.pad(last_of_tied.nonzero()[:, 0] + 1, (1, 0)) - true
         area = (false.diff() * (true[1:] + true[:-1])).sum()  # twice the number of rightly ordered pairs, exactly
         auroc = int(area) / (2 * positives * negatives)
         precision = true[1:].double() / (true[1:] + false[1:])
@@ -138,17 +127,6 @@ def _class_scores(labels: Tensor, probabilities: Tensor) -> ClassificationScores
         positives=positives,
         negatives=negatives,
     )
-
-
-def _rank_counts(labels: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:
-    """Count true and false positives at each distinct probability, highest first, from (0, 0), as int64."""
-    ranked, order = probabilities.sort(descending=True)
-    # The last image of each group that ties.
-    last = torch.cat([ranked[1:] != ranked[:-1], torch.tensor([True])])
-    true = labels[order].cumsum(0)[last]
-    chosen = last.nonzero()[:, 0] + 1
-    start = torch.zeros(1, dtype=torch.int64)
-    return torch.cat([start, true]), torch.cat([start, chosen - true])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -63,7 +63,7 @@ def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Ten
         (N,) float64 in [0, 1].
 
     Raises:
-        ValueError: `ties` is not one of the three rules, the shapes differ, or a map's maximum is not finite.
+        ValueError: `ties` is no rule, the shapes differ, or a map's maximum is not finite.
 
     Example:
         >>> maps = torch.tensor([[[9.0, 1.0], [9.0, 0.0]]])

@@ -15,13 +15,7 @@ MAX_THRESHOLDS = 100_001
 
 @dataclass(frozen=True)
 class PixelCounts:
-    """Sizes of the mask M >= t, of its overlap with the region and of the region, in pixels of the grid.
-
-    Args:
-        mask: (N, T) int64.
-        overlap: (N, T) int64.
-        region: (N,) int64.
-    """
+    """Pixels of the mask M >= t (N, T), of its overlap with the region (N, T) and of the region (N,), all int64."""
 
     mask: Tensor
     overlap: Tensor

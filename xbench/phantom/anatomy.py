@@ -1,16 +1,13 @@
-"""The healthy chest: its parts, put together along the rays."""
+"""The healthy chest: a patient's pose and build, bones, soft tissue, vessels and lungs, put together along the rays."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from xbench.phantom.build import Build, mirrored, random_pose
-from xbench.phantom.canvas import Frame, Layer, Mask, Points, band_noise, blur, dome, smooth_curve
-from xbench.phantom.skeleton import Rib, build_ribs, skeleton_layer
-from xbench.phantom.tissue import belly_layer, mediastinum_layer, tissue_layer
-from xbench.phantom.vessels import vessel_tree
+from xbench.phantom.canvas import Frame, Layer, Mask, Points, band_noise, blur, dome, smooth_curve, smooth_step
 
 _AIR = 1.55
 
@@ -18,18 +15,261 @@ _AIR = 1.55
 _HEART_DISPLACES = 0.86
 _BLOOD = 0.40
 
+_POSTERIOR = 0.40
+_ANTERIOR = 0.22
+_CLAVICLE = 0.42
+_RIBS = 10
+
+_STEMS = 9
+_DIVISIONS = 4
+
+
+@dataclass(frozen=True)
+class Build:
+    """A patient's proportions, relative to those of the model patient.
+
+    `twist` makes one side broader, `lean` bends the trunk to one side, `inspiration` is how much lower the right and
+    the left diaphragm stand, in units of the patient's frame, and `fat` lies over the ribs, in [0, 1].
+    """
+
+    breadth: float
+    tallness: float
+    twist: float
+    lean: float
+    inspiration: tuple[float, float]
+    heart: float
+    fat: float
+
+    @staticmethod
+    def random(rng: np.random.Generator) -> Build:
+        """A patient."""
+        depth = rng.normal(0, 0.045)
+        return Build(
+            breadth=rng.uniform(0.92, 1.08),
+            tallness=rng.uniform(0.93, 1.07),
+            twist=rng.normal(0, 0.035),
+            lean=rng.normal(0, 0.02),
+            inspiration=(depth + rng.normal(0, 0.012), depth + rng.normal(0, 0.012)),
+            heart=rng.uniform(0.88, 1.06),
+            fat=rng.uniform(0.0, 1.0),
+        )
+
+    def warp(self, points: Points) -> Points:
+        """Points (..., 2) of the model patient in this one."""
+        x, y = points[..., 0], points[..., 1]
+        warped = np.empty_like(points)
+        warped[..., 0] = self.breadth * (x + self.twist * (x * x - 0.3) + self.lean * y * y)
+        warped[..., 1] = self.tallness * y
+        return warped
+
+
+def random_pose(rng: np.random.Generator, height: int, width: int) -> Frame:
+    """How the patient stands before the detector."""
+    side = min(height, width)
+    scale = side / 2 * rng.uniform(0.93, 1.12)
+    shift = rng.normal(0, 0.025, 2) * side
+    centre = (width / 2 + shift[0], height / 2 + shift[1] + 0.03 * side)
+    return Frame(height, width, scale, rng.normal(0, np.radians(2.0)), centre)
+
+
+def mirrored(points: list[tuple[float, float]], side: int) -> Points:
+    """Points given for the left side of the patient, on side -1 (right) or +1 (left)."""
+    moved: Points = np.array(points, dtype=np.float64) * np.array([side, 1.0])
+    return moved
+
+
+def ring(centre: tuple[float, float], breadth: float, tallness: float) -> Points:
+    """An ellipse (24, 2) with the given half axes."""
+    angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+    return np.stack([centre[0] + breadth * np.cos(angles), centre[1] + tallness * np.sin(angles)], -1)
+
+
+@dataclass(frozen=True)
+class Rib:
+    """One rib: its midline (N, 2) from the spine round the side to its front end, and where the posterior arch ends."""
+
+    curve: Points
+    width: float
+    turn: int
+
+
+def build_ribs(rng: np.random.Generator, build: Build, side: int, lung: Points) -> list[Rib]:
+    """The ribs of one side, round the outline (N, 2) of its lung."""
+    number = np.arange(_RIBS)[:, None]
+    start = -0.74 + rng.uniform(0.112, 0.124) * number + rng.normal(0, 0.004, (_RIBS, 1))
+    slope = rng.uniform(0.85, 1.15)
+    drop, fall = slope * (0.12 + 0.019 * number), slope * (0.16 + 0.022 * number)
+    # Each rib reaches as far out as the lung does at the level where the rib turns to the front.
+    wall = np.abs(lung[:, 0]) / build.breadth
+    near = np.abs(lung[:, 1] / build.tallness - (start + drop)) < 0.05
+    edge = np.where(near.any(1), np.where(near, wall, 0).max(1), 0.74)[:, None]
+    reach, inner = np.minimum(edge, 0.74) + 0.03, 0.26 + 0.012 * number
+    back, front = np.linspace(0.0, np.pi / 2, 14), np.linspace(np.pi / 2, 2.65, 12)[1:]
+    x = np.concatenate([0.035 + (reach - 0.035) * np.sin(back), inner + (reach - inner) * np.sin(front)], 1)
+    y_back = start - 0.028 * np.sin(2 * back) + drop * (1 - np.cos(back)) ** 1.2
+    y = np.concatenate([y_back, start + drop - fall * np.cos(front)], 1)
+    curves = build.warp(np.stack([side * x, y], -1))
+    widths = rng.uniform(0.042, 0.050, _RIBS).tolist()
+    return [Rib(curve, width, len(back) - 1) for curve, width in zip(curves, widths, strict=True)]
+
+
+def rib_layer(frame: Frame, curves: Sequence[Points], widths: Sequence[float]) -> Layer:
+    """Tubes with a brighter cortex (H, W) in [0, 1]."""
+    return blur(_tubes(frame, curves, widths), frame.length(0.0065))
+
+
+def skeleton_layer(rng: np.random.Generator, frame: Frame, build: Build, ribs: Sequence[Rib], belly: Layer) -> Layer:
+    """Attenuation (H, W) of all bones; ribs fade where the abdomen `belly` (H, W) in [0, 1] covers them."""
+    density = rng.uniform(0.85, 1.2)
+    back = _tubes(frame, [rib.curve[: rib.turn + 3] for rib in ribs], [rib.width for rib in ribs])
+    front = _tubes(frame, [rib.curve[rib.turn :] for rib in ribs], [1.08 * rib.width for rib in ribs])
+    half = frame.halved()
+    clavicles, blades, heads = [], [], []
+    for side in (-1, 1):
+        tilt, out = rng.normal(0, 0.025), rng.uniform(-0.03, 0.07)
+        line = [(0.075, -0.56), (0.20, -0.585), (0.36, -0.66 + tilt), (0.52, -0.745 + tilt), (0.70, -0.80 + 2 * tilt)]
+        clavicles.append(build.warp(smooth_curve(mirrored(line, side))))
+        blade = [(0.60 + out, -0.70), (0.64 + out, -0.40), (0.72 + out, -0.06), (0.78 + out, -0.10), (0.86, -0.55)]
+        blade += [(0.98, -0.74), (0.80, -0.80)]
+        blades.append(build.warp(smooth_curve(mirrored(blade, side), closed=True)))
+        heads.append(build.warp(ring((side * 1.0, -0.70), 0.11, 0.11)))
+    bones = np.float32(_POSTERIOR) * back * (1 - np.float32(0.4) * belly)
+    bones += np.float32(_ANTERIOR) * front * (1 - np.float32(0.85) * belly)
+    bones += np.float32(_CLAVICLE) * _tubes(frame, clavicles, [0.06, 0.06])
+    scapula = np.float32(0.10) * half.fill(*blades) + np.float32(0.13) * half.stroke(blades, [0.018] * 2, [1.0] * 2)
+    broad = blur(scapula + np.float32(0.5) * dome(half.fill(*heads), half.length(0.06), 0.5), half.length(0.008))
+    return np.float32(density) * (blur(bones, frame.length(0.0065)) + frame.doubled(broad + _spine(rng, half, build)))
+
+
+def _tubes(frame: Frame, curves: Sequence[Points], widths: Sequence[float]) -> Layer:
+    solid = frame.stroke(curves, widths, [1.0] * len(curves))
+    marrow = frame.stroke(curves, [0.6 * width for width in widths], [1.0] * len(curves))
+    return solid - np.float32(0.40) * marrow
+
+
+def _spine(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
+    pitch = rng.uniform(0.108, 0.122)
+    level = np.arange(-1.2, 1.5, pitch)
+    half = 0.062 + 0.012 * np.maximum(level, 0)
+    low, high, none = level - 0.42 * pitch, level + 0.42 * pitch, np.zeros_like(level)
+    x = np.stack([-half, half, 0.9 * half, half, -half, -0.9 * half], -1)
+    bodies = build.warp(np.stack([x, np.stack([low, low, level, high, high, level], -1)], -1))
+    discs = np.stack([np.stack([-0.95 * half, 0.95 * half], -1), np.stack([high, high], -1) + 0.006], -1)
+    processes = np.stack([np.stack([none, none], -1), np.stack([level + 0.01, level + 0.055], -1)], -1)
+    count = len(level)
+    column = np.float32(0.22) * frame.fill(*bodies)
+    column += np.float32(0.14) * frame.stroke(list(build.warp(discs)), [0.010] * count, [1.0] * count)
+    column += np.float32(0.12) * frame.stroke(list(build.warp(processes)), [0.02] * count, [1.0] * count)
+    return blur(column, frame.length(0.008))
+
+
+def mediastinum_layer(frame: Frame, build: Build) -> Layer:
+    """The mediastinum without the heart, (H, W) in [0, 1]."""
+    column = [(0.10, -1.6), (0.10, -0.85), (0.12, -0.62), (0.135, -0.30), (0.13, 0.0), (0.12, 0.4), (0.15, 0.8)]
+    right, left = (smooth_curve(mirrored([*column, (0.2, 1.6)], side)) for side in (-1, 1))
+    half = frame.halved()
+    outline = build.warp(np.concatenate([left, right[::-1]]))
+    return frame.doubled(blur(half.fill(outline), half.length(0.022)))
+
+
+def belly_layer(frame: Frame, build: Build) -> Layer:
+    """The abdomen below the diaphragm, (H, W) in [0, 1]."""
+    _, y = frame.grid()
+    level = 0.43 + sum(build.inspiration) / 2
+    return smooth_step(y / np.float32(build.tallness), level, level + 0.14)
+
+
+def tissue_layer(rng: np.random.Generator, frame: Frame, build: Build, hila: list[Points], mediastinum: Layer) -> Layer:
+    """Attenuation (H, W) of all that is neither bone, lung nor heart."""
+    wall, neck = 0.84 + 0.07 * build.fat, 0.23 + 0.04 * build.fat
+    edge = [(neck, -1.6), (neck, -1.02), (0.36, -0.93), (0.62, -0.86), (0.92, -0.80), (1.20, -0.68), (1.60, -0.30)]
+    edge += [(1.60, 0.10), (1.22, -0.12), (1.02, -0.28), (wall + 0.04, -0.22), (wall, 0.0), (wall + 0.01, 0.4)]
+    edge += [(wall + 0.02, 0.8), (wall + 0.02, 1.6)]
+    right, left = (smooth_curve(mirrored(edge, side)) for side in (-1, 1))
+    body = blur(frame.fill(build.warp(np.concatenate([left, right[::-1]]))), frame.length(0.006))
+    trunk = np.float32(2.1 + 0.3 * build.fat) * dome(body, frame.length(0.34), 0.30)
+
+    half = frame.halved()
+    inner = _great_vessels(rng, half, build, hila) - _airways(rng, half, build)
+    inner += _breasts(rng, half, build) - _gastric_bubble(rng, half, build)
+    _, y = frame.grid()
+    inner_full = frame.doubled(inner) + np.float32(0.48) * mediastinum
+    inner_full += np.float32(0.5) * np.clip((y / np.float32(build.tallness) - 0.35) / 0.6, 0, 1)
+    return trunk + inner_full * body
+
+
+def _great_vessels(rng: np.random.Generator, frame: Frame, build: Build, hila: list[Points]) -> Layer:
+    size = rng.uniform(0.075, 0.098)
+    knob = frame.fill(build.warp(ring((0.105, -0.335), size, 1.1 * size)))
+    layer = np.float32(0.5) * blur(dome(knob, frame.length(0.08), 0.45), frame.length(0.009))
+    descending = build.warp(smooth_curve(np.array([(0.13, -0.30), (0.135, 0.0), (0.11, 0.3), (0.08, 0.6)])))
+    layer += np.float32(0.18) * blur(frame.stroke([descending], [0.10], [1.0]), frame.length(0.01))
+    stems = []
+    for side, hilum in zip((-1, 1), hila, strict=True):
+        stems.append(smooth_curve(hilum + np.array([[0.0, -0.05], [0.035 * side, 0.0], [0.025 * side, 0.07]])))
+    return layer + np.float32(0.34) * blur(frame.stroke(stems, [0.085] * 2, [1.0] * 2), frame.length(0.022))
+
+
+def _airways(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
+    bend, end = rng.normal(0, 0.012), (-0.012, -0.22)
+    lines = [
+        [end, (0.07, -0.15), (0.18, -0.10)],
+        [end, (-0.07, -0.14), (-0.14, -0.07)],
+        [(0.0, -1.6), (0.0, -0.9), (bend, -0.55), end],
+    ]
+    curves = [build.warp(smooth_curve(np.array(line))) for line in lines]
+    return np.float32(0.5) * blur(frame.stroke(curves, [0.042, 0.048, 0.068], [0.55, 0.6, 1.0]), frame.length(0.011))
+
+
+def _gastric_bubble(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
+    seen = rng.random() < 0.6
+    at = (rng.uniform(0.32, 0.46), 0.68 + build.inspiration[1])
+    shape = build.warp(ring(at, rng.uniform(0.08, 0.15), rng.uniform(0.045, 0.07)))
+    return np.float32(0.6 * seen) * blur(frame.fill(shape), frame.length(0.015))
+
+
+def _breasts(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
+    seen, size, density = rng.random() < 0.45, rng.uniform(0.30, 0.36), rng.uniform(0.12, 0.3)
+    places = [(side * rng.uniform(0.43, 0.47), rng.uniform(0.30, 0.36)) for side in (-1, 1)]
+    shapes = [frame.fill(build.warp(ring(at, size, 0.85 * size))) for at in places]
+    return np.float32(density * seen) * blur(shapes[0] + shapes[1], frame.length(0.03))
+
+
+def vessel_tree(rng: np.random.Generator, hilum: Points, side: int) -> tuple[list[Points], list[float], list[float]]:
+    """The vessels of one lung, finest first: curves in the patient's frame, widths, and strengths in [0, 1].
+
+    They branch from the hilum outwards, thinner and fainter with each division.
+    """
+    angles = np.linspace(-1.35, 1.42, _STEMS) + rng.normal(0, 0.09, _STEMS)
+    starts = np.repeat(hilum[None], _STEMS, 0) + rng.normal(0, 0.018, (_STEMS, 2)) + np.array([side * 0.015, 0.02])
+    widths = rng.uniform(0.021, 0.030, _STEMS)
+    lengths = rng.uniform(0.14, 0.22, _STEMS)
+    levels = []
+    for division in range(_DIVISIONS):
+        bend = rng.normal(0, 0.25, len(angles))
+        t = np.linspace(0, 1, 5)[None, :]
+        heading = angles[:, None] + bend[:, None] * t
+        step = lengths[:, None] / 4 * np.stack([side * np.cos(heading), np.sin(heading)])
+        path = starts[:, None] + np.moveaxis(np.cumsum(step, -1) - step[..., :1], 0, -1)
+        levels.append((path, widths, 0.95 * 0.80**division))
+        starts = np.repeat(path[:, -1], 2, 0)
+        fork = rng.uniform(0.18, 0.55, len(angles))
+        angles = np.stack([angles + bend + fork, angles + bend - 0.8 * fork], -1).reshape(-1)
+        lengths = np.repeat(lengths, 2) * rng.uniform(0.66, 1.0, 2 * len(lengths))
+        widths = np.repeat(widths, 2) * rng.uniform(0.58, 0.80, 2 * len(widths))
+    curves: list[Points] = []
+    all_widths: list[float] = []
+    strengths: list[float] = []
+    for path, width, strength in reversed(levels):
+        curves += list(path)
+        all_widths += width.tolist()
+        strengths += [strength] * len(path)
+    return curves, all_widths, strengths
+
 
 @dataclass(frozen=True)
 class Lung:
-    """One lung field.
-
-    Attributes:
-        side: -1 for the patient's right lung (left of the image), +1 for the left one.
-        contour: Closed outline (N, 2) in the patient's frame.
-        hilum: Its root (2,) in the patient's frame.
-        mask: (H, W) bool.
-        air: Thickness of the air (H, W) in [0, 1].
-    """
+    """One lung field: side -1 is the patient's right (left of the image), and air its thickness (H, W) in [0, 1]."""
 
     side: int
     contour: Points
@@ -43,11 +283,10 @@ class Anatomy:
     """A healthy chest: all that a lesion needs to know of its surroundings.
 
     Attributes:
-        frame: The pose.
         lungs: Right, left.
         ribs: The right ones from above, then the left ones.
-        heart: Outline (N, 2) of the heart in the patient's frame.
-        heart_thickness: Its thickness (H, W) in [0, 1].
+        heart: Outline (N, 2) in the patient's frame.
+        heart_thickness: (H, W) in [0, 1].
         hidden: Where the heart cannot be told from mediastinum and abdomen (H, W) in [0, 1].
         vessels: Vessels and fine lung texture (H, W), as attenuation.
         solid: All else that is not air (H, W), as attenuation.

@@ -25,12 +25,7 @@ _SHIFT = 4
 class Frame:
     """The pose: how the patient's frame lies in an image of height x width pixels.
 
-    Attributes:
-        height: Rows of the image.
-        width: Columns of the image.
-        scale: Pixels to one unit of the patient's frame.
-        angle: Rotation in radians, clockwise in the image.
-        centre: Pixel (x, y) of the origin.
+    `scale` pixels are one unit of it; it is rotated by `angle` radians, clockwise, round its origin at pixel `centre`.
     """
 
     height: int
@@ -93,12 +88,8 @@ class Frame:
     def stroke(self, curves: Sequence[Points], widths: Sequence[float], strengths: Sequence[float]) -> Layer:
         """Open curves (N, 2) drawn one over the other, (H, W) in [0, 1].
 
-        A stroke thinner than a pixel is drawn a pixel wide and fainter in proportion.
-
-        Args:
-            curves: The curves in the patient's frame; later ones cover earlier ones.
-            widths: The width of each in units of the patient's frame.
-            strengths: The value of each in [0, 1].
+        A stroke thinner than a pixel is drawn a pixel wide and fainter in proportion. Curves and widths are in units of
+        the patient's frame, strengths in [0, 1]; later curves cover earlier ones.
         """
         canvas = np.zeros((self.height, self.width), np.uint8)
         # All points are brought to pixels at once: a lung has hundreds of vessels.

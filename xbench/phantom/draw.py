@@ -13,18 +13,13 @@ from xbench.phantom.anatomy import Anatomy, draw_anatomy
 from xbench.phantom.canvas import Layer, Mask, blur
 from xbench.phantom.lesions import Place, draw_lesions
 
+# The shorter side of a phantom, if nothing else is asked for.
 _SIDE = 320
-"""The shorter side of a phantom, if nothing else is asked for."""
 
 
 @dataclass(frozen=True)
 class Phantom:
-    """A drawn chest radiograph and the places of its findings.
-
-    Attributes:
-        image: (H, W) uint8, bone bright, air dark.
-        masks: For each finding that is present, the pixels (H, W) bool where its lesions were drawn.
-    """
+    """A drawn chest radiograph (H, W) uint8, and the pixels (H, W) bool of the lesions of each finding that it has."""
 
     image: NDArray[np.uint8]
     masks: dict[str, Mask]
@@ -43,12 +38,6 @@ def draw_phantom(seed: int, index: int, height: int = _SIDE, width: int = _SIDE)
         index: Which phantom of the set, >= 0.
         height: Rows, at least 32.
         width: Columns, at least 32.
-
-    Returns:
-        The image and its masks.
-
-    Raises:
-        ValueError: If seed or index is negative, or the image is smaller than 32 pixels.
     """
     if seed < 0 or index < 0:
         raise ValueError(f"seed and index must not be negative, got {seed} and {index}")
@@ -58,8 +47,7 @@ def draw_phantom(seed: int, index: int, height: int = _SIDE, width: int = _SIDE)
 
 
 def _draw(seed: int, index: int, height: int, width: int, *, with_lesions: bool) -> Phantom:
-    streams = np.random.SeedSequence([seed, index]).spawn(3)
-    body, lesions, film = streams
+    body, lesions, film = np.random.SeedSequence([seed, index]).spawn(3)
     anatomy = draw_anatomy(np.random.default_rng(body), height, width)
     attenuation = healthy = anatomy.attenuation(anatomy.heart_thickness)
     masks: dict[str, Mask] = {}
