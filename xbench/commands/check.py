@@ -15,10 +15,11 @@ from rich.table import Table
 from torch.utils.data import DataLoader
 
 from xbench.commands.contact_sheet import Cell, choose_cells, write_contact_sheet
-from xbench.data.datamodule import ChestXrayDataModule, one_thread
+from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.datasets.downloaded import Source
 from xbench.data.records import Record
 from xbench.data.samples import Samples, covers_nothing
+from xbench.data.workers.isolation import one_thread
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import VLM, SaliencyModel

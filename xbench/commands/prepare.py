@@ -12,13 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 from torch.utils.data import DataLoader, Dataset
 
-from xbench.data.datamodule import ChestXrayDataModule, one_thread
+from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Record
 from xbench.data.samples import Samples
 from xbench.data.store.key import files_state, record_key
 from xbench.data.store.store import PreparedStore, pack
 from xbench.data.workers.isolation import isolated
-from xbench.data.workers.stall import StallGuard, TimedOutError
+from xbench.data.workers.isolation import StallGuard, TimedOutError, one_thread
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-import cv2
 import lightning.pytorch as pl
 import numpy as np
 from torch.utils.data import DataLoader
@@ -25,15 +24,14 @@ from xbench.data.records import TIMEOUT, Grid, Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.store.key import describe, digest
 from xbench.data.store.store import PreparedStore
-from xbench.data.workers.queue_errors import report_queue_errors
+from xbench.data.workers.isolation import StallGuard, one_thread
 from xbench.data.workers.sampler import DealtBatchSampler
-from xbench.data.workers.stall import StallGuard
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.protocol.findings import findings_problem, is_folder_name, is_name
 from xbench.runtime.distributed import shared_counter
 from xbench.runtime.paths import cache_folder
-from xbench.runtime.processes import end_with_parent, usable_cores
+from xbench.runtime.processes import usable_cores
 from xbench.types import Batch, Failure, Note, Sample
 
 
@@ -349,12 +347,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (float, Path, np.generic, Enum)):
         return str(value)
     return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def one_thread(worker: int) -> None:
-    """Initialise a process that loads images."""
-    # An orphaned worker keeps sockets of its parent open, and the other ranks wait at their other ends.
-    end_with_parent()
-    # There are many workers; their own threads would only compete with the forward pass.
-    cv2.setNumThreads(0)
-    report_queue_errors()

@@ -14,8 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from xbench.data.records import TIMEOUT, Grid, PreparedImage, Radiograph, Record
-from xbench.data.workers.isolation import isolated
-from xbench.data.workers.stall import TimedOutError
+from xbench.data.workers.isolation import TimedOutError, isolated
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.preprocessing import Preprocessing

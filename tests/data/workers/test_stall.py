@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hostile import Hostile
 
-from xbench.data.workers.stall import StallGuard
+from xbench.data.workers.isolation import StallGuard
 from xbench.errors import UserError
 
 

@@ -1,8 +1,8 @@
-"""Decoding in a process that may crash or hang without taking anything else along.
+"""Processes that load images: workers of the data loader, and in each one more that decodes for it.
 
-A worker of the data loader forks one such process when it first has an image to decode, and another whenever that one
-is lost. On Linux only, for elsewhere such processes cannot be forked safely: there, and without workers, images are
-decoded where they are asked for.
+That one may crash or hang without taking anything else along. A worker forks it when it first has an image to decode,
+and another whenever it is lost. On Linux only, for elsewhere such processes cannot be forked safely: there, and without
+workers, images are decoded where they are asked for.
 """
 
 from __future__ import annotations
@@ -11,37 +11,41 @@ import gc
 import os
 import pickle
 import random
-import select
 import signal
 import stat
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.queues import Queue
+from typing import Any, NoReturn, TypeVar
 
+import cv2
+from torch._utils import ExceptionWrapper
 from torch.utils.data import get_worker_info
 
-from xbench.data.workers.stall import TimedOutError
+from xbench.data.records import Record
 from xbench.errors import UserError
 from xbench.runtime.processes import end_with_parent
 
-if TYPE_CHECKING:
-    from xbench.data.records import Record
-
 _Result = TypeVar("_Result")
-_PIPE_BYTES = 2**18
 _TIME_TO_END = 2.0
+_MOST_IN_A_ROW = 5
 # A user who sends one of these means the workers; their children end with them.
 _NOT_FOR_CHILDREN = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 # Torch's handlers would announce that a worker is dead.
 _HANDLED_IN_WORKERS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGCHLD")
 
 _child: _Child | None = None
-_lost: list[int] = []
 _inside = False
+
+
+class TimedOutError(UserError):
+    """An image took longer to read than it may."""
 
 
 def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) -> _Result:
@@ -59,183 +63,118 @@ def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) 
         UserError: The process crashed.
         Exception: Whatever `work` raises.
     """
+    global _child
     if sys.platform != "linux" or _inside or get_worker_info() is None:
         return work(record)
     try:
         request = pickle.dumps(record, pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, TypeError, AttributeError):
         return work(record)
-    try:
-        answer = _ask(work, request, timeout)
-    except TimeoutError:
-        raise TimedOutError(
-            f"Reading {_named(record)} took more than {timeout:g} seconds (a hung network file system?), the limit "
-            "that --data.timeout sets."
-        ) from None
-    except _CrashError as error:
-        raise UserError(f"The decoder {error} on {_named(record)}.") from None
-    result: _Result | _Raised = pickle.loads(answer[0], buffers=answer[1:])
-    if isinstance(result, _Raised):
-        raise result.error from _OriginalError(result.text)
-    return result
+    named = ", ".join(map(str, record.files)) if record.files else f"image {record.image_id}"
+    killed_before = False
+    while True:
+        # Methods are equal if they are of the very same object.
+        if _child is None or _child.work != work:
+            if _child is not None:
+                _child.end(kill=True)
+            _child = _Child(work)
+        try:
+            answer = _child.ask(request, timeout)
+            break
+        except TimeoutError:
+            _child.end(kill=True)
+            _child = None
+            raise TimedOutError(
+                f"Reading {named} took more than {timeout:g} seconds (a hung network file system?), the limit "
+                "that --data.timeout sets."
+            ) from None
+        except (EOFError, OSError):
+            status = _child.end(kill=False)
+            _child = None
+        # Killed from outside, which need not be this image's doing: once more.
+        if status == -signal.SIGKILL and not killed_before:
+            killed_before = True
+            continue
+        if status is None:
+            how = "crashed"
+        elif status == -signal.SIGKILL:
+            how = "was killed twice (SIGKILL), as the system does when memory runs out,"
+        elif status < 0:
+            how = f"crashed ({signal.Signals(-status).name})"
+        else:
+            how = f"ended its process (exit status {status})"
+        raise UserError(f"The decoder {how} on {named}.")
+    raised, result = pickle.loads(answer)
+    if raised:
+        raise result
+    done: _Result = result
+    return done
 
 
 class _Child:
-    """A process that does the same work over and over.
-
-    Args:
-        work: The work.
-    """
+    """A process that does the same work over and over."""
 
     def __init__(self, work: Callable[[Record], Any]) -> None:
         self.work = work
         self._main = os.getppid()
         _flush()
-        requests, self._requests = os.pipe()
-        self._answers, answers = os.pipe()
-        _widen(answers)
+        self._connection, others = Pipe()
         random_state = random.getstate()
         with warnings.catch_warnings():
             # The worker's other threads hand batches over, with which a child has nothing to do.
             warnings.simplefilter("ignore", DeprecationWarning)
-            self.pid = os.fork()
-        if self.pid == 0:
+            self._pid = os.fork()
+        if self._pid == 0:
             # Python would seed it anew.
             random.setstate(random_state)
-            _serve(work, requests, answers)
-        os.close(requests)
-        os.close(answers)
-        self._poll = select.poll()
-        self._poll.register(self._answers, select.POLLIN)
+            _serve(work, others)
+        others.close()
 
-    def ask(self, request: bytes, timeout: float) -> list[bytearray]:
-        """Return the parts of the answer to a request.
-
-        Raises:
-            TimeoutError: It does not come.
-            EOFError: The process has ended.
-        """
-        try:
-            _write(self._requests, [request])
-        except BrokenPipeError:
-            raise EOFError from None
-        return _read(self._answers, lambda: self._wait(timeout))
-
-    def _wait(self, timeout: float) -> None:
+    def ask(self, request: bytes, timeout: float) -> bytes:
+        """Return the answer; raise TimeoutError if there is none in time, EOFError or OSError if the process ended."""
+        self._connection.send_bytes(request)
         # Second by second, for clocks go on while a scheduler stops a job, or the user does.
-        while not self._poll.poll(min(1.0, timeout) * 1000):
+        while not self._connection.poll(min(1.0, timeout)):
             timeout -= 1.0
             if os.getppid() != self._main:
                 # Nobody waits for this worker any more.
                 os._exit(1)
             if timeout <= 0:
                 raise TimeoutError
+        return self._connection.recv_bytes()
 
     def end(self, kill: bool) -> int | None:
-        """End the process if it does not do so itself.
-
-        Returns:
-            Its exit status, negative for a signal; None if it cannot be ended now.
-        """
-        os.close(self._requests)
-        os.close(self._answers)
+        """End the process; return its exit status, negative for a signal, or None if it cannot be ended now."""
+        self._connection.close()
         if kill:
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self._pid, signal.SIGKILL)
+        # In a call to a file system that hangs not even SIGKILL ends it, and waiting for it would hang as well.
         deadline = time.monotonic() + _TIME_TO_END
-        while (status := _status(self.pid)) is None and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(self._pid, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
             time.sleep(0.002)
-        if status is None and not kill:
-            os.kill(self.pid, signal.SIGKILL)
-        return status
+        os.kill(self._pid, signal.SIGKILL)
+        return None
 
 
-class _CrashError(Exception):
-    """How a process ended, in words."""
-
-
-class _OriginalError(Exception):
-    """The traceback of an exception of the child's, as the cause of the same exception here."""
-
-
-class _Raised:
-    """An exception on its way from the child."""
-
-    def __init__(self, error: Exception) -> None:
-        self.text = "".join(traceback.format_exception(error))
-        try:
-            pickle.loads(pickle.dumps(error))
-            self.error = error
-        # Exceptions may be of any kind and hold anything.
-        except Exception:
-            self.error = RuntimeError(f"{type(error).__name__}: {error}")
-
-
-def _widen(pipe: int) -> None:
-    # Not there on Windows.
-    import fcntl
-
-    # Every time the pipe is full, the two processes wait for each other.
-    with suppress(OSError, AttributeError):
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-
-
-def _ask(work: Callable[[Record], Any], request: bytes, timeout: float) -> list[bytearray]:
-    global _child
-    for last in (False, True):
-        # Methods are equal if they are of the very same object.
-        if _child is None or _child.work != work:
-            if _child is not None:
-                _child.end(kill=True)
-            _lost[:] = [pid for pid in _lost if _status(pid) is None]
-            _child = _Child(work)
-        try:
-            return _child.ask(request, timeout)
-        except (TimeoutError, EOFError) as error:
-            child, _child = _child, None
-            status = child.end(kill=isinstance(error, TimeoutError))
-            if status is None:
-                # In a call to a file system that hangs not even SIGKILL ends it, and waiting for it would hang as well.
-                _lost.append(child.pid)
-            if isinstance(error, TimeoutError):
-                raise
-            # Killed from outside, which need not be this image's doing: once more.
-            if last or status != -signal.SIGKILL:
-                raise _CrashError(_ending(status)) from None
-    raise AssertionError("a last attempt returns or raises")
-
-
-def _status(pid: int) -> int | None:
-    """Exit status of a child, negative for a signal; None while it has not ended."""
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if ended else None
-
-
-def _ending(status: int | None) -> str:
-    if status is None:
-        return "crashed"
-    if status == -signal.SIGKILL:
-        return "was killed twice (SIGKILL), as the system does when memory runs out,"
-    if status < 0:
-        return f"crashed ({signal.Signals(-status).name})"
-    return f"ended its process (exit status {status})"
-
-
-def _named(record: Record) -> str:
-    return ", ".join(map(str, record.files)) if record.files else f"image {record.image_id}"
-
-
-def _serve(work: Callable[[Record], Any], requests: int, answers: int) -> NoReturn:
+def _serve(work: Callable[[Record], Any], connection: Connection) -> NoReturn:
     """Work until the worker is gone; the child's whole life."""
     global _inside
     _inside = True
     status = 1
     try:
-        _leave_the_worker({requests, answers})
+        _leave_the_worker(connection.fileno())
         while True:
-            (request,) = _read(requests, lambda: None)
-            _write(answers, _answer(work, pickle.loads(request)))
+            record = pickle.loads(connection.recv_bytes())
+            try:
+                answer = pickle.dumps((False, work(record)), pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                answer = _pickled(error)
+            connection.send_bytes(answer)
             _flush()
-    except (EOFError, BrokenPipeError):
+    except (EOFError, ConnectionError):
         status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
@@ -246,7 +185,7 @@ def _serve(work: Callable[[Record], Any], requests: int, answers: int) -> NoRetu
         os._exit(status)
 
 
-def _leave_the_worker(pipes: set[int]) -> None:
+def _leave_the_worker(connection: int) -> None:
     for name in _NOT_FOR_CHILDREN:
         signal.signal(signal.Signals[name], signal.SIG_IGN)
     for name in _HANDLED_IN_WORKERS:
@@ -258,23 +197,21 @@ def _leave_the_worker(pipes: set[int]) -> None:
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
             mode = os.fstat(descriptor).st_mode
-            if descriptor > 2 and descriptor not in pipes and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+            if descriptor > 2 and descriptor != connection and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
                 os.dup2(nowhere, descriptor)
     # What is there already is shared with the worker for as long as nobody writes to it, as the collector would.
     gc.freeze()
 
 
-def _answer(work: Callable[[Record], Any], record: Record) -> Sequence[bytes | memoryview]:
+def _pickled(error: Exception) -> bytes:
+    text = "".join(traceback.format_exception(error))
     try:
-        return _pickled(work(record))
-    except Exception as error:
-        return _pickled(_Raised(error))
-
-
-def _pickled(result: Any) -> Sequence[bytes | memoryview]:
-    buffers: list[pickle.PickleBuffer] = []
-    content = pickle.dumps(result, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
-    return [content, *(buffer.raw() for buffer in buffers)]
+        pickle.loads(pickle.dumps(error))
+    # Exceptions may be of any kind and hold anything.
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(f"In the process that decoded it:\n{text}")
+    return pickle.dumps((True, error))
 
 
 def _flush() -> None:
@@ -285,33 +222,43 @@ def _flush() -> None:
                 stream.flush()
 
 
-def _write(pipe: int, parts: Sequence[bytes | memoryview]) -> None:
-    sizes = (len(parts), *map(len, parts))
-    for part in (b"".join(size.to_bytes(8, "little") for size in sizes), *parts):
-        rest = memoryview(part)
-        while rest:
-            rest = rest[os.write(pipe, rest) :]
+class StallGuard:
+    """Ends a command that leaves out images when it would do nothing else any more, each after its whole time.
 
-
-def _read(pipe: int, wait: Callable[[], None]) -> list[bytearray]:
-    """Read what `_write` wrote.
-
-    Raises:
-        EOFError: The other end is closed.
+    Args:
+        name: Of the dataset, for the message.
     """
 
-    def exactly(count: int) -> bytearray:
-        content = bytearray(count)
-        rest = memoryview(content)
-        while rest:
-            wait()
-            got = os.readv(pipe, [rest])
-            if not got:
-                raise EOFError
-            rest = rest[got:]
-        return content
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._in_a_row = 0
 
-    def number() -> int:
-        return int.from_bytes(exactly(8), "little")
+    def see(self, image_id: str, timed_out: bool) -> None:
+        """Take note of an image, in the order in which they come; raise UserError at the fifth timeout in a row."""
+        self._in_a_row = self._in_a_row + 1 if timed_out else 0
+        if self._in_a_row == _MOST_IN_A_ROW:
+            raise UserError(
+                f"{self._name}: {_MOST_IN_A_ROW} images in a row (last: {image_id}) took longer than --data.timeout, "
+                "so their file system seems to answer no more, and every further image would take as long. What is "
+                "finished is kept: once the files can be read, the same command goes on (test: with --resume true)."
+            )
 
-    return [exactly(size) for size in [number() for _ in range(number())]]
+
+def one_thread(worker: int) -> None:
+    """Initialise a worker, a process that loads images."""
+    # An orphaned worker keeps sockets of its parent open, and the other ranks wait at their other ends.
+    end_with_parent()
+    # There are many workers; their own threads would only compete with the forward pass.
+    cv2.setNumThreads(0)
+    # The thread that sends batches would drop one that it cannot send, and the run would wait for it for ever.
+    Queue._on_queue_feeder_error = _send_error_instead  # type: ignore[attr-defined]
+
+
+def _send_error_instead(queue: Any, error: Exception, item: object) -> None:
+    if isinstance(item, tuple) and len(item) == 2 and not isinstance(item[1], ExceptionWrapper):
+        # As the data loader's workers send what goes wrong in a dataset.
+        wrap: Any = ExceptionWrapper
+        queue.put((item[0], wrap(where="in a data worker that handed a batch over")))
+        return
+    print(f"A data worker could not say what went wrong: {error}", file=sys.stderr, flush=True)
+    os._exit(1)
