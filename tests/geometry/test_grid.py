@@ -12,8 +12,8 @@ import torch
 from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
 
-from xbench.data.records import Grid, Radiograph
-from xbench.data.samples import resize_radiograph
+from xbench.data.records import Grid, Radiograph, Record
+from xbench.data.samples import Samples
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.preprocessing import CentreCrop, HistogramEqualisation, PillowResize, Preprocessing, stretch
@@ -91,7 +91,9 @@ def test_image_and_region_travel_together(
     assume(masks)
     finding, region = masks[-1]
     image = np.where(region, 255, drawing.image // 2).astype(np.uint8)
-    sample = resize_radiograph(Radiograph(image, {finding: region}), (finding,), Preprocessing(steps), grid)
+    radiograph = Radiograph(image, {finding: region})
+    samples = Samples((), lambda _: radiograph, (finding,), Preprocessing(steps), grid, gamma=0.5)
+    sample = samples.read(Record("image", {}))
 
     on_grid = shape if grid == "native" else grid
     assert sample.display.shape == sample.coverage[0].shape == on_grid

@@ -17,8 +17,7 @@ from xbench.data.records import Record
 from xbench.data.samples import Samples
 from xbench.data.store.key import files_state, record_key
 from xbench.data.store.store import PreparedStore, pack
-from xbench.data.workers.isolation import isolated
-from xbench.data.workers.isolation import StallGuard, TimedOutError, one_thread
+from xbench.data.workers.isolation import StallGuard, TimedOutError, isolated, one_thread
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing
 

@@ -6,30 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xbench.data.datamodule import ChestXrayDataModule
-    from xbench.data.datasets.chestxdet10 import ChestXDet10
-    from xbench.data.datasets.chestxray14 import ChestXray14
-    from xbench.data.datasets.chexlocalize import CheXlocalize
-    from xbench.data.datasets.covid import COVID19Rural
-    from xbench.data.datasets.phantom import PhantomCXR
-    from xbench.data.datasets.rsna import RSNAPneumonia
-    from xbench.data.datasets.siim import SIIMPneumothorax
-    from xbench.data.datasets.vindr import VinDrCXR
-    from xbench.data.records import Radiograph, Record
-
-__all__ = [
-    "COVID19Rural",
-    "CheXlocalize",
-    "ChestXDet10",
-    "ChestXray14",
-    "ChestXrayDataModule",
-    "PhantomCXR",
-    "RSNAPneumonia",
-    "Radiograph",
-    "Record",
-    "SIIMPneumothorax",
-    "VinDrCXR",
-]
+    from xbench.data.datamodule import ChestXrayDataModule as ChestXrayDataModule
+    from xbench.data.datasets.chestxdet10 import ChestXDet10 as ChestXDet10
+    from xbench.data.datasets.chestxray14 import ChestXray14 as ChestXray14
+    from xbench.data.datasets.chexlocalize import CheXlocalize as CheXlocalize
+    from xbench.data.datasets.covid import COVID19Rural as COVID19Rural
+    from xbench.data.datasets.phantom import PhantomCXR as PhantomCXR
+    from xbench.data.datasets.rsna import RSNAPneumonia as RSNAPneumonia
+    from xbench.data.datasets.siim import SIIMPneumothorax as SIIMPneumothorax
+    from xbench.data.datasets.vindr import VinDrCXR as VinDrCXR
+    from xbench.data.records import Radiograph as Radiograph
+    from xbench.data.records import Record as Record
 
 # Imported on first use, so that one of them does not load the libraries of another.
 _MODULES = {
@@ -45,6 +32,7 @@ _MODULES = {
     "SIIMPneumothorax": "datasets.siim",
     "VinDrCXR": "datasets.vindr",
 }
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from glob import escape
@@ -58,7 +59,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
 
     Attributes:
         name: Short name in results and run folders; the class name in lower case unless the class sets it.
-        findings: Names of the C findings, in the order of the results.
+        findings: The C findings, in the order of the results.
         classes: Names of all classes that its labels know, the findings among them; empty if it has no others. A model
             whose scores depend on what is asked together may ask for all of them.
         splits: Names of the splits; the first is the default.
@@ -66,13 +67,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             such options of its own adds them to those of its parent.
         records: The images of the split, from `setup` on.
         notes: What is odd about the annotation files; `read_records` fills it.
-        prepared: The prepared images that the run reads, if there are any.
         batch_arrived: When the last batch was there, before it went to the device, as `time.perf_counter` gave it.
-        stall_guard: Ends a run whose file system answers no more.
         finished: Numbers of the batches that an earlier attempt of the run has done, which loaders leave out.
-
-    Raises:
-        UserError: An option is out of its range.
     """
 
     name: str = ""
@@ -135,11 +131,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     def options(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the options that may move a number, as plain values, for the results to tell runs apart by them.
 
-        Left out are those that name a file or a folder: what lies there is digested, wherever it lies.
-
-        Args:
-            given: All options, as a configuration has them. Without one, they are what the constructor has kept under
-                their own names.
+        Left out are those that name a file or a folder: what lies there is digested, wherever it lies. `given` is all
+        options as a configuration has them; without one, they are what the constructor has kept under their own names.
         """
         if given is None:
             owners = [owner for owner in type(self).__mro__ if issubclass(owner, ChestXrayDataModule)]
@@ -155,19 +148,15 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     def read_records(self, annotated: bool) -> Sequence[Record]:
         """Read the annotation files and list the images of the split, in a fixed order.
 
-        Args:
-            annotated: False for prediction, which must do without annotations.
-
-        Raises:
-            UserError: Files are missing or malformed.
+        Prediction (`annotated` is False) must do without annotations. Raise a `UserError` where files are missing or
+        malformed.
         """
 
     @abstractmethod
     def load(self, record: Record) -> Radiograph:
         """Decode the image of a record and draw its annotated regions. Runs in worker processes.
 
-        Raises:
-            UserError: The image or its annotation cannot be read.
+        Raise a `UserError` where the image or its annotation cannot be read.
         """
 
     def annotation_files(self) -> Sequence[Path]:
@@ -179,14 +168,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         return ""
 
     def checked_records(self, annotated: bool) -> Sequence[Record]:
-        """Read the records up to the limit, and check that results can be told apart by their names.
-
-        Args:
-            annotated: As for `read_records`.
-
-        Raises:
-            UserError: Files are missing or malformed; a name is none, or there twice; or a label is none.
-        """
+        """Read the records up to the limit; UserError where a name is none or there twice, or a label is none."""
         if not is_folder_name(self.name) or not is_name(self.split):
             raise UserError(
                 f"A dataset is called {self.name!r:.60}, its split {self.split!r:.60}: set `name` and `splits` in its "
@@ -226,12 +208,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         return records
 
     def setup(self, stage: str) -> None:
-        """Read the records.
-
-        Raises:
-            UserError: As `checked_records`; or no image is left to score, or images are missing and `on_error` is
-                `stop`.
-        """
+        """Read the records; UserError where none is left to score, or images are missing and `on_error` is `stop`."""
         self.notes = []
         self.finished = frozenset()
         self.stall_guard = StallGuard(self.name)
@@ -260,11 +237,11 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         else:
             preprocessing = trainer.lightning_module.preprocessing  # type: ignore[assignment]
             rank, processes = trainer.global_rank, trainer.world_size
+        counter = partial(shared_counter, "dealt batches")
         return DataLoader(
             self.samples(preprocessing),
             batch_sampler=DealtBatchSampler(
-                *(len(self.records), self.batch_size, rank, processes, self.finished),
-                new_counter=partial(shared_counter, "dealt batches"),
+                len(self.records), self.batch_size, rank, processes, self.finished, counter
             ),
             num_workers=self.num_workers,
             # One batch per worker and not the usual two: those that wait are large on the native grid, and what a slow
@@ -287,8 +264,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     def store_for(self, preprocessing: Preprocessing) -> PreparedStore:
         """Return the store of the prepared images for a model with the given preprocessing, whether it exists or not.
 
-        Raises:
-            UserError: `--data.cache false`, or images of this dataset or for this model cannot be prepared.
+        Raises a UserError with `--data.cache false`, or if images of this dataset or for this model cannot be prepared.
         """
         if self.cache is False:
             raise UserError("--data.cache false leaves no place for prepared images.", exit_status=2)
@@ -298,23 +274,17 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     def find_store(self, preprocessing: Preprocessing) -> PreparedStore | None:
         """Return the store of the prepared images if there is one to read, else None."""
         # A look at the folder first: those who never prepared anything do not pay for a description.
-        if self.cache is False or not any(self._cache_folder().glob(f"{escape(self.name)}-*")):
-            return None
-        try:
-            store = self.store_for(preprocessing)
-        except UserError:
-            return None
-        return store if len(store) else None
+        if self.cache is not False and any(self._cache_folder().glob(f"{escape(self.name)}-*")):
+            with suppress(UserError):
+                store = self.store_for(preprocessing)
+                return store if len(store) else None
+        return None
 
     def _cache_folder(self) -> Path:
         return expand(self.cache) if isinstance(self.cache, str) else cache_folder()
 
     def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Note when the batch arrived, and stop at an unreadable image unless asked to skip it.
-
-        Raises:
-            UserError: An image could not be read and `on_error` is `stop`; or several in a row took too long.
-        """
+        """Note when the batch arrived; UserError for an unreadable image unless asked to skip it, or for a stall."""
         self.batch_arrived = time.perf_counter()
         # Raised here and not in the worker, which would wrap the message in its traceback.
         if batch.failures and self.on_error == "stop":

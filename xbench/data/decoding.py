@@ -30,6 +30,8 @@ _MAX_DECODED, _MAX_FILE, _MAX_RUNS = 2 * MAX_PIXELS, 4 * MAX_PIXELS, 2**25
 
 _DICOM_SUFFIXES = (".dcm", ".dicom")
 _LUMA = (0.299, 0.587, 0.114)
+_NOT_OURS_TO_GUESS = "and which one to score is not for us to guess"
+_DAMAGED = "the compressed image inside is damaged"
 
 _NATIVE = (
     uid.ImplicitVRLittleEndian,
@@ -72,11 +74,7 @@ def decode_image(path: Path) -> NDArray[np.uint8]:
     Pixels that a DICOM file calls padding (PixelPaddingValue, to PixelPaddingRangeLimit if there is one; both are
     stored values, before any LUT) are black in the end, and have no part in that minimum and maximum.
 
-    Args:
-        path: The file. DICOM is told by the letters DICM at byte 128 or by its name, `.dcm` or `.dicom`.
-
-    Returns:
-        (H, W) uint8, in the pixels of the file.
+    DICOM is told by the letters DICM at byte 128 or by the file's name, `.dcm` or `.dicom`. The result is (H, W) uint8.
 
     Raises:
         UserError: The file is missing, empty, damaged, not an image, of several frames, larger than `MAX_PIXELS`,
@@ -84,7 +82,12 @@ def decode_image(path: Path) -> NDArray[np.uint8]:
             nothing else is raised.
     """
     try:
-        _check_file(path)
+        about = path.stat()
+        # To open a pipe waits for whoever writes into it, and a device never ends.
+        if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
+            raise _RefusalError("it is a device or a pipe and not a file")
+        if about.st_size > _MAX_FILE:
+            raise _RefusalError(f"the file has {about.st_size} bytes, more than the {_MAX_FILE} that are read")
         with open(path, "rb") as file:
             head = file.read(132)
         if not head:
@@ -108,7 +111,7 @@ def _decode_picture(path: Path) -> NDArray[np.uint8]:
     with Image.open(path, formats=("PNG", "JPEG")) as picture:
         _check_size(picture.height, picture.width)
         if getattr(picture, "n_frames", 1) > 1:
-            raise _RefusalError("it holds several frames, and which one to score is not for us to guess")
+            raise _RefusalError(f"it holds several frames, {_NOT_OURS_TO_GUESS}")
         if picture.mode.startswith("I"):
             levels, places = _distinct(np.array(picture))
             grey: NDArray[np.uint8] = _stretch(levels)[places]
@@ -125,37 +128,45 @@ def _decode_dicom(path: Path) -> NDArray[np.uint8]:
         if header.get(tag) is None:
             raise _RefusalError(f"the DICOM header lacks {tag}")
     if int(header.get("NumberOfFrames") or 1) != 1:
-        raise _RefusalError(f"it holds {header.NumberOfFrames} frames, and which one to score is not for us to guess")
+        raise _RefusalError(f"it holds {header.NumberOfFrames} frames, {_NOT_OURS_TO_GUESS}")
     rows, columns, samples = int(header.Rows), int(header.Columns), int(header.get("SamplesPerPixel") or 1)
     _check_size(rows, columns, samples * -(-int(header.get("BitsAllocated") or 8) // 8))
     _check_stored(header, decoder, rows, columns, samples)
     stored = pixel_array(header, decoding_plugin=decoder)
 
     photometric = str(header.PhotometricInterpretation).strip()
-    if stored.ndim != (2 if photometric.startswith(("MONOCHROME", "PALETTE")) else 3):
+    colour = not photometric.startswith(("MONOCHROME", "PALETTE"))
+    if stored.ndim != (3 if colour else 2):
         raise _RefusalError(f"its pixels, {stored.shape}, are not {photometric}")
     eight_bits = int(header.BitsStored) == 8 and stored.dtype.kind == "u" and stored.max() < 256
-    if not photometric.startswith(("MONOCHROME", "PALETTE")):
-        luma = _luma(stored)
+    if colour:
+        luma = np.empty(stored.shape[:2])
+        # A few rows at a time: as float64 the colours take eight times their room.
+        for top in range(0, rows, 64):
+            luma[top : top + 64] = stored[top : top + 64] @ _LUMA
         return np.rint(luma, out=luma).astype(np.uint8) if eight_bits else _stretch(luma)
     levels, places = _distinct(stored)
     shown = ~_padding(levels, stored.dtype.kind == "i", header)
     if not shown.any():
         raise _RefusalError(f"all its pixels are padding, says its PixelPaddingValue, {header.PixelPaddingValue}")
-    grey = np.zeros(len(levels), np.uint8)
+    levels = levels[shown]
     if photometric.startswith("PALETTE"):
-        grey[shown] = _stretch(apply_color_lut(levels[shown].astype(stored.dtype), header) @ _LUMA)
+        grey = _stretch(apply_color_lut(levels.astype(stored.dtype), header) @ _LUMA)
     else:
-        grey[shown] = _grey(levels[shown], header, photometric, eight_bits)
-    image: NDArray[np.uint8] = grey[places]
+        values = _voi(_modality(levels, header), header)
+        as_stored = eight_bits and values is levels
+        grey = values.astype(np.uint8) if as_stored else _stretch(values)
+        if photometric == "MONOCHROME1" and (as_stored or grey.any()):
+            # The same as max - value before the stretch.
+            grey = 255 - grey
+    all_grey = np.zeros(len(shown), np.uint8)
+    all_grey[shown] = grey
+    image: NDArray[np.uint8] = all_grey[places]
     return image
 
 
 def _inflate(path: Path, meta: FileMetaDataset) -> Dataset:
-    """Read a deflated DICOM file, of which each byte may become a thousand.
-
-    pydicom would inflate it to any size.
-    """
+    """Read a deflated DICOM file, of which each byte may become a thousand: pydicom would inflate it to any size."""
     with open(path, "rb") as file:
         # What is deflated begins after the preamble, the element with the length of the group, and the group.
         file.seek(144 + meta.FileMetaInformationGroupLength)
@@ -183,17 +194,6 @@ def _padding(levels: NDArray[np.float64], signed: bool, header: Dataset) -> NDAr
     ends = np.array([value, value if limit is None else limit], np.int64).astype(np.int16 if signed else np.uint16)
     padding: NDArray[np.bool_] = (levels >= ends.min()) & (levels <= ends.max())
     return padding
-
-
-def _grey(levels: NDArray[np.float64], header: Dataset, photometric: str, eight_bits: bool) -> NDArray[np.uint8]:
-    """Grey levels of stored values of a MONOCHROME image."""
-    values = _voi(_modality(levels, header), header)
-    as_stored = eight_bits and values is levels
-    grey = values.astype(np.uint8) if as_stored else _stretch(values)
-    if photometric == "MONOCHROME1" and (as_stored or grey.any()):
-        # The same as max - value before the stretch.
-        grey = 255 - grey
-    return grey
 
 
 def _distinct(stored: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.integer]]:
@@ -225,31 +225,13 @@ def _find_decoder(syntax: uid.UID | None) -> str:
     return decoder
 
 
-def _luma(colours: NDArray[np.integer]) -> NDArray[np.float64]:
-    """ITU-R BT.601 luma of (H, W, 3), a few rows at a time: as float64 the colours take eight times their room."""
-    grey = np.empty(colours.shape[:2])
-    for top in range(0, len(grey), 64):
-        grey[top : top + 64] = colours[top : top + 64] @ _LUMA
-    return grey
-
-
-def _check_file(path: Path) -> None:
-    about = path.stat()
-    # To open a pipe waits for whoever writes into it, and a device never ends.
-    if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
-        raise _RefusalError("it is a device or a pipe and not a file")
-    if about.st_size > _MAX_FILE:
-        raise _RefusalError(f"the file has {about.st_size} bytes, more than the {_MAX_FILE} that are read")
-
-
 def _check_size(height: int, width: int, pixel: int = 1) -> None:
     """Refuse an image of so many pixels, each of so many bytes."""
     if height * width > MAX_PIXELS:
         raise _RefusalError(f"it claims {width} x {height} pixels, more than the {MAX_PIXELS} that are read")
     if height * width * pixel > _MAX_DECODED:
-        raise _RefusalError(
-            f"it claims {width} x {height} pixels of {pixel} bytes, more than the {_MAX_DECODED} bytes that are read"
-        )
+        claimed = f"{width} x {height} pixels of {pixel} bytes"
+        raise _RefusalError(f"it claims {claimed}, more than the {_MAX_DECODED} bytes that are read")
 
 
 def _check_stored(header: Dataset, decoder: str, rows: int, columns: int, samples: int) -> None:
@@ -257,29 +239,21 @@ def _check_stored(header: Dataset, decoder: str, rows: int, columns: int, sample
     if not decoder:
         # Whatever the header says, pydicom would take twice as many bytes for two frames; one byte is padded to two.
         if len(header.PixelData) >= max(4, 2 * rows * columns * samples * -(-int(header.BitsAllocated) // 8)):
-            raise _RefusalError("it holds several frames, and which one to score is not for us to guess")
+            raise _RefusalError(f"it holds several frames, {_NOT_OURS_TO_GUESS}")
         return
     frame = get_frame(header.PixelData, 0, number_of_frames=1)
-    if decoder != "pydicom":
-        _check_codestream(frame, rows, columns, samples)
-    elif len(frame) > _MAX_RUNS:
-        raise _RefusalError(f"its run lengths take {len(frame)} bytes, more than the {_MAX_RUNS} that are read")
-
-
-def _check_codestream(frame: bytes, rows: int, columns: int, samples: int) -> None:
-    """Refuse a compressed frame of another size than the header says, of more colours, or without an end.
-
-    The decoders allocate what the frame claims and fill what is missing with grey.
-    """
+    if decoder == "pydicom":
+        if len(frame) > _MAX_RUNS:
+            raise _RefusalError(f"its run lengths take {len(frame)} bytes, more than the {_MAX_RUNS} that are read")
+        return
+    # The decoders allocate what a frame claims, whatever the header says, and fill what is missing with grey.
     height, width, components = _jpeg_size(frame) if frame[:2] == b"\xff\xd8" else _jpeg2000_size(frame)
     if (height, width) != (rows, columns):
-        raise _RefusalError(
-            f"the DICOM header says {columns} x {rows} pixels, the compressed image inside {width} x {height}"
-        )
+        inside = f"the compressed image inside {width} x {height}"
+        raise _RefusalError(f"the DICOM header says {columns} x {rows} pixels, {inside}")
     if components != samples:
-        raise _RefusalError(
-            f"the DICOM header says {samples} values a pixel, the compressed image inside has {components}"
-        )
+        inside = f"the compressed image inside has {components}"
+        raise _RefusalError(f"the DICOM header says {samples} values a pixel, {inside}")
     # A pad byte may follow the end-of-image marker.
     if b"\xff\xd9" not in frame[-10:]:
         raise _RefusalError("the compressed image inside is cut off")
@@ -294,7 +268,7 @@ def _jpeg_size(frame: bytes) -> tuple[int, int, int]:
             return int.from_bytes(frame[at + 5 : at + 7]), int.from_bytes(frame[at + 7 : at + 9]), frame[at + 9]
         # Any number of fill bytes may precede a marker.
         at += 1 if marker == 0xFF else 2 + int.from_bytes(frame[at + 2 : at + 4])
-    raise _RefusalError("the compressed image inside is damaged")
+    raise _RefusalError(_DAMAGED)
 
 
 def _jpeg2000_size(frame: bytes) -> tuple[int, int, int]:
@@ -304,12 +278,12 @@ def _jpeg2000_size(frame: bytes) -> tuple[int, int, int]:
     while frame[start : start + 2] != b"\xff\x4f":
         length, kind = int.from_bytes(frame[start : start + 4]), frame[start + 4 : start + 8]
         if kind != b"jp2c" and length < 8:
-            raise _RefusalError("the compressed image inside is damaged")
+            raise _RefusalError(_DAMAGED)
         start += 8 if kind == b"jp2c" else length
         if kind == b"jp2c":
             break
     if frame[start : start + 4] != b"\xff\x4f\xff\x51":
-        raise _RefusalError("the compressed image inside is damaged")
+        raise _RefusalError(_DAMAGED)
     right, bottom, left, top = np.frombuffer(frame, ">u4", 4, start + 8).tolist()
     # Ahead of the number of components stand the size and place of the tiles.
     return bottom - top, right - left, int.from_bytes(frame[start + 40 : start + 42])

@@ -20,7 +20,6 @@ class Record:
     """What the annotation files say about one image, before a pixel is read.
 
     Attributes:
-        image_id: The dataset's own name of the image.
         labels: 1 (present) or 0 (absent) per finding; a finding that is not a key is unknown.
         source: Whatever the data module needs to load the image: a path, rows of an annotation file ... Only plain
             values, paths, arrays, and containers and dataclasses of these if the image is to be prepared.

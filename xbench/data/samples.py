@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import nan
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 from xbench.data.records import TIMEOUT, Grid, PreparedImage, Radiograph, Record
+from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import TimedOutError, isolated
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
@@ -26,50 +26,13 @@ def covers_nothing(finding: str) -> str:
     return f"the annotation of {finding} covers no pixel, so grounding is not scored on it"
 
 
-def resize_radiograph(
-    radiograph: Radiograph, findings: Sequence[str], preprocessing: Preprocessing, grid: Grid
-) -> PreparedImage:
-    """Bring a radiograph and its regions to the model's input frame and to the evaluation grid.
-
-    Args:
-        radiograph: Image and regions.
-        findings: Names of the dataset's findings; regions of others are left aside.
-        preprocessing: The model's.
-        grid: The evaluation grid.
-    """
-    image = radiograph.image
-    pixels, view = preprocessing.pixels(image)
-    size = (image.shape[0], image.shape[1]) if grid == "native" else grid
-    drawn = tuple(f for f in findings if f in radiograph.regions and radiograph.regions[f].any())
-    display = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
-    return PreparedImage(
-        pixels,
-        view,
-        display.astype(np.uint8, copy=False),
-        drawn,
-        tuple(Coverage.of(radiograph.regions[finding], size) for finding in drawn),
-        radiograph.notes,
-        {finding: radiograph.reader_agreement[finding] for finding in drawn if finding in radiograph.reader_agreement},
-    )
-
-
-class Store(Protocol):
-    """Where prepared images are read from."""
-
-    def read(self, record: Record) -> PreparedImage | None:
-        """Return the image of a record; None if it is not there."""
-
-
 @dataclass(frozen=True)
 class Samples(Dataset[Sample | Failure]):
     """Records turned into samples on demand, in worker processes.
 
     Attributes:
-        records: The images.
-        load: Decodes one and draws its annotations.
-        findings: Names of the C findings.
+        load: Decodes an image and draws its annotations.
         preprocessing: The model's.
-        grid: The evaluation grid.
         gamma: Share of a grid pixel that an annotation must cover.
         store: Prepared images, to be read instead wherever it has them.
         timeout: Seconds that decoding an image in a worker process may take.
@@ -81,7 +44,7 @@ class Samples(Dataset[Sample | Failure]):
     preprocessing: Preprocessing
     grid: Grid
     gamma: float
-    store: Store | None = None
+    store: PreparedStore | None = None
     timeout: float = TIMEOUT
 
     def __len__(self) -> int:
@@ -118,21 +81,27 @@ class Samples(Dataset[Sample | Failure]):
         )
 
     def read(self, record: Record) -> PreparedImage:
-        """Read an image from the store; decode and resize it where that has none.
-
-        Raises:
-            UserError: The image or its annotation cannot be read.
-        """
+        """Read an image from the store, or decode and resize it; UserError if it or its annotation cannot be read."""
         stored = None if self.store is None else self.store.read(record)
         return stored or isolated(self._decode, record, self.timeout)
 
     def _decode(self, record: Record) -> PreparedImage:
+        """Bring a radiograph and its regions to the model's input frame and to the evaluation grid."""
         radiograph = self.load(record)
-        prepared = resize_radiograph(radiograph, self.findings, self.preprocessing, self.grid)
+        image, regions, agreement = radiograph.image, radiograph.regions, radiograph.reader_agreement
+        pixels, view = self.preprocessing.pixels(image)
+        size = (image.shape[0], image.shape[1]) if self.grid == "native" else self.grid
+        annotated = [finding for finding in self.findings if finding in regions]
+        drawn = tuple(finding for finding in annotated if regions[finding].any())
         # Only of findings that are present: an empty mask is a way to say that there is nothing to draw.
-        empty = (
-            covers_nothing(finding)
-            for finding in self.findings
-            if finding in radiograph.regions and finding not in prepared.findings and record.labels.get(finding) == 1
+        empty = [finding for finding in annotated if finding not in drawn and record.labels.get(finding) == 1]
+        display = cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA)
+        return PreparedImage(
+            pixels,
+            view,
+            display.astype(np.uint8, copy=False),
+            drawn,
+            tuple(Coverage.of(regions[finding], size) for finding in drawn),
+            (*radiograph.notes, *map(covers_nothing, empty)),
+            {finding: agreement[finding] for finding in drawn if finding in agreement},
         )
-        return replace(prepared, notes=(*prepared.notes, *empty))

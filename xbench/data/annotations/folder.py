@@ -6,6 +6,7 @@ import filecmp
 import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from xbench.data.annotations.tables import check_file
@@ -85,9 +86,7 @@ class Folder:
         """Return the images that lie in a folder of one of these names below the root, or in the root if it is one."""
         chosen: dict[str, list[Path]] = {}
         top = self.root.absolute().name
-        if not names:
-            return chosen
-        for image, paths in self.images.items():
+        for image, paths in self.images.items() if names else ():
             if inside := [path for path in paths if {*names} & {top, *path.relative_to(self.root).parts[:-1]}]:
                 chosen[image] = inside
         return chosen
@@ -95,18 +94,10 @@ class Folder:
     def choose(self, dataset: str, names: Sequence[str], layout: str, option: str = "", hint: str = "") -> Path:
         """Return the one file that has one of these names, or the first of several of the same content.
 
-        Args:
-            dataset: Whose file it is, for messages.
-            names: What it may be called.
-            layout: What is expected in the folder, in words.
-            option: Option of the data module that names it.
-            hint: A sentence for the message that there is none.
-
-        Raises:
-            UserError: There is none, with a hint where it may be, or there are several that differ.
+        The message that there is none tells the `layout` that is expected, the option that may name the file, and
+        `hint`, or where else it may be; several that differ are a `UserError` too.
         """
         found = self.find(*names)
-        wanted = " or ".join(names)
         if len(found) > 1 and not _equal(found):
             advice = f"choose one with --data.{option}" if option else "set --data.root to a folder that holds one"
             raise UserError(
@@ -119,7 +110,8 @@ class Folder:
         if not hint or self.packed(*names):
             hint = self.hint(names)
         raise UserError(
-            f"{dataset}: no {wanted} lies under {self.root}. {hint}Expected in --data.root: {layout}.{elsewhere}"
+            f"{dataset}: no {' or '.join(names)} lies under {self.root}. {hint}Expected in --data.root: {layout}."
+            f"{elsewhere}"
         )
 
     def hint(self, names: Sequence[str]) -> str:
@@ -130,8 +122,9 @@ class Folder:
         for above in [*self.root.absolute().parents][:3]:
             if near := [above / name for name in names if (above / name).is_file()]:
                 return f"There is {near[0]}: did you mean --data.root {above}? "
-            if near := [path for name in names for path in _glob(above, f"*/{name}")]:
-                return f"There is {near[0]}: set --data.root to the folder that holds both it and the images. "
+            with suppress(OSError):
+                if near := [path for name in names for path in sorted(above.glob(f"*/{name}"))]:
+                    return f"There is {near[0]}: set --data.root to the folder that holds both it and the images. "
         if self.archives:
             first = ", ".join(str(path) for path in self.archives[:3])
             return f"There are archives that are not unpacked ({first}): unpack them. "
@@ -146,10 +139,3 @@ def _equal(paths: Sequence[Path]) -> bool:
         return all(filecmp.cmp(paths[0], path, shallow=False) for path in paths[1:])
     except OSError:
         return False
-
-
-def _glob(folder: Path, pattern: str) -> list[Path]:
-    try:
-        return sorted(folder.glob(pattern))
-    except OSError:
-        return []

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from pycocotools import mask as coco
 
-from xbench.data.annotations.rle import decode_relative_rle
 from xbench.data.decoding import MAX_PIXELS, decode_image
 from xbench.errors import UserError
 
@@ -29,26 +28,16 @@ class Shape(Protocol):
     """Part of an image, in the pixels of some frame: x right, y down, origin at the corner of the first pixel."""
 
     def draw(self, height: int, width: int) -> Mask:
-        """Draw the shape in a frame, (H, W) bool; what lies outside is cut off.
-
-        Raises:
-            UserError: The shape is malformed or made for another frame.
-        """
+        """Draw the shape in a frame, (H, W) bool, cut off at its edges; UserError if malformed or unfit."""
 
     def leaves(self, height: int, width: int) -> bool:
-        """Tell whether part of the shape lies outside the frame."""
+        """Tell whether part of the shape lies outside the frame: never of a mask, which is as large as its frame."""
+        return False
 
 
 @dataclass(frozen=True)
 class Annotation:
-    """One lesion as one reader drew it.
-
-    Attributes:
-        finding: Canonical name of the finding.
-        shape: Where it is.
-        label: The finding as the annotation file writes it.
-        reader: Who drew it, where the file says so.
-    """
+    """One lesion as one reader drew it; `finding` is the canonical name, `label` what the annotation file writes."""
 
     finding: str
     shape: Shape
@@ -57,15 +46,8 @@ class Annotation:
 
 
 @dataclass(frozen=True)
-class Box:
-    """A rectangle of whole pixels, half-open: columns left to right - 1 and rows top to bottom - 1.
-
-    Attributes:
-        left: First column.
-        top: First row.
-        right: First column after the box.
-        bottom: First row after the box.
-    """
+class Box(Shape):
+    """A rectangle of whole pixels, half-open: columns left to right - 1 and rows top to bottom - 1."""
 
     left: int
     top: int
@@ -76,8 +58,7 @@ class Box:
     def from_corner_and_size(cls, x: float, y: float, width: float, height: float) -> Box:
         """Return columns int(x) to int(x) + int(width) - 1 and rows likewise, as the scripts of MedKLIP and MAVL do.
 
-        Raises:
-            UserError: A number is not finite or not in the range of pixels, or a side is negative.
+        Raises a UserError where a number is not in the range of pixels or a side is negative.
         """
         left, top, across, down = _whole(x), _whole(y), _whole(width), _whole(height)
         if width < 0 or height < 0:
@@ -86,11 +67,7 @@ class Box:
 
     @classmethod
     def from_corners(cls, x0: float, y0: float, x1: float, y1: float) -> Box:
-        """Return columns int(x0) to int(x1) - 1 and rows likewise.
-
-        Raises:
-            UserError: A number is not finite or not in the range of pixels, or the second corner lies before the first.
-        """
+        """Return columns int(x0) to int(x1) - 1 and rows likewise; raises as `from_corner_and_size`."""
         if x1 < x0 or y1 < y0:
             raise UserError(f"The box ({x0}, {y0}) to ({x1}, {y1}) ends before it begins.")
         return cls(_whole(x0), _whole(y0), _whole(x1), _whole(y1))
@@ -107,24 +84,17 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Polygon:
-    """A closed polygon, outline included, rasterised as Pillow does.
+class Polygon(Shape):
+    """A closed polygon, outline included, with corners (x, y) in fractional pixels; rasterised as Pillow does.
 
     That is how LabelMe and the CheXlocalize scripts turn polygons into masks; other rasterisers differ along the edge.
-
-    Attributes:
-        points: Corners (x, y), fractional pixels.
     """
 
     points: tuple[tuple[float, float], ...]
 
     @classmethod
     def of(cls, points: Iterable[Iterable[float]]) -> Polygon:
-        """Return the polygon through points.
-
-        Raises:
-            UserError: There are none, or a point is not two finite numbers in the range of pixels.
-        """
+        """Return the polygon through points; UserError unless there are some, each of two numbers that pixels have."""
         corners = []
         for point in points:
             x, y = point
@@ -150,48 +120,59 @@ class Polygon:
 
 
 @dataclass(frozen=True)
-class RelativeRLE:
-    """A mask of SIIM-ACR; see `xbench.data.annotations.rle`.
-
-    Attributes:
-        row: Pairs of an offset and a length, in text.
-    """
+class RelativeRLE(Shape):
+    """A mask in the relative run-length encoding of SIIM-ACR."""
 
     row: str
 
     def draw(self, height: int, width: int) -> Mask:
         """Decode the mask.
 
-        Raises:
-            UserError: It is malformed or longer than the image.
-        """
-        return decode_relative_rle([self.row], height, width)
+        The row is pairs `offset length`: so many pixels off since the end of the previous run, then so many on, over
+        the image read column by column, each from top to bottom. Followed by the remainder of the image, these numbers
+        are the uncompressed counts of COCO, whose tools draw the mask. (They are not the absolute, 1-based starts of
+        other Kaggle competitions, which decode without an error into a wrong mask.)
 
-    def leaves(self, height: int, width: int) -> bool:
-        """Return False: run lengths that leave the image are malformed."""
-        return False
+        Raises:
+            UserError: The row is not pairs of whole numbers >= 0, has an empty run, or runs past the end of the image.
+
+        Example:
+            Two runs of a 3 x 3 image: the middle of the first column, and the last pixel.
+
+            >>> RelativeRLE("1 1 6 1").draw(3, 3).astype(int)
+            array([[0, 0, 0],
+                   [1, 0, 0],
+                   [0, 0, 1]])
+        """
+        numbers, pixels = self.row.split(), height * width
+        said = f"The run-length encoding {self.row if len(self.row) <= 40 else f'{self.row[:40]}...'!r}"
+        # Python refuses to read numbers of thousands of digits with an error of its own.
+        if not numbers or not all(number.isascii() and number.isdecimal() and len(number) < 20 for number in numbers):
+            raise UserError(f"{said} is not a list of whole numbers >= 0.")
+        if len(numbers) % 2:
+            raise UserError(f"{said} has {len(numbers)} numbers; pairs of an offset and a length would be even.")
+        counts = [int(number) for number in numbers]
+        end = sum(counts)
+        if end > pixels:
+            raise UserError(f"{said} runs to pixel {end} of an image of {pixels}.")
+        if 0 in counts[1::2]:
+            raise UserError(f"{said} has a run of no pixels.")
+        # They must add up: pycocotools does not check, and fills what is missing with whatever lies in memory.
+        runs = {"counts": [*counts, pixels - end], "size": [height, width]}
+        mask: NDArray[np.uint8] = coco.decode(coco.frPyObjects(runs, height, width))
+        return np.ascontiguousarray(mask, np.bool_)
 
 
 @dataclass(frozen=True)
-class CocoRLE:
-    """A mask in COCO's compressed run lengths.
-
-    Attributes:
-        counts: The compressed counts.
-        height: Rows of the frame that it was made for.
-        width: Columns of that frame.
-    """
+class CocoRLE(Shape):
+    """A mask in COCO's compressed run lengths, and height and width of the frame that it was made for."""
 
     counts: str
     height: int
     width: int
 
     def __post_init__(self) -> None:
-        """Refuse counts that pycocotools would take without a check.
-
-        Raises:
-            UserError: The size or a character of the counts is not possible.
-        """
+        """Refuse a size and counts that pycocotools would take without a check."""
         frame_of(self.height, self.width)
         # Six bits to a character from 0 on; whatever else stands there would be read as some count all the same.
         if not isinstance(self.counts, str) or not self.counts or re.search(r"[^0-o]", self.counts):
@@ -204,11 +185,7 @@ class CocoRLE:
         return runs is not None and not runs[1::2].any()
 
     def draw(self, height: int, width: int) -> Mask:
-        """Decode the mask.
-
-        Raises:
-            UserError: It was made for another frame, or its runs do not fill it.
-        """
+        """Decode the mask; UserError if it was made for another frame, or its runs do not fill it."""
         if (height, width) != (self.height, self.width):
             raise UserError(
                 f"A mask of {self.width} x {self.height} pixels does not fit a frame of {width} x {height}."
@@ -219,27 +196,15 @@ class CocoRLE:
         mask: NDArray[np.uint8] = coco.decode({"size": [height, width], "counts": self.counts.encode()})
         return mask.astype(np.bool_)
 
-    def leaves(self, height: int, width: int) -> bool:
-        """Return False: a mask is as large as its frame."""
-        return False
-
 
 @dataclass(frozen=True)
-class MaskImage:
-    """A mask in an image file: every pixel above 0 belongs to it.
-
-    Attributes:
-        path: The file.
-    """
+class MaskImage(Shape):
+    """A mask in an image file: every pixel above 0 belongs to it."""
 
     path: Path
 
     def draw(self, height: int, width: int) -> Mask:
-        """Read the mask.
-
-        Raises:
-            UserError: The file cannot be read, or shows another frame.
-        """
+        """Read the mask; UserError if the file cannot be read, or shows another frame."""
         mask = decode_image(self.path) > 0
         if mask.shape != (height, width):
             raise UserError(
@@ -248,28 +213,16 @@ class MaskImage:
             )
         return mask
 
-    def leaves(self, height: int, width: int) -> bool:
-        """Return False: a mask of another size is refused."""
-        return False
-
 
 def frame_of(height: object, width: object) -> tuple[int, int]:
-    """Return height and width of the frame that an annotation file states.
-
-    Raises:
-        UserError: They are not whole numbers, or no image has so few or so many pixels.
-    """
+    """Return height and width of the frame that an annotation file states; UserError if no image has such a size."""
     if type(height) is not int or type(width) is not int or min(height, width) < 1 or height * width > MAX_PIXELS:
         raise UserError(f"A frame of {width!r:.20} x {height!r:.20} pixels is not possible.")
     return height, width
 
 
 def union(shapes: Iterable[Shape], height: int, width: int) -> Mask:
-    """Draw shapes into one mask (H, W).
-
-    Raises:
-        UserError: A shape is malformed or made for another frame.
-    """
+    """Draw shapes into one mask (H, W)."""
     mask = np.zeros((height, width), np.bool_)
     for shape in shapes:
         mask |= shape.draw(height, width)
@@ -281,9 +234,6 @@ def reader_agreement(annotations: Iterable[Annotation], height: int, width: int)
 
     A reader's region is the union of what that reader drew; readers who drew nothing are left aside. None unless
     several drew something.
-
-    Raises:
-        UserError: A shape is malformed or made for another frame.
     """
     shapes: defaultdict[str, list[Shape]] = defaultdict(list)
     for annotation in annotations:

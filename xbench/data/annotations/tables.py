@@ -8,6 +8,7 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -23,19 +24,25 @@ _MAX_BYTES = 2**27
 _MAX_LINES = 1_000_000
 # Brackets and colons. The largest file of the seven datasets has room for a million outline points.
 _MAX_PARTS = 3_000_000
+_LIST_HEADERS = (
+    "imageid",
+    "image_id",
+    "id",
+    "image index",
+    "filepath",
+    "path",
+    "patientid",
+    "file_name",
+    "image",
+    "name",
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table.
+    """A row of a dataset's table: the line of its file, from 1, and stripped values by stripped column name.
 
-    Attributes:
-        dataset: Whose table it is, for messages.
-        path: File of the table.
-        line: Line of the file, from 1.
-        values: Stripped values by stripped column name.
-        ended: False for the last row of a file without a line end, which may have been cut off within the row's last
-            value.
+    `ended` is False for the last row of a file without a line end, which may have been cut off within its last value.
     """
 
     dataset: str
@@ -53,21 +60,13 @@ class Row:
         return self.values.get(column, "")
 
     def name(self, column: str) -> str:
-        """Return a value that may not be empty.
-
-        Raises:
-            UserError: It is empty.
-        """
+        """Return a value; UserError if it is empty."""
         if not self.values[column]:
             raise self.error(f"{column} is empty")
         return self.values[column]
 
     def number(self, column: str) -> float:
-        """Return a value as a finite number.
-
-        Raises:
-            UserError: It is none.
-        """
+        """Return a value as a finite number; UserError if it is none."""
         text = self.values[column]
         try:
             # Python alone reads 1_0 as a number.
@@ -79,17 +78,21 @@ class Row:
         return value
 
     def flag(self, column: str) -> int | None:
-        """Return a label: 1, 0, or None for unknown (empty or -1).
-
-        Raises:
-            UserError: It is anything else.
-        """
+        """Return a label: 1, 0, or None for unknown (empty or -1); UserError if it is anything else."""
         if not self.values[column]:
             return None
         value = self.number(column)
         if value not in (1, 0, -1):
             raise self.error(f"{column} is {self.values[column]!r}; a label is 1, 0 or, unknown, -1")
         return None if value == -1 else int(value)
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Turn a `UserError` into one about this row."""
+        try:
+            yield
+        except UserError as error:
+            raise self.error(reason(error)) from None
 
     def error(self, problem: str) -> UserError:
         """Return an error about this row, to be raised."""
@@ -100,7 +103,7 @@ class Row:
 
 
 def read_csv(dataset: str, path: Path, columns: Sequence[str], header: Sequence[str] | None = None) -> Iterator[Row]:
-    """Read a table row by row.
+    """Read a table row by row, empty lines left out.
 
     Args:
         dataset: Whose table it is, for messages.
@@ -109,17 +112,17 @@ def read_csv(dataset: str, path: Path, columns: Sequence[str], header: Sequence[
         header: Names to give the columns by position, where the file's own header cannot be split at its commas; the
             first two of the file must be the same. Columns after these are left aside.
 
-    Yields:
-        Its rows; empty lines are left out.
-
     Raises:
         UserError: The file cannot be read, lacks a column, or a row has not a value for each column; or it has no line
             end, and no row or fewer values in its last row than in the one before.
     """
     try:
-        check_file(path)
-        _check_lines(dataset, path)
-        ended = _ends_a_line(path)
+        _check_table(dataset, path)
+        with open(path, "rb") as binary:
+            binary.seek(max(0, os.path.getsize(path) - 1000))
+            # A last line of blanks and commas is no row.
+            rest = binary.read().rstrip(b" \t,")
+        ended = not rest or rest.endswith((b"\n", b"\r"))
         with open(path, newline="", encoding="utf-8-sig") as file:
             # Strict, for a quotation mark that is never closed would swallow the rest of the file.
             reader = csv.reader(file, strict=True)
@@ -153,11 +156,7 @@ def read_csv(dataset: str, path: Path, columns: Sequence[str], header: Sequence[
 
 
 def read_json(dataset: str, path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        UserError: It cannot be read.
-    """
+    """Read a JSON file; UserError if it cannot be read."""
     try:
         check_file(path)
         content = path.read_bytes()
@@ -173,14 +172,11 @@ def read_json(dataset: str, path: Path) -> Any:
 def read_image_list(dataset: str, path: Path) -> list[str]:
     """Return the first column of a text or CSV file, without a header if it has one.
 
-    A first line that names no file and no image is a header: one of the names that published lists use.
-
-    Raises:
-        UserError: It cannot be read, or names no image.
+    A first line that names no file and no image is a header: one of the names that published lists use. A list that
+    cannot be read or names no image is refused with a `UserError`.
     """
     try:
-        check_file(path)
-        _check_lines(dataset, path)
+        _check_table(dataset, path)
         with open(path, newline="", encoding="utf-8-sig") as file:
             entries = [row[0].strip(" \t\"'") for row in csv.reader(file, skipinitialspace=True) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -197,21 +193,18 @@ def read_image_list(dataset: str, path: Path) -> list[str]:
     return [entry for entry in entries if entry]
 
 
-def _check_lines(dataset: str, path: Path) -> None:
-    """Refuse a table of so many lines that reading them would take minutes."""
+def _check_table(dataset: str, path: Path) -> None:
+    """Refuse a file that is none, and a table of so many lines that reading them would take minutes."""
+    check_file(path)
     with open(path, "rb") as file:
         lines = sum(part.count(b"\n") for part in iter(lambda: file.read(2**20), b""))
     if lines > _MAX_LINES:
         raise UserError(f"{dataset}: {path} has {lines:,} lines; more than {_MAX_LINES:,} are not read. {_AGAIN}")
 
 
-def _ends_a_line(path: Path) -> bool:
-    """Tell whether the last row of a file is followed by a line end, or there is none."""
-    with open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - 1000))
-        # A last line of blanks and commas is no row.
-        rest = file.read().rstrip(b" \t,")
-    return not rest or rest.endswith((b"\n", b"\r"))
+def reason(error: Exception) -> str:
+    """Return what an error says, as part of a sentence."""
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
 
 
 def check_file(path: Path) -> None:
@@ -224,17 +217,3 @@ def check_file(path: Path) -> None:
     with open(path, "rb") as file:
         if file.read(4).startswith((b"\x1f\x8b", b"PK\x03\x04")):
             raise OSError("it is packed (gzip or zip): unpack it, and give what was in it")
-
-
-_LIST_HEADERS = (
-    "imageid",
-    "image_id",
-    "id",
-    "image index",
-    "filepath",
-    "path",
-    "patientid",
-    "file_name",
-    "image",
-    "name",
-)

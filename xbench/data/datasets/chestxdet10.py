@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
-from xbench.data.annotations.tables import read_json
+from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical
@@ -46,7 +46,7 @@ class ChestXDet10(DownloadedDataset):
                 case = self._read_entry(entry)
             except (UserError, LookupError, TypeError, ValueError) as error:
                 raise UserError(
-                    f"{self.name}: {path}, entry {number}: {_reason(error):.500}. Each is to have file_name, syms and "
+                    f"{self.name}: {path}, entry {number}: {reason(error):.500}. Each is to have file_name, syms and "
                     "boxes, with a box [x1, y1, x2, y2] for each of the syms."
                 ) from None
             if case.image_id in cases:
@@ -69,9 +69,3 @@ class ChestXDet10(DownloadedDataset):
         return ImageAnnotations(
             name, {finding: int(finding in present) for finding in self.findings}, tuple(annotations), _FRAME
         )
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"{error} is missing"
-    return str(error).rstrip(".")

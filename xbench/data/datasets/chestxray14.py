@@ -86,10 +86,9 @@ class ChestXray14(DownloadedDataset):
             finding = canonical(row["Finding Label"])
             if finding not in self.findings:
                 raise row.error(f"the finding {row['Finding Label']!r} is not one of the eight")
-            try:
-                box = Box.from_corner_and_size(*(row.number(column) for column in ("x", "y", "w", "h")))
-            except UserError as error:
-                raise row.error(str(error).rstrip(".")) from None
+            numbers = [row.number(column) for column in ("x", "y", "w", "h")]
+            with row.blamed():
+                box = Box.from_corner_and_size(*numbers)
             boxes[self.listed_key(row.name("Image Index"))].append(Annotation(finding, box, row["Finding Label"]))
         return dict(boxes)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, CocoRLE, Polygon, frame_of
-from xbench.data.annotations.tables import read_json
+from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical
@@ -107,14 +107,24 @@ class CheXlocalize(DownloadedDataset):
             try:
                 cases[name] = self._read_entry(name, entry)
             except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
-                reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
-                raise UserError(f"{self.name}: {path}, {name!r:.80}: {reason:.500}. {_AGAIN}") from None
+                raise UserError(f"{self.name}: {path}, {name!r:.80}: {reason(error):.500}. {_AGAIN}") from None
         return cases
 
     def _read_entry(self, name: str, entry: Mapping[str, Any]) -> ImageAnnotations:
         drawn: list[Annotation] = []
         frame: tuple[int, int] | None = None
-        for label, shapes, size in (_contours if "img_size" in entry else _masks)(entry):
+        # Contours have the size among them.
+        stated = frame_of(*entry["img_size"]) if "img_size" in entry else None
+        for label, value in entry.items():
+            if stated is None:
+                size = frame_of(*value["size"])
+                mask = CocoRLE(value["counts"], *size)
+                # Each finding has a mask, and one without a pixel is none.
+                shapes: list[CocoRLE] | list[Polygon] = [] if mask.empty else [mask]
+            elif label == "img_size":
+                continue
+            else:
+                size, shapes = stated, [Polygon.of(contour) for contour in value]
             finding = canonical(label)
             if finding not in self.findings:
                 self.note(f"a segmentation of {label!r}, which is none of the findings, left out", name)
@@ -124,22 +134,3 @@ class CheXlocalize(DownloadedDataset):
             frame = size
             drawn += [Annotation(finding, shape, label) for shape in shapes]
         return ImageAnnotations(name, {}, tuple(drawn), frame)
-
-
-_Shapes = Iterable[tuple[str, list[CocoRLE] | list[Polygon], tuple[int, int]]]
-
-
-def _masks(entry: Mapping[str, Mapping[str, Any]]) -> _Shapes:
-    """Each finding has a mask, and one without a pixel is none."""
-    for label, mask in entry.items():
-        height, width = frame_of(*mask["size"])
-        shape = CocoRLE(mask["counts"], height, width)
-        yield label, [] if shape.empty else [shape], (height, width)
-
-
-def _contours(entry: Mapping[str, Any]) -> _Shapes:
-    """Findings that are present have contours; the size stands among them."""
-    height, width = frame_of(*entry["img_size"])
-    for label, contours in entry.items():
-        if label != "img_size":
-            yield label, [Polygon.of(contour) for contour in contours], (height, width)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, MaskImage, Polygon, Shape, frame_of, union
-from xbench.data.annotations.tables import read_json
+from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
@@ -48,9 +48,6 @@ class COVID19Rural(DownloadedDataset):
         root: Folder of the download, `covid_rural_annot` or one above it.
         regions: Take regions from the `polygons` or from the `masks`.
         **kwargs: `image_list` and the options of every dataset.
-
-    Raises:
-        UserError: `annotations` is given, of which there is not one file here.
     """
 
     name = "covid"
@@ -95,15 +92,18 @@ class COVID19Rural(DownloadedDataset):
         if self.regions == "masks":
             outlined = {case.image_id for case in cases}
             cases = [self._with_mask(case, masks.get(case.image_id)) for case in cases]
-            cases += [self._mask_alone(image, paths[0]) for image, paths in masks.items() if image not in outlined]
+            for image, (path,) in masks.items():
+                if image not in outlined:
+                    self.note(
+                        "a radiograph without a LabelMe file; its mask image decides whether it is positive", image
+                    )
+                    positive = bool(decode_image(path).any())
+                    drawn = (Annotation(_FINDING, MaskImage(path), label=_MASKS),) if positive else ()
+                    cases.append(ImageAnnotations(image, {_FINDING: int(positive)}, drawn))
         return cases
 
     def load(self, record: Record) -> Radiograph:
-        """Load an image and its region, and compare a mask image with the polygons.
-
-        Raises:
-            UserError: An image cannot be read.
-        """
+        """Load an image and its region, and compare a mask image with the polygons."""
         radiograph = super().load(record)
         region = radiograph.regions.get(_FINDING)
         if region is None:
@@ -133,11 +133,8 @@ class COVID19Rural(DownloadedDataset):
                 elif shape["shape_type"] != "polygon":
                     raise ValueError(f"the shape {label!r} is a {shape['shape_type']}, not a polygon")
                 annotations.append(Annotation(_FINDING, Polygon.of(points), label))
-        except KeyError as error:
-            raise UserError(f"{self.name}: {path} is not a LabelMe file: {error} is missing.") from None
         except (UserError, LookupError, TypeError, ValueError) as error:
-            said = str(error).rstrip(".")
-            raise UserError(f"{self.name}: {path} is not a LabelMe file of polygons: {said:.500}.") from None
+            raise UserError(f"{self.name}: {path} is not a LabelMe file of polygons: {reason(error):.500}.") from None
         return ImageAnnotations(path.stem, {_FINDING: int(bool(annotations))}, tuple(annotations), frame)
 
     def _with_mask(self, case: ImageAnnotations, paths: list[Path] | None) -> ImageAnnotations:
@@ -150,9 +147,3 @@ class COVID19Rural(DownloadedDataset):
             return ImageAnnotations(case.image_id, case.labels)
         mask = _OutlinedMask(paths[0], tuple(annotation.shape for annotation in case.annotations), case.frame)
         return ImageAnnotations(case.image_id, case.labels, (Annotation(_FINDING, mask, label=_MASKS),))
-
-    def _mask_alone(self, image: str, path: Path) -> ImageAnnotations:
-        self.note("a radiograph without a LabelMe file; its mask image decides whether it is positive", image)
-        positive = bool(decode_image(path).any())
-        drawn = (Annotation(_FINDING, MaskImage(path), label=_MASKS),)
-        return ImageAnnotations(image, {_FINDING: int(positive)}, drawn if positive else ())

@@ -6,7 +6,7 @@ import os
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar
 
@@ -28,7 +28,6 @@ class ImageAnnotations:
     """What the annotation files say about one image.
 
     Attributes:
-        image_id: The image, as the annotation files call it.
         labels: 1 (present) or 0 (absent) per finding; a finding that is not a key is unknown.
         annotations: Everything drawn on the image, by anyone; what a finding's region is the union of.
         frame: Height and width of the pixel frame that the annotations refer to; None for the pixels of the file.
@@ -42,16 +41,10 @@ class ImageAnnotations:
 
 @dataclass(frozen=True)
 class Source:
-    """What an image of a download is loaded from; `Record.source`.
-
-    Attributes:
-        path: The image's file, in the folder of the split where the download has one; None if there is none.
-        annotations: Everything drawn on it.
-        frame: Height and width of the frame of the annotations; None for the pixels of the file.
-    """
+    """What an image of a download is loaded from (`Record.source`): its file, if there is one, and its annotations."""
 
     path: Path | None
-    annotations: tuple[Annotation, ...] = field(default=())
+    annotations: tuple[Annotation, ...] = ()
     frame: tuple[int, int] | None = None
 
 
@@ -73,9 +66,6 @@ class DownloadedDataset(ChestXrayDataModule):
         layout: What is expected in `root`, in words, for messages.
         suffixes: Endings of its image files, in lower case.
         folders: Names of the folders that hold the images of a split, where the download separates them.
-
-    Raises:
-        UserError: `root` is not a folder, or an option is out of its range.
     """
 
     layout: ClassVar[str]
@@ -98,10 +88,8 @@ class DownloadedDataset(ChestXrayDataModule):
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the annotation files of the split, each image once.
 
-        Calls `note` for whatever is odd, and `reading` for each file that is read.
-
-        Raises:
-            UserError: Files are missing or malformed.
+        Calls `note` for whatever is odd, and `reading` for each file that is read. Raises a `UserError` where files are
+        missing or malformed.
         """
 
     def image_key(self, path: Path) -> str | None:
@@ -121,19 +109,11 @@ class DownloadedDataset(ChestXrayDataModule):
         self.notes.append(Note(text if len(text) <= 200 else f"{text[:197]}...", image_id))
 
     def table(self, folder: Folder, *names: str) -> Path:
-        """Return the file of annotations: the one that the user gave, or the one under `root` with one of these names.
-
-        Raises:
-            UserError: There is none, or there are several.
-        """
+        """Return the file of annotations: the one that the user gave, or the one under `root` of one of these names."""
         return self.reading(self.annotations or self.choose(folder, *names, option="annotations"))
 
     def choose(self, folder: Folder, *names: str, option: str = "") -> Path:
-        """Return the one file under `root` with one of these names.
-
-        Raises:
-            UserError: There is none, with a hint if there is that of another split, or there are several that differ.
-        """
+        """Return the one file under `root` with one of these names; UserError unless there is just one."""
         hint = ""
         for split in self.splits:
             for path in folder.find(*(name.replace(self.split, split) for name in names)):
@@ -141,11 +121,7 @@ class DownloadedDataset(ChestXrayDataModule):
         return folder.choose(self.name, names, self.layout, option, hint)
 
     def rows(self, path: Path, columns: Sequence[str], header: Sequence[str] | None = None) -> Iterator[Row]:
-        """Read a table row by row as `read_csv` does, its first column being the image, and note a doubtful last row.
-
-        Raises:
-            UserError: The file is malformed.
-        """
+        """Read a table row by row as `read_csv` does, its first column being the image, and note a doubtful end."""
         for row in read_csv(self.name, path, columns, header):
             if not row.ended:
                 self.note(_NOT_ENDED, self.listed_key(row.name(columns[0])))
@@ -157,12 +133,10 @@ class DownloadedDataset(ChestXrayDataModule):
         return path
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        """List the images of the split by name.
+        """List the images of the split by name, an annotated one without a file as missing.
 
-        An annotated image without a file is listed as missing.
-
-        Raises:
-            UserError: Annotation files are missing or malformed, or name an image twice, or it has two files.
+        Raises a `UserError` where annotation files are missing or malformed, or an image is annotated twice or has two
+        files.
         """
         self._files_read = []
         folder = Folder(self.root, self.image_key, self.suffixes)
@@ -182,7 +156,14 @@ class DownloadedDataset(ChestXrayDataModule):
             for name in sorted(images.keys() - names):
                 self.note("an image that the annotation files do not name, left out", name)
         if self.image_list is not None:
-            names = self._listed(self.image_list, names)
+            entries = read_image_list(self.name, self.reading(self.image_list))
+            listed = {self.listed_key(entry) for entry in entries}
+            if unknown := sorted(listed - names):
+                raise UserError(
+                    f"{self.name}: {len(unknown)} of {len(listed)} images of {self.image_list} are not in the split "
+                    f"{self.split!r} (first: {unknown[0]!r}). Give another --data.image_list or --data.split."
+                )
+            names = listed
         self._check_names(note.image_id for note in self.notes)
         self._elsewhere = [folder.images[name][0] for name in sorted(names - images.keys()) if name in folder.images]
         # Notes count images, so each counts once for an image.
@@ -192,16 +173,17 @@ class DownloadedDataset(ChestXrayDataModule):
     def load(self, record: Record) -> Radiograph:
         """Decode an image and draw each finding's region, the union of its annotations, in the annotations' own frame.
 
-        Raises:
-            UserError: The file is missing or unreadable, its proportions are not those of the frame that its
-                annotations refer to, or an annotation is malformed.
+        Raises a `UserError` where the file is missing or unreadable, its proportions are not those of the frame that
+        its annotations refer to, or an annotation is malformed.
         """
         source: Source = record.source
         if source.path is None:
             raise UserError(f"No file of the image {record.image_id} lies under {self.root}.")
         image = decode_image(source.path)
         frame = source.frame or (image.shape[0], image.shape[1])
-        if source.annotations and not _same_shape(frame, image.shape):
+        # Resized it shows the same extent, with a pixel of either for rounding.
+        off = abs(frame[0] * image.shape[1] - frame[1] * image.shape[0])
+        if source.annotations and off > max(*frame, *image.shape):
             raise UserError(
                 f"{source.path} is {image.shape[1]} x {image.shape[0]} pixels, and its annotations are drawn for "
                 f"{frame[1]} x {frame[0]}: they do not fit a copy of other proportions. Take the original image."
@@ -218,7 +200,7 @@ class DownloadedDataset(ChestXrayDataModule):
                 regions[finding] = union((annotation.shape for annotation in drawn), *frame)
             except UserError as error:
                 raise UserError(f"{self._files_in_words()}, image {record.image_id}, {finding}: {error}") from None
-        agreement = {finding: reader_agreement(by_finding[finding], *frame) for finding in regions}
+        agreement = {finding: reader_agreement(drawn, *frame) for finding, drawn in by_finding.items()}
         several = {finding: scores for finding, scores in agreement.items() if scores is not None}
         return Radiograph(image, regions, tuple(dict.fromkeys(notes)), several)
 
@@ -275,15 +257,6 @@ class DownloadedDataset(ChestXrayDataModule):
         """
         return folder.in_folder(*self.folders.get(self.split, ())) or folder.images
 
-    def _listed(self, path: Path, names: set[str]) -> set[str]:
-        listed = {self.listed_key(entry) for entry in read_image_list(self.name, self.reading(path))}
-        if unknown := sorted(listed - names):
-            raise UserError(
-                f"{self.name}: {len(unknown)} of {len(listed)} images of {path} are not in the split "
-                f"{self.split!r} (first: {unknown[0]!r}). Give another --data.image_list or --data.split."
-            )
-        return listed
-
     def listed_key(self, entry: str) -> str:
         """Return the image that an entry of an image list names: a path or a name, with or without an ending."""
         file = PureWindowsPath(entry).name
@@ -293,10 +266,3 @@ class DownloadedDataset(ChestXrayDataModule):
         """The annotation files, for messages; of many only the first."""
         more = f" and {len(self._files_read) - 3} more" if len(self._files_read) > 3 else ""
         return ", ".join(map(str, self._files_read[:3])) + more
-
-
-def _same_shape(frame: tuple[int, int], image: Sequence[int]) -> bool:
-    """Tell whether an image shows a frame, as it is or resized, with a pixel of either for rounding."""
-    height, width = frame
-    slack = max(height, width, *image[:2])
-    return abs(height * image[1] - width * image[0]) <= slack

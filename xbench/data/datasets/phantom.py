@@ -30,9 +30,6 @@ class PhantomCXR(ChestXrayDataModule):
         size: Height and width of the images in pixels, at least 32; one number for both. Another size is a
             re-drawing: the anatomy is the same, the grain of the film is not.
         **kwargs: The options of every dataset.
-
-    Raises:
-        UserError: An option is out of its range.
     """
 
     name = "phantom"

@@ -54,7 +54,12 @@ class RSNAPneumonia(DownloadedDataset):
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the table of boxes, or a list with boxes."""
         path = self.table(folder, _TABLE)
-        return self._read_list(path, folder) if _is_list(path) else self._read_table(path)
+        try:
+            with open(path, encoding="utf-8-sig", errors="replace") as file:
+                is_list = "boxes" in file.readline(1000)
+        except OSError as error:
+            raise UserError(f"{self.name}: the annotation file {path} cannot be read: {error}.") from error
+        return self._read_list(path, folder) if is_list else self._read_table(path)
 
     def _read_table(self, path: Path) -> Iterable[ImageAnnotations]:
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
@@ -98,15 +103,5 @@ class RSNAPneumonia(DownloadedDataset):
 
 
 def _annotation(row: Row, x: float, y: float, width: float, height: float) -> Annotation:
-    try:
+    with row.blamed():
         return Annotation(_FINDING, Box.from_corner_and_size(x, y, width, height), label=_FINDING)
-    except UserError as error:
-        raise row.error(str(error).rstrip(".")) from None
-
-
-def _is_list(path: Path) -> bool:
-    try:
-        with open(path, encoding="utf-8-sig", errors="replace") as file:
-            return "boxes" in file.readline(1000)
-    except OSError as error:
-        raise UserError(f"{RSNAPneumonia.name}: the annotation file {path} cannot be read: {error}.") from error

@@ -32,9 +32,6 @@ class SIIMPneumothorax(DownloadedDataset):
         root: Folder of the download. Images are found by name anywhere below it, as DICOM, or converted to PNG or JPEG
             if they are still square.
         **kwargs: `annotations`, `image_list` and the options of every dataset.
-
-    Raises:
-        UserError: `image_list` is given with another split than `all`.
     """
 
     name = "siim"

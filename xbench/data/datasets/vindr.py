@@ -12,7 +12,6 @@ from PIL import Image
 
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
-from xbench.data.annotations.tables import Row
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.records import Record
 from xbench.errors import UserError
@@ -46,9 +45,6 @@ class VinDrCXR(DownloadedDataset):
         min_readers: In the split `train`, how many readers must have found something for it to be present: 1 for the
             union of all, 2 for the majority. What fewer found is absent.
         **kwargs: `annotations`, `image_list` and the options of every dataset.
-
-    Raises:
-        UserError: `min_readers` is below 1.
     """
 
     name = "vindr"
@@ -67,11 +63,7 @@ class VinDrCXR(DownloadedDataset):
         self.min_readers = min_readers
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        """List the images of the split, and look at those that are copies.
-
-        Raises:
-            UserError: As for every dataset; or copies have another size than their boxes were drawn for.
-        """
+        """List the images of the split; UserError where copies have another size than their boxes were drawn for."""
         records = super().read_records(annotated)
         for record in records:
             path = record.source.path
@@ -124,7 +116,9 @@ class VinDrCXR(DownloadedDataset):
             reader = row.get("rad_id")
             readers[name, finding].add(reader)
             if any(row[corner] for corner in _CORNERS):
-                annotations.append(Annotation(finding, _box(row), label, reader))
+                corners = [row.number(corner) for corner in _CORNERS]
+                with row.blamed():
+                    annotations.append(Annotation(finding, Box.from_corners(*corners), label, reader))
         # What a table has boxes of it was drawn for, whatever Kaggle's usually has.
         known = {*spellings("vindr_kaggle"), *(finding for _, finding in readers)} if kaggle else {*self.findings}
         votes, blank = self._read_labels(folder, boxes, known)
@@ -145,10 +139,7 @@ class VinDrCXR(DownloadedDataset):
     def _read_labels(
         self, folder: Folder, boxes: defaultdict[str, list[Annotation]], known: set[str]
     ) -> tuple[dict[tuple[str, str], set[str]], set[tuple[str, str]]]:
-        """Readers who gave an image a label, by image and finding, and where somebody's cell is empty.
-
-        Adds images that have no row among the boxes.
-        """
+        """Readers by image and finding that they label, and where a cell is empty; adds images without a box's row."""
         names = [f"image_labels_{self.split}.csv"]
         votes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         blank: set[tuple[str, str]] = set()
@@ -178,10 +169,3 @@ def _originals(images: Mapping[str, Sequence[Path]]) -> dict[str, list[Path]]:
     """Keep the DICOM files alone."""
     found = {name: [path for path in paths if path.suffix.lower() in _DICOM] for name, paths in images.items()}
     return {name: paths for name, paths in found.items() if paths}
-
-
-def _box(row: Row) -> Box:
-    try:
-        return Box.from_corners(*(row.number(corner) for corner in _CORNERS))
-    except UserError as error:
-        raise row.error(str(error).rstrip(".")) from None

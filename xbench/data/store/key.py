@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -35,18 +35,8 @@ _PACKAGE = Path(xbench.__file__).parent
 # The code that turns a record into a prepared image; xbench.types and xbench.errors only name things.
 _CODE = ("data/**/*.py", "geometry/coverage.py", "geometry/preprocessing.py")
 _LIBRARIES = (
-    "numpy",
-    "opencv-python-headless",
-    "opencv-python",
-    "opencv-contrib-python",
-    "opencv-contrib-python-headless",
-    "pillow",
-    "albumentations",
-    "albucore",
-    "pydicom",
-    "pylibjpeg",
-    "pylibjpeg-libjpeg",
-    "pylibjpeg-openjpeg",
+    *("numpy", "opencv-python-headless", "opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless"),
+    *("pillow", "albumentations", "albucore", "pydicom", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg"),
     "pycocotools",
 )
 # The versions above cover the classes of these packages, or they have no part in the pixels.
@@ -73,14 +63,24 @@ def describe(data: Described, preprocessing: Preprocessing) -> dict[str, Any]:
     by what it does to a few pictures, which also tells when its code or a library has changed.
 
     The package's own datasets load an image from its record alone. A data module from outside may look at any of its
-    attributes and call any code in its folder, so all of these count.
-
-    Raises:
-        UserError: Something cannot be written as plain values.
+    attributes and call any code in its folder, so all of these count. What cannot be written as plain values is refused
+    with a `UserError`.
     """
-    classes = [*type(data).__mro__, *_geometry_classes(preprocessing)]
+    classes = [*type(data).__mro__, *type(preprocessing).__mro__]
+    transforms: list[A.BasicTransform | A.BaseCompose] = [preprocessing.geometry]
+    while transforms:
+        transform = transforms.pop()
+        classes += type(transform).__mro__
+        transforms += getattr(transform, "transforms", ())
     code = {cls.__module__: found for cls in classes if (found := _code_of(cls.__module__)) is not None}
     own = all(_code_of(cls.__module__) is None for cls in type(data).__mro__)
+    # Pillow may be built with any of these.
+    libraries = {f"pillow with {codec}": features.version(codec) for codec in ("libjpeg_turbo", "jpg", "zlib")}
+    for library in _LIBRARIES:
+        try:
+            libraries[library] = version(library)
+        except PackageNotFoundError:
+            libraries[library] = None
     ignored = _NOT_IN_PIXELS | data.neutral_options | vars(pl.LightningDataModule()).keys()
     return {
         "dataset": _name(type(data)),
@@ -89,7 +89,7 @@ def describe(data: Described, preprocessing: Preprocessing) -> dict[str, Any]:
         "options": {} if own else _attributes(data, ignored),
         "geometry": _geometry(preprocessing),
         "geometry_on_probes": _behaviour(preprocessing),
-        "libraries": _versions(),
+        "libraries": libraries,
         "machine": platform.machine(),
         "code": code | {"xbench": _own_code()},
     }
@@ -103,9 +103,7 @@ def digest(description: dict[str, Any]) -> str:
 def record_key(record: Record) -> str | None:
     """Return the key of a record's image, 64 hexadecimal digits, from the record and the present state of its files.
 
-    Returns:
-        None if the image cannot be prepared: its files are unknown or missing, or its source cannot be written as plain
-        values.
+    None if the image cannot be prepared: its files are unknown or missing, or its source is not of plain values.
     """
     state = files_state(record)
     if state is None:
@@ -136,12 +134,7 @@ def files_state(record: Record) -> tuple[tuple[str, int, int, int], ...] | None:
 
 
 def _text(value: Any) -> str:
-    """Write a value as a text that is the same in every process.
-
-    Raises:
-        TypeError: It is of a kind that has no such text.
-        ValueError: It holds itself.
-    """
+    """Write a value as a text that is the same in every process; TypeError or ValueError if it has none."""
     return json.dumps(value, sort_keys=True, default=_plain)
 
 
@@ -187,21 +180,15 @@ def _geometry(preprocessing: Preprocessing) -> list[Any]:
     return [pipeline, _name(type(preprocessing)), _attributes(preprocessing, vars(Preprocessing([])).keys())]
 
 
-def _geometry_classes(preprocessing: Preprocessing) -> Iterator[type]:
-    yield from type(preprocessing).__mro__
-    transforms: list[A.BasicTransform | A.BaseCompose] = [preprocessing.geometry]
-    while transforms:
-        transform = transforms.pop()
-        yield from type(transform).__mro__
-        transforms += getattr(transform, "transforms", ())
-
-
 def _behaviour(preprocessing: Preprocessing) -> str:
-    """Digest what the geometry makes of pictures of several shapes."""
+    """Digest what the geometry makes of pictures of several shapes, with smooth parts, edges and grain."""
     found = hashlib.sha256()
     for height, width in _PROBES:
+        y, x = np.ogrid[:height, :width]
+        grain = (x * 2654435761 + y * 40503 + x * y * 97) >> 7
+        grey: NDArray[np.int64] = x * 255 // width + y * 131 // height + (x // 17 + y // 23) % 2 * 60 + grain % 32
         try:
-            pixels, view = preprocessing.pixels(_probe(height, width))
+            pixels, view = preprocessing.pixels((grey % 256).astype(np.uint8))
             found.update(f"{pixels.dtype} {pixels.shape} {view}".encode() + pixels.tobytes())
         # Some geometries need images of a certain size, and raise whatever their library does.
         except Exception as error:
@@ -209,33 +196,12 @@ def _behaviour(preprocessing: Preprocessing) -> str:
     return found.hexdigest()
 
 
-def _probe(height: int, width: int) -> NDArray[np.uint8]:
-    """Draw a picture (H, W) with smooth parts, edges and grain."""
-    y, x = np.ogrid[:height, :width]
-    grain = (x * 2654435761 + y * 40503 + x * y * 97) >> 7
-    grey: NDArray[np.int64] = x * 255 // width + y * 131 // height + (x // 17 + y // 23) % 2 * 60 + grain % 32
-    return (grey % 256).astype(np.uint8)
-
-
-def _versions() -> dict[str, str | None]:
-    # Pillow may be built with any of these.
-    found = {f"pillow with {codec}": features.version(codec) for codec in ("libjpeg_turbo", "jpg", "zlib")}
-    for library in _LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            found[library] = None
-    return found
-
-
 @cache
 def _code_of(module: str) -> str | None:
     """Digest the code of a module; None where a version or the digest of the package's own code covers it.
 
-    A module from outside the package may call what lies in the files beside it, so these count as well.
-
-    Raises:
-        UserError: There is no file, as for a class typed into a notebook.
+    A module from outside the package may call what lies in the files beside it, so these count as well. One without a
+    file, as for a class typed into a notebook, is refused with a `UserError`.
     """
     if module.partition(".")[0] in _LIBRARY_CLASSES:
         return None

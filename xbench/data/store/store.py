@@ -29,11 +29,9 @@ _COVERAGE = ("whole", "partial", "share", "kept")
 
 
 class PreparedStore:
-    """Prepared images by the key of their record.
+    """Prepared images by the key of their record, in a folder that need not exist.
 
-    Args:
-        folder: Where it lies; need not exist.
-        description: What its images depend on, in plain values.
+    `description` says, in plain values, what they depend on.
     """
 
     def __init__(self, folder: Path, description: Mapping[str, Any] | None = None) -> None:
@@ -66,11 +64,7 @@ class PreparedStore:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Open the store for adding images; only one process can at a time.
-
-        Raises:
-            UserError: Another process is adding to it, or the folder cannot be written.
-        """
+        """Open the store for adding images; UserError if another process is at it, or it cannot be written."""
         # Needs fcntl, which Windows lacks: there stores can be read but not written.
         from xbench.runtime.locks import Busy, try_lock
 
@@ -95,14 +89,9 @@ class PreparedStore:
             os.close(lock)
 
     def add(self, key: str, content: bytes) -> None:
-        """Add an image; between `writing` and its end.
+        """Add what `pack` returned, between `writing` and its end; UserError if the disk is full, or the like.
 
-        Args:
-            key: Of its record, before the image was read.
-            content: What `pack` returned.
-
-        Raises:
-            UserError: The disk is full, or the like.
+        `key` is that of the record before the image was read.
         """
         path = self._path(key)
         partial = path.with_suffix(_PARTIAL)
@@ -134,12 +123,7 @@ class PreparedStore:
 
 def pack(image: PreparedImage) -> bytes:
     """Write a prepared image as the content of its file."""
-    about = {
-        "view": image.view,
-        "findings": image.findings,
-        "notes": image.notes,
-        "reader_agreement": dict(image.reader_agreement),
-    }
+    about = {name: getattr(image, name) for name in ("view", "findings", "notes", "reader_agreement")}
     arrays = {
         "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
         "pixels": image.pixels,

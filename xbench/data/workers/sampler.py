@@ -11,11 +11,7 @@ from xbench.errors import UserError
 
 
 def deal(count: int, batch_size: int, world_size: int) -> list[range]:
-    """Return the batches of images 0 to `count` - 1, the last of which may be smaller.
-
-    Raises:
-        UserError: Fewer batches than processes.
-    """
+    """Return the batches of images 0 to `count` - 1, the last perhaps smaller; UserError if fewer than processes."""
     batches = [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
     if len(batches) < world_size:
         raise UserError(
@@ -40,13 +36,10 @@ class DealtBatchSampler(Sampler[list[int]]):
         count: Number of images.
         batch_size: Images per batch; the last batch may be smaller.
         rank: This process, 0-based.
-        world_size: Number of processes.
+        world_size: Number of processes. Fewer batches are a `UserError`, for the others would wait for ever.
         finished: Numbers of batches that were done before and are left out; at least one is left for each process.
         new_counter: Makes the counter of an iteration. All processes share it: whichever calls it first gets 0, the
             next call gives 1, and so on. A process alone needs none.
-
-    Raises:
-        UserError: Fewer batches than processes; a process without any batch would leave the others waiting for ever.
     """
 
     def __init__(
@@ -66,7 +59,7 @@ class DealtBatchSampler(Sampler[list[int]]):
             raise ValueError(f"{world_size} processes need a counter that they share")
         self._rank = rank
         self._world_size = world_size
-        self._new_counter = new_counter if new_counter is not None else _count_alone
+        self._new_counter = new_counter or (lambda: itertools.count().__next__)
 
     def __len__(self) -> int:
         """Return the most batches that this process can get: all that are left but one for each other process."""
@@ -81,7 +74,3 @@ class DealtBatchSampler(Sampler[list[int]]):
         yield list(self._left[self._rank])
         while (number := self._world_size + draw()) < len(self._left):
             yield list(self._left[number])
-
-
-def _count_alone() -> Callable[[], int]:
-    return itertools.count().__next__
