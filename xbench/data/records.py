@@ -70,8 +70,6 @@ class PreparedImage:
         display: The grey radiograph on the evaluation grid (H, W), uint8.
         findings: The K findings that have a region, in the order of the dataset's.
         coverage: Which share of each pixel of the evaluation grid their regions cover, K of them.
-        notes: What was odd about the image or its annotations.
-        reader_agreement: Mean Dice and IoU between readers, by finding, where several drew it.
     """
 
     pixels: NDArray[np.uint8] | NDArray[np.float32]

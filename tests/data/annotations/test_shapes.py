@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from official.siim import encode_relative_rle
 from PIL import Image, ImageDraw
 from pycocotools import mask as coco
 
@@ -268,16 +270,67 @@ def test_possible_frames():
     assert frame_of(2, MAX_PIXELS // 2) == (2, MAX_PIXELS // 2)
 
 
+# Run lengths of SIIM-ACR
+
+
+def plain_relative(row: str, height: int, width: int) -> np.ndarray:
+    """One pixel after the other, as the competition's own script does it."""
+    mask = np.zeros((height, width), bool)
+    numbers = [int(number) for number in row.split()]
+    position = 0
+    for offset, length in zip(numbers[::2], numbers[1::2], strict=True):
+        position += offset
+        for place in range(position, position + length):
+            mask[place % height, place // height] = True
+        position += length
+    return mask
+
+
+@given(st.data(), st.integers(1, 12), st.integers(1, 12))
+def test_relative_run_lengths(data, height, width):
+    left, numbers = height * width, []
+    while left and (not numbers or data.draw(st.booleans())):
+        # 0 is a run that touches the one before.
+        offset = data.draw(st.just(0) | st.integers(0, left - 1))
+        numbers += [offset, data.draw(st.integers(1, left - offset))]
+        left -= sum(numbers[-2:])
+    row = " ".join(map(str, numbers))
+    mask = RelativeRLE(row).draw(height, width)
+    assert mask.dtype == bool and mask.flags.c_contiguous
+    np.testing.assert_array_equal(mask, plain_relative(row, height, width))
+    np.testing.assert_array_equal(RelativeRLE(encode_relative_rle(mask)).draw(height, width), mask)
+    assert not RelativeRLE(row).leaves(1, 1)
+
+
+def test_the_last_pixel_can_be_reached_but_not_passed():
+    assert RelativeRLE("11 1").draw(4, 3)[3, 2]
+    with pytest.raises(UserError, match="runs to pixel 13 of an image of 12"):
+        RelativeRLE("11 2").draw(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        *((row, "whole numbers") for row in ("", "-1", "3 -1", "1 2.0", "1 two", "1_0 1", "\u0661 \u0662", "nan 1")),
+        *((row, "whole numbers") for row in ("0 99999999999999999999999", "1 " + "9" * 5000)),
+        ("1 2 3", "3 numbers"),
+        ("1 0", "no pixels"),
+        ("4294967296 1", "runs to pixel"),
+    ],
+)
+def test_malformed_relative_run_lengths(row, said):
+    with pytest.raises(UserError, match=said) as caught:
+        RelativeRLE(row).draw(4, 3)
+    assert len(str(caught.value)) < 200
+
+
+@given(st.text(alphabet="0123456789 -.,x\n", max_size=20))
+def test_any_text_is_decoded_or_refused(text):
+    with contextlib.suppress(UserError):
+        assert RelativeRLE(text).draw(7, 5).shape == (7, 5)
+
+
 # The others
-
-
-def test_relative_run_lengths():
-    drawn = RelativeRLE("1 2 3 1").draw(3, 4)
-    flat = [0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0]
-    assert [int(drawn[place % 3, place // 3]) for place in range(12)] == flat
-    assert not RelativeRLE("1 2").leaves(1, 1)
-    with pytest.raises(UserError, match="runs to pixel 7 of an image of 6"):
-        RelativeRLE("1 6").draw(2, 3)
 
 
 def test_mask_images(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
-from xbench.phantom import FINDINGS, Phantom, draw_phantom
+from xbench.phantom import FINDINGS, draw_phantom
 
 _LEAST_SIZE = 32
 _TRAINING_SEEDS = 1_000_000
@@ -55,44 +54,32 @@ class PhantomCXR(ChestXrayDataModule):
                 f"phantom: the demo model was trained on sets from {_TRAINING_SEEDS} on and has seen phantoms of set "
                 f"{self.seed}. Its scores on them are not those of unseen images; choose a smaller --data.seed."
             )
-        drawings = [_Drawing(self.seed, index, *self.size) for index in range(self.images)]
+        drawings = [(self.seed, index, *self.size) for index in range(self.images)]
         return [
-            Record(f"phantom-{self.seed}-{drawing.index:06d}", _Labels(drawing) if annotated else {}, drawing)
+            Record(f"phantom-{self.seed}-{drawing[1]:06d}", _Labels(drawing) if annotated else {}, drawing)
             for drawing in drawings
         ]
 
     def load(self, record: Record) -> Radiograph:
         """Draw a phantom."""
-        phantom = _draw(record.source)
+        phantom = _draw(*record.source)
         return Radiograph(phantom.image, phantom.masks)
 
 
-@dataclass(frozen=True)
-class _Drawing:
-    """The arguments of `draw_phantom`."""
-
-    seed: int
-    index: int
-    height: int
-    width: int
-
-
 # A sample asks for the image first and for its labels next.
-@lru_cache(maxsize=1)
-def _draw(drawing: _Drawing) -> Phantom:
-    return draw_phantom(drawing.seed, drawing.index, drawing.height, drawing.width)
+_draw = lru_cache(maxsize=1)(draw_phantom)
 
 
 class _Labels(Mapping[str, int]):
     """The labels of a phantom, known once it is drawn: a finding that found no room is absent."""
 
-    def __init__(self, drawing: _Drawing) -> None:
+    def __init__(self, drawing: tuple[int, int, int, int]) -> None:
         self._drawing = drawing
 
     def __getitem__(self, finding: str) -> int:
         if finding not in FINDINGS:
             raise KeyError(finding)
-        return int(finding in _draw(self._drawing).masks)
+        return int(finding in _draw(*self._drawing).masks)
 
     def __iter__(self) -> Iterator[str]:
         return iter(FINDINGS)

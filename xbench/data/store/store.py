@@ -69,21 +69,18 @@ class PreparedStore:
         from xbench.runtime.locks import Busy, try_lock
 
         try:
-            lock = try_lock(self.folder / "lock", inherited=False)
+            with self._naming_the_folder():
+                lock = try_lock(self.folder / "lock", inherited=False)
         except Busy as error:
             raise UserError(
                 f"Another process is preparing the same images in {self.folder} ({error}): wait for it to end."
             ) from None
-        except OSError as error:
-            raise self._unwritable(error) from error
         try:
-            try:
+            with self._naming_the_folder():
                 # What a killed process left.
                 for path in self.folder.glob(f"*{_PARTIAL}"):
                     path.unlink()
                 (self.folder / "about.json").write_text(json.dumps(self._description, indent=2) + "\n")
-            except OSError as error:
-                raise self._unwritable(error) from error
             yield
         finally:
             os.close(lock)
@@ -96,13 +93,14 @@ class PreparedStore:
         path = self._path(key)
         partial = path.with_suffix(_PARTIAL)
         try:
-            # Without fsync, which can take longer than decoding: the checksum finds what a crash has torn.
-            partial.write_bytes(content)
-            partial.replace(path)
-        except OSError as error:
+            with self._naming_the_folder():
+                # Without fsync, which can take longer than decoding: the checksum finds what a crash has torn.
+                partial.write_bytes(content)
+                partial.replace(path)
+        except UserError:
             with suppress(OSError):
                 partial.unlink()
-            raise self._unwritable(error) from error
+            raise
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{_SUFFIX}"
@@ -114,11 +112,15 @@ class PreparedStore:
         except OSError:
             return []
 
-    def _unwritable(self, error: OSError) -> UserError:
-        return UserError(
-            f"Prepared images cannot be written to {self.folder}: {error.strerror or error}. Those written so far are "
-            "kept: make room or give another folder with --data.cache, and run the command again."
-        )
+    @contextmanager
+    def _naming_the_folder(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"Prepared images cannot be written to {self.folder}: {error.strerror or error}. Those written so far "
+                "are kept: make room or give another folder with --data.cache, and run the command again."
+            ) from error
 
 
 def pack(image: PreparedImage) -> bytes:

@@ -51,17 +51,9 @@ class TimedOutError(UserError):
 def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) -> _Result:
     """Do what may crash or hang in a process of its own, if this is a worker of a data loader.
 
-    A record that cannot be pickled is worked on right here.
-
-    Args:
-        work: What to do with a record; what it returns must be such as can be pickled.
-        record: An image.
-        timeout: Seconds that it may take. Of the time that this process is stopped, one second at most counts.
-
-    Raises:
-        TimedOutError: It took longer.
-        UserError: The process crashed.
-        Exception: Whatever `work` raises.
+    A record that cannot be pickled is worked on right here. Raises a `TimedOutError` after `timeout` seconds (of the
+    time that this process is stopped, one second at most counts), a `UserError` where the process crashed, and whatever
+    `work` raises.
     """
     global _child
     if sys.platform != "linux" or _inside or get_worker_info() is None:
@@ -223,11 +215,7 @@ def _flush() -> None:
 
 
 class StallGuard:
-    """Ends a command that leaves out images when it would do nothing else any more, each after its whole time.
-
-    Args:
-        name: Of the dataset, for the message.
-    """
+    """Ends a command that leaves out images when it would do nothing else any more, each after its whole time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
