@@ -107,12 +107,6 @@ def test_batches_of_workers(grid):
         assert len(storages) == 1 if grid == 32 else len(storages) > 1
 
 
-def test_limit_takes_the_first_images():
-    samples = sample_of(limit=4)
-    assert len(samples) == 4
-    assert [samples[i].truth.image_ids for i in range(4)] == [[f"square-00{i}"] for i in range(4)]
-
-
 def test_unreadable_images_come_as_failures():
     samples = sample_of(unreadable=[1])
     assert isinstance(samples[1], Failure)

@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import struct
-import warnings
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -118,22 +115,15 @@ def test_one_image_in_many_syntaxes(variant):
     np.testing.assert_array_equal(decode_image(shipped(f"MR_small_{variant}.dcm")).ravel(), expected)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "SC_rgb_rle.dcm",
-        "SC_rgb_gdcm_KY.dcm",
-        "SC_rgb_jpeg_gdcm.dcm",
-        "SC_rgb_jls_lossy_line.dcm",
-        "SC_rgb_dcmtk_+eb+cr.dcm",
-        "SC_rgb_dcmtk_+eb+cy+np.dcm",
-        "SC_rgb_dcmtk_+eb+cy+s4.dcm",
-        "SC_ybr_full_422_uncompressed.dcm",
-        "SC_rgb_small_odd_big_endian.dcm",
-    ],
+COLOURED = (
+    *("rgb_rle", "rgb_gdcm_KY", "rgb_jpeg_gdcm", "rgb_jls_lossy_line", "rgb_dcmtk_+eb+cr", "rgb_dcmtk_+eb+cy+np"),
+    *("rgb_dcmtk_+eb+cy+s4", "ybr_full_422_uncompressed", "rgb_small_odd_big_endian"),
 )
+
+
+@pytest.mark.parametrize("name", COLOURED)
 def test_colour_becomes_luma(name):
-    path = shipped(name)
+    path = shipped(f"SC_{name}.dcm")
     rgb = pixel_array(path).astype(float)
     assert np.abs(decode_image(path) - rgb @ LUMA).max() <= 2
 
@@ -143,16 +133,21 @@ def test_rgb(tmp_path):
     np.testing.assert_array_equal(decoded, np.rint(COLOUR @ LUMA))
 
 
-def test_palette(tmp_path):
-    indices = RNG.integers(0, 4, (6, 8), dtype=np.uint8)
+@pytest.mark.parametrize("padding", [None, 3])
+def test_palette(tmp_path, padding):
+    indices = np.concatenate([[0, 1, 2, 3], RNG.integers(0, 4, 44)]).astype(np.uint8).reshape(6, 8)
     entries = {"Red": [0, 50, 200, 255], "Green": [0, 80, 10, 255], "Blue": [0, 90, 60, 255]}
     tags: dict[str, object] = {"PhotometricInterpretation": "PALETTE COLOR"}
     for colour, table in entries.items():
         tags[f"{colour}PaletteColorLookupTableDescriptor"] = [4, 0, 16]
         tags[f"{colour}PaletteColorLookupTableData"] = np.array(table, "<u2").tobytes()
-    luma = np.array(list(entries.values())).T @ LUMA
+    if padding is not None:
+        tags["PixelPaddingValue"] = padding
+    luma = (np.array(list(entries.values())).T @ LUMA)[indices]
     decoded = decode_image(write_dicom(tmp_path / "a.dcm", indices, tags=tags))
-    np.testing.assert_array_equal(decoded.ravel(), stretched(luma[indices].ravel().tolist()))
+    shown = indices != padding
+    np.testing.assert_array_equal(decoded[shown], stretched(luma[shown].tolist()))
+    assert not decoded[~shown].any()
 
 
 # DICOM: from stored values to grey
@@ -287,17 +282,6 @@ def test_padding_is_black_and_has_no_part_in_the_rest(tmp_path, tags, kind, seed
     np.testing.assert_array_equal(decoded[~padding], expected[~padding])
 
 
-@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
-def test_padding_far_below_leaves_the_body_all_grey_levels(tmp_path, photometric):
-    pixels = DEEP.astype(np.int16)
-    pixels[:, :8] = -32768
-    tags = {"PixelPaddingValue": -32768, "PhotometricInterpretation": photometric}
-    decoded = decode_image(write_dicom(tmp_path / "a.dcm", pixels, tags=tags))
-    body = stretched(DEEP[:, 8:].ravel().tolist())
-    assert decoded[:, 8:].ravel().tolist() == [255 - level if photometric[-1] == "1" else level for level in body]
-    assert not decoded[:, :8].any()
-
-
 @pytest.mark.parametrize(("kind", "vr", "value"), [("i2", "US", 63_536), ("i2", "SS", -2000), ("u2", "SS", -2000)])
 def test_the_sign_of_padding_is_that_of_the_pixels(tmp_path, kind, vr, value):
     """Its two bytes are often called by the wrong one of the two types."""
@@ -313,30 +297,18 @@ def test_the_sign_of_padding_is_that_of_the_pixels(tmp_path, kind, vr, value):
 
 
 @pytest.mark.parametrize(
-    ("pixels", "tags"), [(GREY, {"PixelPaddingValue": 0}), (DEEP + 1, {"PixelPaddingValue": 0, **TWELVE_BITS})]
+    ("pixels", "tags"),
+    [
+        (GREY, {"PixelPaddingValue": 0}),
+        # What is 0 in 8 bits is black anyway.
+        (GREY - 20, {"PixelPaddingValue": 0}),
+        (DEEP + 1, {"PixelPaddingValue": 0, **TWELVE_BITS}),
+    ],
 )
-def test_padding_that_does_not_occur_changes_nothing(tmp_path, pixels, tags):
+def test_padding_that_does_not_occur_or_is_black_changes_nothing(tmp_path, pixels, tags):
     bare = {name: value for name, value in tags.items() if not name.startswith("PixelPadding")}
     expected = decode_image(write_dicom(tmp_path / "b.dcm", pixels, tags=bare))
     np.testing.assert_array_equal(decode_image(write_dicom(tmp_path / "a.dcm", pixels, tags=tags)), expected)
-
-
-def test_padding_of_zero_leaves_8_bits_as_they_are(tmp_path):
-    """What is 0 there is black anyway."""
-    pixels = GREY - 20
-    assert (pixels == 0).any()
-    np.testing.assert_array_equal(
-        decode_image(write_dicom(tmp_path / "a.dcm", pixels, tags={"PixelPaddingValue": 0})), pixels
-    )
-
-
-def test_padding_of_a_palette(tmp_path):
-    tags: dict[str, object] = {"PhotometricInterpretation": "PALETTE COLOR", "PixelPaddingValue": 3}
-    for colour in ("Red", "Green", "Blue"):
-        tags[f"{colour}PaletteColorLookupTableDescriptor"] = [4, 0, 16]
-        tags[f"{colour}PaletteColorLookupTableData"] = np.array([10, 20, 40, 9000], "<u2").tobytes()
-    path = write_dicom(tmp_path / "a.dcm", np.array([[0, 1], [2, 3]], np.uint8), tags=tags)
-    np.testing.assert_array_equal(decode_image(path), [[0, 85], [255, 0]])
 
 
 # Refusals
@@ -347,9 +319,8 @@ def test_missing_empty_and_foreign_files(tmp_path):
     assert "directory" in refusal(tmp_path)
     for name, content, said in [
         ("empty.dcm", b"", "empty"),
-        ("text.png", b"Dear reader, I am a letter.", "not a PNG, JPEG or DICOM"),
         ("text.dcm", b"Dear reader" * 20, "not a DICOM"),
-        ("gif.png", b"GIF89a" + bytes(40), "not a PNG"),
+        ("gif.png", b"GIF89a" + bytes(40), "not a PNG, JPEG or DICOM"),
     ]:
         (tmp_path / name).write_bytes(content)
         assert said in refusal(tmp_path / name)
@@ -372,47 +343,19 @@ def test_missing_tags(tmp_path, tag):
     assert tag in refusal(path)
 
 
-@pytest.mark.parametrize("encoding", ["native", "rle", "jpeg", "jpeg-lossless", "jpeg-ls", "jpeg-2000"])
-def test_giant_dicom(tmp_path, encoding):
-    path = written(tmp_path / "a.dcm", encoding)
-    dataset = dcmread(path)
-    dataset.Rows = dataset.Columns = 65535
-    dataset.save_as(path)
-    assert "65535 x 65535" in refusal(path)
-
-
 @pytest.mark.parametrize("encoding", ["jpeg", "jpeg-lossless", "jpeg-ls", "jpeg-2000"])
-def test_the_compressed_image_must_have_the_size_of_the_header(tmp_path, encoding):
+def test_the_compressed_image_must_be_whole_and_have_the_size_of_the_header(tmp_path, encoding):
     path = written(tmp_path / "a.dcm", encoding)
     dataset = dcmread(path)
     rows, columns = dataset.Rows, dataset.Columns
     dataset.Rows = rows + 16
     dataset.save_as(path)
     assert f"{columns} x {rows + 16} pixels, the compressed image inside {columns} x {rows}" in refusal(path)
-
-
-@pytest.mark.parametrize("encoding", ["jpeg", "jpeg-lossless", "jpeg-ls", "jpeg-2000"])
-def test_a_compressed_image_without_its_end(tmp_path, encoding):
-    path = written(tmp_path / "a.dcm", encoding)
-    dataset = dcmread(path)
+    dataset.Rows = rows
     frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
     dataset.PixelData = encapsulate([frame[: len(frame) * 3 // 4]])
     dataset.save_as(path)
     assert "cut off" in refusal(path)
-
-
-def test_giant_png(tmp_path):
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    for side in (12_000, 100_000):
-        header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
-        content = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
-        (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + content)
-        with warnings.catch_warnings():
-            # Pillow warns of the smaller one, and itself refuses the larger.
-            warnings.simplefilter("ignore")
-            assert "pixels" in refusal(tmp_path / "a.png")
 
 
 def test_missing_codec(tmp_path, monkeypatch):

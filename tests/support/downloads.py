@@ -185,14 +185,16 @@ def assert_reads(data: DownloadedDataset, official: Official, names: Iterable[st
     return noted
 
 
-def refusal(name: str, root: Path | str, stage: str = "test", **options: Any) -> str:
-    """The one paragraph with which a dataset refuses what it is given."""
+def refusal(name: str, root: Path | str, says: Sequence[str | Path] = (), **options: Any) -> str:
+    """The one paragraph with which a dataset refuses what it is given, and which says all of these."""
     with pytest.raises(UserError) as caught:
-        CLASSES[name](str(root), **options).setup(stage)
+        CLASSES[name](str(root), **options).setup("test")
     message = str(caught.value)
     assert message.count("\n") == 0
-    assert message[-1] in ".?"
+    assert message[-1] in ".?)"
     assert 40 < len(message) < 1500, message
+    for part in says:
+        assert str(part) in message
     return message
 
 

@@ -27,39 +27,25 @@ def test_images_tables_and_archives(tmp_path):
     touch(tmp_path, "a.dcm", "x/b.PNG", "x/y/c.Jpeg", "x/y/d.dicom", "e.jpg", "f.gif", "g", "table.CSV", "x/s.json")
     touch(tmp_path, "x/list.txt", "i.zip", "x/j.tar.gz", "k.TGZ", "notes.md")
     folder = folder_of(tmp_path)
-    assert names(folder) == {
-        "a": ["a.dcm"],
-        "b": ["x/b.PNG"],
-        "c": ["x/y/c.Jpeg"],
-        "d": ["x/y/d.dicom"],
-        "e": ["e.jpg"],
-    }
+    found = {"a": "a.dcm", "b": "x/b.PNG", "c": "x/y/c.Jpeg", "d": "x/y/d.dicom", "e": "e.jpg"}
+    assert names(folder) == {image: [path] for image, path in found.items()}
     assert {path.name for path in folder.archives} == {"i.zip", "j.tar.gz", "k.TGZ"}
     assert [path.name for path in folder.find("table.csv", "none.csv")] == ["table.CSV"]
     assert [path.name for path in folder.ending(".json")] == ["s.json"]
     assert folder.choose("toy", ["TABLE.csv"], "here").name == "table.CSV"
 
 
-def test_hidden_files_and_folders_are_left_aside(tmp_path):
-    touch(tmp_path, ".a.png", "._table.csv", ".cache/b.png", ".git/table.csv", "__MACOSX/._c.png", "d.png")
-    folder = folder_of(tmp_path)
+def test_hidden_files_and_folders_are_left_aside_but_not_a_hidden_root(tmp_path):
+    root = touch(tmp_path / ".data", ".a.png", "._table.csv", ".cache/b.png", ".git/table.csv", "_/._c.png", "d.png")
+    folder = folder_of(root)
     assert list(folder.images) == ["d"]
     assert folder.find("table.csv") == []
 
 
-def test_a_hidden_root_is_read(tmp_path):
-    assert list(folder_of(touch(tmp_path / ".data", "a.png")).images) == ["a"]
-
-
-def test_two_files_of_one_name(tmp_path):
-    touch(tmp_path, "x/a.png", "y/a.png", "a.jpg")
-    assert names(folder_of(tmp_path)) == {"a": ["a.jpg", "x/a.png", "y/a.png"]}
-
-
 def test_keys_and_endings(tmp_path):
-    touch(tmp_path, "x/a.png", "y/b.png", "y/c.jpg")
+    touch(tmp_path, "x/a.png", "y/b.png", "y/c.jpg", "y/z/y/b.png")
     folder = Folder(tmp_path, lambda path: path.stem if path.parent.name == "y" else None, (".png",))
-    assert names(folder) == {"b": ["y/b.png"]}
+    assert names(folder) == {"b": ["y/b.png", "y/z/y/b.png"]}
 
 
 def test_links_are_followed(tmp_path):
@@ -67,12 +53,8 @@ def test_links_are_followed(tmp_path):
     touch(tmp_path / "root", "c.png")
     (tmp_path / "root" / "images").symlink_to(tmp_path / "disk")
     (tmp_path / "root" / "d.png").symlink_to(tmp_path / "disk" / "a.png")
-    assert names(folder_of(tmp_path / "root")) == {
-        "a": ["images/a.png"],
-        "b": ["images/deep/b.png"],
-        "c": ["c.png"],
-        "d": ["d.png"],
-    }
+    found = {"a": "images/a.png", "b": "images/deep/b.png", "c": "c.png", "d": "d.png"}
+    assert names(folder_of(tmp_path / "root")) == {image: [path] for image, path in found.items()}
     (tmp_path / "link").symlink_to(tmp_path / "root")
     assert {*folder_of(tmp_path / "link").images} == {"a", "b", "c", "d"}
 
@@ -94,7 +76,7 @@ def test_a_folder_is_found_where_it_lies_and_not_by_a_link(tmp_path):
     assert list(folder.in_folder("test")) == ["a"]
 
 
-def test_in_folder(tmp_path):
+def test_in_folder(tmp_path, monkeypatch):
     touch(tmp_path, "test/a.png", "test/deep/b.png", "other/test/c.png", "other/d.png", "testing/e.png", "other/a.png")
     folder = folder_of(tmp_path)
     assert {*folder.in_folder("test")} == {"a", "b", "c"}
@@ -103,12 +85,8 @@ def test_in_folder(tmp_path):
     assert folder.in_folder() == folder.in_folder("none") == {}
     assert {*folder_of(tmp_path / "test").in_folder("test")} == {"a", "b"}
     assert folder_of(tmp_path / "test" / "deep").in_folder("test") == {}
-
-
-def test_in_folder_of_a_relative_root(tmp_path, monkeypatch):
-    touch(tmp_path, "test/a.png")
     monkeypatch.chdir(tmp_path / "test")
-    assert list(folder_of(expand(".")).in_folder("test")) == ["a"]
+    assert {*folder_of(expand(".")).in_folder("test")} == {"a", "b"}
 
 
 def refusal(root, *tables, **options):
@@ -143,18 +121,6 @@ def test_hints(tmp_path):
     (place / "t.csv").unlink()
     touch(place, "tables/t.csv")
     assert f"There is {place / 'tables' / 't.csv'}: set --data.root to the folder" in refusal(place / "images")
-
-
-def test_expand(monkeypatch):
-    monkeypatch.setenv("HOME", "/somewhere")
-    monkeypatch.setenv("PLACE", "/there")
-    assert [str(expand(text)) for text in ("~/x", "$PLACE/x", "${PLACE}", "x/../y", ".")] == [
-        "/somewhere/x",
-        "/there/x",
-        "/there",
-        "x/../y",
-        ".",
-    ]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

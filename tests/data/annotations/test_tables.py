@@ -11,6 +11,7 @@ from xbench.data.annotations.tables import read_csv, read_image_list, read_json
 from xbench.errors import UserError
 
 COLUMNS = ("id", "x")
+READERS = (read_json, read_image_list, lambda *given: list(read_csv(*given, COLUMNS)))
 
 
 @pytest.fixture(scope="module")
@@ -79,16 +80,13 @@ def test_a_last_row_that_is_cut_off(path):
 def test_packed_files(tmp_path, content):
     path = tmp_path / "x.csv"
     path.write_bytes(content)
-    for read in (read_json, read_image_list, lambda *given: list(read_csv(*given, COLUMNS))):
+    for read in READERS:
         with pytest.raises(UserError, match=r"it is packed \(gzip or zip\): unpack it"):
             read("toy", path)
 
 
 def test_columns_go_by_name_and_values_are_text(path):
     assert rows(path, "x,more,id\n01e3,é,007\n") == [{"x": "01e3", "more": "é", "id": "007"}]
-
-
-def test_quoted_values(path):
     assert rows(path, 'id,x\n"a,b","say ""x"""\n"two\nlines",1\n') == [
         {"id": "a,b", "x": 'say "x"'},
         {"id": "two\nlines", "x": "1"},
@@ -119,12 +117,9 @@ def test_malformed_tables(path, text, said):
 
 def test_a_missing_file(tmp_path):
     for place in (tmp_path / "none.csv", tmp_path):
-        with pytest.raises(UserError, match="cannot be read"):
-            list(read_csv("toy", place, COLUMNS))
-        with pytest.raises(UserError, match="cannot be read"):
-            read_json("toy", place)
-        with pytest.raises(UserError, match="cannot be read"):
-            read_image_list("toy", place)
+        for read in READERS:
+            with pytest.raises(UserError, match="cannot be read"):
+                read("toy", place)
 
 
 def test_columns_by_position(path):
@@ -156,12 +151,7 @@ def accepts(call):
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        ("1", 1),
-        ("+1.50", 1.5),
-        ("-0", 0),
-        ("1e3", 1000),
-        (".5", 0.5),
-        (" 7 ", 7),
+        *{"1": 1, "+1.50": 1.5, "-0": 0, "1e3": 1000, ".5": 0.5, " 7 ": 7}.items(),
         *[(text, "refused") for text in ("", "x", "nan", "inf", "-Infinity", "1_0", "0x10", "1,5", "1 2", "1e999")],
     ],
 )
@@ -173,13 +163,7 @@ def test_numbers(path, text, number):
 @pytest.mark.parametrize(
     ("text", "flag"),
     [
-        ("1", 1),
-        ("1.0", 1),
-        ("0", 0),
-        ("0.0", 0),
-        ("", None),
-        ("-1", None),
-        ("-1.0", None),
+        *{"1": 1, "1.0": 1, "0": 0, "0.0": 0, "": None, "-1": None, "-1.0": None}.items(),
         *[(text, "refused") for text in ("2", "0.5", "true", "nan", "u")],
     ],
 )
@@ -210,8 +194,7 @@ def test_any_bytes_are_a_table_or_refused(path, content):
     "text",
     [b"", b"{", b"[1,", b"\xff", b"{'a': 1}", b"[" * 100_000, b"1" * 5000, '{"a": 1}'.encode("utf-16"), b"\x00" * 9],
 )
-def test_malformed_json(tmp_path, text):
-    path = tmp_path / "x.json"
+def test_malformed_json(path, text):
     path.write_bytes(text)
     with pytest.raises(UserError, match="cannot be read") as caught:
         read_json("toy", path)
@@ -219,11 +202,9 @@ def test_malformed_json(tmp_path, text):
     assert len(str(caught.value)) < 500
 
 
-def test_json(tmp_path):
-    path = tmp_path / "x.json"
-    for start in (b"", b"\xef\xbb\xbf"):
-        path.write_bytes(start + json.dumps({"é": [1, None]}).encode())
-        assert read_json("toy", path) == {"é": [1, None]}
+def test_json_may_begin_with_a_byte_order_mark(path):
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"é": [1, None]}).encode())
+    assert read_json("toy", path) == {"é": [1, None]}
 
 
 @pytest.mark.parametrize(

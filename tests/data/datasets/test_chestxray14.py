@@ -39,19 +39,6 @@ def test_labels_without_a_box_are_positive_without_a_region(downloads):
     assert data.load(record).regions.keys() == {"Cardiomegaly"}
 
 
-def test_all_images_in_one_folder(downloads, tmp_path):
-    official = downloads.copy("chestxray14", tmp_path / "copy")
-    (official.root / "images").mkdir()
-    for path in official.files.values():
-        path.rename(official.root / "images" / path.name)
-    expected = records_of(ChestXray14(str(downloads("chestxray14").root)))
-    records = records_of(ChestXray14(str(official.root)))
-    assert {name: record.labels for name, record in records.items()} == {
-        name: record.labels for name, record in expected.items()
-    }
-    assert not any(record.missing for record in records.values())
-
-
 @pytest.mark.parametrize(("table", "copy"), [(BOXES, f"again/{BOXES}"), (LABELS, "Data_Entry_2017.csv")])
 def test_copies_of_a_table_are_no_conflict(downloads, tmp_path, table, copy):
     official = downloads.copy("chestxray14", tmp_path / "copy")
@@ -147,37 +134,27 @@ def test_a_listed_image_that_no_table_names(tmp_path):
     ("rows", "header", "said"),
     [
         (["1_0.png,Hernia,1,2,3,4"], HEADER, "line 2: the finding 'Hernia' is not one of the eight"),
-        (["1_0.png,,1,2,3,4"], HEADER, "line 2: the finding '' is not one of the eight"),
         ([",Mass,1,2,3,4"], HEADER, "line 2: Image Index is empty"),
-        (["1_0.png,Mass,1,2,3"], HEADER, "line 2: 5 values for the 6 columns"),
-        (["1_0.png,Mass,1,2,3,x"], HEADER, "line 2: h is 'x', not a number"),
         (["1_0.png,Mass,1,2,-3,4"], HEADER, "has a negative side"),
-        (["1_0.png,Mass,1,2,3,1e7"], HEADER, "is not a pixel"),
         ([ROW], "Image Index,Finding,x,y,w,h", "lacks Finding Label"),
-        ([ROW], "", "lacks"),
         ([ROW], "file,Finding Label,Bbox [x,y,w,h],,,", "lacks"),
     ],
 )
 def test_malformed_boxes(tmp_path, rows, header, said):
     root = small(tmp_path, rows, header=header)
-    message = refusal("chestxray14", root)
-    assert str(root / BOXES) in message
-    assert said in message
+    refusal("chestxray14", root, says=[root / BOXES, said])
 
 
 @pytest.mark.parametrize(
     ("labels", "header", "said"),
     [
-        (["1_0.png"], LABEL_HEADER, "line 2: 1 values for the 2 columns"),
         (["1_0.png,,0"], LABEL_HEADER, "line 2: Finding Labels is empty"),
         (["1_0.png,Mass", "1_0.png,Nodule"], LABEL_HEADER, "line 3: 1_0 is there a second time"),
     ],
 )
 def test_malformed_labels(tmp_path, labels, header, said):
     root = small(tmp_path, [ROW], labels, label_header=header)
-    message = refusal("chestxray14", root)
-    assert str(root / LABELS) in message
-    assert said in message
+    refusal("chestxray14", root, says=[root / LABELS, said])
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")

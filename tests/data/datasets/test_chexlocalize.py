@@ -156,12 +156,6 @@ def test_an_empty_mask_is_none(tmp_path):
     assert data.notes == []
 
 
-def test_masks_of_other_proportions_are_refused(tmp_path):
-    data = CheXlocalize(str(small(tmp_path, {KEY: {"Edema": encoded(square((16, 20)))}}, {"Edema": "1"})))
-    with pytest.raises(UserError, match="drawn for 20 x 16"):
-        data.load(records_of(data)[KEY])
-
-
 def test_run_lengths_that_do_not_fit_their_image_fail_with_it(downloads, tmp_path):
     official = downloads.copy("chexlocalize", tmp_path / "copy")
     name = official.splits["test"][0]
@@ -190,55 +184,38 @@ RLE = encoded(square())
     ("masks", "said"),
     [
         ([], "does not hold segmentations by image"),
-        (None, "does not hold segmentations by image"),
         ({KEY: None}, KEY),
-        ({KEY: "x"}, KEY),
         ({KEY: []}, KEY),
         ({KEY: {"Edema": None}}, KEY),
         ({KEY: {"Edema": {}}}, "'size' is missing"),
         ({KEY: {"Edema": {"size": [16, 16]}}}, "'counts' is missing"),
         ({KEY: {"Edema": {"size": [16], "counts": RLE["counts"]}}}, KEY),
-        ({KEY: {"Edema": {"size": [16.0, 16], "counts": RLE["counts"]}}}, "A frame of 16 x 16.0"),
-        ({KEY: {"Edema": {"size": [0, 16], "counts": RLE["counts"]}}}, "A frame of 16 x 0"),
         ({KEY: {"Edema": {"size": [10**5, 10**5], "counts": RLE["counts"]}}}, "A frame of 100000 x 100000"),
-        ({KEY: {"Edema": {"size": [16, 16], "counts": ""}}}, "is not a COCO run-length encoding"),
         ({KEY: {"Edema": {"size": [16, 16], "counts": [5, 6]}}}, "is not a COCO run-length encoding"),
-        ({KEY: {"Edema": {"size": [16, 16], "counts": "\u0661\n"}}}, "is not a COCO run-length encoding"),
         ({KEY: {"Edema": RLE, "Mass": RLE, "Lung Lesion": encoded(square((16, 17)))}}, "differ in size"),
         ({KEY: {"img_size": [16, 16], "Edema": 7}}, KEY),
         ({KEY: {"img_size": [16, 16], "Edema": [[]]}}, "A polygon has no points"),
-        ({KEY: {"img_size": [16, 16], "Edema": [[[1, 2], [3, float("nan")]]]}}, "is not a pixel"),
-        ({KEY: {"img_size": [float("inf"), 16], "Edema": []}}, "A frame"),
         ({KEY: {"img_size": None, "Edema": []}}, KEY),
     ],
 )
 def test_malformed_segmentations(tmp_path, masks, said):
     root = small(tmp_path, masks)
-    message = refusal("chexlocalize", root)
-    assert str(root / MASKS) in message
-    assert said in message
+    refusal("chexlocalize", root, says=[root / MASKS, said])
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"labels": {"Edema": "2"}}, "line 2: Edema is '2'; a label is 1, 0 or, unknown, -1"),
-        ({"labels": {"Edema": "yes"}}, "line 2: Edema is 'yes', not a number"),
         ({"path": ""}, "line 2: Path is empty"),
-        ({"more_rows": [f"{PATH}{',0' * 13}"]}, f"line 3: {KEY} is there a second time"),
         ({"more_rows": [f"CheXpert-v1.0/{PATH}{',0' * 13}"]}, f"line 3: {KEY} is there a second time"),
-        ({"more_rows": ["test/patient2/study1/view1_frontal.jpg,0.0,1"]}, "line 3: 3 values for the 14 columns"),
         ({"header": LABELS[:-1]}, "no column for Support Devices"),
-        ({"header": ()}, "no column for"),
     ],
 )
 def test_malformed_tables(tmp_path, options, said):
     root = small(tmp_path, {}, **options)
-    message = refusal("chexlocalize", root)
-    assert str(root / TABLE) in message
-    assert said in message
+    refusal("chexlocalize", root, says=[root / TABLE, said])
 
 
 def test_paths_that_name_no_view(tmp_path):
-    message = refusal("chexlocalize", small(tmp_path, {}, path="."))
-    assert "an image is called ''" in message
+    refusal("chexlocalize", small(tmp_path, {}, path="."), says=["an image is called ''"])

@@ -108,12 +108,6 @@ def test_shapes_of_labelme(tmp_path):
     assert data.notes == []
 
 
-def test_a_radiograph_of_lungs_alone_is_negative(tmp_path):
-    data = COVID19Rural(str(small(tmp_path, labelme([{"points": [[0, 0], [9, 0], [9, 9]], "label": "left_lung"}]))))
-    record = records_of(data)["a"]
-    assert (record.labels, dict(data.load(record).regions)) == ({"COVID-19": 0}, {})
-
-
 def test_outlines_of_another_size(tmp_path):
     square = [{"points": [[0, 0], [31, 0], [31, 31], [0, 31]]}]
     data = COVID19Rural(str(small(tmp_path / "half", labelme(square, (64, 64)))))
@@ -141,14 +135,6 @@ def test_a_mask_without_outlines_decides(tmp_path):
     assert list(records_of(COVID19Rural(str(root)))) == ["a"], "on request only"
 
 
-def test_a_mask_of_another_size_is_refused(tmp_path):
-    root = small(tmp_path, labelme([{"points": [[0, 0], [9, 0], [9, 9]]}]))
-    write_small(root / "pngs_masks", ["a"], size=(32, 32))
-    data = COVID19Rural(str(root), regions="masks")
-    with pytest.raises(UserError, match="one of the two was resized"):
-        data.load(records_of(data)["a"])
-
-
 def test_two_files_about_one_image(tmp_path):
     root = small(tmp_path, labelme())
     (root / "old" / "jsons").mkdir(parents=True)
@@ -167,34 +153,18 @@ TRIANGLE = [[0, 0], [9, 0], [9, 9]]
     ("content", "said"),
     [
         ([], "is not a LabelMe file"),
-        (7, "is not a LabelMe file"),
         ({}, "'imageHeight' is missing"),
         ({"imageHeight": 16, "imageWidth": 16}, "'shapes' is missing"),
-        (labelme(imageHeight=0), "A frame of 16 x 0 pixels is not possible"),
         (labelme(imageHeight=-16, imageWidth=-16), "A frame of -16 x -16 pixels"),
-        (labelme(imageHeight="16"), "A frame"),
         (labelme(imageHeight=None), "A frame of 16 x None"),
-        (labelme(imageHeight=float("inf")), "A frame"),
-        (labelme(imageHeight=10**6, imageWidth=10**6), "A frame of 1000000 x 1000000"),
         (labelme() | {"shapes": 7}, "is not a LabelMe file"),
         (labelme([{}]), "'points' is missing"),
         (labelme([{"points": []}]), "A polygon has no points"),
-        (labelme([{"points": None}]), "is not a LabelMe file"),
-        (labelme([{"points": [[1]]}]), "is not a LabelMe file"),
         (labelme([{"points": [[1, 2, 3]]}]), "is not a LabelMe file"),
         (labelme([{"points": [[1, "2"], [3, 4], [5, 6]]}]), "'2' is not a pixel"),
-        (labelme([{"points": [[1, 1e30], [3, 4], [5, 6]]}]), "is not a pixel"),
         (labelme([{"points": TRIANGLE, "shape_type": "circle"}]), "is a circle, not a polygon"),
         (labelme([{"points": TRIANGLE, "shape_type": "rectangle"}]), "is not a LabelMe file"),
     ],
 )
 def test_malformed_files(tmp_path, content, said):
-    message = refusal("covid", small(tmp_path, content))
-    assert str(tmp_path / "jpgs" / "jsons" / "a.json") in message
-    assert said in message
-
-
-def test_options(downloads):
-    root = str(downloads("covid").root)
-    with pytest.raises(UserError, match="a file of annotations per image"):
-        COVID19Rural(root, annotations="x.csv")
+    refusal("covid", small(tmp_path, content), says=[tmp_path / "jpgs" / "jsons" / "a.json", said])

@@ -31,9 +31,7 @@ def test_the_original_files_with_a_published_list(downloads):
     data = RSNAPneumonia(str(official.root), annotations=str(official.root / "test.csv"))
     assert_reads(data, official, official.splits["train"])
     assert data.notes == []
-    message = refusal("rsna", official.root)
-    assert TABLE in message
-    assert "--data.annotations" in message
+    refusal("rsna", official.root, says=[TABLE, "--data.annotations"])
 
 
 def test_the_original_files_are_found_whatever_their_paths_look_like(downloads, tmp_path):
@@ -78,44 +76,14 @@ def test_numbers(tmp_path):
     np.testing.assert_array_equal(region(root), expected)
 
 
-def test_columns_go_by_name(tmp_path):
-    root = small(tmp_path, "1,8,7,6,5,a,x", "0,,,,,b,x", header="Target,height,width,y,x,patientId,more")
+def test_columns_go_by_name_and_names_are_text(tmp_path):
+    rows = ("1,8,7,6,5,007,x", "0,,,,,7,x", "0,,,,,1e3,x")
+    root = small(tmp_path, *rows, header="Target,height,width,y,x,patientId,more", names=(names := ("007", "7", "1e3")))
     expected = np.zeros((1024, 1024), bool)
     expected[6:14, 5:12] = True
-    np.testing.assert_array_equal(region(root), expected)
-
-
-def test_empty_columns_at_the_end_mean_nothing(tmp_path):
-    assert region(small(tmp_path / "rows", "a,1,2,3,4,1,,", "b,,,,,0,")).sum() == 12
-    assert region(small(tmp_path / "all", "a,1,2,3,4,1,", "b,,,,,0,", header=f"{HEADER},")).sum() == 12
-
-
-def test_names_are_text(tmp_path):
-    root = small(tmp_path, "007,1,2,3,4,1", "7,,,,,0", "1e3,,,,,0", "a b,,,,,0", names=("007", "7", "1e3", "a b"))
-    assert {name: record.labels["Pneumonia"] for name, record in records_of(RSNAPneumonia(str(root))).items()} == {
-        "007": 1,
-        "7": 0,
-        "1e3": 0,
-        "a b": 0,
-    }
-
-
-def test_a_box_without_area_is_a_positive_without_a_region(tmp_path):
-    root = small(tmp_path, "a,1,2,0,4,1", "b,,,,,0")
-    data = RSNAPneumonia(str(root))
-    record = records_of(data)["a"]
-    radiograph = data.load(record)
-    assert record.labels == {"Pneumonia": 1}
-    assert not radiograph.regions["Pneumonia"].any()
-
-
-def test_a_copy_in_another_folder_is_no_second_candidate(tmp_path):
-    root = small(tmp_path, "a,,,,,0", "b,,,,,0")
-    write_small(root / "png224", ["a", "b"])
-    data = RSNAPneumonia(str(root))
-    assert {record.source.path.suffix for record in records_of(data).values()} == {".dcm"}
-    (root / "stage_2_train_images" / "a.dcm").unlink()
-    assert "1 of 2 annotated images have no file (first: a)" in refusal("rsna", root)
+    np.testing.assert_array_equal(region(root, "007"), expected)
+    labels = {name: record.labels["Pneumonia"] for name, record in records_of(RSNAPneumonia(str(root))).items()}
+    assert labels == dict(zip(names, (1, 0, 0), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -125,32 +93,22 @@ def test_a_copy_in_another_folder_is_no_second_candidate(tmp_path):
         (["a,,,,,0", "a,1,2,3,4,1"], "line 3: a has Target 1 here and 0 further up"),
         (["a,1,2,3,4,0"], "line 2: there is a box, and Target is 0"),
         (["a,,,,,1"], "line 2: x is '', not a number"),
-        (["a,1,2,3,nan,1"], "line 2: height is 'nan', not a number"),
-        (["a,1,2,3,inf,1"], "line 2: height is 'inf', not a number"),
-        (["a,1,2,1_0,4,1"], "line 2: width is '1_0', not a number"),
         (["a,1,2,-3,4,1"], "line 2: A box of -3.0 x 4.0 pixels has a negative side"),
         (["a,1,2,3,1e9,1"], "line 2: The coordinate '1000000000.0' is not a pixel"),
         (["a,,,,,"], "line 2: Target is '', not 0 or 1"),
         (["a,,,,,-1"], "line 2: Target is '-1', not 0 or 1"),
-        (["a,,,,,2"], "line 2: Target is '2'"),
         (["a,,,,,0", ",,,,,0"], "line 3: patientId is empty"),
-        (["a,1,2,3,4"], "line 2: 5 values for the 6 columns"),
-        (["a,1,2,3,4,1,5"], "line 2: 7 values for the 6 columns"),
-        (['a,1,2,3,4,"1'], "cannot be read"),
     ],
 )
 def test_malformed_rows(tmp_path, rows, said):
     root = small(tmp_path, *rows)
-    message = refusal("rsna", root)
-    assert str(root / TABLE) in message
-    assert said in message
+    refusal("rsna", root, says=[root / TABLE, said])
 
 
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
         (["a,x.dcm,1;2;3,1"], "line 2: boxes holds '1;2;3', which is not x;y;width;height"),
-        (["a,x.dcm,1;2;3;4;5,1"], "which is not x;y;width;height"),
         (["a,x.dcm,1;2;3;nan,1"], "is not a pixel"),
         (["a,x.dcm,,1"], "line 2: classes is '1', and there are 0 boxes"),
         (["a,x.dcm,1;2;3;4,0"], "line 2: classes is '0', and there are 1 boxes"),
@@ -162,9 +120,7 @@ def test_malformed_lists(tmp_path, rows, said):
     root = small(tmp_path, "a,,,,,0")
     table = root / "list.csv"
     table.write_text("\n".join(["ID,img_path,boxes,classes", *rows]) + "\n")
-    message = refusal("rsna", root, annotations=str(table))
-    assert str(table) in message
-    assert said in message
+    refusal("rsna", root, annotations=str(table), says=[table, said])
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason="no real data here")

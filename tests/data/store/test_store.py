@@ -19,6 +19,7 @@ import albumentations as A
 import cv2
 import numpy as np
 import pytest
+from downloads import CLASSES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -26,9 +27,9 @@ from plugin.pictures import Pictures, write_pictures
 from torch import Tensor
 from toys import Squares
 
-import xbench.data
 from xbench.commands.prepare import prepare
 from xbench.data.datamodule import ChestXrayDataModule
+from xbench.data.datasets.phantom import PhantomCXR
 from xbench.data.records import PreparedImage, Record
 from xbench.data.store import key as store_key
 from xbench.data.store.key import describe, digest, record_key
@@ -203,7 +204,7 @@ def digest_of(data: ChestXrayDataModule, preprocessing: Preprocessing = GEOMETRY
     return digest(describe(data, preprocessing))
 
 
-def test_options_that_change_no_pixel_leave_the_digest_alone(tmp_path):
+def test_options_change_the_digest_if_they_change_pixels(tmp_path):
     data = pictures(tmp_path)
     expected = digest_of(data)
     others = pictures(tmp_path, limit=3, batch_size=5, num_workers=2, on_error="skip", gamma=0.4)
@@ -212,11 +213,8 @@ def test_options_that_change_no_pixel_leave_the_digest_alone(tmp_path):
     others.samples(GEOMETRY)
     assert digest_of(others) == expected
     assert digest_of(data, Preprocessing(stretch((32, 32)), (0.5,) * 3, (0.1,) * 3)) == expected
-
-
-@pytest.mark.parametrize("options", [{"grid": 100}, {"grid": (224, 225)}, {"grid": "native"}, {"inverted": True}])
-def test_options_that_change_pixels_change_the_digest(tmp_path, options):
-    assert digest_of(pictures(tmp_path, **options)) != digest_of(pictures(tmp_path))
+    for options in ({"grid": 100}, {"grid": (224, 225)}, {"grid": "native"}, {"inverted": True}):
+        assert digest_of(pictures(tmp_path, **options)) != expected, options
 
 
 class _Shifted(PillowResize):
@@ -256,15 +254,12 @@ def test_what_a_geometry_does_counts_and_not_only_what_it_says(tmp_path, monkeyp
     assert digest_of(data, Preprocessing(stretch((32, 32)))) != before
 
 
-@pytest.mark.parametrize("library", ["opencv-python-headless", "pillow", "pydicom", "albumentations", "pycocotools"])
-def test_another_version_of_a_library_changes_the_digest(tmp_path, monkeypatch, library):
-    data = pictures(tmp_path)
-    before, version = digest_of(data), store_key.version
-    monkeypatch.setattr(store_key, "version", lambda name: "0.0" if name == library else version(name))
-    assert digest_of(data) != before
-
-
-def test_another_line_of_code_changes_the_digest(tmp_path, monkeypatch):
+def test_another_version_of_a_library_or_line_of_code_changes_the_digest(tmp_path, monkeypatch):
+    before, version = digest_of(pictures(tmp_path)), store_key.version
+    for library in ("opencv-python-headless", "pillow", "pydicom", "albumentations", "pycocotools"):
+        with monkeypatch.context() as patched:
+            patched.setattr(store_key, "version", lambda name, other=library: "0.0" if name == other else version(name))
+            assert digest_of(pictures(tmp_path)) != before, library
     code = tmp_path / "xbench" / "data" / "decoding.py"
     code.parent.mkdir(parents=True)
     monkeypatch.setattr(store_key, "_PACKAGE", tmp_path / "xbench")
@@ -316,13 +311,10 @@ def test_what_has_no_file_or_no_name_cannot_be_described(tmp_path):
 
 def test_the_datasets_of_the_package_load_an_image_from_its_record_alone():
     """Their options are no part of the digest; messages may name the root and the files read."""
-    for name in xbench.data.__all__:
-        cls = getattr(xbench.data, name)
-        if not (inspect.isclass(cls) and issubclass(cls, ChestXrayDataModule)) or inspect.isabstract(cls):
-            continue
+    for cls in (*CLASSES.values(), PhantomCXR):
         for method in {cls.load, *(getattr(cls, attribute) for attribute in _called_by_load(cls))}:
             used = _attributes_of_self(method)
-            assert used <= {"root", "_files_read", "name", *_called_by_load(cls)}, (name, used)
+            assert used <= {"root", "_files_read", "name", *_called_by_load(cls)}, (cls, used)
 
 
 def _called_by_load(cls: type) -> set[str]:
@@ -339,26 +331,6 @@ def _attributes_of_self(function) -> set[str]:
 
 
 # ---- damage
-
-
-def test_an_edited_image_is_decoded_again(tmp_path):
-    data = pictures(tmp_path)
-    prepare(data, GEOMETRY, progress=False)
-    path = data.records[2].source[0]
-    before = path.stat()
-    old = decoded(data)[2]
-    # Another image, with the time stamp of the first.
-    write_pictures(tmp_path / "more", 6, (81, 64))
-    path.write_bytes((tmp_path / "more" / path.name).read_bytes())
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    samples = data.samples(GEOMETRY)
-    assert samples.store.read(data.records[2]) is None
-    assert not samples.store.holds(data.records[2])
-    assert samples.store.read(data.records[3]) is not None
-    assert not same(samples.read(data.records[2]), old)
-    assert same(samples.read(data.records[2]), decoded(data)[2])
-    prepare(data, GEOMETRY, progress=False)
-    assert all(map(same, stored(data), decoded(data)))
 
 
 def test_an_image_that_changes_while_it_is_read_is_not_kept(tmp_path, monkeypatch, capsys):
@@ -450,18 +422,13 @@ def test_a_full_disk_keeps_what_fits(tmp_path, monkeypatch, capsys):
     assert all(map(same, stored(data), decoded(data)))
 
 
-@pytest.mark.parametrize("damage", ["no room", "no folder"])
-def test_a_folder_that_cannot_be_written(tmp_path, damage):
+def test_a_device_without_any_room(tmp_path):
     data = pictures(tmp_path)
     folder = data.store_for(GEOMETRY).folder
-    if damage == "no room":
-        folder.mkdir(parents=True)
-        (folder / "about.json").symlink_to("/dev/full")
-    else:
-        (tmp_path / "cache").write_text("a file")
-    with pytest.raises(UserError, match=r"cannot be written.*--data\.cache"):
+    folder.mkdir(parents=True)
+    (folder / "about.json").symlink_to("/dev/full")
+    with pytest.raises(UserError, match="cannot be written"):
         prepare(data, GEOMETRY, progress=False)
-    assert data.find_store(GEOMETRY) is None
 
 
 def test_a_second_writer_is_turned_away(tmp_path):
