@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pkgutil import resolve_name
 from typing import NamedTuple
 
@@ -17,70 +17,44 @@ class Command(NamedTuple):
 
     Attributes:
         summary: What it does, in a few words.
+        function: `module:name`, below `xbench.commands`, of what is called with the words after the command. Imported
+            only then, for torch and Lightning take seconds.
         examples: Words that show it.
-        function: `module:name` of what is called with the words after the command. Imported only then, for torch and
-            Lightning take seconds.
     """
 
     summary: str
-    examples: tuple[str, ...]
     function: str
+    examples: tuple[str, ...]
 
-    def load(self) -> Callable[[Sequence[str]], None]:
-        """Import the function."""
-        function: Callable[[Sequence[str]], None] = resolve_name(self.function)
-        return function
 
+_SIIM = "--config clip_siim --data.root /data/siim"
 
 COMMANDS = {
-    "test": Command(
-        "evaluate a model on a dataset",
-        ("test --config demo.yaml", "test --config clip_siim --data.root /data/siim"),
-        "xbench.commands.run:run_test",
-    ),
-    "predict": Command(
-        "write logits and saliency maps",
-        ("predict --config clip_siim --data.root /data/siim",),
-        "xbench.commands.run:run_predict",
-    ),
-    "check": Command(
-        "look at data and weights first",
-        ("check --config clip_siim --data.root /data/siim",),
-        "xbench.commands.run:run_check",
-    ),
-    "prepare": Command(
-        "decode a dataset once, for later",
-        ("prepare --config clip_siim --data.root /data/siim",),
-        "xbench.commands.run:run_prepare",
-    ),
-    "report": Command("tables, figures, one page of runs", ("report runs",), "xbench.commands.report:report"),
-    "bench": Command("many pairs, then the report", ("bench --config demo",), "xbench.commands.bench.command:bench"),
+    "test": Command("evaluate a model on a dataset", "run:run_test", ("test --config demo.yaml", f"test {_SIIM}")),
+    "predict": Command("write logits and saliency maps", "run:run_predict", (f"predict {_SIIM}",)),
+    "check": Command("look at data and weights first", "run:run_check", (f"check {_SIIM}",)),
+    "prepare": Command("decode a dataset once, for later", "run:run_prepare", (f"prepare {_SIIM}",)),
+    "report": Command("tables, figures, one page of runs", "report:report", ("report runs",)),
+    "bench": Command("many pairs, then the report", "bench.command:bench", ("bench --config demo",)),
     "convert": Command(
         "an official checkpoint, made clean",
+        "convert:convert",
         ("convert carzero CARZero_best_model.ckpt carzero.safetensors",),
-        "xbench.commands.convert:convert",
     ),
-    "verify": Command(
-        "every number from the rows again", ("verify runs/clip_siim/TIME",), "xbench.commands.verify:verify"
-    ),
+    "verify": Command("every number from the rows again", "verify:verify", ("verify runs/clip_siim/TIME",)),
     "rescore": Command(
-        "other rules, without the model",
-        ("rescore runs/clip_siim/TIME --ties any --gamma 0.25",),
-        "xbench.commands.rescore:rescore",
+        "other rules, without the model", "rescore:rescore", ("rescore runs/clip_siim/TIME --ties any --gamma 0.25",)
     ),
     "reproduce": Command(
-        "the same run again, and the drift", ("reproduce runs/clip_siim/TIME",), "xbench.commands.reproduce:reproduce"
+        "the same run again, and the drift", "reproduce:reproduce", ("reproduce runs/clip_siim/TIME",)
     ),
-    "list": Command("models, datasets, findings, configs", ("list models",), "xbench.commands.list:print_list"),
+    "list": Command("models, datasets, findings, configs", "list:print_list", ("list models",)),
 }
 """All commands by name, in the order of the usage."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
-
-    Args:
-        arguments: The words after `python -m xbench.cli`; those of the process if None.
+    """Run a command of the words after `python -m xbench.cli`, by default those of the process.
 
     Returns:
         The exit status: 0 done, 2 wrong arguments or configuration, 130 stopped by Ctrl-C, 1 anything else.
@@ -104,14 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(command: str, options: Sequence[str]) -> int:
     try:
-        for word in (command, *options):
-            _refuse_no_text(word)
+        _check_text((command, *options))
         if command in ("-h", "--help"):
             print(_usage(), end="")
         elif command == "--version":
             print(f"xbench {xbench.__version__}")
         elif command in COMMANDS:
-            COMMANDS[command].load()(options)
+            resolve_name(f"xbench.commands.{COMMANDS[command].function}")(options)
         else:
             raise UserError(f"{command} is not a command. See python -m xbench.cli --help.", exit_status=2)
         return 0
@@ -131,25 +104,24 @@ def _usage() -> str:
     for name, command in COMMANDS.items():
         labels = (f"{name:<10} {command.summary}", *[""] * (len(command.examples) - 1))
         lines += [f"  {label:<47} {words}" for label, words in zip(labels, command.examples, strict=True)]
-    lines += [
-        "",
-        "COMMAND --help shows the options of a command. Names, first steps and what each number means: README.md.",
-    ]
-    return "\n".join(lines) + "\n"
+    end = "COMMAND --help shows the options of a command. Names, first steps and what each number means: README.md."
+    return "\n".join([*lines, "", end, ""])
 
 
-def _refuse_no_text(word: str) -> None:
+def _check_text(words: Sequence[str]) -> None:
     """Refuse an argument that no results could name, before any time is spent."""
-    try:
-        word.encode("utf-8")
-    except UnicodeEncodeError:
-        # Python keeps a byte that it cannot decode as a surrogate of its own.
-        shown = ascii(word).replace("\\udc", "\\x")
-        raise UserError(
-            f"The argument {shown} holds bytes that are not text in {sys.getfilesystemencoding()}, but the files of a "
-            "run are UTF-8 and name their command: rename the file or folder, or give a link to it with another name.",
-            exit_status=2,
-        ) from None
+    for word in words:
+        try:
+            word.encode("utf-8")
+        except UnicodeEncodeError:
+            # Python keeps a byte that it cannot decode as a surrogate of its own.
+            shown = ascii(word).replace("\\udc", "\\x")
+            raise UserError(
+                f"The argument {shown} holds bytes that are not text in {sys.getfilesystemencoding()}, but the files "
+                "of a run are UTF-8 and name their command: rename the file or folder, or give a link to it with "
+                "another name.",
+                exit_status=2,
+            ) from None
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,22 +36,16 @@ def check(
     """Look at files, annotations, checkpoint and versions, and print everything that is wrong with them at once.
 
     Args:
-        data: The data module before its `setup`, or why it could not be built.
-        model: The model, its weights loaded, or why it could not be built.
+        data: The data module before its `setup`, or why it could not be built; `model` alike.
         folder: Where the contact sheet and the full list of problems go.
-        progress: Show a progress bar.
 
     Raises:
         UserError: Something is wrong.
     """
     console = Console(markup=False, highlight=False)
-    problems = check_versions()
-    missing: list[str] = []
-    if isinstance(model, UserError):
-        problems.append(str(model))
-    if isinstance(data, UserError):
-        problems.append(str(data))
-    else:
+    problems = check_versions() + [str(part) for part in (model, data) if isinstance(part, UserError)]
+    report = DatasetReport()
+    if not isinstance(data, UserError):
         preprocessing = None if isinstance(model, UserError) else model.preprocessing
         report = check_dataset(data, preprocessing, progress and console.is_terminal)
         if report.images:
@@ -60,7 +54,6 @@ def check(
             write_contact_sheet(folder / "contact_sheet.png", data, report.cells)
             console.print(f"Annotations to look at: {folder / 'contact_sheet.png'}", soft_wrap=True)
         problems += report.problems
-        missing = report.missing
         if not isinstance(model, UserError):
             problems += check_model(model, data.findings)
     listing = folder / "problems.txt"
@@ -72,7 +65,7 @@ def check(
         console.print(f"- {problem}", style="red", soft_wrap=True, markup=False)
     folder.mkdir(parents=True, exist_ok=True)
     # On the screen the first of them stand for all.
-    named = [f"Image {image} has no file." for image in missing]
+    named = [f"Image {image} has no file." for image in report.missing]
     listing.write_text("".join(f"{line}\n" for line in (*problems, *named)), encoding="utf-8")
     raise UserError(f"{_count(problems, 'problem')}; all of them are listed in {listing}.")
 
@@ -82,15 +75,11 @@ class DatasetReport:
     """What is in a dataset and what is wrong with it.
 
     Attributes:
-        images: Images of the split.
-        positives: Images with each finding.
         annotations: Boxes, polygons and masks in the files.
         with_region: Positive images whose annotations could be drawn and cover something.
-        negatives: Images known to be without it.
         problems: What keeps images from being scored, each a sentence.
         missing: Annotated images without a file, of which one of the problems names the first.
         notes: Images by what is odd about them.
-        cells: What to show on the contact sheet.
     """
 
     images: int = 0
@@ -105,12 +94,9 @@ class DatasetReport:
 
 
 def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None, progress: bool) -> DatasetReport:
-    """Read the annotation files, then decode every image and draw every annotation.
+    """Read the annotation files, then decode every image, draw every annotation, and try the preprocessing if given.
 
-    Args:
-        data: The data module, before its `setup`.
-        preprocessing: The model's, to be tried on every image; None if there is no model.
-        progress: Show a progress bar.
+    The data module is not set up yet.
     """
     report = DatasetReport()
     data.notes = []
@@ -136,7 +122,21 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
     vanished = {covers_nothing(finding) for finding in data.findings}
     notes = list(data.notes)
     present = [record for record in records if not record.missing]
-    for record, sample in zip(present, _samples(data, present, preprocessing, progress), strict=True):
+    # Straight from the files: what is prepared was right when it was prepared, which says nothing about the files now.
+    samples = Samples(
+        present,
+        data.load,
+        data.findings,
+        preprocessing or Preprocessing(stretch((224, 224))),
+        data.grid,
+        data.gamma,
+        timeout=data.timeout,
+    )
+    loader: DataLoader[Sample | Failure] = DataLoader(
+        samples, batch_size=None, num_workers=data.num_workers, worker_init_fn=one_thread
+    )
+    bar = track(loader, "Reading images", len(present), disable=not progress, transient=True)
+    for record, sample in zip(present, bar, strict=True):
         if isinstance(sample, Failure):
             report.problems.append(f"Image {sample.image_id} cannot be read. {sample.reason}")
             continue
@@ -154,25 +154,6 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
         report.notes.setdefault(note.text, []).append(note.image_id)
     report.cells = choose_cells(data, regions)
     return report
-
-
-def _samples(
-    data: ChestXrayDataModule, records: Sequence[Record], preprocessing: Preprocessing | None, progress: bool
-) -> Iterator[Sample | Failure]:
-    # Straight from the files: what is prepared was right when it was prepared, which says nothing about the files now.
-    samples = Samples(
-        records,
-        data.load,
-        data.findings,
-        preprocessing or Preprocessing(stretch((224, 224))),
-        data.grid,
-        data.gamma,
-        timeout=data.timeout,
-    )
-    loader: DataLoader[Sample | Failure] = DataLoader(
-        samples, batch_size=None, num_workers=data.num_workers, worker_init_fn=one_thread
-    )
-    return iter(track(loader, "Reading images", len(records), disable=not progress, transient=True))
 
 
 def check_model(model: SaliencyModel, findings: Sequence[str]) -> list[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -23,26 +23,15 @@ _COLUMNS = 6
 _OUTLINE = (255, 196, 0)
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A picture of the sheet.
-
-    Attributes:
-        record: The image.
-        finding: The finding whose region is outlined.
-    """
+class Cell(NamedTuple):
+    """A picture of the sheet: an image and the finding whose region is outlined."""
 
     record: Record
     finding: str
 
 
 def choose_cells(data: ChestXrayDataModule, regions: Mapping[str, Sequence[Record]]) -> list[Cell]:
-    """Choose up to 48 pictures: every finding in turn, its images spread evenly over the dataset.
-
-    Args:
-        data: The dataset.
-        regions: The images with a region of each finding.
-    """
+    """Choose up to 48 pictures, every finding in turn, spread evenly over its images with a region."""
     share = -(-_MOST // max(1, sum(bool(records) for records in regions.values())))
     columns = []
     for finding in data.findings:
@@ -70,7 +59,9 @@ def write_contact_sheet(path: Path, data: ChestXrayDataModule, cells: Sequence[C
         sheet.paste(picture, (x + (_SIDE - picture.width) // 2, y + (_SIDE - picture.height) // 2))
         height, width = radiograph.image.shape
         pen.text((x + 6, y + _SIDE + 3), f"{cell.finding}  {width} x {height}", "white", font)
-        pen.text((x + 6, y + _SIDE + 20), _shorten(cell.record.image_id), "grey", font)
+        name = cell.record.image_id
+        name = name if len(name) <= 40 else f"{name[:18]}...{name[-18:]}"
+        pen.text((x + 6, y + _SIDE + 20), name, "grey", font)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sheet.save(path)
@@ -89,7 +80,3 @@ def _outline(radiograph: Radiograph, finding: str) -> NDArray[np.uint8]:
     contours, _ = cv2.findContours((covered > 0).astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_NONE)
     cv2.drawContours(small, contours, -1, _OUTLINE, 1, cv2.LINE_8)
     return small.astype(np.uint8, copy=False)
-
-
-def _shorten(name: str) -> str:
-    return name if len(name) <= 40 else f"{name[:18]}...{name[-18:]}"

@@ -32,9 +32,7 @@ MODEL is {models}. `convert MODEL --help` shows its options.
 
 
 def convert(arguments: Sequence[str]) -> None:
-    """Convert a checkpoint.
-
-    It is loaded into the model, strictly, so that what is written is known to fit.
+    """Convert a checkpoint, which is loaded into the model, strictly, so that what is written is known to fit.
 
     Args:
         arguments: MODEL, CHECKPOINT and OUT.safetensors, and options of the model's constructor as `--model.X value`.
@@ -50,7 +48,12 @@ def convert(arguments: Sequence[str]) -> None:
         raise UserError(_WANTED, exit_status=2)
     name = arguments[0]
     model_class = _model_class(name)
-    given = _Parser(name, model_class).parse_args([*arguments])
+    usage = f"python -m xbench.cli convert {name} CHECKPOINT OUT.safetensors [--model.X value ...]"
+    parser = _Parser(prog=f"convert {name}", usage=usage, allow_abbrev=False)
+    for dest, metavar in (("name", "MODEL"), ("checkpoint", "CHECKPOINT"), ("out", "OUT.safetensors")):
+        parser.add_argument(dest, metavar=metavar)
+    parser.add_class_arguments(model_class, "model", as_group=False, skip={"checkpoint"})
+    given = parser.parse_args([*arguments])
     target = Path(given.out).expanduser()
     if target.suffix != ".safetensors":
         raise UserError(f"convert {name}: the file to write, {given.out}, must end in .safetensors.", exit_status=2)
@@ -72,25 +75,15 @@ _WANTED = "convert takes MODEL CHECKPOINT OUT.safetensors, and options of the mo
 
 
 class _Parser(ArgumentParser):
-    """Parser of the arguments for a model; reports errors in one paragraph."""
-
-    def __init__(self, name: str, model: type[Any]) -> None:
-        super().__init__(
-            usage=f"python -m xbench.cli convert {name} CHECKPOINT OUT.safetensors [--model.X value ...]",
-            allow_abbrev=False,
-        )
-        for dest, metavar in (("name", "MODEL"), ("checkpoint", "CHECKPOINT"), ("out", "OUT.safetensors")):
-            self.add_argument(dest, metavar=metavar)
-        self.add_class_arguments(model, "model", as_group=False, skip={"checkpoint"})
-        self._name = name
+    """Parser that reports errors in one paragraph."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise what jsonargparse found wrong."""
         key = re.search(r'Parser key "([^"]+)"', message)
         if key and (values := expected(message)):
-            raise UserError(f"convert {self._name}: --{key[1]} expects {values}.", exit_status=2)
+            raise UserError(f"{self.prog}: --{key[1]} expects {values}.", exit_status=2)
         raise UserError(
-            f"{_WANTED} Wrong here: {message}. `python -m xbench.cli convert {self._name} --help` shows all options.",
+            f"{_WANTED} Wrong here: {message}. `python -m xbench.cli {self.prog} --help` shows all options.",
             exit_status=2,
         )
 
@@ -102,10 +95,9 @@ def _models() -> list[str]:
 
 def _model_class(name: str) -> type[Any]:
     if name not in _models():
+        have = ", ".join(_models())
         raise UserError(
-            f"convert {name}: there is no such model, or it has no checkpoint. Those that have: "
-            f"{', '.join(_models())}.",
-            exit_status=2,
+            f"convert {name}: there is no such model, or it has no checkpoint. Those that have: {have}.", exit_status=2
         )
     path = yaml.safe_load(shipped("models")[name].read_text(encoding="utf-8"))["class_path"]
     model: type[Any] = resolve_name(":".join(path.rsplit(".", 1)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -11,6 +12,12 @@ from xbench.commands.configs import shipped, summary
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, TABLE, distinct_spellings
 
+_FOLDERS: dict[str, Literal["models", "data", "runs", "bench"]] = {
+    "models": "models",
+    "datasets": "data",
+    "configs": "runs",
+    "benches": "bench",
+}
 _KINDS = ("models", "datasets", "findings", "configs", "benches")
 
 
@@ -22,31 +29,20 @@ def print_list(arguments: Sequence[str]) -> None:
     """
     if len(arguments) > 1 or (arguments and arguments[0] not in _KINDS):
         raise UserError(f"list {' '.join(arguments)}: give one of {', '.join(_KINDS)}, or nothing.", exit_status=2)
+    console = Console()
     for kind in arguments or _KINDS:
-        Console().print(_findings() if kind == "findings" else _names(kind), "")
         if kind == "findings":
-            Console().print(_count(), "")
-
-
-def _names(kind: str) -> Table:
-    table = Table(title=kind, title_justify="left", box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column()
-    for name, description in _rows(kind):
-        table.add_row(name, description)
-    return table
-
-
-def _rows(kind: str) -> list[tuple[str, str]]:
-    if kind == "models":
-        return [(name, summary(path)) for name, path in shipped("models").items()]
-    if kind == "datasets":
-        return [(name, summary(path)) for name, path in shipped("data").items()]
-    if kind == "benches":
-        return [(name, summary(path)) for name, path in shipped("bench").items()]
-    return [(name, summary(path)) for name, path in shipped("runs").items()] + [
-        ("MODEL_DATASET", "every pair of a model and a dataset, such as clip_siim")
-    ]
+            console.print(_findings(), "")
+            console.print(_count(), "")
+            continue
+        table = Table(title=kind, title_justify="left", box=None, show_header=False, pad_edge=False)
+        table.add_column(no_wrap=True, style="bold")
+        table.add_column()
+        for name, path in shipped(_FOLDERS[kind]).items():
+            table.add_row(name, summary(path))
+        if kind == "configs":
+            table.add_row("MODEL_DATASET", "every pair of a model and a dataset, such as clip_siim")
+        console.print(table, "")
 
 
 def _findings() -> Table:

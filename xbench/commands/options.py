@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, overload
+from typing import Any, Literal, NoReturn
 
 import yaml
 from jsonargparse import ActionConfigFile, Namespace
@@ -40,14 +39,11 @@ class _NamedConfig(ActionConfigFile):
 
 
 class RunParser(LightningArgumentParser):
-    """Parser that reports errors in one paragraph; jsonargparse makes further ones of this class for nested options.
-
-    Attributes:
-        chosen: The classes that the configurations chose, by part (`model`, `data`).
-    """
+    """Parser that reports errors in one paragraph; jsonargparse makes further ones of this class for nested options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # The classes that the configurations chose, by part (`model`, `data`).
         self.chosen: dict[str, str] = {}
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
@@ -76,43 +72,18 @@ class RunParser(LightningArgumentParser):
             )
         return config
 
-    def resolve(self, words: Sequence[str]) -> Resolved:
-        """Return what `test` with these options would run.
+    def resolve(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return what the `config.yaml` of a `test` with these options would hold.
 
         Raises:
             UserError: The options are wrong.
         """
-        return Resolved(yaml.safe_load(self.dump(self.read(words), skip_none=False)))
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """What a `test` command would run.
-
-    Attributes:
-        config: What its `config.yaml` would hold.
-    """
-
-    config: dict[str, Any]
-
-    @overload
-    def build(self, part: Literal["model"]) -> SaliencyModel | UserError: ...
-
-    @overload
-    def build(self, part: Literal["data"]) -> ChestXrayDataModule | UserError: ...
-
-    def build(self, part: Literal["model", "data"]) -> SaliencyModel | ChestXrayDataModule | UserError:
-        """Build the model or the data module, or return the `UserError` that says why it cannot be built."""
-        built: SaliencyModel | ChestXrayDataModule | UserError = build(self.config[part])
-        return built
+        config: dict[str, Any] = yaml.safe_load(self.dump(self.read(words), skip_none=False))
+        return config
 
 
 def build(part: dict[str, Any]) -> Any:
-    """Build a model or a data module, or return the `UserError` that says why it cannot be built.
-
-    Args:
-        part: Its `class_path` and `init_args`.
-    """
+    """Build a model or a data module of its `class_path` and `init_args`; return the `UserError` if it cannot be."""
     try:
         return instantiate_class((), part | {"init_args": part.get("init_args") or {}})
     except UserError as error:
@@ -133,12 +104,8 @@ def run_parser(command: Literal["test", "predict", "prepare", "check"]) -> RunPa
         metavar="NAME_OR_PATH",
         help="A configuration file, or the name of a shipped one, such as demo or clip_siim; may be repeated.",
     )
-    parser.add_argument(
-        "--seed_everything",
-        type=bool | int,
-        default=0,
-        help="Seed of all random numbers; true chooses one, false sets none.",
-    )
+    seeds = "Seed of all random numbers; true chooses one, false sets none."
+    parser.add_argument("--seed_everything", type=bool | int, default=0, help=seeds)
     parser.add_lightning_class_args(Trainer, "trainer")
     parser.add_argument(
         "--threads",
@@ -171,7 +138,6 @@ def run_parser(command: Literal["test", "predict", "prepare", "check"]) -> RunPa
 
 
 def _refuse_change(part: str, chosen: str, changed: str) -> None:
-    """Refuse to exchange the class that a configuration chose for a part."""
     # jsonargparse would keep those arguments of the first class that the second happens to have as well, such as a
     # checkpoint, and the run would give a wrong number that looks right.
     if chosen != changed:
@@ -187,12 +153,7 @@ def _configs_first(words: Sequence[str]) -> list[str]:
     """Move `--config` before all other options, which it would otherwise overwrite without a word."""
     configs: list[str] = []
     others: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word in ("-c", "--config"):
-            configs += [word, *[value for value in [next(rest, None)] if value is not None]]
-        elif word.startswith("--config="):
-            configs.append(word)
-        else:
-            others.append(word)
+    for before, word in zip(["", *words], words, strict=False):
+        is_config = word.startswith("--config=") or "--config" in (before, word) or "-c" in (before, word)
+        (configs if is_config else others).append(word)
     return configs + others

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -25,12 +24,7 @@ from xbench.geometry.preprocessing import Preprocessing
 def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: bool) -> None:
     """Decode and resize the images that the store does not hold yet, in worker processes, and print what became of all.
 
-    Whatever ends it, the next call goes on from there.
-
-    Args:
-        data: The data module, before its `setup`.
-        preprocessing: The model's.
-        progress: Show a progress bar.
+    Whatever ends it, the next call goes on from there. The data module is not set up yet.
 
     Raises:
         UserError: Images cannot be prepared, or not be written; or an image cannot be read and `on_error` is `stop`,
@@ -48,11 +42,13 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
     )
     outcomes: Counter[str] = Counter()
     failures: list[_Outcome] = []
+    loader = DataLoader(_Work(samples, store), batch_size=None, num_workers=data.num_workers, worker_init_fn=one_thread)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
     started, guard = time.perf_counter(), StallGuard(data.name)
-    with store.writing(), _bar(progress) as bar:
+    with store.writing(), Progress(*columns, disable=not progress) as bar:
         task = bar.add_task(f"{data.name}, {data.split}", total=len(samples))
         try:
-            for outcome in _work(samples, store, data.num_workers):
+            for outcome in loader:
                 if outcome.content:
                     store.add(outcome.key, outcome.content)
                 if outcome.reason:
@@ -66,7 +62,12 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
                 "to go on.",
                 exit_status=130,
             ) from None
-    _summarise(outcomes, time.perf_counter() - started, store)
+    seconds, console = time.perf_counter() - started, Console(markup=False, highlight=False)
+    console.print(", ".join(f"{kind}: {count}" for kind, count in sorted(outcomes.items())))
+    if made := outcomes["prepared"]:
+        console.print(f"{made / seconds:.1f} images a second")
+    # soft_wrap: a path that the terminal breaks cannot be copied.
+    console.print(f"{store.size / 1e6:.1f} MB in {store.folder}", soft_wrap=True)
     if failures:
         first = failures[0]
         text = f"{len(failures)} of {len(samples)} images cannot be read. The first: {first.image_id}: {first.reason}"
@@ -75,21 +76,12 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
                 f"{data.name}: {text} Repair the files, or leave out such images with --data.on_error skip; the others "
                 "are prepared."
             )
-        Console(markup=False).print(text, style="yellow", highlight=False)
+        console.print(text, style="yellow")
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The outcome for one image.
-
-    Attributes:
-        kind: In the words of the summary.
-        image_id: The image.
-        key: Of its record, before it was read.
-        content: What the store takes, if it is to.
-        reason: Why it cannot be read.
-        timed_out: Whether reading it took too long.
-    """
+    """The outcome for an image: `kind` in the words of the summary, what the store takes, or why it cannot be read."""
 
     kind: str
     image_id: str
@@ -113,9 +105,8 @@ class _Work(Dataset[_Outcome]):
             # Whole, for even to look at the time stamps of a file may hang.
             return isolated(self._prepare, record, self.samples.timeout)
         except UserError as error:
-            return _Outcome(
-                "unreadable", record.image_id, reason=str(error), timed_out=isinstance(error, TimedOutError)
-            )
+            late = isinstance(error, TimedOutError)
+            return _Outcome("unreadable", record.image_id, reason=str(error), timed_out=late)
 
     def _prepare(self, record: Record) -> _Outcome:
         if self.store.read(record) is not None:
@@ -126,37 +117,6 @@ class _Work(Dataset[_Outcome]):
         if key is None or files_state(record) != before:
             return _Outcome("not kept, for their files are unknown or changed meanwhile", record.image_id)
         return _Outcome("prepared", record.image_id, key, content)
-
-
-def _work(samples: Samples, store: PreparedStore, workers: int) -> Iterator[_Outcome]:
-    return iter(
-        DataLoader(
-            _Work(samples, store),
-            batch_size=None,
-            num_workers=workers,
-            worker_init_fn=one_thread,
-        )
-    )
-
-
-def _summarise(outcomes: Counter[str], seconds: float, store: PreparedStore) -> None:
-    console = Console(markup=False, highlight=False)
-    console.print(", ".join(f"{kind}: {count}" for kind, count in sorted(outcomes.items())))
-    if made := outcomes["prepared"]:
-        console.print(f"{made / seconds:.1f} images a second")
-    # soft_wrap: a path that the terminal breaks cannot be copied.
-    console.print(f"{store.size / 1e6:.1f} MB in {store.folder}", soft_wrap=True)
-
-
-def _bar(shown: bool) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeRemainingColumn(),
-        disable=not shown,
-    )
 
 
 class _Rate(ProgressColumn):

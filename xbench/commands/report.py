@@ -37,15 +37,10 @@ def report(arguments: Sequence[str]) -> None:
     parser.add_argument("runs", metavar="RUNS", nargs="+", type=Path, help="folders with finished runs, at any depth")
     parser.add_argument("--out", type=Path, help="folder of the report; RUNS/report of the first RUNS by default")
     parser.add_argument("--seed", type=int, default=0, help="of the exchanges in paired tests (default 0)")
-    parser.add_argument(
-        "--cases", type=int, default=_CASES, help=f"pictured cases of each dataset on the page (default {_CASES})"
-    )
-    parser.add_argument(
-        "--wandb",
-        choices=("true", "false"),
-        default="false",
-        help="log the report to Weights & Biases as well, with its pictures of patients; --cases 0 makes it without",
-    )
+    cases = f"pictured cases of each dataset on the page (default {_CASES})"
+    parser.add_argument("--cases", type=int, default=_CASES, help=cases)
+    wandb = "log the report to Weights & Biases as well, with its pictures of patients; --cases 0 makes it without"
+    parser.add_argument("--wandb", choices=("true", "false"), default="false", help=wandb)
     given = parser.parse_args(arguments)
     if given.seed < 0 or given.cases < 0:
         raise UserError("report: --seed and --cases take 0 or more.", exit_status=2)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,7 @@ _CAUSES = (
 
 @dataclass(frozen=True)
 class Drift:
-    """A number that came out otherwise.
-
-    Attributes:
-        place: Where it stands, such as `grounding / Nodule / dice_best`.
-        stored: What the stored run says.
-        again: What the new run says.
-    """
+    """A number that came out otherwise; its place is such as `grounding / Nodule / dice_best`."""
 
     place: str
     stored: Any
@@ -61,14 +56,13 @@ class Drift:
         """How far apart they are; infinite where one does not exist."""
         if isinstance(self.stored, (int, float)) and isinstance(self.again, (int, float)):
             return abs(self.again - self.stored)
-        return float("inf")
+        return math.inf
 
 
 def reproduce(arguments: Sequence[str]) -> None:
     """Run a stored result's configuration again and print the drift.
 
-    Args:
-        arguments: The run's folder, then further options of the new run, such as `--data.root`.
+    `arguments` are the run's folder and further options of the new run, such as `--data.root`.
 
     Raises:
         UserError: There is no such run, or the new one fails.
@@ -98,7 +92,7 @@ def reproduce(arguments: Sequence[str]) -> None:
     if found:
         table = Table("Number", "Stored", "Again", "Drift", box=None)
         for drift in found[:_SHOWN]:
-            size = "-" if drift.size == float("inf") else f"{drift.size:.2g}"
+            size = "-" if drift.size == math.inf else f"{drift.size:.2g}"
             table.add_row(drift.place, _said(drift.stored), _said(drift.again), size)
         console.print(table)
         more = f" The {_SHOWN} largest are shown." if len(found) > _SHOWN else ""
@@ -154,21 +148,22 @@ def _run(config: Path, folder: Path, options: Sequence[str]) -> Path:
 
 def _numbers(results: Results) -> dict[str, Any]:
     """Every number of a run by its place; of curves the values one by one."""
-    counts, grounding = results.counts, results.grounding
+    counts, grounding, classification = results.counts, results.grounding, results.classification
     numbers: dict[str, Any] = {"counts / images": counts.images, "counts / skipped": len(counts.skipped)}
     for finding in results.findings:
-        numbers |= {f"counts / {finding} / {key}": value for key, value in asdict(counts.per_finding[finding]).items()}
-        for key, value in asdict(grounding.per_class[finding]).items():
-            if isinstance(value, list):
-                for threshold, mean in zip(grounding.thresholds, value, strict=True):
-                    numbers[f"grounding / {finding} / {key} at {threshold:g}"] = mean
-            else:
-                numbers[f"grounding / {finding} / {key}"] = value
-        scores = asdict(results.classification.per_class[finding])
-        numbers |= {f"classification / {finding} / {key}": value for key, value in scores.items()}
+        for part, scores in (
+            ("counts", counts.per_finding),
+            ("grounding", grounding.per_class),
+            ("classification", classification.per_class),
+        ):
+            for key, value in vars(scores[finding]).items():
+                place = f"{part} / {finding} / {key}"
+                if isinstance(value, list):
+                    numbers |= {f"{place} at {t:g}": mean for t, mean in zip(grounding.thresholds, value, strict=True)}
+                else:
+                    numbers[place] = value
     numbers |= {f"grounding / macro / {key}": value for key, value in grounding.macro.items()}
-    numbers |= {f"classification / macro / {key}": value for key, value in results.classification.macro.items()}
-    return numbers
+    return numbers | {f"classification / macro / {key}": value for key, value in classification.macro.items()}
 
 
 def _said(value: Any) -> str:

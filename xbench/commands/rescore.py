@@ -44,16 +44,13 @@ from xbench.runtime.processes import end_with_parent, usable_cores
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.types import Rules, TieRule
 
+# Far more than one process can read for.
 _MOST_WORKERS = 64
-"""Far more than one process can read for."""
 _USUAL_WORKERS = 16
 
 
 def rescore(arguments: Sequence[str]) -> None:
-    """Score a finished run again and write the results as a run of their own.
-
-    Args:
-        arguments: The run's folder and the rules that change.
+    """Score a finished run again and write the results as a run; `arguments` are its folder and the rules that change.
 
     Raises:
         UserError: Wrong arguments, a run that kept too little, or a folder that cannot be written.
@@ -65,30 +62,27 @@ def rescore(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run")
     parser.add_argument("--thresholds", type=int, help="number of thresholds from 0 to 1; odd")
-    parser.add_argument(
-        "--ties", choices=get_args(TieRule), help="what counts when several pixels share the maximum of a map"
-    )
+    tied = "what counts when several pixels share the maximum of a map"
+    parser.add_argument("--ties", choices=get_args(TieRule), help=tied)
     parser.add_argument("--gamma", type=float, help="share of a grid pixel that an annotation must cover, in (0, 1]")
-    parser.add_argument(
-        "--images", type=Path, metavar="FILE", help="score only the images that this text file names, one a line"
-    )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help=f"processes that score, by default as many as cores, {_USUAL_WORKERS} at most; 0: only this one",
-    )
+    named = "score only the images that this text file names, one a line"
+    parser.add_argument("--images", type=Path, metavar="FILE", help=named)
+    number = f"processes that score, by default as many as cores, {_USUAL_WORKERS} at most; 0: only this one"
+    parser.add_argument("--workers", type=int, metavar="N", help=number, default=min(_USUAL_WORKERS, usable_cores()))
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the results; by default beside RUN")
     given = parser.parse_args(arguments)
     run = FinishedRun.open(given.run.expanduser(), PER_IMAGE, MAPS, REGIONS, PICTURES)
     rules = _rules(run, given.thresholds, given.ties, given.gamma)
-    workers = _workers(given.workers)
+    if not 0 <= given.workers <= _MOST_WORKERS:
+        raise UserError(
+            f"--workers {given.workers}: give a number of processes from 0 to {_MOST_WORKERS}.", exit_status=2
+        )
     chosen = None if given.images is None else _chosen(run, given.images.expanduser())
     folder = _new_folder(run.folder, given.out)
     console = Console(markup=False, highlight=False)
     try:
         _write_config(run.folder, folder, rules, chosen is None)
-        results = _score(run, rules, chosen, given.images, workers, folder)
+        results = _score(run, rules, chosen, given.images, given.workers, folder)
     except BaseException as error:
         # A part of a run is of no use, and would be in the way of the next attempt.
         shutil.rmtree(folder, ignore_errors=True)
@@ -110,14 +104,6 @@ def _rules(run: FinishedRun, thresholds: int | None, ties: str | None, gamma: fl
         raise UserError(f"--gamma {gamma} must lie in (0, 1].", exit_status=2)
     changes: dict[str, Any] = {"thresholds": thresholds, "ties": ties, "gamma": gamma}
     return replace(run.rules, **{name: value for name, value in changes.items() if value is not None})
-
-
-def _workers(given: int | None) -> int:
-    if given is None:
-        return min(_USUAL_WORKERS, usable_cores())
-    if not 0 <= given <= _MOST_WORKERS:
-        raise UserError(f"--workers {given}: give a number of processes from 0 to {_MOST_WORKERS}.", exit_status=2)
-    return given
 
 
 def _chosen(run: FinishedRun, path: Path) -> frozenset[str]:
@@ -210,14 +196,10 @@ def _score(
 def _scores(
     run: FinishedRun, rules: Rules, chosen: frozenset[str] | None, workers: int
 ) -> Iterator[tuple[list[SavedImage], BatchScores]]:
-    """Score batch by batch, each as a whole and in order, so that the number of processes changes nothing.
-
-    Raises:
-        UserError: A process was killed.
-    """
+    """Score batch by batch, each as a whole and in order, so that the number of processes changes nothing."""
     if workers == 0:
         for kept in run.saved_batches(chosen):
-            yield kept, _score_batch(run, rules, kept)
+            yield kept, score_batch(*run.batch(kept, rules.gamma), rules)
         return
     # Forked they start at once, with the run's rows in the memory that they share.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
@@ -229,8 +211,7 @@ def _scores(
                 if len(waiting) > 2 * workers:
                     first, scores = waiting.popleft()
                     yield first, scores.result()
-            for first, scores in waiting:
-                yield first, scores.result()
+            yield from ((first, scores.result()) for first, scores in waiting)
     except BrokenProcessPool:
         raise UserError(
             "A process that scores was killed; if nobody did it, memory has run out. Run the command again with fewer "
@@ -238,12 +219,7 @@ def _scores(
         ) from None
 
 
-def _score_batch(run: FinishedRun, rules: Rules, kept: Sequence[SavedImage]) -> BatchScores:
-    return score_batch(*run.batch(kept, rules.gamma), rules)
-
-
 _task: tuple[FinishedRun, Rules]
-"""Of a worker."""
 
 
 def _begin_worker(run: FinishedRun, rules: Rules) -> None:
@@ -256,7 +232,8 @@ def _begin_worker(run: FinishedRun, rules: Rules) -> None:
 
 
 def _score_in_worker(kept: Sequence[SavedImage]) -> BatchScores:
-    return _score_batch(*_task, kept)
+    run, rules = _task
+    return score_batch(*run.batch(kept, rules.gamma), rules)
 
 
 def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool) -> None:

@@ -29,15 +29,11 @@ from xbench.commands.prepare import prepare
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.workers.sampler import deal
 from xbench.errors import UserError
-from xbench.models.base import SaliencyModel
 from xbench.runtime.processes import usable_cores
 
 
 def run_test(arguments: Sequence[str]) -> None:
-    """Score a model on a dataset and write the results as a run.
-
-    Args:
-        arguments: The words after the command, as for all commands here.
+    """Score a model on a dataset and write the results as a run; `arguments` are the words after the command.
 
     Raises:
         UserError: Something that the user can correct.
@@ -74,11 +70,13 @@ def run_check(arguments: Sequence[str]) -> None:
 
 def _evaluate(command: Literal["test", "predict"], arguments: Sequence[str]) -> None:
     parser, config = _configure(command, arguments)
-    _send_loggers_home(config.trainer)
+    for logger in config.trainer.logger if isinstance(config.trainer.logger, list) else [config.trainer.logger]:
+        # Loggers that name no folder write where the run does.
+        if isinstance(logger, Namespace) and "save_dir" in logger.init_args and logger.init_args.save_dir is None:
+            logger.init_args.save_dir = config.trainer.default_root_dir
     _keep_slurm_from_requeueing(Path(config.trainer.default_root_dir or "."))
     parts = parser.instantiate_classes(config)
-    data: ChestXrayDataModule = parts.data
-    model: SaliencyModel = parts.model
+    data, model = parts.data, parts.model
     trainer = _build_trainer(parts.trainer, _ResolvedConfig(parser, config))
     _refuse_too_many_processes(trainer, data, command, config.oversubscribe)
     trainer.resume = config.resume  # type: ignore[attr-defined]
@@ -133,11 +131,9 @@ def _progress_wanted(options: Namespace) -> bool:
 
 
 def _refuse_too_many_processes(trainer: Trainer, data: ChestXrayDataModule, stage: str, oversubscribe: bool) -> None:
-    """Refuse more processes than there are cores or batches for, before Lightning starts any.
-
-    Under SLURM and torchrun they run already, each bound to cores of its own.
-    """
+    """Refuse more processes than there are cores or batches for, before Lightning starts any."""
     environment = getattr(trainer.strategy, "cluster_environment", None)
+    # Under SLURM and torchrun they run already, each bound to cores of its own.
     if environment is None or environment.creates_processes_externally:
         return
     cores = usable_cores()
@@ -152,20 +148,8 @@ def _refuse_too_many_processes(trainer: Trainer, data: ChestXrayDataModule, stag
     deal(len(data.records), data.batch_size, trainer.world_size)
 
 
-def _send_loggers_home(trainer: Namespace) -> None:
-    """Let loggers that name no folder write where the run does."""
-    loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
-    for logger in loggers:
-        if isinstance(logger, Namespace) and "save_dir" in logger.init_args and logger.init_args.save_dir is None:
-            logger.init_args.save_dir = trainer.default_root_dir
-
-
 def _keep_slurm_from_requeueing(folder: Path) -> None:
-    """Keep Lightning from saving, restoring and requeueing under SLURM, as it does for training.
-
-    Raises:
-        UserError: There are weights that it would load in place of the model's.
-    """
+    """Keep Lightning from saving, restoring and requeueing under SLURM, as it does for training."""
     # Without a handler of ours it would set one that saves the weights and requeues the job.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     saved = sorted(folder.expanduser().glob("hpc_ckpt_*.ckpt")) if "SLURM_NTASKS" in os.environ else []
@@ -188,20 +172,17 @@ def _interruptible(command: str, trainer: Trainer) -> Iterator[None]:
             raise
         if not trainer.is_global_zero:
             sys.exit(130)
-        raise UserError(_how_to_go_on(command, trainer), exit_status=130) from None
-
-
-def _how_to_go_on(command: str, trainer: Trainer) -> str:
-    folders = (getattr(callback, "folder", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-    folder = next((folder for folder in folders if folder is not None), None)
-    if command != "test" or folder is None:
-        return "Stopped by Ctrl-C."
-    if (folder / "results.json").is_file():
-        return f"Stopped by Ctrl-C, after the results were written to {folder}."
-    return (
-        f"Stopped by Ctrl-C. What is finished is kept in {folder}: the same command with --resume true goes on from "
-        "there."
-    )
+        text = "Stopped by Ctrl-C."
+        folders = (getattr(callback, "folder", None) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+        folder = next((folder for folder in folders if folder is not None), None)
+        if command == "test" and folder is not None:
+            if (folder / "results.json").is_file():
+                text = f"Stopped by Ctrl-C, after the results were written to {folder}."
+            else:
+                text += (
+                    f" What is finished is kept in {folder}: the same command with --resume true goes on from there."
+                )
+        raise UserError(text, exit_status=130) from None
 
 
 @contextmanager
@@ -236,8 +217,8 @@ def _lost_a_process(error: Exception) -> bool:
 def silence_libraries() -> None:
     """Silence what Lightning says about every run and what does not concern evaluation."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     # A download that fails is reported in one paragraph, not once per retry.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     # A library whose log file meets a full disk would print a traceback for every line that it cannot write.

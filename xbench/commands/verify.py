@@ -1,7 +1,7 @@
 """What `verify` does: every number of a run derived again from its tables, by other code than wrote it.
 
 Needs no torch and none of the metrics: means are plain means, the AUROC is a Mann-Whitney statistic of scipy, and the
-average precision is summed step by step.
+average precision is a sum of steps.
 """
 
 from __future__ import annotations
@@ -28,9 +28,6 @@ TOLERANCE = 1e-11
 
 _SHOWN = 20
 _ABSENT = "no entry"
-
-_GROUNDING_MEANS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
-_CLASSIFICATION_MEANS = ("auroc", "average_precision", "f1", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,8 @@ def verify(arguments: Sequence[str]) -> None:
     if len(arguments) != 1 or arguments[0] in ("-h", "--help"):
         raise UserError("verify takes the folder of a finished run: verify runs/MODEL_DATASET/TIME.", exit_status=2)
     folder = Path(arguments[0]).expanduser()
-    found = [Disagreement(*one) for one in _numbers(_read(folder))]
-    wrong = [one for one in found if not _agrees(one.stored, one.derived)]
+    found = [*_numbers(_read(folder))]
+    wrong = [Disagreement(*one) for one in found if not _agrees(one[1], one[2])]
     # Names of findings may look like markup.
     console = Console(highlight=False, markup=False)
     if not wrong:
@@ -110,12 +107,10 @@ def _flat(run: FinishedRun) -> NDArray[np.bool_]:
 
 
 def _pair(run: FinishedRun, place: int) -> str:
-    """Name of a scored pair."""
     return f"{run.pair_counts.image_ids[place]} / {run.results.findings[run.pair_counts.column[place]]}"
 
 
 def _numbers(run: FinishedRun) -> Iterator[_Number]:
-    """Every number of a run."""
     yield from _scored_pairs(run)
     yield from _curves(run)
     yield from _per_image(run)
@@ -268,10 +263,12 @@ def _grounding(run: FinishedRun) -> dict[str, Any]:
                     f"{name}_curve": curve.tolist(),
                 }
         per_class[finding] = scores
+    means = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
+    scored = [scores for scores in per_class.values() if scores["count"]]
     return {
         "thresholds": [(threshold,) for threshold in thresholds],
         "per_class": per_class,
-        "macro": _means(_GROUNDING_MEANS, scored := [scores for scores in per_class.values() if scores["count"]]),
+        "macro": _means(means, scored),
         "sign_test": _means(("pointing_game_of_minimum",), scored)
         | {"sign_p": sign.get("macro"), "may_be_wrong": [name for name, p in sign.items() if p <= SIGN_LEVEL]},
     }
@@ -305,7 +302,7 @@ def _classification(run: FinishedRun) -> dict[str, Any]:
         known = labels >= 0
         per_class[finding] = _recognition(labels[known] == 1, run.image_scores.probabilities[known, column])
     both = [scores for scores in per_class.values() if scores["positives"] and scores["negatives"]]
-    return {"per_class": per_class, "macro": _means(_CLASSIFICATION_MEANS, both)}
+    return {"per_class": per_class, "macro": _means(("auroc", "average_precision", "f1", "accuracy"), both)}
 
 
 def _means(names: Sequence[str], scores: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
@@ -321,13 +318,10 @@ def _recognition(present: NDArray[np.bool_], probability: NDArray[np.float64]) -
     if positives and negatives:
         statistic = mannwhitneyu(probability[present], probability[~present]).statistic
         auroc = float(statistic / (positives * negatives))
-        found, average_precision = 0, 0.0
-        values, inverse = np.unique(probability, return_inverse=True)
-        hits = np.bincount(inverse, weights=present, minlength=len(values))[::-1]
-        taken = np.bincount(inverse, minlength=len(values))[::-1].cumsum()
-        for gained, number in zip(hits, taken, strict=True):
-            found += int(gained)
-            average_precision += float(gained) / positives * found / int(number)
+        inverse = np.unique(probability, return_inverse=True)[1]
+        # From the highest value down: a step of recall for what is gained there, at the precision so far.
+        gained, taken = np.bincount(inverse, weights=present)[::-1], np.bincount(inverse)[::-1]
+        average_precision = float((gained / positives * gained.cumsum() / taken.cumsum()).sum())
     return {
         "auroc": auroc,
         "average_precision": average_precision,

@@ -295,7 +295,7 @@ def test_every_option_of_a_study_is_one_of_its_model(places, study):
     seen = {}
     for job in jobs:
         if job.dataset == dataset and (job.variant or study == "paper"):
-            seen[job.model, job.variant] = resolver.resolve(job.options).config["model"]["init_args"]
+            seen[job.model, job.variant] = resolver.resolve(job.options)["model"]["init_args"]
     if study == "prompt_wording":
         assert {f"by_{style}" for style in STYLES} == {variant for _, variant in seen}
         assert {model for model, _ in seen} == {*MODELS}

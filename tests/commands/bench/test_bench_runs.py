@@ -26,7 +26,7 @@ from xbench.commands.bench.config import plan, read_bench
 from xbench.commands.bench.finished import DataState, FinishedRuns
 from xbench.commands.bench.screen import Screen
 from xbench.commands.bench.worker import Interrupted, run_logged
-from xbench.commands.options import RunParser, run_parser
+from xbench.commands.options import RunParser, build, run_parser
 from xbench.evaluation.provenance import versions
 from xbench.runs.results import read_results
 
@@ -255,8 +255,8 @@ def test_what_a_run_depends_on(pinned: Path, tmp_path: Path, monkeypatch, parser
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "pinned", raising=False)
     (job,) = plan(read_bench(["pinned.yaml"]), Path("runs"), ["--model.prompts", "words.yaml"])
-    resolved = parser.resolve(job.options)
-    found = FinishedRuns(Path("runs")).newest(resolved, DataState(resolved.build("data")))
+    config = parser.resolve(job.options)
+    found = FinishedRuns(Path("runs")).newest(config, DataState(build(config["data"])))
     assert found is not None
     assert found.changed.startswith(reason) if reason else found.changed == ""
     assert found.done == (not reason)

@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 
 from xbench.commands.configs import check_yaml
-from xbench.commands.options import Resolved
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.evaluation.provenance import options_that_count, versions
 from xbench.runs.files import CONFIG, RESULTS, RunFileError
@@ -99,29 +98,27 @@ class FinishedRuns:
         self._out = out
         self._configs: dict[Path, Any] = {}
 
-    def newest(self, resolved: Resolved, data: DataState) -> Finished | None:
+    def newest(self, config: Mapping[str, Any], data: DataState) -> Finished | None:
         """Return the newest finished run of a configuration, compared with its dataset today; None if there is none."""
         # Only the newest: it is the one that reports take.
-        for folder in [folder for folder in self._alike(resolved) if (folder / RESULTS).is_file()][:1]:
+        for folder in [folder for folder in self._alike(config) if (folder / RESULTS).is_file()][:1]:
             with suppress(RunFileError):
                 results = FinishedRun.open(folder).results
-                return Finished(folder, results, ", ".join(_changes(resolved.config, results, data, folder)))
+                return Finished(folder, results, ", ".join(_changes(config, results, data, folder)))
         return None
 
-    def unfinished(self, resolved: Resolved) -> bool:
+    def unfinished(self, config: Mapping[str, Any]) -> bool:
         """Tell whether a run of a configuration was begun and can be continued."""
-        return any(
-            (folder / "journal").is_dir() and not (folder / RESULTS).is_file() for folder in self._alike(resolved)
-        )
+        return any((folder / "journal").is_dir() and not (folder / RESULTS).is_file() for folder in self._alike(config))
 
-    def _alike(self, resolved: Resolved) -> Iterator[Path]:
+    def _alike(self, config: Mapping[str, Any]) -> Iterator[Path]:
         """The folders of the runs with the options of a configuration, the newest first."""
-        wanted = _counted(resolved.config, resolved.config)
+        wanted = _counted(config, config)
         # Names of folders begin with the time.
         for path in sorted(self._out.glob("*/*/config.yaml"), key=lambda path: path.parent.name, reverse=True):
             if path not in self._configs:
                 self._configs[path] = _read_config(path)
-            if _counted(self._configs[path], resolved.config) == wanted:
+            if _counted(self._configs[path], config) == wanted:
                 yield path.parent
 
     def all(self) -> list[Results]:

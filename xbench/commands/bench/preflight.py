@@ -6,14 +6,14 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
 from xbench.commands.bench.config import Job
 from xbench.commands.bench.finished import DataState, Finished, FinishedRuns
 from xbench.commands.check import check_dataset, check_model, check_versions
-from xbench.commands.options import Resolved, run_parser
+from xbench.commands.options import build, run_parser
 from xbench.commands.run import silence_libraries
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
@@ -30,7 +30,7 @@ class Planned:
     """A run that can be started or is done, its dataset, and the newest finished run of the same configuration."""
 
     job: Job
-    resolved: Resolved
+    config: dict[str, Any]
     state: DataState
     finished: Finished | None
 
@@ -71,23 +71,23 @@ def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], list[Problem], 
         if job.unset:
             continue
         try:
-            resolved = parser.resolve(job.options)
+            config = parser.resolve(job.options)
         except UserError as error:
             note(str(error), "options", job)
             continue
-        key = _key(resolved, "data", _NOT_RECORDS)
+        key = _key(config["data"], _NOT_RECORDS)
         if key not in states:
-            states[key] = _state(resolved)
+            states[key] = _state(config)
         state = states[key]
         finished = None
         if isinstance(state, UserError):
             note(str(state), "missing", job)
         else:
-            finished = runs.newest(resolved, state)
-        if (finished is None or not finished.done) and (problem := _weights_problem(resolved, weights)):
+            finished = runs.newest(config, state)
+        if (finished is None or not finished.done) and (problem := _weights_problem(config["model"], weights)):
             note(problem, "missing", job)
         elif not isinstance(state, UserError):
-            planned.append(Planned(job, resolved, state, finished))
+            planned.append(Planned(job, config, state, finished))
     return planned, [*problems.values()], runs
 
 
@@ -97,16 +97,16 @@ def check_all(planned: Sequence[Planned], console: Console) -> Iterator[str]:
     seen: set[str] = set()
     for plan in planned:
         findings = plan.state.data.findings
-        model_key = _key(plan.resolved, "model", ()) + ", ".join(findings)
-        data_key = _key(plan.resolved, "data", _NOT_RECORDS)
+        model_key = _key(plan.config["model"], ()) + ", ".join(findings)
+        data_key = _key(plan.config["data"], _NOT_RECORDS)
         if model_key not in seen:
             console.print(f"Loading the model of {plan.job.name}", style="dim", highlight=False)
-            model = plan.resolved.build("model")
+            model = build(plan.config["model"])
             problems = [str(model)] if isinstance(model, UserError) else check_model(model, findings)
             yield from (f"{plan.job.name}: {problem}" for problem in problems)
         if data_key not in seen:
             console.print(f"Reading {_LOOKED_AT} images of {plan.job.dataset}", style="dim", highlight=False)
-            data = plan.resolved.build("data")
+            data = build(plan.config["data"])
             if isinstance(data, UserError):
                 yield str(data)
             else:
@@ -115,17 +115,16 @@ def check_all(planned: Sequence[Planned], console: Console) -> Iterator[str]:
         seen |= {model_key, data_key}
 
 
-def _state(resolved: Resolved) -> DataState | UserError:
-    data = resolved.build("data")
+def _state(config: dict[str, Any]) -> DataState | UserError:
+    data = build(config["data"])
     try:
         return data if isinstance(data, UserError) else DataState(data)
     except UserError as error:
         return error
 
 
-def _weights_problem(resolved: Resolved, known: dict[str, str]) -> str:
+def _weights_problem(chosen: dict[str, Any], known: dict[str, str]) -> str:
     """Say what is wrong with the weights of a model, as far as can be seen without reading much of them."""
-    chosen = resolved.config["model"]
     arguments = chosen.get("init_args") or {}
     if "checkpoint" not in arguments:
         return ""
@@ -136,12 +135,11 @@ def _weights_problem(resolved: Resolved, known: dict[str, str]) -> str:
     # Without a file there is an error at once, or weights are fetched, which then need not be done in the midst.
     key = json.dumps([chosen["class_path"], arguments.get("architecture"), arguments.get("pretrained")])
     if key not in known:
-        model = resolved.build("model")
+        model = build(chosen)
         known[key] = str(model) if isinstance(model, UserError) else ""
     return known[key]
 
 
-def _key(resolved: Resolved, part: Literal["model", "data"], without: Collection[str]) -> str:
-    chosen = resolved.config[part]
+def _key(chosen: dict[str, Any], without: Collection[str]) -> str:
     arguments = {name: value for name, value in (chosen.get("init_args") or {}).items() if name not in without}
     return json.dumps([chosen["class_path"], arguments], sort_keys=True, default=str)

@@ -109,7 +109,7 @@ class Worker:
         else:
             try:
                 # Meanwhile another process may have done it.
-                found = self._runs.newest(plan.resolved, plan.state)
+                found = self._runs.newest(plan.config, plan.state)
                 done = found is not None and found.done
                 outcome = skipped(plan.job, found) if found is not None and done else self._run(plan, lock, screen)
             finally:
@@ -145,13 +145,13 @@ class Worker:
             left, own = self.left(), self._seconds(plan)
             screen.tick(None if left is None or own is None else left - min(own, time.monotonic() - began))
 
-        resume = ["--resume", "true"] if self._runs.unfinished(plan.resolved) else []
+        resume = ["--resume", "true"] if self._runs.unfinished(plan.config) else []
         status, words = run_logged([*command, *resume], log, lock, tick)
         if status and resume and words.startswith("--resume"):
             # What was begun is of other weights, data or code than today's.
             status, words = run_logged(command, log, lock, tick)
         seconds = time.monotonic() - began
-        found = self._runs.newest(plan.resolved, plan.state)
+        found = self._runs.newest(plan.config, plan.state)
         if status or found is None:
             results = None if found is None or found.changed else found.results
             return Outcome(job, "failed", f"{words if status else 'it left no results'} (log: {log})", seconds, results)
