@@ -68,6 +68,16 @@ class Run:
 
 
 @pytest.fixture(scope="session")
+def phantom_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a finished run of random maps on phantoms; a test that changes a file takes a copy."""
+    root = tmp_path_factory.mktemp("phantom_run")
+    words = ("--config", "random_phantom", "--data.images", "14", "--data.size", "48", "--data.grid", "40")
+    assert main(["test", *words, "--trainer.logger", "false", "--trainer.default_root_dir", str(root)]) == 0
+    (path,) = root.glob("*/*/results.json")
+    return path.parent
+
+
+@pytest.fixture(scope="session")
 def three_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with finished runs of CLIP, KAD and CARZero on ChestX-ray14, from the least skilled to the most."""
     root = tmp_path_factory.mktemp("three_runs")

@@ -19,22 +19,11 @@ from xbench.commands.verify import disagreements
 from xbench.errors import UserError
 from xbench.runs.results import read_results, write_per_class
 
-SIZE = ("--data.images", "14", "--data.size", "48", "--data.grid", "40", "--trainer.logger", "false")
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A finished run."""
-    root = tmp_path_factory.mktemp("finished")
-    assert main(["test", "--config", "random_phantom", *SIZE, "--trainer.default_root_dir", str(root)]) == 0
-    (path,) = root.glob("*/*/results.json")
-    return path.parent
-
 
 @pytest.fixture
-def run(finished, tmp_path):
-    """A copy of it, to be changed."""
-    return shutil.copytree(finished, tmp_path / "run")
+def run(phantom_run, tmp_path):
+    """A copy of a finished run, to be changed."""
+    return shutil.copytree(phantom_run, tmp_path / "run")
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pkgutil
 import warnings
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from lightning.pytorch import Trainer
 from synthetic import write_run
@@ -22,8 +21,7 @@ from xbench.commands.verify import disagreements
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.protocol.findings import findings_problem
-from xbench.runs.results import macro_mean, read_results
-from xbench.runs.scores import ImageScores
+from xbench.runs.results import read_results
 from xbench.runtime.files import atomic_writer
 
 SKIP = ("--data.on_error", "skip")
@@ -37,32 +35,6 @@ def test_an_interrupted_write_leaves_nothing(tmp_path):
         raise RuntimeError
     assert path.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_macro_mean_leaves_out_what_does_not_exist():
-    assert macro_mean([0.5, None, 1.0]) == 0.75
-    assert macro_mean([None]) is None
-    assert macro_mean([0.0, None]) == 0.0
-
-
-def test_rows_are_joined_in_the_order_of_the_dataset():
-    def part(*index):
-        table = np.array(index, float)[:, None]
-        ids = [f"image {i}" for i in index]
-        return ImageScores(
-            np.array(index),
-            ids,
-            [None, *ids[1:]],
-            table.astype(np.int8),
-            table > 1,
-            *[table] * 14,
-            np.zeros(table.shape, "S16"),
-        )
-
-    joined = ImageScores.concatenate([part(2, 5), part(0), part(1, 4, 3)])
-    assert joined.index.tolist() == [0, 1, 2, 3, 4, 5]
-    assert joined.image_ids == [f"image {i}" for i in range(6)]
-    assert joined.dice[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_results_json_is_strict_json(command, toy_config):
@@ -81,49 +53,42 @@ def test_results_json_is_strict_json(command, toy_config):
 
 
 def test_every_moment_counts_towards_the_stage_that_took_it(command, toy_config, monkeypatch):
-    """On a clock that stands still but in one function, that function's stage gets all the time."""
-    for place, stages in (
-        ("toys.Brightness.setup", {"setup"}),
-        ("toys.Brightness.on_test_start", {"text"}),
+    """On a clock that advances in some functions alone, in each by another time, so that every sum tells its parts."""
+    stages = {
+        "toys.Brightness.setup": {"setup"},
+        "toys.Brightness.on_test_start": {"text"},
         # Without workers, an image is waited for while it is decoded.
-        ("toys.Squares.load", {"loading", "decode"}),
-        ("toys.Squares.transfer_batch_to_device", {"transfer"}),
-        ("toys.Brightness.score", {"forward"}),
-        ("xbench.callbacks.evaluation.check_output", {"metrics"}),
-        ("xbench.evaluation.scoring.saliency_on_grid", {"saliency"}),
-        ("xbench.metrics.ThresholdSweep.update_pairs", {"metrics"}),
-        ("xbench.callbacks.case_keeper.jpeg", {"logging"}),
-        ("xbench.callbacks.results_writer.append_record", {"logging"}),
-        ("xbench.callbacks.results_writer.write_per_image", {"writing"}),
-        ("xbench.callbacks.evaluation.summarise", {"writing"}),
-    ):
-        with monkeypatch.context() as patch:
-            clock = StandingClock(patch)
-            clock.advances_in(place)
-            seconds = command("test", "--config", toy_config, "--data.limit", "6").results["provenance"]["seconds"]
-        assert clock.now >= 1
-        assert seconds == dict.fromkeys(seconds, 0) | dict.fromkeys(stages, clock.now), place
+        "toys.Squares.load": {"loading", "decode"},
+        "toys.Squares.transfer_batch_to_device": {"transfer"},
+        "toys.Brightness.score": {"forward"},
+        "xbench.callbacks.evaluation.check_output": {"metrics"},
+        "xbench.evaluation.scoring.saliency_on_grid": {"saliency"},
+        "xbench.metrics.ThresholdSweep.update_pairs": {"metrics"},
+        "xbench.callbacks.case_keeper.jpeg": {"logging"},
+        "xbench.callbacks.results_writer.append_record": {"logging"},
+        "xbench.callbacks.results_writer.write_per_image": {"writing"},
+        "xbench.callbacks.evaluation.summarise": {"writing"},
+    }
+    took = dict.fromkeys(stages, 0)
+    for module in (xbench.runtime.stopwatch, xbench.data.datamodule, xbench.data.samples):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: float(sum(took.values()))))
 
-
-class StandingClock:
-    """A clock for everything that measures a run, which advances only when it is told to."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        self._patch = patch
-        for module in (xbench.runtime.stopwatch, xbench.data.datamodule, xbench.data.samples):
-            patch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
-
-    def advances_in(self, place: str) -> None:
-        """Let a second pass in every call of a function."""
+    def slow_down(place, seconds):
         owner, _, name = place.rpartition(".")
         function = getattr(pkgutil.resolve_name(owner), name)
 
         def slow(*arguments, **named):
-            self.now += 1
+            took[place] += seconds
             return function(*arguments, **named)
 
-        self._patch.setattr(pkgutil.resolve_name(owner), name, slow)
+        monkeypatch.setattr(pkgutil.resolve_name(owner), name, slow)
+
+    for power, place in enumerate(stages):
+        slow_down(place, 10**power)
+    seconds = command("test", "--config", toy_config, "--data.limit", "6").results["provenance"]["seconds"]
+    assert all(took.values())
+    for stage, spent in seconds.items():
+        assert spent == sum(time for place, time in took.items() if stage in stages[place]), stage
 
 
 @pytest.mark.parametrize(
@@ -186,30 +151,32 @@ def test_names_of_findings(findings, fine):
     assert (findings_problem(findings) is None) == fine
 
 
+@pytest.fixture
+def path(tmp_path):
+    return write_run(tmp_path, "kad", images=12, with_cases=False, findings=("Square", "Hole")) / "results.json"
+
+
 @pytest.mark.parametrize(
-    ("key", "value"), [("model", "../demo"), ("dataset", "a/b"), ("split", "a\nb"), ("findings", ["Square", "macro"])]
+    ("key", "value", "words"),
+    [
+        ("model", "../demo", "no name of a model"),
+        ("dataset", "a/b", "no name of a dataset"),
+        ("split", "a\nb", "no name of a split"),
+        ("findings", ["Square", "macro"], "macro"),
+    ],
 )
-def test_what_no_run_is_called_is_not_read(tmp_path, key, value):
-    path = write_run(tmp_path, "kad", images=12, with_cases=False, findings=("Square", "Hole")) / "results.json"
+def test_what_no_run_is_called_is_not_read(path, key, value, words):
     read_results(path)
-    results = json.loads(path.read_text()) | {key: value}
-    if key == "findings":
-        parts = [(results["counts"], "per_finding"), (results, "scored_on")]
-        parts += [(results[part], "per_class") for part in ("grounding", "classification")]
-        for part, name in parts:
-            part[name] = {new: part[name][old] for old, new in {"Square": "Square", "Hole": "macro"}.items()}
-    path.write_text(json.dumps(results))
-    with pytest.raises(ValueError, match="damaged or was not written by a run"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(ValueError, match=f"damaged or was not written by a run: .*{words}"):
         read_results(path)
 
 
-def test_a_key_that_no_run_writes_is_not_read(tmp_path):
-    path = write_run(tmp_path, "kad", images=12, with_cases=False) / "results.json"
+def test_a_key_that_no_run_writes_is_not_read(path):
     content = json.loads(path.read_text())
-    finding = content["findings"][0]
-    classes = [content[part]["per_class"][finding] for part in ("grounding", "classification")]
-    of_counts = [content["counts"], content["counts"]["constant_maps"], content["counts"]["per_finding"][finding]]
-    sign_test, scored_on = content["grounding"]["sign_test"], content["scored_on"][finding]
+    classes = [content[part]["per_class"]["Hole"] for part in ("grounding", "classification")]
+    of_counts = [content["counts"], content["counts"]["constant_maps"], content["counts"]["per_finding"]["Hole"]]
+    sign_test, scored_on = content["grounding"]["sign_test"], content["scored_on"]["Hole"]
     for part in (content, *classes, *of_counts, content["grounding"], content["classification"], sign_test, scored_on):
         part["auroc_of_mine"] = 0.9
         path.write_text(json.dumps(content))

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
+
+import numpy as np
+
+from xbench.runs.scores import ImageScores
 
 TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
 
@@ -33,3 +38,14 @@ def change(folder: Path, **entries: object) -> None:
             target = target[parent]
         target[name] = value
     path.write_text(json.dumps(content))
+
+
+def image_scores(labels: np.ndarray, **columns: object) -> ImageScores:
+    """Scores of images with `labels` (N, C), drawn where present; NaN in columns of grounding that are not given."""
+    drawn = labels == 1
+    known = {"index": np.arange(len(labels)), "labels": labels, "has_region": drawn}
+    known |= {"image_ids": [f"image {row}" for row in range(len(labels))], "patient_ids": [None] * len(labels)}
+    known |= {"logits": np.zeros(labels.shape), "probabilities": np.full(labels.shape, 0.5)}
+    known["region_digests"] = np.where(drawn, b"0123456789abcdef", b"")
+    nowhere = {field.name: np.full(labels.shape, np.nan) for field in fields(ImageScores)}
+    return ImageScores(**nowhere | known | columns)  # type: ignore[arg-type]
