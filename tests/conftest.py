@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mortal
 import pyarrow.parquet as pq
 import pytest
 import torch
 from downloads import Downloads
 from hypothesis import settings
+from run_files import read
 from synthetic import write_run
 
 from xbench.cli import main
+from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.runs import collect
 from xbench.report.schema import Analysis
 from xbench.report.statistics.analyse import analyse
@@ -75,6 +78,17 @@ def phantom_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["test", *words, "--trainer.logger", "false", "--trainer.default_root_dir", str(root)]) == 0
     (path,) = root.glob("*/*/results.json")
     return path.parent
+
+
+@pytest.fixture(scope="session")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]:
+    """Files of a run of the mortal model that nothing happened to."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    assert main(mortal.words(folder)) == 0
+    files = read(folder)
+    # About the first batch, which an attempt that goes on takes from the journal.
+    assert INPUT_NOTE in str(files["results.json"])
+    return files
 
 
 @pytest.fixture(scope="session")

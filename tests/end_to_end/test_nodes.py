@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
+import mortal
 from places import ROOT
 from processes import environment, free_port, start
 from run_files import read
@@ -21,14 +21,6 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from xbench.cli import main
 
 SCRIPT = ROOT / "configs" / "slurm" / "test.sbatch"
-IMAGES = 19
-CONFIG = (
-    "model: {class_path: mortal.Mortal}\n"
-    f"data: {{class_path: toys.Squares, init_args: {{num_workers: 0, images: {IMAGES}, batch_size: 2, "
-    "unreadable: [4, 5, 8], on_error: skip, odd: [1, 3, 4, 6]}}\n"
-    "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, default_root_dir: runs}\n"
-)
-
 # Hands its words and its environment over to the test, which does what srun does, and waits for the exit status.
 SRUN = """#!{python} -IS
 import json, os, sys
@@ -40,16 +32,6 @@ with open("status") as status:
 """
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]:
-    """What one process writes."""
-    folder = tmp_path_factory.mktemp("alone")
-    (folder / "mortal.yaml").write_text(CONFIG)
-    options = ("--trainer.devices", "1", "--trainer.default_root_dir", str(folder / "runs"))
-    assert main(["test", "--config", str(folder / "mortal.yaml"), *options]) == 0
-    return read(folder)
-
-
 def torchrun(words: Sequence[str]) -> int:
     """Do on one of two nodes what torchrun does, the run itself in a fork."""
     port, *words = words
@@ -58,13 +40,11 @@ def torchrun(words: Sequence[str]) -> int:
     return max(elastic_launch(config, main)(words).values())
 
 
-def test_torchrun_on_two_nodes(tmp_path, alone):
-    (tmp_path / "mortal.yaml").write_text(CONFIG)
-    options = ("--config", "mortal.yaml", "--trainer.num_nodes", "2", "--trainer.devices", "1")
-    words = [free_port(), "test", *options]
+def test_torchrun_on_two_nodes(tmp_path, unbroken):
+    words = [free_port(), *mortal.words(tmp_path, "--trainer.num_nodes", "2")]
     nodes = [start(words, tmp_path, f"said-{node}", torchrun) for node in range(2)]
     assert [node.wait() for node in nodes] == [0, 0], [node.said for node in nodes]
-    assert read(tmp_path) == alone
+    assert read(tmp_path) == unbroken
     assert sum("Results:" in node.said for node in nodes) == 1, "only the first process writes"
 
 
@@ -83,8 +63,7 @@ def srun(words: Sequence[str], variables: dict[str, str], folder: Path, preempt_
         tasks.append(start(words[len(options) + 3 :], folder, f"said-{task}", **variables | about))
     log, preempted, deadline = folder / "log", False, time.monotonic() + 120
     while None in (statuses := [task.process.exitcode for task in tasks]):
-        scored = len(log.read_text().splitlines()) if log.exists() else 0
-        if preempt_at is not None and not preempted and scored >= preempt_at:
+        if preempt_at is not None and not preempted and len(mortal.logged(log)) >= preempt_at:
             preempted = True
             for task in tasks:
                 task.kill(signal.SIGTERM)
@@ -98,7 +77,7 @@ def srun(words: Sequence[str], variables: dict[str, str], folder: Path, preempt_
 
 def submit(folder: Path, preempt_at: int | None = None, **more: str) -> tuple[int, str]:
     """Run the body of the shipped script as SLURM would, with a stand-in for srun; return status and output."""
-    (folder / "mortal.yaml").write_text(CONFIG)
+    (folder / "mortal.yaml").write_text(mortal.CONFIG)
     for name in ("asked", "status"):
         (folder / name).unlink(missing_ok=True)
     (folder / "srun").write_text(SRUN.format(python=sys.executable))
@@ -106,19 +85,10 @@ def submit(folder: Path, preempt_at: int | None = None, **more: str) -> tuple[in
     os.mkfifo(folder / "status")
     # Lightning takes the port from the last four digits of the job's number, and the first node for the address.
     job = free_port(range(15_000 + os.getpid() % 4_000, 25_000)) - 15_000
-    slurm = {
-        "SLURM_JOB_ID": f"77{job:04d}",
-        "SLURM_JOB_NAME": "xbench",
-        "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_NNODES": "2",
-        "SLURM_NTASKS": "2",
-        "SLURM_NPROCS": "2",
-        "SLURM_NTASKS_PER_NODE": "1",
-        "SLURM_JOB_NODELIST": "localhost,node2",
-        "SLURM_NODELIST": "localhost,node2",
-        "MORTAL_LOG": str(folder / "log"),
-        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
-    }
+    slurm = {"SLURM_JOB_ID": f"77{job:04d}", "SLURM_JOB_NAME": "xbench", "SLURM_NTASKS_PER_NODE": "1"}
+    slurm |= dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_NTASKS", "SLURM_NPROCS"), "2")
+    slurm |= dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), "localhost,node2")
+    slurm |= {"MORTAL_LOG": str(folder / "log"), "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     command = ["bash", str(SCRIPT), "--config", "mortal.yaml"]
     with subprocess.Popen(command, cwd=folder, env=environment(**slurm, **more)) as script:
         try:
@@ -132,19 +102,19 @@ def submit(folder: Path, preempt_at: int | None = None, **more: str) -> tuple[in
             script.kill()
 
 
-def test_the_shipped_script_is_preempted_and_goes_on(tmp_path, alone):
+def test_the_shipped_script_is_preempted_and_goes_on(tmp_path, unbroken):
     status, said = submit(tmp_path, preempt_at=5, MORTAL_WAITS="0.3")
     assert status != 0
     assert "SIGTERM" in said and "--resume true" in said, said
     assert not [*tmp_path.glob("runs/*/*/results.json")]
-    before = (tmp_path / "log").read_text().split()
-    assert 5 <= len(before) < IMAGES - 3
+    scored = mortal.IMAGES - len(mortal.UNREADABLE)
+    assert 5 <= len(mortal.logged(tmp_path / "log")) < scored
 
     status, said = submit(tmp_path)
     assert status == 0, said
-    assert read(tmp_path) == alone
-    both = (tmp_path / "log").read_text().split()
-    assert sorted(both) == [f"square-{k:03d}" for k in range(IMAGES) if k not in (4, 5, 8)], "nothing is done twice"
+    assert read(tmp_path) == unbroken
+    both = mortal.logged(tmp_path / "log")
+    assert len(both) == len({*both}) == scored, "nothing is done twice"
     # Of Lightning's own way of resuming there is no trace.
     assert not [*tmp_path.rglob("*.ckpt")]
 

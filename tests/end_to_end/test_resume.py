@@ -11,31 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mortal import BATCH, IMAGES, UNREADABLE, logged, words
 from processes import held, run_ranks, start, start_ranks, until
 from run_files import image_scores, read
 
 from xbench.cli import main
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
-from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.runs.journal import BatchRecord, _encode, append_record, difference, finished_batches, read_record
 from xbench.runs.maps import SavedImage
 from xbench.runs.scores import BatchScores, PairCounts
 from xbench.types import Failure, Note
-
-IMAGES, BATCH = 19, 2
-CONFIG = (
-    "model: {class_path: mortal.Mortal, init_args: {fault: unnormalised}}\n"
-    f"data: {{class_path: toys.Squares, init_args: {{num_workers: 0, images: {IMAGES}, batch_size: {BATCH}, "
-    "unreadable: [4, 5, 8], on_error: skip, odd: [1, 3, 4, 6]}}\n"
-    "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, devices: 1}\n"
-)
-
-
-def words(folder: Path, *options: str) -> list[str]:
-    (folder / "mortal.yaml").write_text(CONFIG)
-    runs = ("--trainer.default_root_dir", str(folder / "runs"))
-    return ["test", "--config", str(folder / "mortal.yaml"), *runs, *options]
 
 
 def begin(folder: Path, dies: str) -> tuple[int, str]:
@@ -48,20 +34,6 @@ def go_on(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
     monkeypatch.delenv("MORTAL_DIES", raising=False)
     monkeypatch.setenv("MORTAL_LOG", str(folder / "second.log"))
     return main(words(folder, "--resume", "true", *options))
-
-
-def logged(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | str]:
-    folder = tmp_path_factory.mktemp("unbroken")
-    assert main(words(folder)) == 0
-    files = read(folder)
-    # About the first batch, which an attempt that goes on takes from the journal.
-    assert INPUT_NOTE in str(files["results.json"])
-    return files
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +62,7 @@ def test_a_killed_run_goes_on(broken, unbroken, monkeypatch, capsys):
     assert read(broken) == unbroken
     before, after = logged(broken / "first.log"), logged(broken / "second.log")
     assert len(before) == 6, "three batches of two, and one of which nothing could be read"
-    assert sorted(before + after) == [f"square-{k:03d}" for k in range(IMAGES) if k not in (4, 5, 8)]
+    assert sorted(before + after) == [f"square-{k:03d}" for k in range(IMAGES) if k not in UNREADABLE]
     (results,) = broken.glob("runs/*/*/results.json")
     assert json.loads(results.read_text())["provenance"]["batches_of_earlier_attempts"] == 4
 
@@ -118,7 +90,7 @@ def test_a_damaged_batch_is_done_again(broken, unbroken, monkeypatch, damage):
 
 @pytest.mark.parametrize("command", ["test", "predict"])
 def test_ctrl_c_says_how_to_go_on(tmp_path, unbroken, monkeypatch, command):
-    process = start([command, *words(tmp_path)[1:]], tmp_path, MORTAL_DIES="SIGINT 5 0")
+    process = start(words(tmp_path, command=command), tmp_path, MORTAL_DIES="SIGINT 5 0")
     assert process.wait() == 130 and "Traceback" not in process.said, process.said
     said = process.said.splitlines()[-1]
     (folder,) = tmp_path.glob("runs/*/*")

@@ -12,6 +12,27 @@ from toys import Brightness
 
 from xbench.types import Batch, ModelOutput
 
+IMAGES, BATCH = 19, 2
+UNREADABLE = (4, 5, 8)
+CONFIG = (
+    "model: {class_path: mortal.Mortal, init_args: {fault: unnormalised}}\n"
+    f"data: {{class_path: toys.Squares, init_args: {{num_workers: 0, images: {IMAGES}, batch_size: {BATCH}, "
+    f"unreadable: {[*UNREADABLE]}, on_error: skip, odd: [1, 3, 4, 6]}}}}\n"
+    "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, devices: 1}\n"
+)
+
+
+def words(folder: Path, *options: str, command: str = "test") -> list[str]:
+    """Write the configuration to a folder; return the command that runs it there."""
+    (folder / "mortal.yaml").write_text(CONFIG)
+    runs = ("--trainer.default_root_dir", str(folder / "runs"))
+    return [command, "--config", str(folder / "mortal.yaml"), *runs, *options]
+
+
+def logged(path: Path) -> list[str]:
+    """Return the images that a log names."""
+    return path.read_text().split() if path.exists() else []
+
 
 class Mortal(Brightness):
     """Brightness, mortal.
