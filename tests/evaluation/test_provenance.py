@@ -70,13 +70,8 @@ def test_options_that_count_are_those_that_no_class_calls_neutral():
 @pytest.mark.parametrize("from_configuration", [False, True])
 def test_options_of_a_dataset_are_plain_and_name_no_place(tmp_path, from_configuration):
     given = {"images": 3, "widths": (64, 90), "num_workers": 0, "gamma": 0.25, "split": "test"}
-    strange = {
-        "root": tmp_path,
-        "files": [str(tmp_path)],
-        "least": float("inf"),
-        "draw": print,
-        "name": {"a": (1, None)},
-    }
+    strange = {"least": float("inf"), "draw": print, "name": {"a": (1, None)}}
+    strange |= {"root": tmp_path, "files": [str(tmp_path)]}
     data = Squares(**given)
     options = data.options(given | strange if from_configuration else None)
     json.dumps(options, allow_nan=False)

@@ -82,22 +82,17 @@ def test_minima_in_the_region(maps, data):
 
 
 def test_a_region_of_a_finding_that_is_not_present_keeps_its_place():
+    images = [([0, 1, 1, -1, 1], [0, 2, 3, 4]), ([1, 0, 0, 0, 0], [1]), ([1, 1, 0, 1, 1], [1, 2, 4])]
     truth = GroundTruth.concatenate(
         [
             GroundTruth.of_image(
-                row,
-                f"image {row}",
-                None,
-                FULL_VIEW,
-                np.array(labels, np.int8),
-                {column: Coverage.of(np.ones((2, 2), bool), (2, 2)) for column in drawn},
-                np.full((5, 2), np.nan),
+                *(row, f"image {row}", None, FULL_VIEW, np.array(labels, np.int8)),
+                coverage={column: Coverage.of(np.ones((2, 2), bool), (2, 2)) for column in drawn},
+                reader_agreement=np.full((5, 2), np.nan),
                 gamma=0.5,
                 size=(2, 2),
             )
-            for row, (labels, drawn) in enumerate(
-                [([0, 1, 1, -1, 1], [0, 2, 3, 4]), ([1, 0, 0, 0, 0], [1]), ([1, 1, 0, 1, 1], [1, 2, 4])]
-            )
+            for row, (labels, drawn) in enumerate(images)
         ]
     )
     # Image, finding, and which of the image's regions, the others' counted.

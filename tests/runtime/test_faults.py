@@ -21,26 +21,19 @@ IMAGES = 19
 RESUME = ("--resume", "true")
 
 
-def lay_out(folder: Path) -> Path:
-    """Write the configuration and the files of the dataset."""
-    # Of all tests, for the folder is part of what must not change between attempts.
+def words(folder: Path, *options: str, command: str = "test") -> list[str]:
+    """Write the configuration and the files of the dataset; return the command that runs it in a folder."""
+    # One folder of files for all tests, for it is part of what must not change between attempts.
     files = folder.parent / "files"
     files.mkdir(exist_ok=True)
     for index in range(IMAGES):
-        path = files / f"square-{index:03d}.png"
-        if not path.exists():
-            path.touch()
+        (files / f"square-{index:03d}.png").open("a").close()  # a touch would date it anew
     (folder / "hostile.yaml").write_text(
         "model: {class_path: toys.Brightness}\n"
         f"data: {{class_path: hostile.Hostile, init_args: {{root: {files}, num_workers: 0, images: {IMAGES}, "
         "batch_size: 2}}\n"
         "trainer: {logger: false, accelerator: cpu, enable_progress_bar: false, devices: 1}\n"
     )
-    return files
-
-
-def words(folder: Path, *options: str, command: str = "test") -> list[str]:
-    lay_out(folder)
     runs = ("--trainer.default_root_dir", str(folder / "runs"))
     return [command, "--config", str(folder / "hostile.yaml"), *runs, *options]
 
@@ -76,7 +69,7 @@ def said(capsys: pytest.CaptureFixture[str]):
 
 def test_files_that_crash_or_hang_are_left_out_and_named(tmp_path, monkeypatch):
     """The command as users type it: the numbers are those of a run whose files are merely unreadable."""
-    files = lay_out(tmp_path)
+    files = tmp_path.parent / "files"
     options = words(tmp_path, "--data.on_error", "skip", "--data.num_workers", "2", "--data.timeout", "2")
     done = run(*options, folder=tmp_path, FAULTS="crash:3 abort:6 hang:9")
     assert done.returncode == 0, done.stderr
@@ -97,32 +90,34 @@ def test_files_that_crash_or_hang_are_left_out_and_named(tmp_path, monkeypatch):
     for name, content in read(merely).items():
         if name != "results.json":
             assert content == read(tmp_path)[name], name
-    for one, other in (("grounding", "grounding"), ("classification", "classification")):
-        assert results(merely)[one] == results(tmp_path)[other]
+    for part in ("grounding", "classification"):
+        assert results(merely)[part] == results(tmp_path)[part]
 
 
-def test_a_crash_ends_a_run_that_may_skip_nothing_and_it_goes_on(tmp_path, unbroken, monkeypatch, said):
-    monkeypatch.setenv("FAULTS", "crash:9")
+@pytest.mark.parametrize(
+    ("fault", "told", "more"),
+    [
+        # Neither option is part of what numbers depend on.
+        (
+            "crash:9",
+            ("hostile: image square-009 cannot be read. The decoder crashed (SIGSEGV) on ", "--data.on_error skip"),
+            ("--data.num_workers", "2", "--data.timeout", "60"),
+        ),
+        # Torch names the process and the signal, unless it notices the broken connection first.
+        ("kill_worker:13", ("A data worker", " died", "--data.num_workers", "--data.batch_size", "--resume true"), ()),
+    ],
+)
+def test_a_fault_ends_a_run_that_may_skip_nothing_and_it_goes_on(
+    tmp_path, unbroken, monkeypatch, said, fault, told, more
+):
+    monkeypatch.setenv("FAULTS", fault)
     assert main(words(tmp_path, "--data.num_workers", "1")) == 1
     message = said()
-    assert message.startswith("error: hostile: image square-009 cannot be read. The decoder crashed (SIGSEGV) on ")
-    assert "files/square-009.png" in message and "--data.on_error skip" in message
+    assert message.startswith(f"error: {told[0]}")
+    for part in told:
+        assert part in message
     monkeypatch.delenv("FAULTS")
-    # Neither is part of what numbers depend on.
-    assert main(words(tmp_path, *RESUME, "--data.num_workers", "2", "--data.timeout", "60")) == 0
-    assert read(tmp_path) == unbroken
-    assert results(tmp_path)["provenance"]["batches_of_earlier_attempts"] == 4
-
-
-def test_a_data_worker_that_is_killed_ends_the_run_and_it_goes_on(tmp_path, unbroken, monkeypatch, said):
-    monkeypatch.setenv("FAULTS", "kill_worker:13")
-    assert main(words(tmp_path, "--data.num_workers", "1")) == 1
-    message = said()
-    # Torch names the process and the signal, unless it notices the broken connection first.
-    assert message.startswith("error: A data worker") and " died" in message
-    assert "--data.num_workers" in message and "--data.batch_size" in message and "--resume true" in message
-    monkeypatch.delenv("FAULTS")
-    assert main(words(tmp_path, *RESUME)) == 0
+    assert main(words(tmp_path, *RESUME, *more)) == 0
     assert read(tmp_path) == unbroken
     assert results(tmp_path)["provenance"]["batches_of_earlier_attempts"] >= 1
 
@@ -160,7 +155,7 @@ def disks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dic
     if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode:
         pytest.skip("this machine permits no mounts of one's own")
     folder = tmp_path_factory.mktemp("disks")
-    lay_out(folder)
+    words(folder)
     variables = environment(WANDB_MODE="offline")
     variables.pop("WANDB_DATA_DIR", None)
     command = ["unshare", "-rm", sys.executable, str(SUPPORT / "small_disks.py"), str(folder)]
@@ -192,27 +187,16 @@ def test_disks_that_cannot_be_written_are_named(disks, name, told):
         assert part in outcome["said"], outcome["said"]
 
 
-def test_with_room_again_a_run_ends_as_if_nothing_had_happened(disks, unbroken):
+def test_with_room_again_everything_goes_on_as_if_nothing_had_happened(disks, unbroken):
     folder, outcomes = disks
-    assert outcomes["journal full, resumed"]["status"] == 0
-    assert read(folder / "journal") == unbroken
-    assert results(folder / "journal")["provenance"]["batches_of_earlier_attempts"] == 4
-
-
-def test_with_room_again_prepare_completes_the_store(disks, unbroken):
-    folder, outcomes = disks
-    assert outcomes["prepared images full, again"]["status"] == 0
-    assert outcomes["prepared images used"]["status"] == 0
-    assert results(folder / "prepared")["provenance"]["prepared"]["images"] == IMAGES
-    assert read(folder / "prepared") == unbroken
-
-
-def test_a_full_disk_of_wandb_costs_nothing_but_its_own_files(disks, unbroken):
-    folder, outcomes = disks
-    assert outcomes["W&B full"]["status"] == 0
+    for name in ("journal full, resumed", "prepared images full, again", "prepared images used", "W&B full"):
+        assert outcomes[name]["status"] == 0, outcomes[name]
+    # A full disk of Weights & Biases costs nothing but its own files.
     assert "Weights & Biases failed" in outcomes["W&B full"]["said"]
     assert "Traceback" not in outcomes["W&B full"]["said"]
-    assert read(folder / "wandb") == unbroken
+    assert read(folder / "journal") == read(folder / "prepared") == read(folder / "wandb") == unbroken
+    assert results(folder / "journal")["provenance"]["batches_of_earlier_attempts"] == 4
+    assert results(folder / "prepared")["provenance"]["prepared"]["images"] == IMAGES
 
 
 def test_only_faults_of_the_machine_are_explained():
