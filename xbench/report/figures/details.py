@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from xbench.report.figures.style import COLUMN, PAGE, grid, legend
+from xbench.report.figures.style import COLUMN, PAGE, bare, grid, legend
 from xbench.report.schema import DatasetAnalysis, Estimate, PositionCell, in_order
 
 _QUADRANTS = {
@@ -26,25 +26,27 @@ _QUADRANTS = {
 def quadrants(dataset: DatasetAnalysis) -> Figure | None:
     """Draw a panel per model, a stacked bar per finding; None where no finding has both labels and a scored pair."""
     runs = {label: entry.quadrants for label, entry in in_order(dataset.runs).items() if entry.quadrants}
-    labels = list(runs)
-    findings = [name for name in dataset.findings if any(name in runs[label] for label in labels)]
+    counts = {
+        name: max(of[name].count for of in runs.values() if name in of)
+        for name in dataset.findings
+        if any(name in of for of in runs.values())
+    }
+    findings = list(counts)
     if not findings:
         return None
-    columns = min(4 if len(labels) < 9 else 5, len(labels))
-    width = COLUMN if len(labels) == 1 else PAGE
-    figure, axes = grid(len(labels), columns, 0.75 + 0.14 * len(findings), width, sharex=True, sharey=True)
-    counts = {name: max(runs[label][name].count for label in labels if name in runs[label]) for name in findings}
-    for axis, label in zip(axes, labels, strict=True):
-        known = [(place, runs[label][name]) for place, name in enumerate(findings) if name in runs[label]]
-        places = [place for place, _ in known]
+    columns = min(4 if len(runs) < 9 else 5, len(runs))
+    width = COLUMN if len(runs) == 1 else PAGE
+    figure, axes = grid(len(runs), columns, 0.75 + 0.14 * len(findings), width, sharex=True, sharey=True)
+    for axis, (label, of) in zip(axes, runs.items(), strict=True):
+        known = [place for place, name in enumerate(findings) if name in of]
         left = np.zeros(len(known))
         for key, (_, colour) in _QUADRANTS.items():
-            shares = np.array([100 * getattr(shares, key) for _, shares in known])
-            axis.barh(places, shares, 0.78, left, color=colour)
+            shares = np.array([100 * getattr(of[findings[place]], key) for place in known])
+            axis.barh(known, shares, 0.78, left, color=colour)
             left += shares
         axis.set_title(fill(label, 15, break_long_words=False))
         axis.set(xlim=(0, 100), ylim=(len(findings) - 0.5, -0.5))
-        axis.set_yticks(range(len(findings)), [f"{name} ({counts[name]})" for name in findings])
+        axis.set_yticks(range(len(findings)), [f"{name} ({count})" for name, count in counts.items()])
         axis.tick_params(axis="y", length=0)
         axis.spines["left"].set_visible(False)
     for axis in axes[-columns:]:
@@ -57,23 +59,20 @@ def quadrants(dataset: DatasetAnalysis) -> Figure | None:
 def positions(dataset: DatasetAnalysis) -> Figure | None:
     """Draw a row of heat maps per model; None without a scored pair."""
     runs = {label: entry.positions for label, entry in in_order(dataset.runs).items() if entry.positions}
-    labels = list(runs)
-    if not labels:
+    if not runs:
         return None
-    figure = Figure(figsize=(COLUMN, 0.3 + 0.85 * len(labels)), layout="constrained")
-    axes = figure.subplots(len(labels), 3, squeeze=False)
-    titles = ("Pointing game", "Dice at 0.5", "Map peaks")
-    maps = {label: [_values(runs[label], key) for key in ("pointing_game", "dice_fixed", None)] for label in labels}
-    for column, title in enumerate(titles):
+    figure = Figure(figsize=(COLUMN, 0.3 + 0.85 * len(runs)), layout="constrained")
+    axes = figure.subplots(len(runs), 3, squeeze=False)
+    keys = {"Pointing game": "pointing_game", "Dice at 0.5": "dice_fixed", "Map peaks": None}
+    for column, (title, key) in enumerate(keys.items()):
         axes[0, column].set_title(title)
-        shown = np.concatenate([maps[label][column].ravel() for label in labels])
-        top = 100.0 if column == 0 else max(1.0, float(np.nanmax(shown))) if not np.isnan(shown).all() else 1.0
-        for row, label in enumerate(labels):
-            _heat_map(axes[row, column], maps[label][column], top)
-    for row, label in enumerate(labels):
-        axes[row, 0].set_ylabel(
-            fill(label, 16, break_long_words=False), rotation=0, ha="right", va="center", multialignment="right"
-        )
+        maps = np.stack([_values(cells, key) for cells in runs.values()])
+        top = 100.0 if column == 0 else max(1.0, float(np.nanmax(maps))) if not np.isnan(maps).all() else 1.0
+        for axis, values in zip(axes[:, column], maps, strict=True):
+            _heat_map(axis, values, top)
+    for axis, label in zip(axes[:, 0], runs, strict=True):
+        name = fill(label, 16, break_long_words=False)
+        axis.set_ylabel(name, rotation=0, ha="right", va="center", multialignment="right")
     return figure
 
 
@@ -94,7 +93,4 @@ def _heat_map(axis: Axes, values: NDArray[np.float64], top: float) -> None:
         ink = "black" if np.isnan(value) or value > 0.55 * top else "white"
         text = "\u2013" if np.isnan(value) else f"{value:.0f}"
         axis.text(column, row, text, ha="center", va="center", color=ink, fontsize=6.5)
-    axis.set_xticks([])
-    axis.set_yticks([])
-    for spine in axis.spines.values():
-        spine.set_visible(False)
+    bare(axis)

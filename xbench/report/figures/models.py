@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -22,13 +23,7 @@ from xbench.report.schema import (
     number_of,
 )
 
-_MARKED = (0.1, 0.3, 0.5, 0.7, 0.9)
-
-INTERVALS: Mapping[str, str] = {
-    "pointing_game": "Pointing game",
-    "dice_cross_fitted": "Dice, cross-fitted",
-    "auroc": "AUROC",
-}
+INTERVALS = {"pointing_game": "Pointing game", "dice_cross_fitted": "Dice, cross-fitted", "auroc": "AUROC"}
 """Numbers that are shown with their intervals, as narrow panels call them."""
 
 
@@ -63,16 +58,13 @@ def _scatter(axis: Axes, line: Correlation, look: Mapping[str, Style]) -> set[st
         # Points of findings are called `model: finding`.
         owner = max((name for name in look if label == name or label.startswith(f"{name}: ")), key=len)
         points[owner].append((100 * auroc, 100 * hit))
-    many = line.scope == "findings"
+    size: dict[str, Any] = {"s": 11, "alpha": 0.7} if line.scope == "findings" else {"s": 26, "alpha": 1.0}
     for owner, places in points.items():
         x, y = zip(*places, strict=True)
         style = look[owner]
-        size, alpha = (11, 0.7) if many else (26, 1.0)
-        axis.scatter(
-            x, y, s=size, c=style.colour, marker=style.marker, alpha=alpha, linewidths=0, clip_on=False, zorder=3
-        )
+        axis.scatter(x, y, c=style.colour, marker=style.marker, **size, linewidths=0, clip_on=False, zorder=3)
     if line.slope is not None and line.intercept is not None:
-        ends = [min(point[1] for point in line.points), max(point[1] for point in line.points)]
+        ends = [end(auroc for _, auroc, _ in line.points) for end in (min, max)]
         axis.plot([100 * x for x in ends], [100 * (line.intercept + line.slope * x) for x in ends], "0.5", zorder=2)
     return set(points)
 
@@ -84,7 +76,12 @@ def intervals(analysis: Analysis, key: str, look: Mapping[str, Style]) -> Figure
     known: set[str] = set()
     for axis, dataset in zip(axes, analysis.datasets, strict=True):
         for entry in dataset.runs:
-            _whisker(axis, number_of(entry, key), rows[entry.run.label], look[entry.run.label])
+            score, row, style = number_of(entry, key), rows[entry.run.label], look[entry.run.label]
+            line: dict[str, Any] = {"color": style.colour, "clip_on": False}
+            if score.low is not None and score.high is not None:
+                axis.plot([100 * score.low, 100 * score.high], [row, row], **line, zorder=2)
+            if score.value is not None:
+                axis.plot(100 * score.value, row, **line, marker=style.marker, zorder=3)
         for title in floors:
             floor = _reference(dataset, title, key)
             if floor is not None:
@@ -92,21 +89,12 @@ def intervals(analysis: Analysis, key: str, look: Mapping[str, Style]) -> Figure
                 known.add(title)
         axis.set_xlim(0, 100)
     if known:
-        legend(figure, [Line2D([], [], **line, label=title) for title, line in floors.items() if title in known])
+        legend(figure, [Line2D([], [], **floors[title], label=title) for title in floors if title in known])
     return figure
 
 
-def _whisker(axis: Axes, estimate: Estimate, row: int, style: Style) -> None:
-    if estimate.value is None:
-        return
-    if estimate.low is not None and estimate.high is not None:
-        axis.plot([100 * estimate.low, 100 * estimate.high], [row, row], color=style.colour, clip_on=False, zorder=2)
-    axis.plot(100 * estimate.value, row, color=style.colour, marker=style.marker, clip_on=False, zorder=3)
-
-
 def _reference(dataset: DatasetAnalysis, title: str, key: str) -> float | None:
-    found = [number_of(entry, key).value for entry in dataset.references if entry.title == title]
-    return found[0] if found else None
+    return next((number_of(entry, key).value for entry in dataset.references if entry.title == title), None)
 
 
 def dice_gap(analysis: Analysis, look: Mapping[str, Style]) -> Figure:
@@ -130,12 +118,9 @@ def dice_gap(analysis: Analysis, look: Mapping[str, Style]) -> Figure:
         # Room for the number behind the longest row.
         axis.set_xlim(0, 130 * most + 5)
     dot: dict[str, Any] = {"color": "0.3", "marker": "o", "linestyle": "none"}
-    keys = [
-        Line2D([], [], **dot, markerfacecolor="white", label="at 0.5"),
-        Line2D([], [], color="black", marker="|", linestyle="none", markersize=7, label="cross-fitted"),
-        Line2D([], [], **dot, label="best threshold"),
-    ]
-    legend(figure, keys)
+    fixed_key = Line2D([], [], **dot, markerfacecolor="white", label="at 0.5")
+    fitted_key = Line2D([], [], color="black", marker="|", linestyle="none", markersize=7, label="cross-fitted")
+    legend(figure, [fixed_key, fitted_key, Line2D([], [], **dot, label="best threshold")])
     return figure
 
 
@@ -156,7 +141,7 @@ def dice_over_thresholds(analysis: Analysis, look: Mapping[str, Style]) -> Figur
     for axis, dataset in zip(axes, analysis.datasets, strict=True):
         for entry in _last_first(dataset):
             thresholds = entry.run.results.grounding.thresholds
-            marked = [place for place, threshold in enumerate(thresholds) if round(threshold, 6) in _MARKED]
+            marked = [place for place, at in enumerate(thresholds) if round(at, 6) in (0.1, 0.3, 0.5, 0.7, 0.9)]
             _band(axis, thresholds, entry.dice_curve, look[entry.run.label], marked, len(dataset.runs))
         floor = _reference(dataset, "Whole image", "dice_fixed")
         if floor is not None:
@@ -176,13 +161,12 @@ def against_area(analysis: Analysis, key: str, look: Mapping[str, Style]) -> Fig
         floor: dict[float, float] = {}
         for entry in _last_first(dataset):
             # On a logarithmic axis; areas are never zero.
-            middles = [float((part.low * part.high) ** 0.5) for part in entry.areas]
+            middles = [100 * float((part.low * part.high) ** 0.5) for part in entry.areas]
             scores = [part.scores.get(key, Estimate(None)) for part in entry.areas]
-            percent = [100 * middle for middle in middles]
-            _band(axis, percent, scores, look[entry.run.label], range(len(percent)), len(dataset.runs))
-            for middle, part in zip(middles, entry.areas, strict=True):
-                # A random point lies in a region with a chance of the region's area.
-                floor[100 * middle] = 100 * (middle if points else part.whole_image)
+            _band(axis, middles, scores, look[entry.run.label], range(len(middles)), len(dataset.runs))
+            # A random point lies in a region with a chance of the region's area.
+            whole = [100 * part.whole_image for part in entry.areas]
+            floor |= zip(middles, middles if points else whole, strict=True)
         axis.plot(sorted(floor), [floor[area] for area in sorted(floor)], **FLOOR)
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -203,8 +187,8 @@ def _curve_panels(analysis: Analysis) -> tuple[Figure, list[Axes]]:
 
 
 def _curve_legend(figure: Figure, analysis: Analysis, look: Mapping[str, Style], floor: str) -> None:
-    labels = list(in_order(analysis.runs))
-    legend(figure, [*style_keys(labels, look, lines=True), Line2D([], [], **FLOOR, label=floor)])
+    keys = style_keys(list(in_order(analysis.runs)), look, lines=True)
+    legend(figure, [*keys, Line2D([], [], **FLOOR, label=floor)])
 
 
 def _last_first(dataset: DatasetAnalysis) -> list[RunAnalysis]:
@@ -215,14 +199,16 @@ def _last_first(dataset: DatasetAnalysis) -> list[RunAnalysis]:
 def _band(
     axis: Axes, x: Sequence[float], estimates: Sequence[Estimate], style: Style, marked: Sequence[int], curves: int
 ) -> None:
-    known = [(place, at, e) for place, (at, e) in enumerate(zip(x, estimates, strict=True)) if e.value is not None]
-    if not known:
+    # Where a number does not exist, None becomes NaN.
+    ends = [(estimate.value, estimate.low, estimate.high) for estimate in estimates]
+    values, low, high = 100 * np.array(ends, float).reshape(-1, 3).T
+    known = np.flatnonzero(~np.isnan(values))
+    if not len(known):
         return
-    at = [place for _, place, _ in known]
-    values = [100 * e.value for _, _, e in known if e.value is not None]
-    marks = [position for position, (place, _, _) in enumerate(known) if place in marked]
-    axis.plot(at, values, color=style.colour, linestyle=style.line, marker=style.marker, markevery=marks, markersize=3)
-    if all(e.low is not None and e.high is not None for _, _, e in known):
-        low, high = ([100 * getattr(e, end) for _, _, e in known] for end in ("low", "high"))
+    at, marks = np.array(x)[known], np.flatnonzero(np.isin(known, marked)).tolist()
+    line: dict[str, Any] = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
+    axis.plot(at, values[known], **line, markevery=marks, markersize=3)
+    if not np.isnan([low[known], high[known]]).any():
         # The more bands lie on each other, the fainter.
-        axis.fill_between(at, low, high, color=style.colour, alpha=min(0.15, 0.5 / curves), linewidth=0)
+        alpha = min(0.15, 0.5 / curves)
+        axis.fill_between(at, low[known], high[known], color=style.colour, alpha=alpha, linewidth=0)

@@ -15,14 +15,9 @@ from numpy.typing import NDArray
 
 from xbench.report.case_choice import ChosenCase
 from xbench.report.case_pictures import CaseMap, read_maps, tinted
+from xbench.report.figures.style import bare
 from xbench.report.schema import DatasetAnalysis, in_order
 from xbench.runs.maps import shrunk
-
-_PANEL, _LABEL, _TITLE = 1.15, 1.3, 0.35
-"""Inches: side of a panel, width of the column of labels, height of the models' names."""
-_LONGEST = 448
-"""Longest side of a picture in pixels; more is lost at this size."""
-_OUTLINE = "#00e5ff"
 
 
 def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase]) -> Figure | None:
@@ -31,9 +26,9 @@ def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase]) -> Figure | 
     labels = [label for label, entry in runs.items() if entry.run.cases() is not None]
     if not cases or not labels:
         return None
-    width, height = _LABEL + _PANEL * (1 + len(labels)), _TITLE + (_PANEL + 0.22) * len(cases)
-    layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
-    figure = Figure(figsize=(width, height), layout=layout)
+    # Inches: a panel is 1.15 wide and high, the column of labels 1.3 wide, the models' names are 0.35 high.
+    size = (1.3 + 1.15 * (1 + len(labels)), 0.35 + (1.15 + 0.22) * len(cases))
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0))
     rows = figure.subplots(len(cases), 1 + len(labels), squeeze=False)
     for axes, (case, maps) in zip(rows, read_maps([*runs.values()], cases), strict=True):
         _draw_case(axes.tolist(), case, maps)
@@ -46,7 +41,8 @@ def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase]) -> Figure | 
 def _draw_case(axes: Sequence[Axes], case: ChosenCase, maps: Sequence[CaseMap]) -> None:
     region = maps[0].pair.region
     height, width = region.shape
-    display = shrunk(maps[0].pair.display, _LONGEST)
+    # More pixels are lost at the size of a panel.
+    display = shrunk(maps[0].pair.display, 448)
     _draw(axes[0], np.repeat(display[..., None], 3, axis=2), region)
     text = "\n".join(fill(words, 22) for words in (case.finding, *case.reasons[:2], case.image_id))
     axes[0].set_ylabel(text, rotation=0, ha="right", va="center", multialignment="right", fontsize=6.5, labelpad=4)
@@ -67,7 +63,6 @@ def _draw(axis: Axes, picture: NDArray[np.uint8], region: NDArray[np.bool_]) -> 
     x, y = np.arange(width + 2) - 0.5, np.arange(height + 2) - 0.5
     lines: dict[str, Any] = {"levels": [0.5], "linestyles": "solid"}
     axis.contour(x, y, padded, colors="black", linewidths=1.5, **lines)
-    axis.contour(x, y, padded, colors=_OUTLINE, linewidths=0.8, **lines)
-    axis.set(xlim=(0, width), ylim=(height, 0), xticks=[], yticks=[])
-    for spine in axis.spines.values():
-        spine.set_visible(False)
+    axis.contour(x, y, padded, colors="#00e5ff", linewidths=0.8, **lines)
+    axis.set(xlim=(0, width), ylim=(height, 0))
+    bare(axis)

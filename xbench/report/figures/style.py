@@ -77,10 +77,7 @@ class Style:
 
 
 def styles(runs: Mapping[str, RunAnalysis]) -> dict[str, Style]:
-    """Return how each run is drawn, by label, and by title of its model where no label says just that.
-
-    `runs` is a report's runs from `in_order`.
-    """
+    """Return how each run of `in_order` is drawn, by label, and by its model's title where no label says just that."""
     models = {label: entry.run.model for label, entry in runs.items()}
     others = cycle(_OTHERS)
     colours = {model: _COLOURS.get(model) or next(others) for model in dict.fromkeys(models.values())}
@@ -98,16 +95,12 @@ def drawing() -> Iterator[None]:
     """Set the look of everything that is drawn and saved within."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        for name, value in _RC.items():
-            matplotlib.rcParams[name] = value  # type: ignore[index]
+        matplotlib.rcParams.update(_RC)  # type: ignore[arg-type]
         yield
 
 
 def panels(count: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure of panels, each `height` inches high: a column wide for one, a page for more.
-
-    The options are for `Figure.subplots`.
-    """
+    """Return a figure of panels, each `height` inches high: a column wide for one, a page for more."""
     columns = {1: 1, 2: 2, 4: 2}.get(count, 3 if count < 7 else 4)
     return grid(count, columns, height, COLUMN if count == 1 else PAGE, **options)
 
@@ -129,19 +122,21 @@ def label_left(axis: Axes, text: str) -> None:
         axis.set_ylabel(text)
 
 
+def bare(axis: Axes) -> None:
+    """Take ticks and frame away."""
+    axis.set(xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
 def style_keys(names: Sequence[str], look: Mapping[str, Style], lines: bool) -> list[Artist]:
     """Return legend entries of runs."""
-    return [
-        Line2D(
-            [],
-            [],
-            color=look[name].colour,
-            marker=look[name].marker,
-            linestyle=look[name].line if lines else "none",
-            label=name,
-        )
-        for name in names
-    ]
+    keys: list[Artist] = []
+    for name in names:
+        style = look[name]
+        line = style.line if lines else "none"
+        keys.append(Line2D([], [], color=style.colour, marker=style.marker, linestyle=line, label=name))
+    return keys
 
 
 def legend(figure: Figure, keys: Sequence[Artist]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from xbench.report.figures.models import (
     intervals,
 )
 from xbench.report.figures.overlays import overlays
-from xbench.report.figures.style import Style, drawing, save, styles
+from xbench.report.figures.style import drawing, save, styles
 from xbench.report.schema import NUMBERS, Analysis, in_order
 
 
@@ -32,109 +32,88 @@ class Drawn:
     caption: str
 
 
-_OVERLAYS = 6
-"""Cases of a dataset in print; the page shows more."""
-
-
 def count_figures(analysis: Analysis) -> int:
     """Return how many figures `write_figures` writes at most, for a progress bar."""
     return 6 + len(INTERVALS) + 3 * len(analysis.datasets)
 
 
-def write_figures(analysis: Analysis, folder: Path, cases: int = _OVERLAYS) -> Iterator[Drawn]:
+def write_figures(analysis: Analysis, folder: Path, cases: int = 6) -> Iterator[Drawn]:
     """Write every figure as PDF, SVG and PNG, and yield after each what it is.
 
-    Overlays show up to `cases` cases of each dataset, six at most.
+    Overlays show up to `cases` cases of each dataset, six at most; the page shows more. Datasets on which only
+    references were run are left out.
     """
-    analysis = _of_models(analysis)
-    if not analysis.runs:
-        return
-    look = styles(in_order(analysis.runs))
-    with drawing():
-        for name, title, caption, figure in _figures(analysis, look, min(cases, _OVERLAYS)):
-            if figure is not None:
-                save(figure, folder / name)
-                yield Drawn(name, title, caption)
-
-
-def _of_models(analysis: Analysis) -> Analysis:
-    """Return the same without datasets on which only references were run."""
     # Of either scope there is a line per dataset, in their order.
     places = {"models": iter(analysis.datasets), "findings": iter(analysis.datasets)}
     lines = tuple(line for line in analysis.correlations if line.dataset is None or next(places[line.scope]).runs)
-    return replace(analysis, datasets=tuple(entry for entry in analysis.datasets if entry.runs), correlations=lines)
+    datasets = tuple(entry for entry in analysis.datasets if entry.runs)
+    if not datasets:
+        return
+    with drawing():
+        for drawn, figure in _figures(replace(analysis, datasets=datasets, correlations=lines), min(cases, 6)):
+            if figure is not None:
+                save(figure, folder / drawn.name)
+                yield drawn
 
 
-_Figure = tuple[str, str, str, Figure | None]
-"""Name, title and caption of a figure, and what is drawn; None where there is nothing to draw."""
-
-
-def _figures(analysis: Analysis, look: Mapping[str, Style], cases: int) -> Iterator[_Figure]:
-    yield from _over_datasets(analysis, look)
-    for dataset in analysis.datasets:
-        where, ending = analysis.heading(dataset), analysis.slug(dataset)
-        yield (
-            f"overlays_{ending}",
-            f"Maps side by side on {where}",
-            "Radiographs with the annotated region outlined, and over them the map of each model from 0 (clear) to 1 "
-            "(bright); +: where it is highest; hit: whether that lies in the region; Dice at 0.5 in per cent. Chosen "
-            "by the scores alone, as it says at the left.",
-            overlays(dataset, choose_cases(dataset.runs, cases)),
-        )
-        yield (
-            f"quadrants_{ending}",
-            f"Recognised and grounded on {where}",
-            "Of the images with a finding and its region (their number in brackets) the share that a model recognises "
-            "(its probability reaches the threshold with the largest sum of sensitivity and specificity) and grounds "
-            "(its map is highest in the region).",
-            quadrants(dataset),
-        )
-        yield (
-            f"positions_{ending}",
-            f"Grounding against position on {where}",
-            "By the ninth of the image that the centre of mass of the region lies in, all findings together; on the "
-            "right the share of all maps that are highest in each ninth. In per cent.",
-            positions(dataset),
-        )
-
-
-def _over_datasets(analysis: Analysis, look: Mapping[str, Style]) -> Iterator[_Figure]:
-    yield (
+def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | None]]:
+    """Draw every figure; None where there is nothing to draw."""
+    look = styles(in_order(analysis.runs))
+    points = Drawn(
         "auroc_pointing_game_models",
         "Recognition and grounding of models",
         "AUROC against pointing game. A point is a model with its own prompts; over all datasets it is the mean over "
         "them. Line: least squares.",
-        auroc_against_pointing_game(analysis, "models", look),
     )
-    yield (
+    yield points, auroc_against_pointing_game(analysis, "models", look)
+    points = Drawn(
         "auroc_pointing_game_findings",
         "Recognition and grounding per finding",
         "AUROC against pointing game. A point is a model and finding. Line: least squares.",
-        auroc_against_pointing_game(analysis, "findings", look),
     )
+    yield points, auroc_against_pointing_game(analysis, "findings", look)
     for key in INTERVALS:
         title = f"{NUMBERS[key].title} with intervals"
         caption = f"{NUMBERS[key].meaning} Means over findings with 95 % intervals."
-        yield f"intervals_{key}", title, caption, intervals(analysis, key, look)
-    yield (
+        yield Drawn(f"intervals_{key}", title, caption), intervals(analysis, key, look)
+    gap = Drawn(
         "dice_gap",
         "What the fixed threshold costs",
         "Dice at the fixed threshold 0.5, at cross-fitted thresholds, and at the threshold that is best on the same "
         "images; numbers: best less at 0.5, in percentage points. Means over findings.",
-        dice_gap(analysis, look),
     )
-    yield (
+    yield gap, dice_gap(analysis, look)
+    curve = Drawn(
         "dice_curve",
         "Dice over thresholds",
         "Means over findings with 95 % bands; marks at 0.1, 0.3, 0.5, 0.7 and 0.9; dashed: marking the whole image.",
-        dice_over_thresholds(analysis, look),
     )
+    yield curve, dice_over_thresholds(analysis, look)
     floors = {"pointing_game": "what a random point gets", "dice_fixed": "marking the whole image"}
     for key, floor in floors.items():
-        yield (
-            f"area_{key}",
-            f"{NUMBERS[key].title} against lesion size",
+        caption = (
             "By decile of the area of the region as a share of the image, all findings together, with 95 % bands; "
-            f"dashed: {floor}.",
-            against_area(analysis, key, look),
+            f"dashed: {floor}."
         )
+        title = f"{NUMBERS[key].title} against lesion size"
+        yield Drawn(f"area_{key}", title, caption), against_area(analysis, key, look)
+    for dataset in analysis.datasets:
+        where, ending = analysis.heading(dataset), analysis.slug(dataset)
+        caption = (
+            "Radiographs with the annotated region outlined, and over them the map of each model from 0 (clear) to 1 "
+            "(bright); +: where it is highest; hit: whether that lies in the region; Dice at 0.5 in per cent. Chosen "
+            "by the scores alone, as it says at the left."
+        )
+        beside = Drawn(f"overlays_{ending}", f"Maps side by side on {where}", caption)
+        yield beside, overlays(dataset, choose_cases(dataset.runs, cases))
+        caption = (
+            "Of the images with a finding and its region (their number in brackets) the share that a model recognises "
+            "(its probability reaches the threshold with the largest sum of sensitivity and specificity) and grounds "
+            "(its map is highest in the region)."
+        )
+        yield Drawn(f"quadrants_{ending}", f"Recognised and grounded on {where}", caption), quadrants(dataset)
+        caption = (
+            "By the ninth of the image that the centre of mass of the region lies in, all findings together; on the "
+            "right the share of all maps that are highest in each ninth. In per cent."
+        )
+        yield Drawn(f"positions_{ending}", f"Grounding against position on {where}", caption), positions(dataset)
