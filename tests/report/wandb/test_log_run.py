@@ -19,8 +19,7 @@ from xbench.callbacks import case_keeper
 from xbench.cli import main
 from xbench.report.case_pictures import tinted
 from xbench.report.runs import collect
-from xbench.report.wandb.log_run import log_run
-from xbench.report.wandb.overlays import read_chosen_maps
+from xbench.report.wandb.log_run import log_run, read_chosen_maps
 
 
 @dataclass(frozen=True)

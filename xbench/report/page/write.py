@@ -17,31 +17,21 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from xbench.report.case_pictures import COLOURS
-from xbench.report.page.cases import case_data
-from xbench.report.page.charts import chart_data
+from xbench.report.page.data import case_data, chart_data
 from xbench.report.schema import NEAR, NUMBERS, Analysis
 from xbench.report.sentences import headlines
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
 from xbench.runtime.files import atomic_writer
 
-CASES = 24
-"""Cases of a dataset that a page shows unless told otherwise."""
-
 
 def write_page(
-    analysis: Analysis,
-    tables: Sequence[Table],
-    path: Path,
-    cases: int = CASES,
-    progress: Progress | None = None,
+    analysis: Analysis, tables: Sequence[Table], path: Path, cases: int = 24, progress: Progress | None = None
 ) -> None:
-    """Write the report as one self-contained HTML file.
+    """Write the report as one HTML file with all styles, scripts, plotly.js (about 5 MB), tables and pictures in it.
 
-    Everything is in the file: styles, scripts, plotly.js (about 5 MB), tables, pictures. It loads nothing from a
-    network, and its content security policy forbids it to.
-
-    The browser of cases has up to `cases` of each dataset. `progress` is called for every case and after the last.
+    It loads nothing from a network, and its content security policy forbids it to. The browser of cases has up to
+    `cases` of each dataset. `progress` is called for every case and after the last.
     """
     environment = Environment(
         loader=PackageLoader("xbench.report.page"),
@@ -68,7 +58,8 @@ def write_page(
         written=partial(json.dumps, indent=2, ensure_ascii=False),
         charts=_json(chart_data(analysis)),
         cases=_json(case_data(analysis, cases, progress)),
-        colours=_json(_colours()),
+        # The 256 colours of maps, from the least value to the greatest.
+        colours=_json(matplotlib.colormaps[COLOURS](range(256), bytes=True)[:, :3].tolist()),
     )
     with atomic_writer(path) as file:
         file.write(text.encode("utf-8"))
@@ -91,12 +82,6 @@ def _spans(table: Table) -> list[dict[str, Any]]:
     """Return the headings above columns side by side, with how many each spans."""
     groups = groupby(table.columns, key=lambda column: column.group)
     return [{"group": group, "span": len(list(columns))} for group, columns in groups]
-
-
-def _colours() -> list[list[int]]:
-    """Return the 256 colours of maps, from the least value to the greatest."""
-    colours = matplotlib.colormaps[COLOURS](range(256), bytes=True)
-    return [[int(channel) for channel in colour[:3]] for colour in colours]
 
 
 def _asset(name: str) -> Markup:

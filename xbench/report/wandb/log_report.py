@@ -14,6 +14,10 @@ from xbench.report.sentences import headlines
 from xbench.report.tables.table import Table, to_frame
 from xbench.report.wandb.session import begin_run, offline_folder
 
+_SCOPES: dict[str, Literal["models", "findings"]] = {
+    "auroc_pointing_game": "models",
+    "auroc_pointing_game_findings": "findings",
+}
 _LARGEST_PAGE = 25_000_000
 """Bytes of a page that a browser shows inside a dashboard without trouble; larger ones are in the artifact alone."""
 
@@ -27,9 +31,6 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path) ->
 
     The run's files go to `<out_folder>/wandb`. Return the folder of an offline run, for `wandb sync`; None for one
     that is online or disabled.
-
-    Raises:
-        UserError: Weights & Biases fails; the report is written all the same.
     """
     runs = [entry.run for entry in analysis.runs]
     models = list(dict.fromkeys(run.model for run in runs))
@@ -59,8 +60,13 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path) ->
     }
     target = begin_run(out_folder, options)
     try:
-        target.log({**_tables(tables), **_charts(analysis), **_figures(out_folder), **_page(out_folder)})
-        target.log_artifact(_artifact(out_folder, models, datasets))
+        target.log({**_tables(tables), **_charts(analysis), **_pictures(out_folder)})
+        artifact = wandb.Artifact("report", type="report", metadata={"models": models, "datasets": datasets})
+        # By name, for the folder may well hold other things: runs with patients' images, or W&B's own files.
+        for pattern in ("index.html", "report.md", "analysis.json", "tables/*", "figures/*"):
+            for path in sorted(out_folder.glob(pattern)):
+                artifact.add_file(str(path), path.relative_to(out_folder).as_posix())
+        target.log_artifact(artifact)
         folder = offline_folder(target)
         target.finish()
     except (wandb.errors.Error, OSError) as error:
@@ -81,12 +87,8 @@ def _tables(tables: Sequence[Table]) -> dict[str, wandb.Table]:
 
 
 def _charts(analysis: Analysis) -> dict[str, Any]:
-    scopes: dict[str, Literal["models", "findings"]] = {
-        "auroc_pointing_game": "models",
-        "auroc_pointing_game_findings": "findings",
-    }
     charts = {}
-    for key, scope in scopes.items():
+    for key, scope in _SCOPES.items():
         points = [
             [line.dataset, *point]
             for line in analysis.correlations
@@ -104,21 +106,12 @@ def _charts(analysis: Analysis) -> dict[str, Any]:
     return charts
 
 
-def _figures(folder: Path) -> dict[str, wandb.Image]:
-    return {f"figures/{path.stem}": wandb.Image(str(path)) for path in sorted((folder / "figures").glob("*.png"))}
-
-
-def _page(folder: Path) -> dict[str, wandb.Html]:
+def _pictures(folder: Path) -> dict[str, Any]:
+    """Figures, and the page unless it is too large."""
+    shown: dict[str, Any] = {
+        f"figures/{path.stem}": wandb.Image(str(path)) for path in sorted((folder / "figures").glob("*.png"))
+    }
     page = folder / "index.html"
-    if not page.is_file() or page.stat().st_size > _LARGEST_PAGE:
-        return {}
-    return {"report": wandb.Html(str(page), inject=False)}
-
-
-def _artifact(folder: Path, models: Sequence[str], datasets: Sequence[str]) -> wandb.Artifact:
-    artifact = wandb.Artifact("report", type="report", metadata={"models": list(models), "datasets": list(datasets)})
-    # By name, for the folder may well hold other things: runs with patients' images, or W&B's own files.
-    for pattern in ("index.html", "report.md", "analysis.json", "tables/*", "figures/*"):
-        for path in sorted(folder.glob(pattern)):
-            artifact.add_file(str(path), path.relative_to(folder).as_posix())
-    return artifact
+    if page.is_file() and page.stat().st_size <= _LARGEST_PAGE:
+        shown["report"] = wandb.Html(str(page), inject=False)
+    return shown

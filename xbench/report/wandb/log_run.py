@@ -6,31 +6,26 @@ Every key is the same in every run, so that the panels of several runs lie on to
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import cv2
 import numpy as np
 import wandb
 
-from xbench.report.case_choice import ChosenCase
-from xbench.report.case_pictures import CaseMap
+from xbench.report.case_choice import ChosenCase, choose_cases
+from xbench.report.case_pictures import CaseMap, read_maps, tinted
 from xbench.report.runs import Run
-from xbench.report.statistics.lesions import area_groups
+from xbench.report.schema import RunAnalysis
+from xbench.report.statistics.lesions import area_groups, quadrants
 from xbench.report.statistics.sample import Sample
-from xbench.report.wandb.overlays import overlay, read_chosen_maps
 from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.results import Results, macro_mean
 
-_FINDINGS_COLUMNS = (
-    *("finding", "positives", "with_region"),
-    *("pointing_game", "dice_fixed", "dice_best", "dice_best_threshold", "iou_fixed", "iou_best"),
-    *("auroc", "average_precision", "f1", "accuracy"),
-)
-_PAIR_COLUMNS = ("image_id", "patient_id", "finding", "probability", "pointing_hit", "dice", "iou", "region_area")
-_CASE_COLUMNS = ("example_of", "image_id", "finding", "probability", "recognised", "pointing_hit", "dice")
 _MOST_ROWS = 1000
-# Neither maps nor pictures: whoever may read the numbers need not be allowed to see the patients' images.
-_FILES = ("results.json", "per_class.csv", PER_IMAGE, CURVES, "config.yaml")
+# Classes of masks and boxes: behind the findings, of which a mask of bytes takes as many.
+_FIXED, _BEST, _PEAK = 253, 254, 255
+_MAP_LABELS = {_FIXED: "map >= 0.5", _BEST: "map >= best threshold", _PEAK: "maximum of the map"}
 
 
 def log_run(target: Any, run: Run, pictures: int) -> None:
@@ -42,7 +37,7 @@ def log_run(target: Any, run: Run, pictures: int) -> None:
     _log_areas(target, Sample.of(run))
     panels = {"findings": _findings_table(results), "per_image": _pairs_table(run), **_charts(results)}
     if chosen := read_chosen_maps(run, pictures):
-        images = [overlay(case, shown, results) for case, shown in chosen]
+        images = [_overlay(case, shown, results) for case, shown in chosen]
         panels |= {"overlays": images, "cases": _cases_table(chosen, images)}
     target.log(panels)
     _log_files(target, run)
@@ -63,16 +58,13 @@ def _log_curves(target: Any, results: Results) -> None:
     """Log macro Dice and IoU as `curves/*` over `threshold`: line plots, which W&B overlays and averages by group."""
     target.define_metric("threshold", hidden=True, summary="none")
     target.define_metric("curves/*", step_metric="threshold", summary="none")
-    for place, threshold in enumerate(results.grounding.thresholds):
-        per_class = results.grounding.per_class.values()
+    scored = [scores for scores in results.grounding.per_class.values() if scores.count]
+    for place, threshold in enumerate(results.grounding.thresholds if scored else ()):
         means = {
-            f"curves/{kind}": macro_mean(
-                [curve[place] for scores in per_class if (curve := getattr(scores, f"{kind}_curve"))]
-            )
+            f"curves/{kind}": macro_mean([getattr(scores, f"{kind}_curve")[place] for scores in scored])
             for kind in ("dice", "iou")
         }
-        if None not in means.values():
-            target.log({"threshold": threshold, **means})
+        target.log({"threshold": threshold, **means})
 
 
 def _log_areas(target: Any, sample: Sample) -> None:
@@ -93,12 +85,12 @@ def _log_areas(target: Any, sample: Sample) -> None:
 
 
 def _findings_table(results: Results) -> wandb.Table:
-    """Return the table per finding."""
-    table = wandb.Table(columns=list(_FINDINGS_COLUMNS))
+    numbers = (*results.grounding.macro, "dice_best_threshold", *results.classification.macro)
+    table = wandb.Table(columns=["finding", "positives", "with_region", *numbers])
     for finding in results.findings:
-        numbers = {**vars(results.grounding.per_class[finding]), **vars(results.classification.per_class[finding])}
-        numbers |= {"finding": finding, "with_region": results.counts.per_finding[finding].with_region}
-        table.add_data(*[numbers[column] for column in _FINDINGS_COLUMNS])
+        counts = results.counts.per_finding[finding]
+        scores = {**vars(results.grounding.per_class[finding]), **vars(results.classification.per_class[finding])}
+        table.add_data(finding, counts.positives, counts.with_region, *[scores[name] for name in numbers])
     return table
 
 
@@ -109,11 +101,14 @@ def _pairs_table(run: Run) -> wandb.Table:
     order = np.argsort(images.dice[images.scored], kind="stable")
     if len(order) > _MOST_ROWS:
         order = np.concatenate([order[: _MOST_ROWS // 2], order[-_MOST_ROWS // 2 :]])
-    table = wandb.Table(columns=list(_PAIR_COLUMNS))
-    arrays = (images.probabilities, images.pointing_hit, images.dice, images.iou, images.region_area)
+    scores = {
+        "probability": images.probabilities,
+        **{name: getattr(images, name) for name in ("pointing_hit", "dice", "iou", "region_area")},
+    }
+    table = wandb.Table(columns=["image_id", "patient_id", "finding", *scores])
     for row, column in pairs[order].tolist():
         names = images.image_ids[row], images.patient_ids[row], findings[column]
-        table.add_data(*names, *[float(values[row, column]) for values in arrays])
+        table.add_data(*names, *[float(values[row, column]) for values in scores.values()])
     return table
 
 
@@ -121,9 +116,8 @@ def _charts(results: Results) -> dict[str, Any]:
     grounded = {finding: scores for finding, scores in results.grounding.per_class.items() if scores.count}
     if not grounded:
         return {}
-    charts: dict[str, Any] = {}
-    for kind, title in (("dice", "Dice"), ("iou", "IoU")):
-        charts[f"{kind}_curve"] = wandb.plot.line_series(
+    charts: dict[str, Any] = {
+        f"{kind}_curve": wandb.plot.line_series(
             xs=results.grounding.thresholds,
             ys=[getattr(scores, f"{kind}_curve") for scores in grounded.values()],
             keys=list(grounded),
@@ -131,6 +125,8 @@ def _charts(results: Results) -> dict[str, Any]:
             xname="threshold",
             split_table=True,
         )
+        for kind, title in (("dice", "Dice"), ("iou", "IoU"))
+    }
     points = [
         [finding, auroc, scores.pointing_game]
         for finding, scores in grounded.items()
@@ -149,20 +145,12 @@ def _charts(results: Results) -> dict[str, Any]:
 
 def _cases_table(chosen: Sequence[tuple[ChosenCase, CaseMap]], images: Sequence[wandb.Image]) -> wandb.Table:
     """Return the overlays with their scores, to be sorted, filtered and grouped, beside the bare radiograph."""
-    table = wandb.Table(columns=[*_CASE_COLUMNS, "overlay", "radiograph"])
+    numbers = ("probability", "recognised", "pointing_hit", "dice")
+    table = wandb.Table(columns=["example_of", "image_id", "finding", *numbers, "overlay", "radiograph"])
     for (case, shown), image in zip(chosen, images, strict=True):
-        scores = shown.scores
-        table.add_data(
-            ", ".join(case.reasons),
-            case.image_id,
-            case.finding,
-            scores.probability,
-            scores.recognised,
-            scores.pointing_hit,
-            scores.dice,
-            image,
-            wandb.Image(shown.pair.display),
-        )
+        scores = [getattr(shown.scores, name) for name in numbers]
+        names = ", ".join(case.reasons), case.image_id, case.finding
+        table.add_data(*names, *scores, image, wandb.Image(shown.pair.display))
     return table
 
 
@@ -175,9 +163,70 @@ def _log_files(target: Any, run: Run) -> None:
         description=f"{results.model} on {results.dataset} ({results.split}), {results.counts.images} images",
         metadata={"settings": dict(run.settings), "macro": results.macro},
     )
-    for name in _FILES:
+    # Neither maps nor pictures: whoever may read the numbers need not be allowed to see the patients' images.
+    for name in ("results.json", "per_class.csv", PER_IMAGE, CURVES, "config.yaml"):
         artifact.add_file(str(run.folder / name), name)
     aliases = ["latest"]
     if commit := results.provenance.get("git_commit"):
         aliases.append(re.sub(r"^([0-9a-f]{12})[0-9a-f]*", r"\1", commit))
     target.log_artifact(artifact, aliases=aliases)
+
+
+def read_chosen_maps(run: Run, count: int) -> list[tuple[ChosenCase, CaseMap]]:
+    """Return up to `count` pairs of a run that are most worth a look (see `choose_cases`), with their maps."""
+    # The choice needs no more of an analysis than which pairs were recognised.
+    analysis = RunAnalysis(run, "images", 0, {}, {}, (), {}, (), (), quadrants(Sample.of(run), run))
+    return [(case, shown) for case, (shown,) in read_maps([analysis], choose_cases([analysis], count))]
+
+
+def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
+    """Return the radiograph tinted by the map, with its masks and boxes.
+
+    A finding's place in the results gives its class, so that all pictures agree on names and colours.
+    """
+    labels = dict(enumerate(results.findings, start=1))
+    own = 1 + results.findings.index(case.finding)
+    region, scores = shown.pair.region, shown.scores
+    best = results.grounding.per_class[case.finding].dice_best_threshold
+    best = 0.5 if best is None else best
+    masks = {"region": {"mask_data": region.astype(np.uint8) * np.uint8(own), "class_labels": labels}}
+    for name, class_id, threshold in (("map_fixed", _FIXED, 0.5), ("map_best", _BEST, best)):
+        # float32, as the thresholds of the sweep.
+        mask = (shown.saliency >= np.float32(threshold)).astype(np.uint8) * np.uint8(class_id)
+        masks[name] = {"mask_data": mask, "class_labels": {class_id: _MAP_LABELS[class_id]}}
+    numbers = {"probability": scores.probability, "dice": scores.dice, "pointing_hit": scores.pointing_hit}
+    height, width = shown.saliency.shape
+    reach = max(1, round(0.015 * max(height, width)))
+    x, y = int(shown.peak[0] * width), int(shown.peak[1] * height)
+    peak = max(0, x - reach), max(0, y - reach), min(width, x + reach + 1), min(height, y + reach + 1)
+    # Round the twenty largest separate parts of the region: left, top, right, bottom in pixels, half-open.
+    _, _, parts, _ = cv2.connectedComponentsWithStats(region.astype(np.uint8), connectivity=8)
+    largest = sorted(parts[1:].tolist(), key=lambda part: -part[cv2.CC_STAT_AREA])[:20]
+    corners = [(left, top, left + width, top + height) for left, top, width, height, _ in largest]
+    boxes = {
+        "region": {
+            "box_data": [_box(part, own, case.finding, numbers) for part in corners],
+            "class_labels": labels,
+        },
+        "peak": {
+            "box_data": [_box(peak, _PEAK, _MAP_LABELS[_PEAK], numbers)],
+            "class_labels": {_PEAK: _MAP_LABELS[_PEAK]},
+        },
+    }
+    caption = (
+        f"{', '.join(case.reasons)} | {case.image_id} | {case.finding} | p {scores.probability:.2f} | "
+        f"Dice {scores.dice:.2f} | {scores.look} | best threshold {best:.2f}"
+    )
+    return wandb.Image(tinted(shown.pair.display, shown.saliency), caption=caption, masks=masks, boxes=boxes)
+
+
+def _box(
+    corners: tuple[int, int, int, int], class_id: int, caption: str, scores: Mapping[str, float]
+) -> dict[str, Any]:
+    return {
+        "position": dict(zip(("minX", "minY", "maxX", "maxY"), corners, strict=True)),
+        "domain": "pixel",
+        "class_id": class_id,
+        "box_caption": caption,
+        "scores": scores,
+    }

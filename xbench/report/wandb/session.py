@@ -8,7 +8,7 @@ import socket
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import wandb
@@ -17,15 +17,12 @@ from xbench.errors import UserError
 
 
 def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = None) -> Any:
-    """Begin a W&B run.
+    """Begin a W&B run; under WANDB_MODE=disabled one that does nothing.
 
     Args:
         folder: Where its files go, into the subfolder `wandb`; artifacts' bytes included.
         options: For `wandb.init`: project, name, group ...
         offline: True or False decide. None begins online if `server_answers`, and offline should that fail.
-
-    Returns:
-        The run. Under WANDB_MODE=disabled one that does nothing.
 
     Raises:
         UserError: The folder cannot be written to, or `offline` is False and the run cannot begin online.
@@ -42,11 +39,12 @@ def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = N
     # By default wandb stages the bytes of artifacts in the home folder, and a sync from elsewhere would lose them.
     os.environ.setdefault("WANDB_DATA_DIR", str(folder / "wandb"))
     begin_offline = not server_answers() if offline is None else offline
+    disabled = os.environ.get("WANDB_MODE") == "disabled"
     # The console's progress bars are no use on a dashboard; a server that is slow must not hold up the run.
     settings = wandb.Settings(console="off", init_timeout=30, silent=begin_offline)
     options = {**options, "dir": str(folder), "settings": settings}
     try:
-        return wandb.init(**options, mode=_mode(begin_offline))
+        return wandb.init(**options, mode="disabled" if disabled else "offline" if begin_offline else "online")
     except wandb.errors.Error as error:
         if offline is not None:
             raise UserError(
@@ -54,7 +52,7 @@ def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = N
                 "and `wandb login`, or leave out --trainer.logger.offline false to log offline."
             ) from error
         warnings.warn(f"Weights & Biases could not begin a run online ({error}); logging offline.", stacklevel=2)
-        return wandb.init(**options, mode=_mode(True))
+        return wandb.init(**options, mode="disabled" if disabled else "offline")
 
 
 def offline_folder(run: Any) -> Path | None:
@@ -75,12 +73,6 @@ def server_answers() -> bool:
             return True
     except OSError:
         return False
-
-
-def _mode(offline: bool) -> Literal["online", "offline", "disabled"]:
-    if os.environ.get("WANDB_MODE") == "disabled":
-        return "disabled"
-    return "offline" if offline else "online"
 
 
 def _has_key(hosts: Sequence[str]) -> bool:
