@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from official import wrong
+from downloads import Downloads
 from official.base import Official
-from official.chestxdet10 import write_chestxdet10
 from official.chexlocalize import write_chexlocalize
 from PIL import Image
 from places import SHARED
@@ -23,9 +22,9 @@ OUTLINE = (255, 196, 0)
 SHARED = SHARED / "data"
 
 
-@pytest.fixture(scope="module")
-def det10(tmp_path_factory) -> Official:
-    return write_chestxdet10(tmp_path_factory.mktemp("det10") / "download")
+@pytest.fixture
+def det10(downloads: Downloads) -> Official:
+    return downloads("chestxdet10", outside=False)
 
 
 def row_of(output: str, finding: str) -> list[str]:
@@ -82,11 +81,13 @@ def test_findings_take_turns_on_the_sheet(det10):
     assert [cell.finding for cell in cells[:4]] == ["Mass", "Nodule", "Mass", "Nodule"]
 
 
-def test_every_problem_is_reported_at_once(command, det10, tmp_path):
-    broken = wrong.copy_of(det10, tmp_path / "broken")
+def test_every_problem_is_reported_at_once(command, det10, downloads, tmp_path):
+    broken = downloads.copy("chestxdet10", tmp_path / "broken", outside=False)
     gone, cut, *_ = sorted(broken.splits["test"])
-    wrong.remove_image(broken, gone)
-    wrong.truncate_image(broken, cut, 0.5)
+    broken.files[gone].unlink()
+    content = broken.files[cut].read_bytes()
+    broken.files[cut].unlink()
+    broken.files[cut].write_bytes(content[: len(content) // 2])
     run = command(
         *("check", "--config", "clip_chestxdet10", "--data.root", broken.root, "--data.num_workers", "0"),
         *("--model.checkpoint", tmp_path / "no.safetensors"),
@@ -105,11 +106,11 @@ def test_every_problem_is_reported_at_once(command, det10, tmp_path):
     assert drawn == sum(len(det10.boxes.get(name, [])) for name in det10.splits["test"])
 
 
-def test_every_missing_image_is_named(command, det10, tmp_path):
-    broken = wrong.copy_of(det10, tmp_path / "broken")
+def test_every_missing_image_is_named(command, downloads, tmp_path):
+    broken = downloads.copy("chestxdet10", tmp_path / "broken", outside=False)
     names = sorted(broken.splits["test"])
     for name in names[:5]:
-        wrong.remove_image(broken, name)
+        broken.files[name].unlink()
     run = command("check", "--config", "oracle_chestxdet10", "--data.root", broken.root, "--data.num_workers", "0")
     assert "5 annotated images without a file" in run.output
     assert names[4] not in run.output

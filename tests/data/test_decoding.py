@@ -153,14 +153,12 @@ def test_palette(tmp_path, padding):
 # DICOM: from stored values to grey
 
 
-@pytest.mark.parametrize("tags", [{}, {"RescaleSlope": "1", "RescaleIntercept": "0"}])
-def test_untouched_8_bits_stay_as_they_are(tmp_path, tags):
-    np.testing.assert_array_equal(decode_image(write_dicom(tmp_path / "a.dcm", GREY, tags=tags)), GREY)
-
-
-def test_8_bits_in_words(tmp_path):
-    tags = {"BitsStored": 8, "HighBit": 7}
-    np.testing.assert_array_equal(decode_image(write_dicom(tmp_path / "a.dcm", GREY.astype("u2"), tags=tags)), GREY)
+@pytest.mark.parametrize(
+    ("kind", "tags"),
+    [("u1", {}), ("u1", {"RescaleSlope": "1", "RescaleIntercept": "0"}), ("u2", {"BitsStored": 8, "HighBit": 7})],
+)
+def test_untouched_8_bits_stay_as_they_are(tmp_path, kind, tags):
+    np.testing.assert_array_equal(decode_image(write_dicom(tmp_path / "a.dcm", GREY.astype(kind), tags=tags)), GREY)
 
 
 @pytest.mark.parametrize("pixels", [GREY, DEEP, DEEP.astype(np.int16) - 2000, np.array([[0, 1, 510]], np.uint16)])

@@ -22,36 +22,20 @@ from official.siim import write_siim
 from official.vindr import write_vindr
 from PIL import Image
 
-from xbench.data import (
-    ChestXDet10,
-    ChestXray14,
-    CheXlocalize,
-    COVID19Rural,
-    RSNAPneumonia,
-    SIIMPneumothorax,
-    VinDrCXR,
-)
+from xbench.data import ChestXDet10, ChestXray14, CheXlocalize, COVID19Rural, RSNAPneumonia, SIIMPneumothorax, VinDrCXR
 from xbench.data.datasets.downloaded import DownloadedDataset
 from xbench.data.records import Record
 from xbench.errors import UserError
 
 CLASSES: dict[str, type[DownloadedDataset]] = {
-    "rsna": RSNAPneumonia,
-    "siim": SIIMPneumothorax,
-    "covid": COVID19Rural,
-    "chestxdet10": ChestXDet10,
-    "chexlocalize": CheXlocalize,
-    "chestxray14": ChestXray14,
-    "vindr": VinDrCXR,
+    cls.name: cls
+    for cls in (RSNAPneumonia, SIIMPneumothorax, COVID19Rural, ChestXDet10, CheXlocalize, ChestXray14, VinDrCXR)
 }
 _WRITERS = {
-    "rsna": write_rsna,
-    "siim": write_siim,
-    "covid": write_covid,
-    "chestxdet10": write_chestxdet10,
-    "chexlocalize": write_chexlocalize,
-    "chestxray14": write_chestxray14,
-    "vindr": write_vindr,
+    write.__name__.removeprefix("write_"): write
+    for write in (
+        *(write_rsna, write_siim, write_covid, write_chestxdet10, write_chexlocalize, write_chestxray14, write_vindr),
+    )
 }
 CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
 
@@ -60,15 +44,7 @@ _TEXT = (".csv", ".json", ".txt")
 
 @dataclass(frozen=True)
 class AnnotationFile:
-    """An annotation file of a dataset.
-
-    Attributes:
-        dataset: The dataset.
-        path: Where it lies in the written download.
-        required: Whether the dataset cannot be read without it.
-        split: A split that it is read for.
-        instead_of: Name of a file that is read in its stead if it is there.
-    """
+    """An annotation file of a dataset, and the name of one that is read instead of it if it is there."""
 
     dataset: str
     path: str
@@ -90,11 +66,7 @@ ANNOTATION_FILES = (
     AnnotationFile("covid", "covid_rural_annot/jpgs/jsons/COVID-19-AR-16407002_02-03-2020-XR.json", required=False),
     AnnotationFile("chestxdet10", "test.json"),
     AnnotationFile("chexlocalize", "CheXlocalize/gt_segmentations_test.json", required=False),
-    AnnotationFile(
-        "chexlocalize",
-        "CheXlocalize/gt_annotations_test.json",
-        instead_of="gt_segmentations_test.json",
-    ),
+    AnnotationFile("chexlocalize", "CheXlocalize/gt_annotations_test.json", instead_of="gt_segmentations_test.json"),
     AnnotationFile("chexlocalize", "CheXpert/test_labels.csv"),
     AnnotationFile("chestxray14", "BBox_List_2017.csv"),
     AnnotationFile("chestxray14", "Data_Entry_2017_v2020.csv", required=False),
@@ -128,13 +100,12 @@ class Downloads:
         official = self(name, **options)
         for path in official.root.rglob("*"):
             target = root / path.relative_to(official.root)
+            target.parent.mkdir(parents=True, exist_ok=True)
             if path.is_dir():
-                target.mkdir(parents=True, exist_ok=True)
+                target.mkdir(exist_ok=True)
             elif path.suffix in _TEXT:
-                target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
             elif images:
-                target.parent.mkdir(parents=True, exist_ok=True)
                 os.link(path, target)
         files = {image_id: root / file.relative_to(official.root) for image_id, file in official.files.items()}
         return replace(official, root=root, files=files)
@@ -210,39 +181,32 @@ def write_small(root: Path, names: Sequence[str], suffix: str = ".png", size: tu
     return root
 
 
+def _quoted(text: str) -> str:
+    header, *rows = text.splitlines()
+    rows = [",".join(f'"{value}"' for value in row.split(",")) for row in rows]
+    return "\n".join([header, *rows]) + "\n"
+
+
+def _backwards(text: str) -> str:
+    header, *rows = text.splitlines()
+    return "\n".join([header, *rows[::-1]]) + "\n"
+
+
+CHANGES = {
+    "CRLF": lambda text: text.replace("\n", "\r\n"),
+    "byte order mark": lambda text: f"\ufeff{text}",
+    "no line feed at the end": lambda text: text.rstrip("\n"),
+    "blank lines": lambda text: text.replace("\n", "\n\n"),
+    "rows backwards": _backwards,
+    "quoted": _quoted,
+    "spaces": lambda text: text.replace(",", " , "),
+    "capitals": str,
+}
+"""Ways to write a table that mean the same; those of the last one are in the file's name."""
+
+
 def rewrite(path: Path, change: str) -> None:
     """Write a table in another way that means the same."""
-    text = path.read_text()
-    if change == "CRLF":
-        path.write_bytes(text.replace("\n", "\r\n").encode())
-    elif change == "byte order mark":
-        path.write_bytes(b"\xef\xbb\xbf" + text.encode())
-    elif change == "no line feed at the end":
-        path.write_text(text.rstrip("\n"))
-    elif change == "blank lines":
-        path.write_text(text.replace("\n", "\n\n"))
-    elif change == "rows backwards":
-        header, *rows = text.splitlines()
-        path.write_text("\n".join([header, *rows[::-1]]) + "\n")
-    elif change == "quoted":
-        header, *rows = text.splitlines()
-        quoted = [",".join(f'"{value}"' for value in row.split(",")) for row in rows]
-        path.write_text("\n".join([header, *quoted]) + "\n")
-    elif change == "spaces":
-        path.write_text(text.replace(",", " , "))
-    elif change == "capitals":
+    path.write_bytes(CHANGES[change](path.read_text()).encode())
+    if change == "capitals":
         path.rename(path.with_name(path.name.upper()))
-    else:
-        raise ValueError(change)
-
-
-CHANGES = (
-    "CRLF",
-    "byte order mark",
-    "no line feed at the end",
-    "blank lines",
-    "rows backwards",
-    "quoted",
-    "spaces",
-    "capitals",
-)

@@ -20,7 +20,6 @@ import lightning.pytorch as pl
 import numpy as np
 from torch.utils.data import DataLoader
 
-from xbench.data.annotations.folder import expand
 from xbench.data.records import TIMEOUT, Grid, Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.store.key import describe, digest
@@ -31,7 +30,7 @@ from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.protocol.findings import findings_problem, is_folder_name, is_name
 from xbench.runtime.distributed import shared_counter
-from xbench.runtime.paths import cache_folder
+from xbench.runtime.paths import cache_folder, expand
 from xbench.runtime.processes import usable_cores
 from xbench.types import Batch, Failure, Note, Sample
 
@@ -303,7 +302,7 @@ def _is_place(value: Any) -> bool:
     """Tell whether a value names a file or a folder that is there, or several."""
     if isinstance(value, (list, tuple)):
         return bool(value) and all(map(_is_place, value))
-    return isinstance(value, (str, Path)) and os.path.exists(os.path.expandvars(os.path.expanduser(value)))
+    return isinstance(value, (str, Path)) and os.path.exists(expand(value))
 
 
 def _plain(value: Any) -> Any:

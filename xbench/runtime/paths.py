@@ -1,4 +1,4 @@
-"""Where xbench keeps prepared images and encoded prompts."""
+"""Paths of the user, and where xbench keeps prepared images and encoded prompts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from pathlib import Path
 import platformdirs
 
 
+def expand(path: str | Path) -> Path:
+    """Return a path of the user's with `~` and environment variables filled in."""
+    return Path(os.path.expanduser(os.path.expandvars(path)))
+
+
 def cache_folder() -> Path:
     """Return `$XBENCH_CACHE`, else `xbench` in the user's folder for caches, such as `~/.cache/xbench` on Linux."""
     if named := os.environ.get("XBENCH_CACHE"):
-        return Path(os.path.expandvars(named)).expanduser()
+        return expand(named)
     return platformdirs.user_cache_path("xbench")

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
-from xbench.data.annotations.folder import Folder, expand
+from xbench.data.annotations.folder import Folder
 from xbench.errors import UserError
 
 
@@ -86,7 +87,7 @@ def test_in_folder(tmp_path, monkeypatch):
     assert {*folder_of(tmp_path / "test").in_folder("test")} == {"a", "b"}
     assert folder_of(tmp_path / "test" / "deep").in_folder("test") == {}
     monkeypatch.chdir(tmp_path / "test")
-    assert {*folder_of(expand(".")).in_folder("test")} == {"a", "b"}
+    assert {*folder_of(Path(".")).in_folder("test")} == {"a", "b"}
 
 
 def refusal(root, *tables, **options):

@@ -35,19 +35,6 @@ def entry(name="1.png", syms=(), boxes=()):
     return {"file_name": name, "syms": list(syms), "boxes": list(boxes)}
 
 
-def test_boxes_are_half_open_and_unite(tmp_path):
-    boxes = [[10, 20, 13, 24], [12, 22, 15, 23], [10, 20, 13, 24], [10, 20, 13, 24]]
-    root = small(tmp_path, entry(syms=["Mass", "Mass", "Effusion", "Effusion"], boxes=boxes), entry("2.png"))
-    data = ChestXDet10(str(root))
-    records = records_of(data)
-    assert {finding for finding, label in records["1"].labels.items() if label} == {"Mass", "Pleural Effusion"}
-    assert records["2"].labels == dict.fromkeys(ChestXDet10.findings, 0)
-    regions = data.load(records["1"]).regions
-    assert regions["Pleural Effusion"].sum() == 12
-    assert regions["Mass"].sum() == 14
-    assert np.argwhere(regions["Mass"]).max(axis=0).tolist() == [23, 14]
-
-
 def test_names_of_files(tmp_path):
     entries = [entry("1.PNG"), entry("../../test_data/2.png"), entry("images\\3.png"), entry("4")]
     root = small(tmp_path, *entries, names=("1", "2", "3", "4"))

@@ -69,13 +69,6 @@ def region(root, name="a", **options):
     return data.load(records_of(data)[name]).regions.get("Pneumonia")
 
 
-def test_numbers(tmp_path):
-    root = small(tmp_path, "a,1e1,20.0,3.9,4,1", "a, 11 ,+22,5,2.,1", "b,,,,,0")
-    expected = np.zeros((1024, 1024), bool)
-    expected[20:24, 10:13] = expected[22:24, 11:16] = True
-    np.testing.assert_array_equal(region(root), expected)
-
-
 def test_columns_go_by_name_and_names_are_text(tmp_path):
     rows = ("1,8,7,6,5,007,x", "0,,,,,7,x", "0,,,,,1e3,x")
     root = small(tmp_path, *rows, header="Target,height,width,y,x,patientId,more", names=(names := ("007", "7", "1e3")))

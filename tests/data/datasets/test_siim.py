@@ -55,17 +55,6 @@ def test_the_published_test_list_repeats_images(official, tmp_path):
         assert record.source == everything[name].source, "with all of its masks, wherever they stand"
 
 
-@pytest.mark.parametrize(("header", "before"), [("ImageId, EncodedPixels", ""), ("ImageId,EncodedPixels", " ")])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_spellings(tmp_path, header, before, mark):
-    root = small(tmp_path, f"b ,{before}5 2", f"a,{before}-1 ", f"b,{before}0 1", header=mark + header)
-    records = SIIMPneumothorax(str(root)).read_records(annotated=True)
-    assert [(record.image_id, record.labels["Pneumothorax"]) for record in records] == [("a", 0), ("b", 1)]
-    region = SIIMPneumothorax(str(root)).load(records[1]).regions["Pneumothorax"]
-    assert region.shape == (1024, 1024)
-    assert np.argwhere(region).tolist() == [[0, 0], [5, 0], [6, 0]]
-
-
 def test_splits_go_by_folder(official):
     by_split = {
         split: [record.image_id for record in SIIMPneumothorax(str(official.root), split=split).read_records(True)]
@@ -175,14 +164,3 @@ def test_real_rows(tmp_path):
             columns = np.flatnonzero(region.any(axis=0))
             assert columns.min() > 100
             assert columns.max() < 924
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")
-def test_real_image_is_negative():
-    data = SIIMPneumothorax(str(REAL), annotations=str(REAL / "train-rle_excerpt.csv"))
-    (dicom,) = REAL.glob("*.dcm")
-    (record,) = [record for record in data.read_records(annotated=True) if record.image_id == dicom.stem]
-    assert record.labels == {"Pneumothorax": 0}
-    radiograph = data.load(record)
-    assert radiograph.image.shape == (1024, 1024)
-    assert not radiograph.regions

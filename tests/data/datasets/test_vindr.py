@@ -89,18 +89,6 @@ def labels_row(name, **given):
     return ",".join([name, *(str(given.get(column.replace(" ", "_"), 0)) for column in COLUMNS)])
 
 
-def test_boxes_are_half_open(tmp_path):
-    data = VinDrCXR(
-        str(small(tmp_path, ["a,Lung cavity,1.9,2.9,4.9,5.1", "a,Lung Cavity,0,0,0.9,9", "b,No finding,,,,"]))
-    )
-    record = records_of(data)["a"]
-    expected = np.zeros((16, 16), bool)
-    expected[2:5, 1:4] = True
-    radiograph = data.load(record)
-    np.testing.assert_array_equal(radiograph.regions["Lung Cavity"], expected)
-    assert {finding for finding, label in record.labels.items() if label} == {"Lung Cavity"}
-
-
 def test_the_two_tables_disagree(tmp_path):
     rows = ["a,ILD,1,1,5,5", "a,ILD,2,2,6,6", "b,No finding,,,,"]
     labels = [labels_row("a", Cardiomegaly=1), labels_row("b", ILD=1, Pneumonia=1, Edema=1), labels_row("c")]

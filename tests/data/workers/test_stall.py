@@ -46,12 +46,6 @@ def test_the_run_ends_and_goes_on_once_the_files_are_back(command, configuration
     assert again.output.count("Skipped 3 images") == 1
 
 
-def test_fewer_in_a_row_are_left_out(command, configuration, monkeypatch):
-    monkeypatch.setenv("FAULTS", " ".join(f"hang:{index}" for index in (2, 3, 4, 5, 7, 8, 9, 10)))
-    run = command("test", "--config", configuration, "--data.timeout", "0.3")
-    assert run.status == 0 and len(run.results["counts"]["skipped"]) == 8, run.errors
-
-
 def test_prepare_ends_too(command, configuration, monkeypatch):
     monkeypatch.setenv("FAULTS", " ".join(f"hang:{index}" for index in range(7, 19)))
     stopped = command("prepare", "--config", configuration, "--data.timeout", "0.3")

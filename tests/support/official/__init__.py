@@ -1,5 +1,5 @@
 """Phantoms written to disk the way each dataset is published, with what must come back when they are read.
 
-One module a dataset, each with a function `write_<dataset>(root) -> Official`; `wrong` spoils what they wrote. Nothing
-here reads `xbench.data` or the table of findings: spellings and rules are written down a second time on purpose.
+One module a dataset, each with a function `write_<dataset>(root) -> Official`. Nothing here reads `xbench.data` or the
+table of findings: spellings and rules are written down a second time on purpose.
 """

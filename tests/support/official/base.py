@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Box:
-    """An annotated box: columns x1 .. x2 - 1, rows y1 .. y2 - 1 of the frame, before any clipping.
-
-    Attributes:
-        finding: Canonical name of the finding.
-        reader: Who drew it, where the files say so.
-    """
+    """An annotated box: columns x1 .. x2 - 1, rows y1 .. y2 - 1 of the frame, before any clipping."""
 
     finding: str
     x1: int
@@ -34,14 +29,12 @@ class Official:
     """A folder laid out like a download.
 
     Attributes:
-        root: The folder.
         images: What decoding must give, (H, W) uint8, by image.
         labels: 1 or 0 by image and canonical finding; a finding that is not a key is unknown. Images without any
             annotation are not keys.
         masks: Union of the annotations of each finding that has a region, (H, W) bool, by image and finding. The keys
             are those of `labels`.
         boxes: Every annotated box by image, if the dataset has boxes.
-        files: The image file by image.
         splits: Names of the images by split, the default one first. An image that nothing names is in none.
         outside: Image and finding of annotations that reach beyond the frame.
         tolerance: Largest error of a grey level that a lossy format leaves.

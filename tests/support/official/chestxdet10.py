@@ -12,18 +12,11 @@ from official.phantoms import draw_chest, paint, place, scaled
 
 SIDE = 1024
 
-CANONICAL = {
-    "Atelectasis": "Atelectasis",
-    "Calcification": "Calcification",
-    "Consolidation": "Consolidation",
-    "Effusion": "Pleural Effusion",
-    "Emphysema": "Emphysema",
-    "Fibrosis": "Pulmonary Fibrosis",
-    "Fracture": "Fracture",
-    "Mass": "Mass",
-    "Nodule": "Nodule",
-    "Pneumothorax": "Pneumothorax",
-}
+_CLASSES = (
+    *("Atelectasis", "Calcification", "Consolidation", "Effusion", "Emphysema"),
+    *("Fibrosis", "Fracture", "Mass", "Nodule", "Pneumothorax"),
+)
+CANONICAL = {name: name for name in _CLASSES} | {"Effusion": "Pleural Effusion", "Fibrosis": "Pulmonary Fibrosis"}
 
 # A class once more is a second box; "=" repeats the box before it under another class, or as an exact duplicate.
 _TEST = {
@@ -44,11 +37,8 @@ _TRAIN = {"50001": ["Effusion", "Effusion"], "50002": []}
 def write_chestxdet10(root: Path, outside: bool = False) -> Official:
     """Write ten test images, three of them with empty lists, and two training images.
 
-    Every class has one to three positive test images. Several boxes of one class overlap.
-
-    Args:
-        root: Where to; created.
-        outside: A box of the first test image reaches beyond the frame.
+    Every class has one to three positive test images. Several boxes of one class overlap. With `outside`, a box of the
+    first test image reaches beyond the frame.
     """
     official = Official(root)
     number = 0

@@ -13,16 +13,8 @@ from official.phantoms import draw_chest, paint, place, scaled
 
 SIDE = 1024
 
-CANONICAL = {
-    "Atelectasis": "Atelectasis",
-    "Cardiomegaly": "Cardiomegaly",
-    "Effusion": "Pleural Effusion",
-    "Infiltrate": "Infiltration",
-    "Mass": "Mass",
-    "Nodule": "Nodule",
-    "Pneumonia": "Pneumonia",
-    "Pneumothorax": "Pneumothorax",
-}
+_CLASSES = ("Atelectasis", "Cardiomegaly", "Effusion", "Infiltrate", "Mass", "Nodule", "Pneumonia", "Pneumothorax")
+CANONICAL = {name: name for name in _CLASSES} | {"Effusion": "Pleural Effusion", "Infiltrate": "Infiltration"}
 
 
 @dataclass(frozen=True)
@@ -58,11 +50,8 @@ def write_chestxray14(root: Path, outside: bool = False) -> Official:
     """Write eight test images with one to four boxes, two without, two of train_val and one that no list names.
 
     The eight are the split `boxes`, and in `test` as well. `Official.labels` covers the eight classes that
-    have boxes: a label without a box is 1 without a mask.
-
-    Args:
-        root: Where to; created.
-        outside: The last box of the file reaches beyond the frame.
+    have boxes: a label without a box is 1 without a mask. With `outside`, the last box of the file reaches beyond the
+    frame.
     """
     official = Official(root)
     rows: list[tuple[str, str]] = []
@@ -106,9 +95,7 @@ def _write_image(official: Official, image: _Image, folder: Path, number: int) -
         picture = Image.merge("RGBA", [picture] * 3 + [Image.new("L", picture.size, 255)])
     picture.save(file, compress_level=1)
     if image.split is not None:
-        present = (
-            {box.finding for box in boxes} | set(image.unboxed) | {CANONICAL.get(label) for label in image.unboxed}
-        )
+        present = {box.finding for box in boxes} | {CANONICAL.get(label, label) for label in image.unboxed}
         official.annotate(image.name, {finding: int(finding in present) for finding in CANONICAL.values()})
         for box in boxes:
             official.fill(image.name, box)

@@ -70,12 +70,8 @@ def write_chexlocalize(root: Path, masks_for_all: bool = False, outside: bool = 
 
     Two test views are negative, and in no JSON; neither are two positive ones without any mask. A contour of several
     overlaps or touches the one before. Beside the truth lie the segmentations of other readers and of Grad-CAM, and
-    pickled maps that create `<root>/unpickled` when they are loaded.
-
-    Args:
-        root: Where to; created.
-        masks_for_all: The three findings that are said to have labels only have masks as well.
-        outside: A contour of the first view reaches beyond the frame.
+    pickled maps that create `<root>/unpickled` when they are loaded. With `masks_for_all`, the three findings that are
+    said to have labels only have masks as well; with `outside`, a contour of the first view reaches beyond the frame.
     """
     official = Official(root, tolerance=6)
     number = 0

@@ -48,12 +48,9 @@ def write_covid(root: Path, lungs_in_masks: bool = False, outside: bool = False)
     """Write six images with opacities, four without, and one that was never annotated, under `covid_rural_annot`.
 
     Two positive and two negative images have no mask file; two negative ones have an empty one. One label of an outline
-    is not among the usual ones, and its outline is part of the region. Predictions lie about all of them.
-
-    Args:
-        root: Where to; created.
-        lungs_in_masks: Mask files are 1 in the lung fields and 2 in the opacities, not 0 and 1 as the authors say.
-        outside: An outline of the second image reaches beyond the frame.
+    is not among the usual ones, and its outline is part of the region. Predictions lie about all of them. With
+    `lungs_in_masks`, mask files are 1 in the lung fields and 2 in the opacities, not 0 and 1 as the authors say; with
+    `outside`, an outline of the second image reaches beyond the frame.
     """
     official = Official(root, tolerance=6)
     base = root / "covid_rural_annot"
@@ -76,10 +73,9 @@ def write_covid(root: Path, lungs_in_masks: bool = False, outside: bool = False)
 
 
 def write_mavl_lists(official: Official, folder: Path) -> dict[str, list[str]]:
-    """Write the lists `train.csv`, `val.csv` and `test.csv` like MAVL's; one patient is in two of them.
+    """Write the lists `train.csv`, `val.csv` and `test.csv` like MAVL's; return the images by list.
 
-    Returns:
-        The images by list. Test has positives and negatives, and positives without a mask file.
+    One patient is in two of them. Test has positives and negatives, and positives without a mask file.
     """
     names = official.splits["all"]
     lists = {"train": [names[1], names[3]], "val": [names[5], names[6]]}

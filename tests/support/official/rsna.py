@@ -26,13 +26,9 @@ def write_rsna(root: Path, layout: Literal["kaggle", "mdai"] = "kaggle", outside
     """Write six images with one to four boxes and six without any.
 
     The third image is MONOCHROME1 with a window. `kaggle` has one more, which no table annotates, in
-    `stage_2_test_images`, its split of that name; all others are `train`.
-
-    Args:
-        root: Where to; created.
-        layout: `kaggle`: `stage_2_train_images/<patient>.dcm` with Kaggle's tables. `mdai`: the tree of the original
-            release, `<study>/<series>/<instance>.dcm`, with MedKLIP's `test.csv` and nothing of Kaggle's.
-        outside: One box of the first image reaches beyond the frame.
+    `stage_2_test_images`, its split of that name; all others are `train`. The layout `mdai` is the tree of the original
+    release, `<study>/<series>/<instance>.dcm`, with MedKLIP's `test.csv` and nothing of Kaggle's. With `outside`, one
+    box of the first image reaches beyond the frame.
     """
     official = Official(root, tolerance=8)
     for number, boxes in enumerate(_NUMBERS_OF_BOXES):

@@ -21,11 +21,6 @@ def write_siim(root: Path, positives: int = 6, negatives: int = 4) -> Official:
     """Write phantoms with and without a pneumothorax.
 
     Every fourth image is of the former stage-1 test. Every second positive one has several, overlapping masks.
-
-    Args:
-        root: Where to; created.
-        positives: Images with a pneumothorax.
-        negatives: Images without.
     """
     official = Official(root, tolerance=8)
     rows = []
@@ -74,19 +69,6 @@ def enlarge(pixels: NDArray[Any]) -> NDArray[Any]:
     return pixels.repeat(8, axis=0).repeat(8, axis=1)
 
 
-def split_mask(mask: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-    """Three overlapping masks with the union `mask`; empty ones are left out."""
-    rows = np.flatnonzero(mask.any(axis=1))
-    parts = []
-    for low, high in ((0.0, 0.4), (0.3, 0.7), (0.6, 1.0)):
-        part = np.zeros_like(mask)
-        chosen = rows[int(low * len(rows)) : int(np.ceil(high * len(rows)))]
-        part[chosen] = mask[chosen]
-        if part.any():
-            parts.append(part)
-    return parts
-
-
 def encode_relative_rle(mask: NDArray[np.bool_]) -> str:
     """The encoding of SIIM-ACR: the gap after the run before and the length, run by run."""
     edges = np.flatnonzero(np.diff(mask.T.ravel(), prepend=False, append=False))
@@ -104,8 +86,14 @@ def _rows(official: Official, name: str, mask: NDArray[np.bool_] | None, several
     if mask is None:
         return [f"{name},-1"]
     official.mark(name, FINDING, mask)
-    parts = split_mask(mask) if several else [mask]
-    return [f"{name},{encode_relative_rle(part)}" for part in parts]
+    rows, lines = np.flatnonzero(mask.any(axis=1)), []
+    # Overlapping masks, whose union is the whole.
+    for low, high in ((0.0, 0.4), (0.3, 0.7), (0.6, 1.0)) if several else ((0.0, 1.0),):
+        part = np.zeros_like(mask)
+        chosen = rows[int(low * len(rows)) : int(np.ceil(high * len(rows)))]
+        part[chosen] = mask[chosen]
+        lines.append(f"{name},{encode_relative_rle(part)}")
+    return lines
 
 
 def _as_published(image: NDArray[np.uint8], number: int) -> tuple[NDArray[Any], str, dict[str, Any]]:

@@ -79,12 +79,9 @@ def write_vindr(root: Path, layout: Literal["physionet", "kaggle"] = "physionet"
     """Write fourteen test images with a consensus and three training images with three readers each.
 
     Coordinates have fractions in PhysioNet's tables and are cut to whole numbers in Kaggle's; a box covers the columns
-    int(x_min) .. int(x_max) - 1. Regions of training images are the union of all readers.
-
-    Args:
-        root: Where to; created.
-        layout: `kaggle` has `train.csv` with 14 classes, two test images that nothing annotates, and no label tables.
-        outside: A box of the third test image reaches beyond the frame.
+    int(x_min) .. int(x_max) - 1. Regions of training images are the union of all readers. The layout `kaggle` has
+    `train.csv` with 14 classes, two test images that nothing annotates, and no label tables. With `outside`, a box of
+    the third test image reaches beyond the frame.
     """
     official = Official(root)
     drawn: dict[str, list[_Drawn]] = {}
@@ -147,11 +144,7 @@ def _write_image(
 
 
 def _annotate(
-    official: Official,
-    split: str,
-    drawn: dict[str, list[_Drawn]],
-    extra: dict[str, tuple[str, ...]],
-    classes: set[str],
+    official: Official, split: str, drawn: dict[str, list[_Drawn]], extra: dict[str, tuple[str, ...]], classes: set[str]
 ) -> None:
     for name in official.splits[split]:
         positive = {box.class_name for box in drawn[name]} | set(extra.get(name, ()))
@@ -165,10 +158,7 @@ def _annotate(
 
 
 def _write_physionet_tables(
-    official: Official,
-    split: str,
-    drawn: dict[str, list[_Drawn]],
-    extra: dict[str, tuple[str, ...]],
+    official: Official, split: str, drawn: dict[str, list[_Drawn]], extra: dict[str, tuple[str, ...]]
 ) -> None:
     boxes, labels = [], []
     for name in official.splits[split]:

@@ -17,11 +17,6 @@ _TABLES = (".csv", ".json", ".txt")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar", *(f"{table}.gz" for table in _TABLES))
 
 
-def expand(path: str) -> Path:
-    """Return a path of the user's with `~` and environment variables filled in."""
-    return Path(os.path.expandvars(path)).expanduser()
-
-
 class Folder:
     """Index of the files below a folder.
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar
 
-from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder, expand
+from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
 from xbench.data.annotations.shapes import Annotation, MaskImage, reader_agreement, union
 from xbench.data.annotations.tables import Row, read_csv, read_image_list
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
+from xbench.runtime.paths import expand
 from xbench.types import Note
 
 _NOT_ENDED = "the last row of a table without a line end, which may have been cut off within its last value"

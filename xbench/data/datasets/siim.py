@@ -74,9 +74,6 @@ class SIIMPneumothorax(DownloadedDataset):
             )
         cases = {name: ImageAnnotations(name, {_FINDING: 1}, tuple(drawn), _FRAME) for name, drawn in masks.items()}
         cases |= {name: ImageAnnotations(name, {_FINDING: 0}, (), _FRAME) for name in negative}
-        return self._in_split(cases, folder)
-
-    def _in_split(self, cases: dict[str, ImageAnnotations], folder: Folder) -> Iterable[ImageAnnotations]:
         if self.split == "all":
             return cases.values()
         (place,) = self.folders[self.split]

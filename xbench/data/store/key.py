@@ -74,6 +74,14 @@ def describe(data: Described, preprocessing: Preprocessing) -> dict[str, Any]:
         transforms += getattr(transform, "transforms", ())
     code = {cls.__module__: found for cls in classes if (found := _code_of(cls.__module__)) is not None}
     own = all(_code_of(cls.__module__) is None for cls in type(data).__mro__)
+    try:
+        geometry = [json.loads(_text(preprocessing.geometry.to_dict()))]
+    except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
+        raise UserError(
+            f"The model's preprocessing cannot be written down ({error}), and so its images cannot be prepared."
+        ) from error
+    if type(preprocessing) is not Preprocessing:
+        geometry += [_name(type(preprocessing)), _attributes(preprocessing, vars(Preprocessing([])).keys())]
     # Pillow may be built with any of these.
     libraries = {f"pillow with {codec}": features.version(codec) for codec in ("libjpeg_turbo", "jpg", "zlib")}
     for library in _LIBRARIES:
@@ -87,7 +95,7 @@ def describe(data: Described, preprocessing: Preprocessing) -> dict[str, Any]:
         "findings": list(data.findings),
         "grid": data.grid if isinstance(data.grid, str) else list(data.grid),
         "options": {} if own else _attributes(data, ignored),
-        "geometry": _geometry(preprocessing),
+        "geometry": geometry,
         "geometry_on_probes": _behaviour(preprocessing),
         "libraries": libraries,
         "machine": platform.machine(),
@@ -166,18 +174,6 @@ def _attributes(owner: object, ignored: Collection[str]) -> dict[str, str]:
                 f"cannot be written down ({error}). Keep plain values, paths, arrays and dataclasses of these there."
             ) from None
     return texts
-
-
-def _geometry(preprocessing: Preprocessing) -> list[Any]:
-    try:
-        pipeline = json.loads(_text(preprocessing.geometry.to_dict()))
-    except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
-        raise UserError(
-            f"The model's preprocessing cannot be written down ({error}), and so its images cannot be prepared."
-        ) from error
-    if type(preprocessing) is Preprocessing:
-        return [pipeline]
-    return [pipeline, _name(type(preprocessing)), _attributes(preprocessing, vars(Preprocessing([])).keys())]
 
 
 def _behaviour(preprocessing: Preprocessing) -> str:
