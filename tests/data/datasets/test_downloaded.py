@@ -28,7 +28,6 @@ class Toy(DownloadedDataset):
     splits = ("test", "train")
     layout = f"pictures/<image>.png and {TABLE}"
     folders = {"test": ("pictures",), "train": ("training",)}  # noqa: RUF012
-    twice = False
 
     def read_annotations(self, folder):
         drawn = defaultdict(list)
@@ -37,11 +36,10 @@ class Toy(DownloadedDataset):
             if row["finding"]:
                 self.note("a row", row["image"])
                 own.append(Annotation(row["finding"], Box(*(int(row.number(side)) for side in "ltrb")), row["finding"]))
-        cases = [
+        return [
             ImageAnnotations(name, {f: int(f in {a.finding for a in own}) for f in self.findings}, tuple(own), (16, 16))
             for name, own in drawn.items()
         ]
-        return cases * 2 if self.twice else cases
 
 
 def write(root, *rows, names=("a", "b"), folder="pictures"):
@@ -149,11 +147,6 @@ def test_an_image_that_nothing_asks_for_may_have_several_files(tmp_path):
     assert list(records_of(toy(root))) == ["b"]
 
 
-def test_an_image_annotated_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr(Toy, "twice", True)
-    assert f"toy: a is annotated twice in {tmp_path / TABLE}" in refusal(write(tmp_path, "a,,,,,"))
-
-
 def test_prediction_needs_no_annotations(tmp_path):
     root = write(tmp_path, "a,One,1,1,4,4")
     write_small(root / "training", ["c"])
@@ -166,43 +159,12 @@ def test_prediction_needs_no_annotations(tmp_path):
     assert "holds no image" in refusal(write(tmp_path / "empty", names=()), "predict")
 
 
-@pytest.mark.parametrize("line", ["{}.PNG", "{}.dcm", "/data/x/{}", "..\\{}", "../../{}.jpg", " {} ,1"])
-def test_image_lists(tmp_path, line):
-    root = write(tmp_path, *(f"{name},,,,," for name in "abcd"), names=tuple("abcd"))
-    (tmp_path / "list.csv").write_text("image,label\n" + "".join(f"{line.format(name)}\n" for name in "dbb"))
-    for stage in ("test", "predict"):
-        data = toy(root, image_list=str(tmp_path / "list.csv"))
-        data.setup(stage)
-        assert [record.image_id for record in data.records] == ["b", "d"], "each once, by name"
-        assert tmp_path / "list.csv" in data.annotation_files()
-
-
-def test_image_lists_that_do_not_fit(tmp_path):
-    root = write(tmp_path, "a,,,,,", "b,,,,,")
-    path = tmp_path / "list.txt"
-    path.write_text("a\nx\ny\n")
-    message = refusal(root, image_list=str(path))
-    for part in (str(path), "2 of 3 images", "the split 'test' (first: 'x')", "--data.image_list"):
-        assert part in message
-    assert "none.txt" in refusal(root, image_list=str(tmp_path / "none.txt"))
-
-
 def test_the_wrong_root(tmp_path):
     root = write(tmp_path / "root", "a,,,,,", "b,,,,,")
     assert "is not a folder" in refusal("x" * 5000)
     (root / "tables").mkdir()
     (root / TABLE).rename(root / "tables" / TABLE)
     assert f"There is {root / 'pictures'}: did you mean --data.root {root}?" in refusal(root / "tables")
-
-
-def test_annotations_elsewhere(tmp_path):
-    root = write(tmp_path / "root", "a,,,,,")
-    table = (root / TABLE).rename(tmp_path / "mine.csv")
-    assert "A file elsewhere is named with --data.annotations" in refusal(root)
-    data = toy(root, annotations=str(table))
-    assert list(records_of(data)) == ["a"]
-    assert data.annotation_files() == [table]
-    assert "nowhere.csv" in refusal(root, annotations="nowhere.csv")
 
 
 def test_paths_are_expanded(tmp_path, monkeypatch):

@@ -32,13 +32,15 @@ def test_other_ways_to_write_the_tables(downloads, tmp_path, name, split, change
         assert sorted(map(repr, records[image].source.annotations)) == sorted(map(repr, record.source.annotations))
 
 
-@pytest.mark.parametrize("line", ["{}", "{}.png", "C:\\data\\test\\{}.dicom", "images/{}.png"])
+@pytest.mark.parametrize("line", ["{}", " {}.PNG ", "C:\\data\\test\\{}.dicom", "../../images/{}.jpg"])
 @pytest.mark.parametrize("name", CLASSES)
 def test_image_lists(downloads, tmp_path, name, line):
     root = str(downloads(name).root)
     chosen = sorted(records_of(CLASSES[name](root)))[1:4]
     path = tmp_path / "list.csv"
     path.write_text("Image Index,x\n" + "".join(f"{line.format(image)},1\n" for image in chosen))
-    assert list(records_of(CLASSES[name](root, image_list=str(path)))) == chosen
+    data = CLASSES[name](root, image_list=str(path))
+    assert list(records_of(data)) == chosen
+    assert path in data.annotation_files()
     path.write_text("nobody\n")
     assert "(first: 'nobody')" in refusal(name, root, image_list=str(path))

@@ -62,20 +62,10 @@ def secondary_capture(patient: str, instance: str, view: str = "PA") -> dict[str
     """Tags of the conversion that RSNA and SIIM share; the patient's age, which is not valid there, is left out."""
     series, study = instance.replace(".1.4.", ".1.3."), instance.replace(".1.4.", ".1.2.")
     return {
-        "SOPInstanceUID": instance,
-        "SeriesInstanceUID": series,
-        "StudyInstanceUID": study,
-        "SpecificCharacterSet": "ISO_IR 100",
-        "StudyDate": "19010101",
-        "StudyTime": "000000.00",
-        "Modality": "CR",
-        "ConversionType": "WSD",
-        "SeriesDescription": f"view: {view}",
-        "PatientName": patient,
-        "PatientID": patient,
-        "PatientSex": "M",
-        "BodyPartExamined": "CHEST",
-        "ViewPosition": view,
+        **dict(SOPInstanceUID=instance, SeriesInstanceUID=series, StudyInstanceUID=study),
+        **dict(SpecificCharacterSet="ISO_IR 100", StudyDate="19010101", StudyTime="000000.00"),
+        **dict(PatientName=patient, PatientID=patient, PatientSex="M", BodyPartExamined="CHEST"),
+        **dict(Modality="CR", ConversionType="WSD", ViewPosition=view, SeriesDescription=f"view: {view}"),
         "PixelSpacing": ["0.168", "0.168"],
     }
 

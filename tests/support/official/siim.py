@@ -97,18 +97,11 @@ def _rows(official: Official, name: str, mask: NDArray[np.bool_] | None, several
 
 
 def _as_published(image: NDArray[np.uint8], number: int) -> tuple[NDArray[Any], str, dict[str, Any]]:
-    """An image as pixels, encoding and tags of a DICOM file that shows it; the kinds take turns.
-
-    The official files are all of the first kind.
-    """
+    """An image as pixels, encoding and tags of a DICOM file that shows it; the first of these kinds is the official."""
     levels = image.astype(np.int64)
     inverted = {
-        "BitsStored": 12,
-        "HighBit": 11,
-        "PhotometricInterpretation": "MONOCHROME1",
-        "WindowCenter": [2048, 1],
-        "WindowWidth": [4080, 1],
-        "VOILUTFunction": "LINEAR_EXACT",
+        **dict(BitsStored=12, HighBit=11, PhotometricInterpretation="MONOCHROME1"),
+        **dict(WindowCenter=[2048, 1], WindowWidth=[4080, 1], VOILUTFunction="LINEAR_EXACT"),
     }
     kinds: list[tuple[NDArray[Any], str, dict[str, Any]]] = [
         (image, "jpeg", {}),

@@ -239,9 +239,8 @@ def reader_agreement(annotations: Iterable[Annotation], height: int, width: int)
     for annotation in annotations:
         if annotation.reader:
             shapes[annotation.reader].append(annotation.shape)
-    if len(shapes) < 2:
-        return None
-    drawn = [mask for drawings in shapes.values() if (mask := union(drawings, height, width)).any()]
+    several = shapes.values() if len(shapes) > 1 else ()
+    drawn = [mask for drawings in several if (mask := union(drawings, height, width)).any()]
     if len(drawn) < 2:
         return None
     scores = []

@@ -13,6 +13,7 @@ import os
 import platform
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -113,14 +114,10 @@ def record_key(record: Record) -> str | None:
 
     None if the image cannot be prepared: its files are unknown or missing, or its source is not of plain values.
     """
-    state = files_state(record)
-    if state is None:
-        return None
-    try:
-        text = _text((record.image_id, record.source, state))
-    except (TypeError, ValueError, RecursionError, UserError):
-        return None
-    return hashlib.sha256(text.encode()).hexdigest()
+    if (state := files_state(record)) is not None:
+        with suppress(TypeError, ValueError, RecursionError, UserError):
+            return hashlib.sha256(_text((record.image_id, record.source, state)).encode()).hexdigest()
+    return None
 
 
 def files_state(record: Record) -> tuple[tuple[str, int, int, int], ...] | None:
