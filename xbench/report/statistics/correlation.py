@@ -24,38 +24,35 @@ def correlations(datasets: Sequence[DatasetAnalysis]) -> tuple[tuple[Correlation
     not run on all of the datasets are left out of it, for means over different datasets cannot be compared. Over
     findings a point is a model and a finding of a dataset; such points are not independent, so their p-value flatters.
     """
-    found, notes = [], []
-    of_model: defaultdict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
-    over_findings: list[Point] = []
-    lines_of_findings = []
+    of_models, of_findings, over_findings = [], [], []
+    of_model: defaultdict[str, dict[str, Point]] = defaultdict(dict)
     for dataset in datasets:
-        runs = own_settings(dataset.runs)
-        points = []
-        of_findings = []
-        for run in runs:
+        points, findings = [], []
+        for run in own_settings(dataset.runs):
             title = model_title(run.run.model)
-            if (place := _place(run.macro)) is not None:
-                points.append((title, *place))
-                of_model[title][f"{dataset.dataset}/{dataset.split}"] = place
+            for point in _point(title, run.macro):
+                points.append(point)
+                of_model[title][f"{dataset.dataset}/{dataset.split}"] = point
             for finding in dataset.findings:
-                if finding in run.findings and (place := _place(run.findings[finding])) is not None:
-                    of_findings.append((f"{title}: {finding}", *place))
-        found.append(_line("models", dataset.dataset, points))
-        lines_of_findings.append(_line("findings", dataset.dataset, of_findings))
-        over_findings += [(f"{label} ({dataset_title(dataset.dataset)})", x, y) for label, x, y in of_findings]
-    everywhere = {name for places in of_model.values() for name in places}
-    complete = {title: places for title, places in of_model.items() if len(places) == len(everywhere)}
-    pooled = []
-    for title, places in sorted(complete.items()):
-        x, y = map(fmean, zip(*places.values(), strict=True))
-        pooled.append((title, x, y))
-    if left_out := sorted({*of_model} - {*complete}):
-        notes.append(
-            f"The correlation pooled over datasets leaves out {', '.join(left_out)}: not run on all "
-            f"{len(everywhere)} datasets, and means over different datasets cannot be compared."
-        )
-    found += [_line("models", None, pooled), *lines_of_findings, _line("findings", None, over_findings)]
-    return tuple(found), tuple(notes)
+                findings += _point(f"{title}: {finding}", run.findings.get(finding, {}))
+        of_models.append(_line("models", dataset.dataset, points))
+        of_findings.append(_line("findings", dataset.dataset, findings))
+        over_findings += [(f"{label} ({dataset_title(dataset.dataset)})", x, y) for label, x, y in findings]
+    everywhere = {place for points in of_model.values() for place in points}
+    pooled, left_out = [], []
+    for title, places in sorted(of_model.items()):
+        _, x, y = zip(*places.values(), strict=True)
+        if len(places) == len(everywhere):
+            pooled.append((title, fmean(x), fmean(y)))
+        else:
+            left_out.append(title)
+    note = (
+        f"The correlation pooled over datasets leaves out {', '.join(left_out)}: not run on all "
+        f"{len(everywhere)} datasets, and means over different datasets cannot be compared."
+    )
+    of_models.append(_line("models", None, pooled))
+    of_findings.append(_line("findings", None, over_findings))
+    return (*of_models, *of_findings), (note,) if left_out else ()
 
 
 def own_settings(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
@@ -66,9 +63,7 @@ def own_settings(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
     common = Counter(ground(run.run) for run in runs)
 
     def preference(run: RunAnalysis) -> tuple[int, bool, int, str]:
-        settings = run.run.settings
-        size = settings.get("image_size", "0")
-        official = settings.get("prompts") == "official"
+        size, official = run.run.settings.get("image_size", "0"), run.run.settings.get("prompts") == "official"
         return -common[ground(run.run)], not official, int(size) if size.isdigit() else 0, run.run.label
 
     chosen: dict[str, RunAnalysis] = {}
@@ -77,9 +72,10 @@ def own_settings(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
     return sorted(chosen.values(), key=lambda run: run.run.label)
 
 
-def _place(numbers: Mapping[str, Estimate]) -> tuple[float, float] | None:
-    auroc, pointing_game = numbers["auroc"].value, numbers["pointing_game"].value
-    return None if auroc is None or pointing_game is None else (auroc, pointing_game)
+def _point(label: str, numbers: Mapping[str, Estimate]) -> list[Point]:
+    """Return the point of these numbers, if both of them exist."""
+    x, y = (numbers.get(key, Estimate(None)).value for key in ("auroc", "pointing_game"))
+    return [] if x is None or y is None else [(label, x, y)]
 
 
 def _line(scope: Literal["models", "findings"], dataset: str | None, points: Sequence[Point]) -> Correlation:
@@ -90,6 +86,5 @@ def _line(scope: Literal["models", "findings"], dataset: str | None, points: Seq
         # linregress divides nothing by nothing here.
         return Correlation(scope, dataset, tuple(points), 0.0, y[0], None, None)
     fit = linregress(x, y)
-    return Correlation(
-        scope, dataset, tuple(points), float(fit.slope), float(fit.intercept), float(fit.rvalue**2), float(fit.pvalue)
-    )
+    numbers = float(fit.slope), float(fit.intercept), float(fit.rvalue**2), float(fit.pvalue)
+    return Correlation(scope, dataset, tuple(points), *numbers)

@@ -75,14 +75,11 @@ def share(values: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
         design = max(1.0, found.variance[0] / (values.var(ddof=1) / n))
         few = (_errors(n - 1) / _errors(found.units - 1)) ** 2
         effective = max(effective, n / design * few)
-    return Spread(
-        value,
-        found.influence(0),
-        found.units,
-        inf,
-        lambda errors: _wilson(value, effective / errors**2),
-        hits=effective,
-    )
+
+    def limits(errors: float) -> Limits:
+        return _wilson(value, effective / errors**2)
+
+    return Spread(value, found.influence(0), found.units, inf, limits, hits=effective)
 
 
 def mean(values: Floats, clusters: NDArray[np.int64], count: int, unseen: float = UNSEEN) -> Spread:
@@ -207,7 +204,7 @@ def auroc(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64
     variance = max(variance, float(influence @ influence))
     shares = sum(part**2 / (u - 1) for u, part in zip(units, own, strict=True))
     freedom = sum(own) ** 2 / shares if shares else inf
-    return Spread(value, influence, fewest, freedom, _on_logits(value, variance, fewest, at_most=True))
+    return Spread(value, influence, fewest, freedom, _on_logits(value, variance, fewest))
 
 
 def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
@@ -237,13 +234,9 @@ def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDAr
     if min(units) < 2:
         return Spread(value, influence, min(units), 0, lambda _: _wilson(value, units[0] / _NORMAL**2))
     variance = all_units / (all_units - 1) * float(influence @ influence)
-    lowest = value - bias
-    to_low, to_high = (_on_logits(centre, variance, units[0], False, value) for centre in (lowest, value))
-
-    def limits(errors: float) -> Limits:
-        return to_low(errors)[0], to_high(errors)[1]
-
-    return Spread(value, influence, min(units), min(units) - 1, limits, (lowest, value))
+    centres = value - bias, value
+    limits = _on_logits(value, variance, units[0], centres)
+    return Spread(value, influence, min(units), min(units) - 1, limits, centres)
 
 
 def combined(spreads: Sequence[Spread]) -> Limits | None:
@@ -368,22 +361,19 @@ def _bounded(value: float, variance: float, units: int, unseen: float) -> Callab
     return limits
 
 
-def _on_logits(
-    centre: float, variance: float, units: int, at_most: bool, measured_at: float | None = None
-) -> Callable[[float], Limits]:
-    """An interval of equal steps in log odds, Wilson's on `units` hits at 0 and 1, and at most that if so asked.
+def _on_logits(value: float, variance: float, units: int, centres: Limits | None = None) -> Callable[[float], Limits]:
+    """An interval of equal steps in log odds from the centres, or from the value and then at most Wilson's on `units`.
 
-    The variance is that of the number itself, `measured_at`, which the centre corrects.
+    At 0 and 1 it is Wilson's.
     """
-    value = centre if measured_at is None else measured_at
     widest = _wilson(value, units / _NORMAL**2)
 
     def limits(errors: float) -> Limits:
         if not 0 < value < 1:
             return widest
         steps = np.array([-1, 1]) * errors * np.sqrt(variance) / (value * (1 - value))
-        low, high = expit(logit(centre) + steps).tolist()
-        return (max(low, widest[0]), min(high, widest[1])) if at_most else (low, high)
+        low, high = expit(logit(centres or (value, value)) + steps).tolist()
+        return (low, high) if centres else (max(low, widest[0]), min(high, widest[1]))
 
     return limits
 

@@ -48,8 +48,7 @@ def compare(
     tests: dict[int, PairedTest] = {}
     for first, second in combinations(labels, 2):
         begin(f"{first} against {second}")
-        both = on_common(first, second)
-        if both is None:
+        if (both := on_common(first, second)) is None:
             continue
         one, other = both
         for number in TESTED:
@@ -94,17 +93,15 @@ def tied_with_best(
     """
     tied = {}
     for number in TESTED:
-        values = {label: macro[number].value for label, macro in macros.items()}
-        existing = {label: value for label, value in values.items() if value is not None}
-        if not existing:
-            continue
-        best = max(existing, key=lambda label: existing[label])
-        ties = [
-            {comparison.first, comparison.second}
-            for comparison in comparisons
-            if comparison.number == number and comparison.p_adjusted is not None and comparison.p_adjusted > SIGNIFICANT
-        ]
-        tied[number] = frozenset({best}.union(*(pair for pair in ties if best in pair)))
+        values = {label: value for label, macro in macros.items() if (value := macro[number].value) is not None}
+        if values:
+            best = max(values, key=lambda label: values[label])
+            ties = [
+                {entry.first, entry.second}
+                for entry in comparisons
+                if entry.number == number and entry.p_adjusted is not None and entry.p_adjusted > SIGNIFICANT
+            ]
+            tied[number] = frozenset({best}.union(*(pair for pair in ties if best in pair)))
     return tied
 
 
@@ -283,11 +280,9 @@ def _auroc_contributions(first: Sample, second: Sample, column: int) -> NDArray[
 
     The scales of two models differ, so scores are first replaced by their midranks within each model, then exchanged
     (Bandos, Rockette and Gur 2005, Statistics in Medicine 24, 2873, after Venkatraman and Begg 1996). The difference
-    after any exchange, computed anew, is again a sum with one sign per cluster: for a positive, half the difference
-    between its two ranks' shares of negatives below, over the pooled negatives of both models, and the same for a
-    negative. With s(i, j) = 1 if a positive i scores above a negative j, 0 below, 1/2 tied, x and y the ranks in the
-    two models, and e = +1 or -1 as an image is exchanged or not, the difference of AUROCs after exchange is the mean
-    over i, j of
+    after any exchange, computed anew, is again a sum with one sign per cluster. With s(i, j) = 1 if a positive i scores
+    above a negative j, 0 below, 1/2 tied, x and y the ranks in the two models, and e = +1 or -1 as an image is
+    exchanged or not, it is the mean over i, j of
 
         (1 + e_i e_j) / 2 * e_i (s(x_i, x_j) - s(y_i, y_j)) + (1 - e_i e_j) / 2 * e_i (s(x_i, y_j) - s(y_i, x_j)),
 
@@ -302,10 +297,8 @@ def _auroc_contributions(first: Sample, second: Sample, column: int) -> NDArray[
     x[known] = rankdata(first.probabilities[known, column])
     y[known] = rankdata(second.probabilities[known, column])
     share = np.zeros(len(label))
-    negatives, positives = (np.concatenate([x[kind], y[kind]]) for kind in (negative, positive))
-    share[positive] = share_below(negatives, x[positive]) - share_below(negatives, y[positive])
-    share[positive] /= positive.sum()
-    share[negative] = share_below(positives, y[negative]) - share_below(positives, x[negative])
-    share[negative] /= negative.sum()
+    for mine, others, sign in ((positive, negative, 1), (negative, positive, -1)):
+        pooled = np.concatenate([x[others], y[others]])
+        share[mine] = sign * (share_below(pooled, x[mine]) - share_below(pooled, y[mine])) / mine.sum()
     summed = np.bincount(first.image_cluster, share, minlength=len(first.clusters))
     return np.asarray(summed, dtype=np.float64)

@@ -65,15 +65,13 @@ def _rows(
         if both is not None and len(both[0].sample.clusters) > 1 and (test := paired_test(*both, number, finding)):
             tests[len(rows)] = test
         spread = existing[high] - existing[low]
-        base = existing.get(own_value)
-        relative = spread / base if base else None
+        relative = spread / base if (base := existing.get(own_value)) else None
         model, dataset = model_title(own.run.model), own.run.dataset
         rows.append(StudyRow(study, model, dataset, finding or "macro", number, values, spread, relative, None))
     ways = comb(len(order), 2)
     words = f"{ground} {study} {own.run.model} {number}"
-    found = exchange_tests(list(tests.values()), ways * len(tests), seed, words)
-    adjusted = holm([min(1.0, ways * p) for p in found])
-    for place, p_adjusted in zip(tests, adjusted, strict=True):
+    found = exchange_tests([*tests.values()], ways * len(tests), seed, words)
+    for place, p_adjusted in zip(tests, holm([min(1.0, ways * p) for p in found]), strict=True):
         rows[place] = replace(rows[place], p_adjusted=p_adjusted)
     return rows
 
