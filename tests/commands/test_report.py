@@ -47,9 +47,8 @@ def written(runs, tmp_path_factory) -> tuple[Path, str]:
     (out / "analysis.json").write_text("{}")
     (out / "tables" / "pointing_game_of_old.csv").write_text("stale")
     (out / "tables" / "mine.txt").write_text("kept")
-    words = ["report", str(runs), "--out", str(out), "--cases", "2"]
     with redirect_stdout(StringIO()) as screen:
-        assert main(words) == 0
+        assert main(["report", str(runs), "--out", str(out), "--cases", "2"]) == 0
     return out, screen.getvalue()
 
 
@@ -67,49 +66,34 @@ def test_a_damaged_picture_of_one_run_does_not_stop_the_report(tmp_path, capsys)
     (dataset,) = json.loads((tmp_path / "report" / "analysis.json").read_text())["datasets"]
     assert len(dataset["runs"]) == 2
     # The other run's maps are still there to look at.
-    cases = re.search(r'id="case-data">(.*?)</script>', text, re.S)
-    assert cases is not None
-    (case,) = json.loads(cases[1])["cases"]
+    (cases,) = re.findall(r'id="case-data">(.*?)</script>', text, re.S)
+    (case,) = json.loads(cases)["cases"]
     assert [panel["model"] for panel in case["panels"]] == ["CLIP"]
 
 
 def test_everything_is_written_and_an_earlier_report_replaced(written, three_analysed):
     out, _ = written
-    tables = all_tables(three_analysed)
-    endings = ("csv", "md", "tex")
-    assert {path.name for path in (out / "tables").iterdir()} == {
-        "mine.txt",
-        *(f"{table.name}.{ending}" for table in tables for ending in endings),
+    expected = {
+        f"{table.name}.{ending}": write(table)
+        for table in all_tables(three_analysed)
+        for ending, write in (("csv", to_csv), ("md", to_markdown), ("tex", to_latex))
     }
-    for table in tables:
-        for ending, write in zip(endings, (to_csv, to_markdown, to_latex), strict=True):
-            assert (out / "tables" / f"{table.name}.{ending}").read_text() == write(table)
-    stems = {path.stem for path in (out / "figures").iterdir()}
-    assert {f"{stem}{ending}" for stem in stems for ending in (".pdf", ".svg", ".png")} == {
-        path.name for path in (out / "figures").iterdir()
-    }
-    assert stems == {
-        "auroc_pointing_game_models",
-        "auroc_pointing_game_findings",
-        "intervals_pointing_game",
-        "intervals_dice_cross_fitted",
-        "intervals_auroc",
-        "dice_gap",
-        "dice_curve",
-        "area_pointing_game",
-        "area_dice_fixed",
-        "overlays_chestxray14",
-        "quadrants_chestxray14",
-        "positions_chestxray14",
-    }
+    assert {path.name: path.read_text() for path in (out / "tables").iterdir()} == expected | {"mine.txt": "kept"}
+    stems = (
+        *(f"auroc_pointing_game_{points}" for points in ("models", "findings")),
+        *(f"intervals_{number}" for number in ("pointing_game", "dice_cross_fitted", "auroc")),
+        *("dice_gap", "dice_curve", "area_pointing_game", "area_dice_fixed"),
+        *(f"{what}_chestxray14" for what in ("overlays", "quadrants", "positions")),
+    )
+    names = {f"{stem}{ending}" for stem in stems for ending in (".pdf", ".svg", ".png")}
+    assert {path.name for path in (out / "figures").iterdir()} == names
     assert (out / "index.html").stat().st_size > 1e6
 
 
 def test_the_screen_says_what_was_found_and_left_out(written):
     out, said = written
-    assert "CARZero" in said and "ChestX-ray14" in said
-    assert "an older run of the same configuration" in said
-    assert "unfinished: it has no results.json" in said
+    for words in ("CARZero", "ChestX-ray14", "an older run of the same", "unfinished: it has no results.json"):
+        assert words in said
     assert said.rstrip().endswith(f"Report: {out / 'index.html'}")
 
 

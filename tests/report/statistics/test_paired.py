@@ -126,35 +126,6 @@ def test_no_difference_and_one_in_a_single_cluster_have_p_one():
     assert exchange_tests([], 1, 0, "x") == []
 
 
-def test_runs_that_differ_in_one_patient_are_compared():
-    sample = random_sample(0)
-    mine = sample.pair_cluster == sample.pair_cluster[0]
-    hit, dice = np.where(mine, 1 - sample.hit, sample.hit), np.where(mine[:, None], 1 - sample.dice, sample.dice)
-    measures = {"A": measure(sample, 5), "B": measure(replace(sample, hit=hit, dice=dice, iou=dice / (2 - dice)), 5)}
-    found = compare("AB", lambda one, other: (measures[one], measures[other]), 0, "x", lambda _: None)
-    assert {entry.number: entry.p for entry in found}.keys() == {*TESTED}
-    assert all(entry.p == 1 and not entry.untested for entry in found if not entry.number.endswith("_cross_fitted"))
-
-
-def test_runs_that_share_one_patient_have_no_p_and_a_word_why():
-    sample = random_sample(1, images=2, per_patient=2, findings=6)
-    measures = {"A": measure(sample, 5), "B": measure(replace(sample, hit=1 - sample.hit, dice=1 - sample.dice), 5)}
-    found = compare("AB", lambda one, other: (measures[one], measures[other]), 0, "x", lambda _: None)
-    assert {"pointing_game", "dice_fixed"} <= {entry.number for entry in found}
-    for entry in found:
-        assert entry.p is entry.p_adjusted is None and "one of the patients only" in entry.untested
-    macros = {label: {number: Estimate(0.5) for number in TESTED} for label in "AB"}
-    best = tied_with_best(macros, found)["pointing_game"]
-    assert len(best) == 1 and best < {"A", "B"}, "who was not tested is no tie"
-
-
-def test_thousands_of_patients_are_tested():
-    values = np.random.default_rng(0).normal(0.01, 1, 3_000)
-    found = exchange_tests(of_parts(values, np.full(3_000, 1e-4)), 1, 0, "x")
-    assert found[0] == pytest.approx(ttest_1samp(values, 0).pvalue, abs=0.02)
-    assert found[1] == 1 / 10_000
-
-
 def test_many_comparisons_get_enough_exchanges_to_matter():
     part = np.full(40, 0.01)
     p = exchange_tests(of_parts(part), 400, 0, "x")[0]
