@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import write_run
 
@@ -58,11 +58,11 @@ def refused(folder: Path) -> str:
     return message
 
 
-def fuzzed(sound: Path, tmp_path_factory) -> Path:
-    """A sound copy in one folder for all examples, which is quicker than a new one each."""
-    folder = tmp_path_factory.getbasetemp() / "fuzzed" / "kad_chestxray14" / "a"
-    shutil.copytree(sound, folder, dirs_exist_ok=True)
-    return folder
+@pytest.fixture(scope="module")
+def fuzzed(sound, tmp_path_factory):
+    """Makes a sound copy, in one folder for all examples, which is quicker than a new one each."""
+    folder = tmp_path_factory.mktemp("fuzzed") / "kad_chestxray14" / "a"
+    return lambda: Path(shutil.copytree(sound, folder, dirs_exist_ok=True))
 
 
 def read_or_refused(folder: Path) -> Results | None:
@@ -89,10 +89,10 @@ JUNK = st.sampled_from(
 )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120)
 @given(st.integers(0, 10**6), JUNK, st.booleans(), st.booleans())
-def test_values_of_other_kinds(sound, tmp_path_factory, place, junk, remove, shallow):
-    folder = fuzzed(sound, tmp_path_factory)
+def test_values_of_other_kinds(sound, fuzzed, place, junk, remove, shallow):
+    folder = fuzzed()
     content = json.loads((sound / "results.json").read_text())
     found = places(content)
     # Values in curves outnumber the others by far.
@@ -106,10 +106,10 @@ def test_values_of_other_kinds(sound, tmp_path_factory, place, junk, remove, sha
         assert drifts(results, read_results(sound / "results.json")) is not None
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(st.sampled_from(["per_image.parquet", "curves.parquet"]), st.integers(0, 99), st.integers(0, 9))
-def test_columns_of_other_kinds(sound, tmp_path_factory, name, which, how):
-    folder = fuzzed(sound, tmp_path_factory)
+def test_columns_of_other_kinds(sound, fuzzed, name, which, how):
+    folder = fuzzed()
     table = pq.read_table(sound / name)
     place = which % table.num_columns
     column, rows = table.column_names[place], table.num_rows
@@ -123,15 +123,14 @@ def test_columns_of_other_kinds(sound, tmp_path_factory, name, which, how):
     read_or_refused(folder)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(st.data())
-def test_mutated_bytes(sound, tmp_path_factory, data):
-    folder = fuzzed(sound, tmp_path_factory)
+def test_mutated_bytes(fuzzed, data):
+    folder = fuzzed()
     path = folder / data.draw(st.sampled_from(["results.json", "per_image.parquet", "curves.parquet", "per_class.csv"]))
     content = bytearray(path.read_bytes())
-    for place, value in data.draw(
-        st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=5)
-    ):
+    changes = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=5)
+    for place, value in data.draw(changes):
         content[int(place * len(content))] = value
     path.write_bytes(content[: data.draw(st.none() | st.integers(0, len(content)))])
     read_or_refused(folder)
@@ -180,28 +179,25 @@ def test_names_that_no_run_gives(run, name):
 
 def test_a_report_of_odd_names_stays_in_its_folder(tmp_path, capsys):
     """Names that are allowed, however odd, execute nothing: not on the page, in LaTeX, or in the names of files."""
-    odd = "x</script><img src=x onerror=alert(1)>"
+    odd, runs = "x</script><img src=x onerror=alert(1)>", tmp_path / "runs"
     tex = r"\input{/etc/passwd} $x$ %& [/red] ../../y"
     for model, dataset in (("$x$..%&", "up..and..away"), ("../../etc/x", "../../up/and\\away")):
-        folder = write_run(
-            tmp_path / "runs", "kad", f"d{len(model)}", images=24, with_cases=False, findings=("Nodule", tex)
-        )
+        folder = write_run(runs, "kad", f"d{len(model)}", images=24, with_cases=False, findings=("Nodule", tex))
         content = json.loads((folder / "results.json").read_text())
         content |= {"model": model, "dataset": dataset, "split": odd}
         content["provenance"]["command"] = [odd, "\x1b[2J", 5, None]
         content["provenance"]["model"]["book"] = {odd: [odd]}
         (folder / "results.json").write_text(json.dumps(content))
-    before = {path for path in tmp_path.rglob("*") if "report" not in path.parts}
-    write_report([tmp_path / "runs"], tmp_path / "out" / "report")
-    after = {path for path in tmp_path.rglob("*") if "report" not in path.parts}
-    assert after - before == {tmp_path / "out"}
+    before, out = {*tmp_path.rglob("*")}, tmp_path / "report"
+    write_report([runs], out)
+    assert all(path.is_relative_to(out) for path in {*tmp_path.rglob("*")} - before)
     # A path is no name of a model or a dataset: that run is left out.
     assert "'../../etc/x' is no name" in capsys.readouterr().out
-    page = (tmp_path / "out" / "report" / "index.html").read_text()
+    page = (out / "index.html").read_text()
     assert "<img src=x" not in page and "x</script>" not in page
-    for path in (tmp_path / "out" / "report" / "tables").glob("*.tex"):
+    for path in (out / "tables").glob("*.tex"):
         assert r"\input" not in path.read_text().replace(r"\textbackslash{}input", "")
-    for path in (tmp_path / "out" / "report" / "tables").glob("*.csv"):
+    for path in (out / "tables").glob("*.csv"):
         for line in path.read_text().splitlines():
             assert not any(cell.strip('"').startswith(("=", "@")) for cell in line.split(","))
 
