@@ -79,7 +79,7 @@ def test_auroc_has_the_variance_of_obuchowski_by_plain_loops(seed, per_patient):
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_auroc_turned_round_has_its_interval_turned_round(seed):
     random = np.random.default_rng(seed)
     present, scores = np.arange(30) % 3 == 0, random.integers(0, 9, 30).astype(float)
@@ -247,7 +247,7 @@ def test_the_difference_of_aurocs_has_the_variance_of_delong():
     per_patient=st.integers(1, 3),
     shape=st.sampled_from(["mixed", "all hit", "none hit", "flat"]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_every_interval_holds_its_estimate_and_stays_in_range(seed, images, per_patient, shape):
     sample = random_sample(seed, images=images, per_patient=per_patient)
     if shape != "mixed":
@@ -362,7 +362,7 @@ def test_60_images_with_12_positives_are_enough(name, truth):
 
 
 @given(seed=st.integers(0, 10_000), images=st.integers(1, 25), levels=st.integers(2, 12), per_patient=st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_recognition_is_that_of_runs(seed, images, levels, per_patient):
     sample = random_sample(seed, images=images, levels=levels, per_patient=per_patient)
     ours = recognition(sample)
