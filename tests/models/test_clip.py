@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shutil
@@ -16,13 +15,11 @@ from golden import case_of
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from safetensors.torch import save_file
-from small_networks import attached, score
 from torch import Tensor
 
 from xbench.errors import UserError
 from xbench.models.clip import CLIP
 from xbench.models.components import open_clip as _open_clip
-from xbench.models.components.clip_saliency import project
 
 pytestmark = pytest.mark.usefixtures("no_network")
 TINY = {
@@ -125,39 +122,6 @@ def test_scores_against_plain_loops(folder: Path, architecture: str) -> None:
     torch.testing.assert_close(pairs.saliency, singles.saliency[:, ::2], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["tiny-clip", "tiny-custom", "bert"])
-def test_patches_go_the_way_of_the_class_token(folder: Path, bert: CLIP, kind: str) -> None:
-    model = bert if kind == "bert" else CLIP(kind, checkpoint=str(folder / f"{kind}.safetensors"))
-    images = images_of("class token", 2, 224 if kind == "bert" else 32)
-    seen = model.model.forward_intermediates(
-        image=images,
-        image_indices=1,
-        normalize_intermediates=True,
-        normalize=False,
-        image_output_extra_tokens=True,
-    )
-    class_token = project(model.model.visual, seen["image_intermediates_prefix"][0][:, 0])
-    torch.testing.assert_close(class_token, model.model.encode_image(images), rtol=0, atol=1e-6)
-
-
-def test_patches_average_to_the_pooled_vector_of_an_average_pool(folder: Path) -> None:
-    model = CLIP("tiny-average", checkpoint=str(folder / "tiny-average.safetensors"))
-    images = images_of("average", 2, 32)
-    seen = model.model.forward_intermediates(image=images, image_indices=1, normalize_intermediates=True)
-    patches = project(model.model.visual, seen["image_intermediates"][0].permute(0, 2, 3, 1))
-    torch.testing.assert_close(patches.mean(dim=(1, 2)), model.model.encode_image(images), rtol=0, atol=1e-5)
-
-
-def test_map_follows_the_image(tiny: CLIP) -> None:
-    """Rows are rows: what changes at the top right of the image changes the map most at the top right."""
-    queries = tiny.encode_prompts(PAIRS)
-    images = torch.zeros(1, 3, 32, 32)
-    before = tiny(images, queries).saliency
-    images[:, :, :8, 24:] = 3.0
-    change = (tiny(images, queries).saliency - before).abs().mean(dim=(0, 1))
-    assert change.argmax().item() == 3
-
-
 # Preprocessing
 
 
@@ -172,25 +136,6 @@ def test_preprocessing_is_open_clips(folder: Path, shape: tuple[int, int], resiz
     left, top, right, bottom = view
     covered = {"shortest": (right - left) <= 1 and (bottom - top) <= 1, "squash": view == (0, 0, 1, 1)}
     assert covered.get(resize_mode, left <= 0 and top <= 0 and right >= 1 and bottom >= 1)
-
-
-@pytest.mark.parametrize("shape", [(90, 200), (200, 90), (101, 200), (200, 101)])
-def test_view_of_a_padded_image(folder: Path, shape: tuple[int, int]) -> None:
-    """The radiograph's edges lie where the padding ends."""
-    model = CLIP("tiny-clip", checkpoint=str(folder / "tiny-clip.safetensors"), resize_mode="longest")
-    pixels, (left, top, right, bottom) = model.preprocessing(np.full(shape, 255, np.uint8))
-    shown = np.argwhere(pixels[0].numpy() > 0)
-    (y0, x0), (y1, x1) = shown.min(0), shown.max(0) + 1
-    for low, high, first, last in ((left, right, x0, x1), (top, bottom, y0, y1)):
-        assert -low / (high - low) * 32 == pytest.approx(first, abs=1e-3)
-        assert (1 - low) / (high - low) * 32 == pytest.approx(last, abs=1e-3)
-
-
-def test_preprocessing_comes_with_the_weights(bert: CLIP) -> None:
-    image = grey("bert", 100, 130)
-    config = PreprocessCfg(mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7), resize_mode="squash")
-    expected = image_transform_v2(config, is_train=False)(Image.fromarray(image))
-    assert torch.equal(bert.preprocessing(image)[0], expected)
 
 
 def test_oblong_input_is_refused(folder: Path) -> None:
@@ -244,13 +189,6 @@ def test_weights_of_another_size_are_kept(folder: Path, bert_folder: Path, tmp_p
     assert torch.equal(model.model.state_dict()[name], weights[name])
     with pytest.raises(UserError, match=rf"1 of another shape \({name}"):
         CLIP(architecture, checkpoint=str(file))
-
-
-@pytest.mark.parametrize("size", [4, 30, 0])
-def test_patches_must_tile_the_image(folder: Path, size: int) -> None:
-    with pytest.raises(UserError, match=r"8 x 8 pixels; give a multiple of 8\.") as caught:
-        CLIP("tiny-clip", checkpoint=str(folder / "tiny-clip.safetensors"), image_size=size)
-    assert caught.value.exit_status == 2
 
 
 def test_odd_position_embeddings_are_a_misfit(folder: Path, weights: dict[str, Tensor], tmp_path: Path) -> None:
@@ -452,25 +390,3 @@ def test_tokeniser_out_of_reach(bert_folder: Path, tmp_path: Path) -> None:
     model = CLIP(f"local-dir:{tmp_path}")
     with pytest.raises(UserError, match="tokeniser"):
         model.encode_prompts(PAIRS)
-
-
-# As the harness uses it
-
-
-def test_setup_and_provenance(folder: Path) -> None:
-    file = folder / "tiny-clip.safetensors"
-    model = attached(CLIP("tiny-clip", checkpoint=str(file), templates=("{finding}", "no {finding}")), "Edema", "Mass")
-    model.on_test_start()
-    assert model.queries.shape == (2, 2, 16)
-    assert model.provenance() == {
-        "architecture": "tiny-clip",
-        "pretrained": None,
-        "checkpoint": str(file),
-        "checkpoint_sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-        "image_size": 32,
-        "saliency": "patch",
-        "prompts": {"Edema": ["edema", "no edema"], "Mass": ["mass", "no mass"]},
-    }
-    output = score(model, images_of("score", 2, 32))
-    assert output.logits.shape == output.probabilities.shape == (2, 2)
-    assert output.saliency.shape == (2, 2, 4, 4)

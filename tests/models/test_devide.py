@@ -9,13 +9,7 @@ import pytest
 import timm
 import torch
 from deterministic import quick_weight
-from kad_reference import (
-    Decoder,
-    Text,
-    ViTEncoder,
-    sections,
-    varied,
-)
+from kad_reference import Decoder, Text, ViTEncoder, sections, varied
 from safetensors.torch import load_file
 from small_networks import BLOCKS, attached, largest, shrink
 from torch import Tensor, nn
@@ -191,47 +185,22 @@ def test_a_single_output_is_a_logit(content: dict[str, Any], tmp_path: Path) -> 
         DeViDe(checkpoint=path)
 
 
-def test_the_layers_of_the_map_are_a_choice(model: DeViDe, checkpoint: str) -> None:
-    queries = model.encode_tokens(IDS)
-    saliency = model(IMAGES, queries).saliency
-    assert saliency.shape == (2, 4, 2, 2)
-    tokens = model.image_encoder(IMAGES).flatten(1, 2)
-    of_layers = model.model(tokens, queries, range(4))[1]
-    last = DeViDe(checkpoint=checkpoint, layers="last")
-    assert last.layers == [3]
-    assert largest(last(IMAGES, queries).saliency.flatten(2), of_layers[3].mean(dim=1)) < 1e-7
-    assert largest(last(IMAGES, queries).saliency, saliency) > 1e-5
-
-
-def foreign(content: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, str | None]]:
-    names = {
-        "image_encoder": "net.visual.",
-        "text_encoder": "net.text.",
-        "model": "net.fusion.",
-    }
-    flat = {f"{names[section]}{name}": tensor for section in names for name, tensor in content[section].items()}
-    flat["net.visual.projector.weight"] = torch.zeros(2)
-    key_map = {new: f"{old}." for old, new in names.items()}
-    return flat, {**key_map, "net.visual.projector.": None}
-
-
 def test_names_of_a_file_are_mapped_by_the_config(model: DeViDe, content: dict[str, Any], tmp_path: Path) -> None:
-    flat, key_map = foreign(content)
+    parts = {
+        new: content[old] for old, new in (("image_encoder", "visual"), ("text_encoder", "bert"), ("model", "head"))
+    }
+    parts["visual"] = {**parts["visual"], "projector.weight": torch.zeros(2)}
+    key_map: dict[str, str | None] = {"visual.": "image_encoder.", "bert.": "text_encoder.", "head.": "model."}
+    key_map["visual.projector."] = None
+    assert torch.equal(score(DeViDe(checkpoint=write(tmp_path, parts), key_map=key_map)), score(model))
+    flat = {f"{part}.{name}": tensor for part in parts for name, tensor in parts[part].items()}
     path = write(tmp_path, {"state_dict": flat, "epoch": 3})
     assert torch.equal(score(DeViDe(checkpoint=path, key_map=key_map)), score(model))
     with pytest.raises(UserError, match=r"do not fit DeViDe.*key_map renames"):
         DeViDe(checkpoint=path)
-    both: dict[str, str | None] = {**key_map, "net.visual.projector.": "image_encoder.norm."}
+    both: dict[str, str | None] = {**key_map, "visual.projector.": "image_encoder.norm."}
     with pytest.raises(UserError, match=r"makes image_encoder\.norm\.weight of two names"):
         DeViDe(checkpoint=path, key_map=both)
-
-
-def test_sections_of_a_file_are_mapped_by_the_config(model: DeViDe, content: dict[str, Any], tmp_path: Path) -> None:
-    path = write(
-        tmp_path, {"visual": content["image_encoder"], "bert": content["text_encoder"], "head": content["model"]}
-    )
-    key_map: dict[str, str | None] = {"visual.": "image_encoder.", "bert.": "text_encoder.", "head.": "model."}
-    assert torch.equal(score(DeViDe(checkpoint=path, key_map=key_map)), score(model))
 
 
 def test_a_classifier_on_the_image_encoder_is_left_aside(

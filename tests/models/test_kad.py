@@ -19,13 +19,13 @@ from kad_reference import (
     varied,
 )
 from safetensors.torch import save_file
-from small_networks import ShallowViT, attached, largest, score, shrink, write_tokeniser
+from small_networks import attached, largest, score, shrink, write_tokeniser
 from torch import Tensor, nn
 
 from xbench.data.datasets.chestxray14 import ChestXray14
 from xbench.errors import UserError
-from xbench.models.components.kebert import class_name
-from xbench.models.components.vit import side_of, with_timm_names
+from xbench.models.components.kebert import SECTIONS, class_name
+from xbench.models.components.vit import with_timm_names
 from xbench.models.kad import KAD
 from xbench.protocol.prompts import prompts_in_style
 from xbench.types import ModelOutput
@@ -39,11 +39,7 @@ def write(folder: Path, content: dict[str, Any]) -> str:
 
 def flat(content: dict[str, Any]) -> dict[str, Tensor]:
     """Join the sections of an official file; every tensor gets its own memory, as safetensors wants it."""
-    return {
-        f"{section}.{name}": tensor.clone()
-        for section in ("image_encoder", "text_encoder", "model")
-        for name, tensor in content[section].items()
-    }
+    return {f"{section}.{name}": tensor.clone() for section in SECTIONS for name, tensor in content[section].items()}
 
 
 # A plain rebuild of the official modules, with a shallow BERT and ViT.
@@ -119,23 +115,6 @@ def test_every_encoder_agrees_with_a_plain_rebuild(
     assert not model.training
 
 
-def test_a_vit_takes_images_of_another_size() -> None:
-    plain = varied(ViTEncoder(32))
-    # Position embeddings that are everywhere the same stay so, whatever the size they are interpolated to.
-    plain.vit.positional_embedding.pos_embedding[:, 1:] = 0.25
-    tensors = with_timm_names({f"image_encoder.{name}": tensor for name, tensor in plain.state_dict().items()})
-    network = ShallowViT(side_of(tensors), final_norm=False).eval()
-    fitting = without(tensors, "image_encoder.norm.").items()
-    network.load_state_dict({name.removeprefix("image_encoder."): tensor for name, tensor in fitting})
-    images = torch.randn(1, 3, 48, 64)
-    embedding = plain.vit.positional_embedding.pos_embedding
-    plain.vit.positional_embedding.pos_embedding.data = torch.cat([embedding, embedding[:, 1:].repeat(1, 2, 1)], dim=1)
-    with torch.no_grad():
-        tokens = network(images)
-    assert tokens.shape == (1, 3, 4, 768)
-    assert largest(tokens.flatten(1, 2), plain(images)) < 1e-4
-
-
 @pytest.fixture(scope="module")
 def released(content: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[KAD]:
     with pytest.MonkeyPatch.context() as patch:
@@ -158,8 +137,7 @@ def test_files_of_other_layouts_load_the_same(
     tensors = flat(content)
     if layout == "module.":
         parts = {
-            section: {f"module.{name}": tensor for name, tensor in content[section].items()}
-            for section in ("image_encoder", "text_encoder", "model")
+            section: {f"module.{name}": tensor for name, tensor in content[section].items()} for section in SECTIONS
         }
         checkpoint = write(tmp_path, parts)
     else:
@@ -349,15 +327,9 @@ def test_weights_in_half_precision_stay_near(released: KAD) -> None:
     assert largest(output.saliency, expected.saliency) < 0.05
 
 
-@pytest.fixture
-def tokenizer_folder(tmp_path: Path) -> Path:
+def test_prompts_become_tokens(released: KAD, tmp_path: Path) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "edema", "lung", "mass", "nod", "##ule"]
-    write_tokeniser(tmp_path, words)
-    return tmp_path
-
-
-def test_prompts_are_tokenised_with_the_tokeniser_of_a_folder(released: KAD, tokenizer_folder: Path) -> None:
-    released.text_source = str(tokenizer_folder)
+    released.text_source = write_tokeniser(tmp_path, words)
     prompts = [released.default_prompts(finding) for finding in ("Edema", "Mass", "Nodule")]
     assert prompts == [["edema"], ["lung mass"], ["lung nodule"]]
     ids = torch.tensor([[2, 5, 3, 0, 0], [2, 6, 7, 3, 0], [2, 6, 8, 9, 3]])
@@ -366,10 +338,6 @@ def test_prompts_are_tokenised_with_the_tokeniser_of_a_folder(released: KAD, tok
     ragged = released.encode_prompts([["Edema", "lung mass"], ["lung nodule"]])
     queries = released.encode_tokens(ids)
     assert largest(ragged, torch.stack([queries[:2].mean(dim=0), queries[2]])) < 1e-6
-
-
-def test_a_prompt_that_would_be_cut_off_is_told(released: KAD, tokenizer_folder: Path) -> None:
-    released.text_source = str(tokenizer_folder)
     # [CLS] and [SEP] count too.
     assert released.encode_prompts([["lung " * 254]]).shape == (1, 768)
     with pytest.raises(UserError, match="longer than the 256 tokens that kad reads"):

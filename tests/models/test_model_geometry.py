@@ -22,9 +22,8 @@ from xbench.callbacks.evaluation import Evaluation
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.coverage import Coverage
-from xbench.geometry.grid import FULL_VIEW, View, saliency_on_grid
+from xbench.geometry.grid import FULL_VIEW, View
 from xbench.geometry.preprocessing import INPUT_NOTE, PillowResize, Preprocessing
-from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.models import biomedclip, carzero
 from xbench.models.base import SaliencyModel
 from xbench.models.components import book as _book
@@ -183,98 +182,6 @@ def test_the_view_is_full_unless_the_model_crops_or_pads(name: str, shape: tuple
     expected = [(1 - share[0]) / 2, (1 - share[1]) / 2, (1 + share[0]) / 2, (1 + share[1]) / 2]
     # Sides are whole pixels of the model input, and a remainder that is odd goes to one side.
     assert view == pytest.approx(expected, abs=1.5 / 224)
-
-
-# A shift by whole patches
-
-
-def corner_loss(patch: int) -> int:
-    """Pixels at the corners of a rectangle of whole patches whose bilinear value is below one half."""
-    inner = [(k + 0.5) / patch + 0.5 for k in range(patch // 2)]
-    return 4 * sum(x * y < 0.5 for x in inner for y in inner)
-
-
-def scored(saliency: torch.Tensor, region: NDArray[np.bool_]) -> tuple[float, float]:
-    """Pointing game and Dice at 0.5 of a map on the grid."""
-    pointing, sweep = PointingGame(1), ThresholdSweep(1)
-    maps, regions, valid = (
-        saliency[None, None],
-        torch.from_numpy(region)[None, None],
-        torch.ones(1, 1, dtype=torch.bool),
-    )
-    for metric in (pointing, sweep):
-        metric.update(maps, regions, valid)
-    assert sweep.compute()["count"].tolist() == [1]
-    return float(pointing.compute()["pointing_game"][0]), float(sweep.compute()["dice"][0, 50])
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    # Where a model's patches are whole pixels of the grid.
-    [(name, (448, 448)) for name in CASES] + [(name, (448, 672)) for name in CASES if name in STRETCHED],
-)
-@pytest.mark.parametrize("shift", [0, 1, 2, 3, 4, 6])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_a_shift_costs_what_arithmetic_says(name: str, shape: tuple[int, int], shift: int, axis: int) -> None:
-    """A box of W patches whose map is D patches off has the Dice 1 - D / W.
-
-    Bilinear maps also round every corner, counted here: of the four, two lie in the overlap.
-    """
-    view = CASES[name].build()(np.zeros(shape, np.uint8))[1]
-    patch = 224 * (view[2] - view[0]) / 14
-    assert patch.is_integer() and (view[3] - view[1]) * 16 == patch
-    corner = torch.tensor([5, 4])
-    size = torch.tensor([3, 3])
-    size[axis] = 4
-    width = 4
-    film = np.zeros(shape, bool)
-    # From the cells of the map to pixels of the film.
-    edges = [
-        [round((low + (high - low) * cell / 14) * side) for cell in (int(first), int(first + count))]
-        for low, high, side, first, count in zip(view[1::-1], view[:1:-1], shape, corner, size, strict=True)
-    ]
-    film[edges[0][0] : edges[0][1], edges[1][0] : edges[1][1]] = True
-    region = Coverage.of(film, GRID).at(0.5)
-    area = int(size.prod()) * int(patch) ** 2
-    assert region.sum() == area
-
-    corner[axis] += shift
-    maps = torch.zeros(1, 14, 14)
-    maps[0, corner[0] : corner[0] + size[0], corner[1] : corner[1] + size[1]] = 1
-    overlap = max(0.0, 1 - shift / width)
-
-    nearest = scored(saliency_on_grid(maps, [view], GRID, "nearest")[0], region)
-    assert nearest == pytest.approx((overlap, overlap), abs=1e-6)
-
-    loss = corner_loss(int(patch))
-    lost_of_overlap = loss if shift == 0 else loss / 2 if overlap else 0
-    bilinear = scored(saliency_on_grid(maps, [view], GRID)[0], region)
-    assert bilinear[1] == pytest.approx(2 * (area * overlap - lost_of_overlap) / (2 * area - loss), abs=1e-6)
-
-
-@pytest.mark.parametrize("name", ["CLIP", "BiomedCLIP", "CARZero", "CARZero at 448"])
-def test_what_a_crop_leaves_out_counts_as_the_minimum(name: str) -> None:
-    """The map there is its least value, so at threshold 0 it belongs to the mask; the region there is still scored."""
-    shape = (448, 896)
-    view = CASES[name].build()(np.zeros(shape, np.uint8))[1]
-    maps = torch.rand(1, 14, 14, generator=torch.Generator().manual_seed(0)) + 1
-    grid = saliency_on_grid(maps, [view], GRID)[0]
-    seen = torch.from_numpy(in_view(view))
-    assert 0 < int(seen.sum()) < seen.numel()
-    assert (grid[~seen] == grid[seen].min()).all()
-    assert (grid[seen] > grid[seen].min()).float().mean() > 0.99
-
-    # The outermost two columns of the film, for the least that is left out is CARZero's sixteenth.
-    film = np.zeros(shape, bool)
-    film[:, :8] = True
-    region = Coverage.of(film, GRID).at(0.5)
-    assert region.sum() == 2 * 224 and not region[seen.numpy()].any()
-    pointing, dice = scored(grid, region)
-    assert (pointing, dice) == (0, 0)
-    sweep = ThresholdSweep(1)
-    sweep.update(grid[None, None], torch.from_numpy(region)[None, None], torch.ones(1, 1, dtype=torch.bool))
-    whole = 2 * 448 / (448 + 224 * 224)
-    assert float(sweep.compute()["dice"][0, 0]) == pytest.approx(whole, abs=1e-6)
 
 
 IMAGENET, CLIP = (0.485, 0.456, 0.406), (0.48145466, 0.4578275, 0.40821073)

@@ -118,7 +118,7 @@ def test_whatever_they_depend_on_makes_them_new(change):
 
 def test_other_code_makes_them_new(monkeypatch):
     started()
-    monkeypatch.setattr("xbench.models.prompt_cache.source_sha256", lambda model: "other")
+    monkeypatch.setattr("xbench.models.base.source_sha256", lambda model: "other")
     assert started().calls == 1
 
 

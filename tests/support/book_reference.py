@@ -104,16 +104,19 @@ def decode(weights: dict[str, Tensor], queries: Tensor, memory: Tensor) -> tuple
     return norm("norm", x), torch.stack(every)
 
 
+def tokens_of(features: Tensor) -> Tensor:
+    """The positions of one image (D, h, w), row by row."""
+    return torch.stack(
+        [features[:, row, column] for row in range(features.shape[1]) for column in range(features.shape[2])]
+    )
+
+
 @torch.no_grad()
 def medklip(weights: dict[str, Tensor], images: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
     """Two-way logits (B, C, 2) and attention (B, layers, heads, C, N) for queries (C, 256)."""
-    features = trunk_features(weights, "res_features.", images)
     logits, attention = [], []
-    for image in features:
-        tokens = torch.stack(
-            [image[:, row, column] for row in range(image.shape[1]) for column in range(image.shape[2])]
-        )
-        hidden = F.linear(tokens, weights["res_l1.weight"], weights["res_l1.bias"]).relu()
+    for image in trunk_features(weights, "res_features.", images):
+        hidden = F.linear(tokens_of(image), weights["res_l1.weight"], weights["res_l1.bias"]).relu()
         memory = F.linear(hidden, weights["res_l2.weight"], weights["res_l2.bias"])
         decoded, seen = decode(weights, queries, memory)
         logits.append(F.linear(decoded, weights["classifier.weight"], weights["classifier.bias"]))
@@ -124,12 +127,9 @@ def medklip(weights: dict[str, Tensor], images: Tensor, queries: Tensor) -> tupl
 @torch.no_grad()
 def mavl(weights: dict[str, Tensor], images: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The same for queries (C, 9, 256), of which each has its attention; and vectors of whole images (B, 256)."""
-    features = trunk_features(weights, "backbone.", images)
     logits, attention, pooled = [], [], []
-    for image in features:
-        tokens = torch.stack(
-            [image[:, row, column] for row in range(image.shape[1]) for column in range(image.shape[2])]
-        )
+    for image in trunk_features(weights, "backbone.", images):
+        tokens = tokens_of(image)
         hidden = F.linear(tokens, weights["res_l1.0.weight"][:, :, 0, 0], weights["res_l1.0.bias"])
         hidden = torch.where(hidden > 0, hidden, weights["res_l1.1.weight"] * hidden)
         memory = F.linear(hidden, weights["res_l2.weight"][:, :, 0, 0], weights["res_l2.bias"])
@@ -143,28 +143,13 @@ def mavl(weights: dict[str, Tensor], images: Tensor, queries: Tensor) -> tuple[T
 
 
 def _pool(weights: dict[str, Tensor], tokens: Tensor) -> Tensor:
-    """Multi-head attention over mean and tokens as PyTorch has it, of which position 0 is kept."""
-    x = (torch.cat([tokens.mean(dim=0, keepdim=True), tokens]) + weights["pool.positional_embedding"])[:, None]
-    names = ("q_proj", "k_proj", "v_proj")
-    result, _ = F.multi_head_attention_forward(
-        query=x,
-        key=x,
-        value=x,
-        embed_dim_to_check=1024,
-        num_heads=8,
-        in_proj_weight=None,
-        in_proj_bias=torch.cat([weights[f"pool.{name}.bias"] for name in names]),
-        bias_k=None,
-        bias_v=None,
-        add_zero_attn=False,
-        dropout_p=0.0,
-        out_proj_weight=weights["pool.c_proj.weight"],
-        out_proj_bias=weights["pool.c_proj.bias"],
-        use_separate_proj_weight=True,
-        q_proj_weight=weights["pool.q_proj.weight"],
-        k_proj_weight=weights["pool.k_proj.weight"],
-        v_proj_weight=weights["pool.v_proj.weight"],
-        training=False,
-        need_weights=False,
-    )
-    return result[0, 0]
+    """Multi-head attention of the mean over itself and the tokens (N, 1024), one head after the other."""
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return F.linear(x, weights[f"pool.{name}.weight"], weights[f"pool.{name}.bias"])
+
+    x = torch.cat([tokens.mean(dim=0, keepdim=True), tokens]) + weights["pool.positional_embedding"]
+    q, k, v = linear("q_proj", x[0]), linear("k_proj", x), linear("v_proj", x)
+    heads = [slice(128 * head, 128 * head + 128) for head in range(8)]
+    seen = [torch.softmax(k[:, own] @ q[own] / 128**0.5, dim=0) @ v[:, own] for own in heads]
+    return linear("c_proj", torch.cat(seen))

@@ -5,6 +5,7 @@ Their networks are small, or of the released size and drawn by the rule of the g
 
 from __future__ import annotations
 
+import copy
 import json
 import string
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from torch import Tensor, nn
 from torchvision.models import resnet50
 from transformers import BertConfig, BertModel
 
+from xbench.models.biomedclip import _MODEL as _BIOMEDCLIP
+
 # Of networks that are not full.
 BERT = {"vocab_size": 300, "num_hidden_layers": 1, "intermediate_size": 64}
 BLOCKS = 2
@@ -30,7 +33,7 @@ MODELS = ("carzero", "clip", "biomedclip", "medklip", "kad", "mavl", "devide")
 
 # Every word of ASCII letters is tokens of this vocabulary, and no two words are the same ones.
 _LETTERS = (*string.ascii_lowercase, *string.digits)
-_VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_LETTERS, *(f"##{letter}" for letter in _LETTERS), "-"]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_LETTERS, *(f"##{letter}" for letter in _LETTERS), "-"]
 _SMALL_CLIP: dict[str, Any] = {
     "embed_dim": 32,
     "vision_cfg": {"image_size": 224, "layers": 2, "width": 48, "head_width": 16, "patch_size": 32},
@@ -41,10 +44,7 @@ _SMALL_CLIP: dict[str, Any] = {
 def write_checkpoint(model: str, folder: Path, full: bool = False) -> dict[str, str]:
     """Write a model's checkpoint and what goes with it, and return the constructor's arguments that name them.
 
-    Args:
-        model: Name of the model.
-        folder: An empty folder.
-        full: In the released size. Otherwise CARZero, KAD and DeViDe take it only after `small_networks.shrink`.
+    Unless it is `full`, in the released size, CARZero, KAD and DeViDe take it only after `small_networks.shrink`.
     """
     return _WRITERS[model](folder, full)
 
@@ -132,25 +132,12 @@ def _clip(folder: Path, full: bool) -> dict[str, str]:
 
 
 def _biomedclip(folder: Path, full: bool) -> dict[str, str]:
-    small = {"vocab_size": len(_VOCABULARY), "hidden_size": 64, "num_attention_heads": 1}
+    small = {"vocab_size": len(VOCABULARY), "hidden_size": 64, "num_attention_heads": 1}
     bert = _tokeniser(folder, BertConfig() if full else BertConfig(**BERT | small))
-    config = {
-        "embed_dim": 512,
-        "vision_cfg": {
-            "timm_model_name": "vit_base_patch16_224" if full else "vit_tiny_patch16_224",
-            "timm_model_pretrained": False,
-            "timm_pool": "",
-            "timm_proj": "linear",
-            "image_size": 224,
-        },
-        "text_cfg": {
-            "hf_model_name": bert,
-            "hf_tokenizer_name": bert,
-            "hf_proj_type": "mlp",
-            "hf_pooler_type": "cls_last_hidden_state_pooler",
-            "context_length": 256,
-        },
-    }
+    config = copy.deepcopy(_BIOMEDCLIP)
+    config["text_cfg"] |= {"hf_model_name": bert, "hf_tokenizer_name": bert}
+    if not full:
+        config["vision_cfg"]["timm_model_name"] = "vit_tiny_patch16_224"
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": {}}))
     _of_open_clip(folder, full)
     return {"checkpoint": str(folder)}
@@ -189,8 +176,8 @@ def _tokeniser(folder: Path, config: BertConfig | None = None) -> str:
     """Write a tokeniser and the configuration that it needs."""
     folder.mkdir(exist_ok=True)
     # Of a released size, the text encoder has more words than any prompt here; some loaders compare the two numbers.
-    more = 0 if config is None else config.vocab_size - len(_VOCABULARY)
-    words = [*_VOCABULARY, *(f"[unused{number}]" for number in range(more))]
+    more = 0 if config is None else config.vocab_size - len(VOCABULARY)
+    words = [*VOCABULARY, *(f"[unused{number}]" for number in range(more))]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
     (config or BertConfig()).save_pretrained(folder)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from xbench.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from xbench.data.datamodule import ChestXrayDataModule as ChestXrayDataModule
@@ -18,24 +19,17 @@ if TYPE_CHECKING:
     from xbench.data.records import Radiograph as Radiograph
     from xbench.data.records import Record as Record
 
-# Imported on first use, so that one of them does not load the libraries of another.
-_MODULES = {
-    "COVID19Rural": "datasets.covid",
-    "CheXlocalize": "datasets.chexlocalize",
-    "ChestXDet10": "datasets.chestxdet10",
-    "ChestXray14": "datasets.chestxray14",
-    "ChestXrayDataModule": "datamodule",
-    "PhantomCXR": "datasets.phantom",
-    "RSNAPneumonia": "datasets.rsna",
-    "Radiograph": "datamodule",
-    "Record": "datamodule",
-    "SIIMPneumothorax": "datasets.siim",
-    "VinDrCXR": "datasets.vindr",
-}
-__all__ = [*_MODULES]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    COVID19Rural="datasets.covid",
+    CheXlocalize="datasets.chexlocalize",
+    ChestXDet10="datasets.chestxdet10",
+    ChestXray14="datasets.chestxray14",
+    ChestXrayDataModule="datamodule",
+    PhantomCXR="datasets.phantom",
+    RSNAPneumonia="datasets.rsna",
+    Radiograph="records",
+    Record="records",
+    SIIMPneumothorax="datasets.siim",
+    VinDrCXR="datasets.vindr",
+)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, ClassVar, cast, get_args
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar, get_args
 
 import lightning.pytorch as pl
 import torch
+import transformers
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils._pytree import tree_map_only
 
 from xbench.errors import UserError
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
-from xbench.models.prompt_cache import cached_queries
 from xbench.protocol.findings import canonical
-from xbench.protocol.prompts import STYLES, Style, prompts_in_style, read_prompts
+from xbench.protocol.prompts import STYLES, prompts_in_style, read_prompts
+from xbench.runtime.digests import source_sha256
+from xbench.runtime.files import atomic_writer
+from xbench.runtime.paths import cache_folder
 from xbench.types import Batch, ModelOutput
 
 
@@ -48,11 +55,7 @@ class SaliencyModel(pl.LightningModule, ABC):
             cls.name = cls.__name__.lower()
 
     def setup(self, stage: str) -> None:
-        """Take the findings from the data module.
-
-        Raises:
-            UserError: `saliency_upsample` is none of the ways there are.
-        """
+        """Take the findings from the data module, and check `saliency_upsample`."""
         ways = get_args(Upsampling)
         if self.saliency_upsample not in ways:
             raise UserError(
@@ -64,9 +67,7 @@ class SaliencyModel(pl.LightningModule, ABC):
     def input_problem(self, batch: Batch, seen: Tensor | None = None) -> str | None:
         """Return what is wrong with the normalised images of a batch of at least one image; None if nothing is.
 
-        Args:
-            batch: The batch, on any device.
-            seen: What the network itself gets of it (B, 3, h, w), if that is known.
+        `seen` is what the network itself gets of it (B, 3, h, w), if that is known.
         """
         return self.preprocessing.problem(batch.images, batch.display, seen)
 
@@ -102,8 +103,7 @@ class SaliencyModel(pl.LightningModule, ABC):
 def first_layer_input(batch: Batch) -> Iterator[list[Tensor]]:
     """Record the input of the first layer that takes the images of a batch, (B, 3, h, w) or (B, 1, h, w).
 
-    Yields:
-        A list that holds it afterwards, and stays empty if no layer takes the images.
+    The list that this yields holds it afterwards, and stays empty if no layer takes the images.
     """
     found: list[Tensor] = []
 
@@ -128,7 +128,8 @@ class VLM(SaliencyModel):
     """A vision-language model: prompts are encoded once, images batch by batch.
 
     A subclass gives `default_prompts`, `encode_prompts` and `forward`, and hands these arguments on for them to be
-    options. Calling the model with images and queries works outside a trainer too.
+    options; it raises a UserError for weights that cannot be had or do not fit, and options out of range. Calling the
+    model with images and queries works outside a trainer too.
 
     Args:
         prompts: Words for the findings other than the model's own: a style of the package (`name`, `phrase`,
@@ -145,19 +146,20 @@ class VLM(SaliencyModel):
     """Positions of the findings in what is asked, for a model that asks for more."""
 
     def __init__(
-        self,
-        prompts: str | None = None,
-        compile: bool = False,
-        channels_last: bool = False,
-        cache_queries: bool = True,
+        self, prompts: str | None = None, compile: bool = False, channels_last: bool = False, cache_queries: bool = True
     ) -> None:
         super().__init__()
         self.prompt_source = prompts
         self._compile_forward = compile
         self._channels_last = channels_last
         self._cache_queries = cache_queries
-        # Read now: a wrong file must not be found after the data was.
-        self._given_prompts = None if prompts is None or prompts in STYLES else _by_finding(prompts)
+        # By canonical name, or by the file's own. Read now: a wrong file must not be found after the data was.
+        self._given_prompts: dict[str, list[str]] = {}
+        for name, texts in () if prompts is None or prompts in STYLES else read_prompts(prompts).items():
+            finding = canonical(name) or name
+            if finding in self._given_prompts:
+                raise UserError(f"--model.prompts {prompts} words {finding} twice, once as {name}.", exit_status=2)
+            self._given_prompts[finding] = texts
 
     def setup(self, stage: str) -> None:
         """Write the prompts of the dataset's findings."""
@@ -174,15 +176,11 @@ class VLM(SaliencyModel):
         )
 
     def prompts_of(self, finding: str) -> Sequence[str]:
-        """Return the prompts of a finding in the words that were asked for.
-
-        Raises:
-            UserError: Nobody worded the finding.
-        """
+        """Return the prompts of a finding in the words that were asked for, or raise a UserError if there are none."""
         if self.prompt_source is None:
             return self.default_prompts(finding)
-        if self._given_prompts is None:
-            return self.word_prompts(finding, prompts_in_style(cast(Style, self.prompt_source), finding))
+        if self.prompt_source in STYLES:
+            return self.word_prompts(finding, prompts_in_style(self.prompt_source, finding))
         if finding not in self._given_prompts:
             raise UserError(
                 f"--model.prompts {self.prompt_source} has no prompt for {finding}; it has "
@@ -247,12 +245,31 @@ class VLM(SaliencyModel):
         return self.prompts
 
     def encoded(self, prompts: Sequence[Sequence[str]]) -> Any:
-        """Return encoded prompts, from the disk if they were encoded before."""
+        """Return encoded prompts, from the disk if they were encoded before by the same code, libraries and threads.
+
+        They are tensors, alone or in tuples, lists and dictionaries, and equal bit for bit to what encoding them again
+        would give: to keep them moves no number.
+        """
         depends_on = self.queries_depend_on() if self._cache_queries else None
         if depends_on is None:
             return self.encode_prompts(prompts)
         depends_on = {**depends_on, "device": self.device.type, "dtype": str(self.dtype)}
-        return cached_queries(lambda: self.encode_prompts(prompts), prompts, depends_on, type(self), self.device)
+        code = [type(self).__qualname__, source_sha256(type(self)), torch.__version__, transformers.__version__]
+        text = json.dumps([prompts, depends_on, code, torch.get_num_threads()], sort_keys=True, default=list)
+        path = cache_folder() / "queries" / f"{hashlib.sha256(text.encode()).hexdigest()}.pt"
+        try:
+            return torch.load(path, map_location=self.device, weights_only=True)
+        # Absent, or damaged in any of the many ways in which the reader complains: then it is made again.
+        except Exception:
+            queries = self.encode_prompts(prompts)
+        stored = io.BytesIO()
+        torch.save(tree_map_only(torch.Tensor, lambda tensor: tensor.detach().cpu().clone(), queries), stored)
+        # A full or read-only disk costs time, not results.
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_writer(path, shared=True) as file:
+                file.write(stored.getbuffer())
+        return queries
 
     def score(self, batch: Batch) -> ModelOutput:
         """Score a batch against the encoded prompts, and return what the dataset's findings got."""
@@ -263,9 +280,7 @@ class VLM(SaliencyModel):
         if self.columns is None:
             return output
         return ModelOutput(
-            logits=output.logits[:, self.columns],
-            probabilities=output.probabilities[:, self.columns],
-            saliency=output.saliency[:, self.columns],
+            output.logits[:, self.columns], output.probabilities[:, self.columns], output.saliency[:, self.columns]
         )
 
     def provenance(self) -> dict[str, Any]:
@@ -275,25 +290,10 @@ class VLM(SaliencyModel):
 
 
 def check_image_size(image_size: int, cell: int) -> None:
-    """Check that cells of so many pixels, each of which becomes one value of the map, tile the square input.
-
-    Raises:
-        UserError: They do not.
-    """
+    """Check that cells of so many pixels, each of which becomes one value of the map, tile the square input."""
     if image_size < cell or image_size % cell:
         raise UserError(
             f"--model.image_size {image_size}: the image encoder makes a token of every {cell} x {cell} pixels; give a "
             f"multiple of {cell}.",
             exit_status=2,
         )
-
-
-def _by_finding(path: str) -> dict[str, list[str]]:
-    """Return a file's prompts by canonical name of the finding, or by the file's name if it is no finding of ours."""
-    given: dict[str, list[str]] = {}
-    for name, texts in read_prompts(path).items():
-        finding = canonical(name) or name
-        if finding in given:
-            raise UserError(f"--model.prompts {path} words {finding} twice, once as {name}.", exit_status=2)
-        given[finding] = texts
-    return given

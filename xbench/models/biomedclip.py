@@ -64,9 +64,6 @@ class BiomedCLIP(OpenCLIP):
             configuration is known here, the tokeniser is fetched when prompts are encoded.
         templates: Present and absent prompt, each with `{finding}`.
         **options: Those of `xbench.models.components.open_clip.OpenCLIP` and of every vision-language model.
-
-    Raises:
-        UserError: Weights that cannot be had, read or fitted, or a size that 16 does not divide.
     """
 
     def __init__(
@@ -90,7 +87,9 @@ class BiomedCLIP(OpenCLIP):
             Path(bert, "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
             weights = (lambda: path) if checkpoint else (lambda: from_hub(_HUB))
             super().__init__(_HUB, Path(bert), weights, advice, {}, templates=templates, **options)
-        self.text_encoder = _tokenizer_source(text_encoder, text, folder)
+        beside = folder and any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json"))
+        source = text_encoder or (str(folder) if beside else text.get("hf_tokenizer_name") or _TEXT_ENCODER)
+        self.text_encoder = os.path.expanduser(source)
         self._context_length = text["context_length"]
 
     def provenance(self) -> dict[str, Any]:
@@ -149,11 +148,3 @@ def _text_config(text_encoder: str | None, configured: str, folder: Path | None,
     else:
         return configured
     return bert
-
-
-def _tokenizer_source(text_encoder: str | None, text: dict[str, Any], folder: Path | None) -> str:
-    if text_encoder is not None:
-        return os.path.expanduser(text_encoder)
-    if folder is not None and any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json")):
-        return str(folder)
-    return text.get("hf_tokenizer_name") or _TEXT_ENCODER

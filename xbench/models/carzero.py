@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain, pairwise
 from typing import Any
 
 import albumentations as A
@@ -77,9 +78,6 @@ class CARZero(DecoderModel):
     Attributes:
         word_pieces: Which tokens make a word, by the vocabulary. It is read from the tokeniser when it is first
             needed; assign one to encode tokens without a tokeniser.
-
-    Raises:
-        UserError: No checkpoint, one that does not fit, or an option out of range.
     """
 
     def __init__(self, checkpoint: str | None = None, text_encoder: str = _TOKENISER, **options: Any) -> None:
@@ -105,11 +103,7 @@ class CARZero(DecoderModel):
         return [f"There is {text}" for text in texts] if self.prompt_source in ("name", "phrase") else texts
 
     def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Return token ids and attention mask (C, 97) of one prompt per class, cleaned.
-
-        Raises:
-            UserError: Not one prompt per class, one too long or of which cleaning leaves nothing, or no tokeniser.
-        """
+        """Return token ids and attention mask (C, 97) of one prompt per class, cleaned."""
         raw = self.one_of_each(prompts)
         cleaned = [clean(prompt) for prompt in raw]
         if "" in cleaned:
@@ -122,23 +116,14 @@ class CARZero(DecoderModel):
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> TextQueries:
         """Encode tokenised prompts, and project what direction B attends to once for all images.
 
-        Without the tokeniser's files each token counts as a word, with a warning.
-
-        Args:
-            input_ids: (C, L) or (C, 1, L) int64, each row from [CLS] to [SEP] and then padded; L at most 97.
-            attention_mask: Same shape, 1 for tokens and 0 for padding; by default 0 where the id is.
-
-        Raises:
-            UserError: Not such token ids.
+        Token ids are (C, L) or (C, 1, L) int64, each row from [CLS] to [SEP] and then padded, L at most 97. Without the
+        tokeniser's files each token counts as a word, with a warning.
         """
         text = self.encode_text(input_ids, attention_mask)
         return text[:, 0], self.fusion_module.keys_values(text)
 
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Return the text vectors (C, 98, 768) of tokenised prompts: sentence, words, and zeros where there are fewer.
-
-        Arguments and errors as of `encode_tokens`.
-        """
+        """Return the text vectors (C, 98, 768) of tokenised prompts: sentence, words, then zeros."""
         ids, mask = (part[:, 0] for part in self.by_class(input_ids, attention_mask, 1))
         pieces = self._pieces(ids, mask)
         pieces.check(ids)
@@ -221,15 +206,9 @@ class _Fusion(nn.Module):
     def __init__(self, *, linear_head: bool) -> None:
         super().__init__()
         self.decoder = QueryDecoder(_WIDTH, _HEADS, self_attention=False, layers=_LAYERS, feedforward=1024)
-        if linear_head:
-            self.mlp_head = nn.Sequential(nn.Linear(_WIDTH, 1))
-        else:
-            hidden = [
-                module
-                for before, after in ((_WIDTH, 1024), (1024, 512), (512, 256))
-                for module in (nn.Linear(before, after), nn.ReLU(), nn.Dropout(0.1))
-            ]
-            self.mlp_head = nn.Sequential(*hidden, nn.Linear(256, 1))
+        widths = [_WIDTH] if linear_head else [_WIDTH, 1024, 512, 256]
+        hidden = [(nn.Linear(before, after), nn.ReLU(), nn.Dropout(0.1)) for before, after in pairwise(widths)]
+        self.mlp_head = nn.Sequential(*chain.from_iterable(hidden), nn.Linear(widths[-1], 1))
 
     def keys_values(self, memory: Tensor) -> list[KeysValues]:
         """Norm and project the memory (batch, N, D)."""
@@ -276,12 +255,7 @@ class _TextEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class WordPieces:
-    """What grouping needs to know of a BERT vocabulary.
-
-    Attributes:
-        continues: (V,) bool: whether the token of that id continues the word before it, being written with `##`.
-        separator: The id of `[SEP]`.
-    """
+    """What grouping needs to know of a BERT vocabulary: the id of `[SEP]`, and (V,) bool which ids continue a word."""
 
     continues: Tensor
     separator: int
@@ -318,13 +292,8 @@ def aggregate(states: Tensor, input_ids: Tensor, pieces: WordPieces) -> Tensor:
     A word is the sum of its pieces; `[CLS]` and the first `[SEP]` count as words, what follows does not count. Rows
     that no word needs are zero, and the sentence vector is the mean over all rows, those included.
 
-    Args:
-        states: (C, L, D) float, summed over BERT's layers.
-        input_ids: (C, L) int64, each row with a `[SEP]`; L at most `TOKENS`.
-        pieces: From the vocabulary that the ids belong to.
-
-    Returns:
-        (C, 1 + TOKENS, D): the sentence vector, then the words.
+    Given states (C, L, D), summed over BERT's layers, of ids (C, L) int64, each row with a `[SEP]` and L at most
+    `TOKENS`, this is (C, 1 + TOKENS, D): the sentence vector, then the words.
     """
     is_separator = input_ids == pieces.separator
     counts = is_separator.cumsum(dim=1) - is_separator.long() == 0

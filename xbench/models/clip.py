@@ -8,6 +8,8 @@ through: final norm and projection. `xbench.models.components.clip_saliency` has
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,7 @@ import open_clip
 
 from xbench.errors import UserError
 from xbench.models.components.checkpoint import first_line
-from xbench.models.components.open_clip import (
-    OpenCLIP,
-    config_folder,
-    known_architecture,
-    known_tag,
-    own_weights,
-)
+from xbench.models.components.open_clip import OpenCLIP, activation_error, downloaded, from_hub, read_config, weights_in
 
 
 class CLIP(OpenCLIP):
@@ -37,10 +33,6 @@ class CLIP(OpenCLIP):
         templates: Present and absent prompt, each with `{finding}`.
         **options: Those of `xbench.models.components.open_clip.OpenCLIP` and of every vision-language model. Other
             `prompts` replace the present one; of several the mean direction counts.
-
-    Raises:
-        UserError: Unknown architecture or tag, weights that cannot be had, read or fitted, an image tower whose
-            patches do not share the way of the class token, or a size or definition of maps that it does not allow.
     """
 
     def __init__(
@@ -51,15 +43,15 @@ class CLIP(OpenCLIP):
         templates: tuple[str, str] = ("a chest x-ray showing {finding}", "a chest x-ray without {finding}"),
         **options: Any,
     ) -> None:
-        folder, tag = config_folder(architecture), {}
+        folder, tag = _config_folder(architecture), {}
         if folder is None:
-            architecture = known_architecture(architecture)
+            architecture = _known_architecture(architecture)
             if checkpoint is None:
-                tag = known_tag(architecture, pretrained)
+                tag = _known_tag(architecture, pretrained)
         super().__init__(
             architecture,
             folder,
-            lambda: Path(checkpoint).expanduser() if checkpoint else own_weights(architecture, folder, tag),
+            lambda: Path(checkpoint).expanduser() if checkpoint else _own_weights(architecture, folder, tag),
             "Give the --model.architecture that they were trained with.",
             tag,
             templates=templates,
@@ -76,3 +68,52 @@ class CLIP(OpenCLIP):
                 "its files into one folder with the model's open_clip_config.json and give --model.architecture "
                 "local-dir:FOLDER."
             ) from error
+
+
+def _config_folder(architecture: str) -> Path | None:
+    """Return the folder of a `local-dir:` or `hf-hub:` model's configuration, None for one that open_clip knows."""
+    scheme, _, place = architecture.partition(":")
+    if scheme not in ("local-dir", "hf-hub"):
+        return None
+    hub = scheme == "hf-hub"
+    folder = from_hub(architecture, "open_clip_config.json").parent if hub else Path(place).expanduser()
+    read_config(folder, f"--model.architecture {architecture}")
+    return folder
+
+
+def _known_architecture(architecture: str) -> str:
+    """Return the name under which open_clip knows a model, which it lets be written `ViT-B/32` too."""
+    name, known = architecture.replace("/", "-"), open_clip.list_models()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=5, cutoff=0.4)
+        raise UserError(
+            f"--model.architecture {architecture} is no model of open_clip {open_clip.__version__}. "
+            f"Nearest of its {len(known)}: {', '.join(near) or 'none'}. A folder is given as local-dir:FOLDER.",
+            exit_status=2,
+        )
+    return name
+
+
+def _known_tag(architecture: str, pretrained: str | None) -> dict[str, Any]:
+    """Return what open_clip knows of a tag: where the weights are, and mean, std and resizing that go with them."""
+    tag = open_clip.get_pretrained_cfg(architecture, pretrained) if pretrained else {}
+    if not tag:
+        tags = ", ".join(open_clip.list_pretrained_tags_by_model(architecture)) or "none"
+        raise UserError(
+            f"--model.pretrained {pretrained} is no tag of weights for {architecture}; it has: {tags}. Weights in a "
+            "file are given by --model.checkpoint.",
+            exit_status=2,
+        )
+    if tag.get("quick_gelu") and not open_clip.get_model_config(architecture).get("quick_gelu"):
+        raise activation_error(architecture, f"The weights {pretrained}", "QuickGELU")
+    return tag
+
+
+def _own_weights(architecture: str, folder: Path | None, tag: Mapping[str, Any]) -> Path:
+    """Return the file of a model's own weights, downloaded if need be."""
+    if folder is None:
+        source = f"huggingface.co/{tag['hf_hub']}" if tag["hf_hub"] else tag["url"]
+        return downloaded(architecture, source, lambda: open_clip.download_pretrained(tag))
+    if architecture.startswith("hf-hub:"):
+        return from_hub(architecture)
+    return weights_in(folder, f"--model.architecture {architecture}")

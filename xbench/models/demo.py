@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -36,9 +36,6 @@ class Demo(VLM):
         template: The prompt, with `{finding}`.
         image_size: Side of the input in pixels, a multiple of 8; it was trained at 224.
         **options: Those of every vision-language model. Of a finding it takes one prompt, so `aspects` are too many.
-
-    Raises:
-        UserError: `image_size` is no multiple of 8.
     """
 
     def __init__(self, template: str = "There is {finding}.", image_size: int = 224, **options: Any) -> None:
@@ -126,11 +123,7 @@ class DemoNetwork(nn.Module):
         return network.eval()
 
     def forward(self, images: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
-        """Score images (B, 3, H, W) against sentences (C, D) from `encode_text`.
-
-        Returns:
-            Logits (B, C) and saliency (B, C, H / 8, W / 8), cosines in [-1, 1].
-        """
+        """Score images (B, 3, H, W) against sentences (C, D): logits (B, C) and cosines (B, C, H / 8, W / 8)."""
         return self.score(self.encode_image(images), text)
 
     def score(self, patches: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,8 +163,7 @@ class _TextTower(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Parameter(0.02 * torch.randn(48, width))
-        layers = [_TextBlock(width, heads=4) for _ in range(2)]
-        self.blocks = nn.ModuleList(layers)
+        self.blocks = nn.ModuleList(_TextBlock(width, heads=4) for _ in range(2))
         self.norm = nn.LayerNorm(width)
         self.projection = nn.Linear(width, 96)
 
@@ -181,8 +173,7 @@ class _TextTower(nn.Module):
         for block in self.blocks:
             states = block(states, visible)
         weights = attention_mask.to(states.dtype)[..., None]
-        result: Tensor = self.projection((self.norm(states) * weights).sum(1) / weights.sum(1).clamp(min=1))
-        return result
+        return cast(Tensor, self.projection((self.norm(states) * weights).sum(1) / weights.sum(1).clamp(min=1)))
 
 
 class _TextBlock(nn.Module):
@@ -202,5 +193,4 @@ class _TextBlock(nn.Module):
         query, key, value = packed.permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=visible[:, None, None, :])
         states = states + self.mix(attended.transpose(1, 2).reshape(count, length, width))
-        result: Tensor = states + self.feed_forward(self.norm_out(states))
-        return result
+        return cast(Tensor, states + self.feed_forward(self.norm_out(states)))

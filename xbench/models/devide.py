@@ -56,9 +56,6 @@ class DeViDe(KEBERTModel):
             names with these among them.
         key_map: What the beginnings of names in the file become, the longest that fits; null drops a name.
         **options: Those of `xbench.models.components.query_decoder.DecoderModel` and of every vision-language model.
-
-    Raises:
-        UserError: No checkpoint, one that does not fit, or an option out of range.
     """
 
     model: _Model
@@ -129,11 +126,11 @@ class DeViDe(KEBERTModel):
         return cast(Tensor, self.model.description_proj(super().encode_text(input_ids, attention_mask)))
 
     def queries_depend_on(self) -> Mapping[str, Any]:
-        """Return what such models' queries depend on, and how this one's are made."""
+        """Add how this model's queries are made."""
         return {**super().queries_depend_on(), "design": self.design, "key_map": self.key_map}
 
     def provenance(self) -> dict[str, Any]:
-        """Return that this is a re-implementation, and by which design, beside what such models return."""
+        """Add that this is a re-implementation, and by which design."""
         return {
             "implementation": "re-implementation; the authors of DeViDe published neither code nor weights",
             "design": self.design,

@@ -8,9 +8,7 @@ cross-attention of the last decoder layer, averaged over its heads.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -45,9 +43,6 @@ class KAD(KEBERTModel):
             which is also what `official` comes to where there is no such script; a list of names asks these, the
             dataset's findings among them.
         **options: Those of `xbench.models.components.query_decoder.DecoderModel` and of every vision-language model.
-
-    Raises:
-        UserError: No checkpoint, one that does not fit, or an option out of range.
     """
 
     # In the order of the authors' script. Their lists for CheXpert (5 classes) and ChestX-Det10 are those classes
@@ -70,56 +65,41 @@ class KAD(KEBERTModel):
     ) -> None:
         path = locate(checkpoint, "KAD", _SOURCE)
         tensors = read_tensors(path, SECTIONS)
-        trained_size = _trained_size(path)
+        # The checkpoint's own settings, or what `convert` noted of them.
+        settings = {**read_settings(path), **read_remarks(path)}
+        size = next((str(settings[name]) for name in _SIZES if name in settings), "")
+        trained_size = int(size) if size.isdecimal() and int(size) else None
         # Drawing random weights would take a second, only to be replaced.
         with torch.device("meta"):
-            encoder, tensors = _image_encoder(tensors)
+            name, encoder, stride, tensors, unused, aliases = _image_encoder(tensors)
             model = QueryModel()
         super().__init__(
             path,
             tensors,
-            encoder.network,
+            encoder,
             model,
-            encoder.stride,
-            encoder.unused,
-            encoder.aliases,
+            stride,
+            unused,
+            aliases,
             advice="",
             image_size=(trained_size or 224) if image_size is None else image_size,
             layers=layers,
             ask=ask,
             **options,
         )
-        self.encoder_name, self.trained_size = encoder.name, trained_size
+        self.encoder_name, self.trained_size = name, trained_size
 
     def remarks(self) -> Mapping[str, str]:
         """Return the image size that the checkpoint's own settings say, which are not converted."""
         return {} if self.trained_size is None else {_SIZES[0]: str(self.trained_size)}
 
     def provenance(self) -> dict[str, Any]:
-        """Return the image encoder beside what all models of this kind return."""
+        """Add the image encoder."""
         return {"image_encoder": self.encoder_name, **super().provenance()}
 
 
 # The authors' scripts read the first; their early settings, and those of others who build on KAD, have the second.
 _SIZES = ("img_res", "image_res")
-
-
-def _trained_size(path: Path) -> int | None:
-    """Return the image size in a checkpoint's own settings, or in what `convert` noted of them."""
-    settings = {**read_settings(path), **read_remarks(path)}
-    size = next((str(settings[name]) for name in _SIZES if name in settings), "")
-    return int(size) if size.isdecimal() and int(size) else None
-
-
-@dataclass(frozen=True)
-class _Encoder:
-    """An image encoder to be filled, and which names a checkpoint holds twice or needlessly."""
-
-    name: str
-    network: nn.Module
-    stride: int
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    unused: tuple[str, ...] = ()
 
 
 class _ResNet50(nn.Module):
@@ -134,8 +114,7 @@ class _ResNet50(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.res_features(images).permute(0, 2, 3, 1)
-        result: Tensor = self.res_l2(F.relu(self.res_l1(features)))
-        return result
+        return cast(Tensor, self.res_l2(F.relu(self.res_l1(features))))
 
 
 class _DenseNet121(nn.Module):
@@ -149,16 +128,22 @@ class _DenseNet121(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.dense_features(images).permute(0, 2, 3, 1)
-        result: Tensor = self.dense_l2(F.relu(self.dense_l1(features)))
-        return result
+        return cast(Tensor, self.dense_l2(F.relu(self.dense_l1(features))))
 
 
-def _image_encoder(tensors: dict[str, Tensor]) -> tuple[_Encoder, dict[str, Tensor]]:
-    """Choose the image encoder by names and shapes; return it with the tensors, named as it names them."""
+def _image_encoder(
+    tensors: dict[str, Tensor],
+) -> tuple[str, nn.Module, int, dict[str, Tensor], tuple[str, ...], dict[str, str]]:
+    """Choose the image encoder by names and shapes.
+
+    Returns:
+        What to call it, the network, its stride, the tensors as it names them, and which names of them are needless or
+        second ones.
+    """
     if "image_encoder.dense_l1.weight" in tensors:
         aliases = {"image_encoder.densenet.features.": "image_encoder.dense_features."}
         unused: tuple[str, ...] = ("image_encoder.densenet.classifier.*",)
-        return _Encoder("DenseNet-121, stride 32", _DenseNet121(), 32, aliases, unused), tensors
+        return "DenseNet-121, stride 32", _DenseNet121(), 32, tensors, unused, aliases
     implementation = implementation_of(tensors)
     # Our own names, timm's, are those of a converted file.
     if implementation in ("pytorch_pretrained_vit", "timm"):
@@ -166,17 +151,12 @@ def _image_encoder(tensors: dict[str, Tensor]) -> tuple[_Encoder, dict[str, Tens
         side = side_of(renamed)
         # The official module has a final norm and never applies it.
         unused = ("image_encoder.norm.*",) if implementation == "pytorch_pretrained_vit" else ()
-        network = ViTB16(side, final_norm=False)
-        return _Encoder(f"ViT-B/16 of {side} pixels", network, 16, unused=unused), renamed
+        return f"ViT-B/16 of {side} pixels", ViTB16(side, final_norm=False), 16, renamed, unused, {}
     first = tensors.get("image_encoder.res_l1.weight")
     stride = 16 if first is not None and len(first) == 1024 else 32
-    aliases = {f"image_encoder.resnet.{name}.": f"image_encoder.res_features.{i}." for name, i in _RESNET_CHILDREN}
-    unused = ("image_encoder.resnet.fc.*",)
-    if stride == 16:
-        del aliases["image_encoder.resnet.layer4."]
-        unused = (*unused, "image_encoder.resnet.layer4.*")
-    return _Encoder(f"ResNet-50, stride {stride}", _ResNet50(stride), stride, aliases, unused), tensors
-
-
-# Positions 2 and 3 are without parameters: ReLU and max-pooling.
-_RESNET_CHILDREN = (("conv1", 0), ("bn1", 1), ("layer1", 4), ("layer2", 5), ("layer3", 6), ("layer4", 7))
+    # Positions 2 and 3 are without parameters: ReLU and max-pooling.
+    children = {"conv1": 0, "bn1": 1, "layer1": 4, "layer2": 5, "layer3": 6, "layer4": 7}
+    aliases = {f"image_encoder.resnet.{name}.": f"image_encoder.res_features.{i}." for name, i in children.items()}
+    # A network of stride 16 is without the last stage, which files have under its other name.
+    unused = ("image_encoder.resnet.fc.*", *(("image_encoder.res_features.7.*",) if stride == 16 else ()))
+    return f"ResNet-50, stride {stride}", _ResNet50(stride), stride, tensors, unused, aliases

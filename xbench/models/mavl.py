@@ -8,7 +8,7 @@ them of their attention to the patches, mean over the decoder's four layers and 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -46,9 +46,6 @@ class MAVL(BookModel):
         **options: Those of `xbench.models.components.book.BookModel` and of every vision-language model, see
             `xbench.models.base.VLM`. Of a finding's prompts, nine stand in the place of its texts, eight in that of all
             but the explanation, one in that of the explanation.
-
-    Raises:
-        UserError: Weights or a book that cannot be had, read or fitted, or an option out of range.
     """
 
     def __init__(
@@ -106,7 +103,7 @@ class MAVL(BookModel):
         return ModelOutput(logits=logits, probabilities=probabilities, saliency=saliency)
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the base does, and the mode, aspects and their merging."""
+        """Add the mode, aspects and their merging."""
         details = super().provenance()
         details["saliency"] |= {"aspects": self.aspects, "merge": self.merge}
         return {"mode": self.mode, **details}
@@ -116,9 +113,8 @@ class MAVL(BookModel):
         if len(queries) < 2:
             raise UserError("MAVL's mode `text` needs the queries of its two normal entries before all others.")
         with torch.autocast(images.device.type, enabled=False):
-            cosines = torch.einsum(
-                "bd,ckd->bck", F.normalize(images.float(), dim=-1), F.normalize(queries.float(), dim=-1)
-            )
+            images, queries = (F.normalize(vectors.float(), dim=-1) for vectors in (images, queries))
+            cosines = torch.einsum("bd,ckd->bck", images, queries)
             lead = cosines[:, :, None] - cosines[:, None, :2]
             return lead.sigmoid().mean(dim=(2, 3))
 
@@ -137,8 +133,7 @@ class _Network(BookNetwork):
 
     def image_tokens(self, features: Tensor) -> Tensor:
         """Turn features of the trunk (B, 1024, h, w) into tokens (B, 256, h, w)."""
-        result: Tensor = self.res_l2(self.res_l1(features))
-        return result
+        return cast(Tensor, self.res_l2(self.res_l1(features)))
 
 
 class _AttentionPool(nn.Module):
@@ -161,8 +156,7 @@ class _AttentionPool(nn.Module):
             for projected in (self.q_proj(tokens[:, :1]), self.k_proj(tokens), self.v_proj(tokens))
         )
         pooled = F.scaled_dot_product_attention(query, keys, values)
-        result: Tensor = self.c_proj(pooled.transpose(1, 2).flatten(1))
-        return result
+        return cast(Tensor, self.c_proj(pooled.transpose(1, 2).flatten(1)))
 
     def _positions(self, grid: torch.Size) -> Tensor:
         if tuple(grid) == (14, 14):

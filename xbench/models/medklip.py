@@ -7,7 +7,7 @@ to the patches, mean over the decoder's four layers and four heads.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -35,9 +35,6 @@ class MedKLIP(BookModel):
         checkpoint: The authors' file (`checkpoint_final.pth`), or its tensors as safetensors.
         **options: Those of `xbench.models.components.book.BookModel` and of every vision-language model, see
             `xbench.models.base.VLM`. A finding's prompt stands in the place of its explanation.
-
-    Raises:
-        UserError: Weights or a book that cannot be had, read or fitted, or an option out of range.
     """
 
     def __init__(self, checkpoint: str | None = None, **options: Any) -> None:
@@ -55,11 +52,8 @@ class MedKLIP(BookModel):
         """
         decoded, attention = self.decode(self.model.image_tokens(images), queries)
         logits = self.model.classify(decoded.squeeze(2))
-        return ModelOutput(
-            logits=logits[..., 1] - logits[..., 0],
-            probabilities=logits.softmax(dim=-1)[..., 1],
-            saliency=attention.squeeze(2),
-        )
+        probabilities = logits.softmax(dim=-1)[..., 1]
+        return ModelOutput(logits[..., 1] - logits[..., 0], probabilities, attention.squeeze(2))
 
 
 class _Network(BookNetwork):
@@ -76,5 +70,4 @@ class _Network(BookNetwork):
     def image_tokens(self, images: Tensor) -> Tensor:
         """Encode images (B, 3, H, W) as tokens (B, 256, H / 16, W / 16)."""
         tokens = self.res_features(images).permute(0, 2, 3, 1)
-        result: Tensor = self.res_l2(self.res_l1(tokens).relu()).permute(0, 3, 1, 2)
-        return result
+        return cast(Tensor, self.res_l2(self.res_l1(tokens).relu()).permute(0, 3, 1, 2))

@@ -25,11 +25,7 @@ class Oracle(SaliencyModel):
         self.preprocessing = Preprocessing(stretch((224, 224)))
 
     def score(self, batch: Batch) -> ModelOutput:
-        """Return labels as logits and regions as maps.
-
-        Raises:
-            UserError: Images of the batch differ in size on the native grid, which one tensor of maps cannot hold.
-        """
+        """Return labels as logits and regions as maps, which on the native grid must all be of one size."""
         sizes = {regions.shape[1:] for regions in batch.truth.regions}
         if len(sizes) > 1:
             raise UserError(
@@ -67,11 +63,7 @@ class CentrePrior(SaliencyModel):
         """Return zero logits and the blob for every finding."""
         blob = self.get_buffer("blob")
         logits = blob.new_zeros(len(batch), len(self.findings))
-        return ModelOutput(
-            logits=logits,
-            probabilities=torch.sigmoid(logits),
-            saliency=blob.expand(len(batch), len(self.findings), -1, -1),
-        )
+        return ModelOutput(logits, torch.sigmoid(logits), blob.expand(*logits.shape, -1, -1))
 
 
 class UniformRandom(SaliencyModel):
@@ -98,9 +90,8 @@ class UniformRandom(SaliencyModel):
     def score(self, batch: Batch) -> ModelOutput:
         """Return noise."""
         noise = torch.stack([self._noise(image_id) for image_id in batch.truth.image_ids]).to(self.device)
-        probabilities = noise[..., -1]
-        maps = noise[..., :-1].unflatten(-1, (self.size, self.size))
-        return ModelOutput(logits=torch.logit(probabilities, eps=1e-6), probabilities=probabilities, saliency=maps)
+        probabilities, maps = noise[..., -1], noise[..., :-1].unflatten(-1, (self.size, self.size))
+        return ModelOutput(torch.logit(probabilities, eps=1e-6), probabilities, maps)
 
     def provenance(self) -> dict[str, Any]:
         """Return the seed and the size of the maps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, get_args
 
@@ -293,6 +293,7 @@ def test_every_definition_is_tried() -> None:
 def compare(model: CLIP, method: Saliency) -> None:
     found = maps(model, method)
     assert found.dtype == torch.float32
+    assert method not in ("grad_attention", "legrad") or found.min() >= 0
     net = Plain(model)
     for image, of_image in zip(images_for(model), found, strict=True):
         expected = PLAIN[method](net, image, texts()).reshape(of_image.shape)
@@ -324,24 +325,6 @@ def test_average_pooling(build: Callable[..., Any], method: Saliency) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_classes_do_not_matter_to_one_another(tiny: CLIP, method: Saliency) -> None:
-    together = maps(tiny, method)
-    scale = together.abs().amax().item()
-    for order in ([2], [3, 0], [3, 2, 1, 0]):
-        some = maps(tiny, method, text=texts()[order])
-        torch.testing.assert_close(some, together[:, order], rtol=0, atol=1e-5 * scale)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_images_do_not_matter_to_one_another(tiny: CLIP, method: Saliency) -> None:
-    together = maps(tiny, method)
-    scale = together.abs().amax().item()
-    for index in range(3):
-        alone = maps(tiny, method, images=images_for(tiny)[index : index + 1])
-        torch.testing.assert_close(alone[0], together[index], rtol=0, atol=1e-5 * scale)
-
-
-@pytest.mark.parametrize("method", METHODS)
 def test_scores_do_not_depend_on_the_definition(build: Callable[..., Any], method: Saliency) -> None:
     plain, other = build("open_clip"), build("open_clip", method)
     queries = texts().unflatten(0, (2, 2))
@@ -352,19 +335,6 @@ def test_scores_do_not_depend_on_the_definition(build: Callable[..., Any], metho
     assert torch.equal(found.saliency, maps(other, method, text=queries[:, 0])), "the map is that of the present prompt"
     assert torch.equal(found.saliency, expected.saliency) == (method == "patch")
     assert other.saliency == method
-
-
-def test_patch_is_what_open_clip_computes(tiny: CLIP) -> None:
-    """To the last bit, written as it was before there were other definitions."""
-    model, images = tiny.model, images_for(tiny)
-    with torch.no_grad():
-        seen = model.forward_intermediates(image=images, image_indices=1, normalize_intermediates=True, normalize=False)
-        tokens = seen["image_intermediates"][0].permute(0, 2, 3, 1)
-        tokens = tokens @ model.visual.proj if hasattr(model.visual, "proj") else model.visual.head(tokens)
-        expected = torch.einsum("bhwd,cd->bchw", torch.nn.functional.normalize(tokens, dim=-1), texts())
-        features, found = features_and_maps(model, images, texts(), "patch")
-    assert torch.equal(found, expected)
-    assert torch.equal(features, seen["image_features"])
 
 
 # Gradients where none are allowed
@@ -395,13 +365,6 @@ def test_any_mode_and_no_gradient_left(tiny: CLIP, method: Saliency, mode: str) 
         assert not parameter.requires_grad and parameter.grad is None
 
 
-@pytest.mark.parametrize("method", ["grad_attention", "legrad"])
-def test_gradient_maps_are_not_negative(tiny: CLIP, method: Saliency) -> None:
-    found = maps(tiny, method)
-    assert found.min() >= 0
-    assert (found.flatten(2).amax(2) > 0).all()
-
-
 def test_number_of_backward_passes(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """One for all classes and images, or one per class and block, whatever the batch."""
     calls = 0
@@ -418,29 +381,6 @@ def test_number_of_backward_passes(build: Callable[..., Any], monkeypatch: pytes
         calls = 0
         maps(model, method)  # type: ignore[arg-type]
         assert calls == expected
-
-
-@pytest.fixture
-def largest_matrix(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
-    """Count attention matrices (.., N, N) that a softmax makes."""
-    made = 0
-    softmax_of = Tensor.softmax
-
-    def watched(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        nonlocal made
-        made += self.shape[-1] == self.shape[-2]
-        return softmax_of(self, *args, **kwargs)
-
-    monkeypatch.setattr(Tensor, "softmax", watched)
-    yield lambda: made
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_attention_is_not_formed_without_need(
-    build: Callable[..., Any], largest_matrix: Callable[[], int], method: Saliency
-) -> None:
-    maps(build("open_clip"), method)
-    assert largest_matrix() == 0
 
 
 # Precision

@@ -26,11 +26,7 @@ BIO_CLINICAL_BERT = "emilyalsentzer/Bio_ClinicalBERT"
 
 
 def load_bert(source: str) -> BertModel:
-    """Load a BERT without its pooler, frozen, from a folder or a repository on the Hugging Face hub.
-
-    Raises:
-        UserError: Files cannot be had or read, or hold something other than a BERT.
-    """
+    """Load a BERT without its pooler, frozen, from a folder or hub repository, or raise a UserError."""
     file = find_file(source, "config.json")
     try:
         config = BertConfig.from_json_file(file)
@@ -46,15 +42,9 @@ def load_bert(source: str) -> BertModel:
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
         for name, tensor in read_tensors(path).items()
     }
-    fill(
-        bert,
-        tensors,
-        path,
-        f"the text encoder {source}",
-        ignored=("cls.*", "pooler.*", "embeddings.position_ids"),
-        aliases={"bert.": ""},
-        advice="Give --model.text_encoder the folder, or name on the Hugging Face hub, of the BERT that belongs to it.",
-    )
+    unused = ("cls.*", "pooler.*", "embeddings.position_ids")
+    advice = "Give --model.text_encoder the folder, or name on the Hugging Face hub, of the BERT that belongs to it."
+    fill(bert, tensors, path, f"the text encoder {source}", unused, {"bert.": ""}, advice)
     return bert
 
 
@@ -69,11 +59,9 @@ def bert_base() -> BertModel:
 
 
 def bert_like(tensors: Mapping[str, Tensor], prefix: str) -> BertModel:
-    """Return a BERT in the sizes of a checkpoint's tensors, yet to be filled with them; frozen, for inference.
+    """Return a BERT in the sizes of those tensors whose names begin so, yet to be filled; frozen, for inference.
 
-    Args:
-        tensors: From `read_tensors` of `checkpoint`. What they do not tell is as in BERT-base; a head is 64 wide.
-        prefix: What its names begin with, as `text_encoder.bert_model.`.
+    What they do not tell is as in BERT-base; a head is 64 wide.
     """
 
     def size(name: str, dimension: int, usual: int) -> int:
@@ -100,22 +88,16 @@ def encode_in_chunks(
 ) -> Tensor:
     """Encode N prompts, `size` at a time and sorted by length, as padding costs time and changes nothing.
 
-    Args:
-        encode: From token ids and attention mask (n, l) to one vector per prompt (n, D).
-        input_ids: (N, L) int64.
-        attention_mask: (N, L), 1 for tokens and 0 for padding.
-
-    Returns:
-        (N, D), in the order of the prompts.
+    Ids and mask are (N, L) int64; `encode` takes some rows of both to one vector or matrix per prompt, which are
+    returned in the order of the prompts.
     """
     positions = torch.arange(1, attention_mask.shape[1] + 1, device=attention_mask.device)
     lengths = (attention_mask * positions).amax(dim=1).clamp(min=1)
     order = lengths.argsort(stable=True)
-    encoded = [
-        encode(input_ids[rows, :longest], attention_mask[rows, :longest])
-        for rows in order.split(size)
-        for longest in [int(lengths[rows].max())]
-    ]
+    encoded = []
+    for rows in order.split(size):
+        longest = int(lengths[rows].max())
+        encoded.append(encode(input_ids[rows, :longest], attention_mask[rows, :longest]))
     return torch.cat(encoded)[order.argsort()]
 
 
@@ -145,7 +127,7 @@ def tokenise_without_separator(source: str, texts: Sequence[str], length: int = 
     texts off without notice.
     """
     ids = vocabulary(source)
-    tokeniser = BertWordPieceTokenizer(dict(ids), lowercase=True, strip_accents=True)
+    tokeniser = BertWordPieceTokenizer(ids, lowercase=True, strip_accents=True)
     input_ids = torch.full((len(texts), length), ids["[PAD]"])
     attention_mask = torch.zeros_like(input_ids)
     for row, text in enumerate(texts):
@@ -156,7 +138,7 @@ def tokenise_without_separator(source: str, texts: Sequence[str], length: int = 
 
 
 @cache
-def vocabulary(source: str) -> Mapping[str, int]:
+def vocabulary(source: str) -> dict[str, int]:
     """Return the ids of a tokeniser's tokens, by token, from a folder or hub repository, or raise a UserError."""
     file = find_file(source, "vocab.txt", "tokenizer.json")
     try:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torchvision  # type: ignore[import-untyped]
@@ -73,20 +73,11 @@ Entries = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Book:
-    """What is asked in a run."""
+    """What is asked in a run: the entry of each finding (`columns`), and which were appended for lack of one."""
 
     entries: Entries
-    """Everything that is asked together."""
     columns: tuple[str, ...]
-    """Name of the entry of each finding of the dataset, in their order."""
     added: tuple[str, ...]
-    """Findings without an entry, which were appended."""
-
-    @property
-    def indices(self) -> list[int]:
-        """Return the position of each finding's entry in the book."""
-        names = list(self.entries)
-        return [names.index(column) for column in self.columns]
 
 
 def own_texts(finding: str, texts: int) -> list[str]:
@@ -100,17 +91,17 @@ def own_entries(texts: int) -> Entries:
 
 
 def read_entries(book: str, concepts: str | None, texts: int) -> Entries:
-    """Read the authors' book, or one in its form: `texts` texts by entry, an explanation and those in `concepts`.
+    """Read the authors' book, or one in its form: by entry an explanation and, from `concepts`, the other texts.
 
     Raises:
-        UserError: A file cannot be read, or an entry has another number of texts.
+        UserError: A file cannot be read, or an entry has another number of texts than `texts`.
     """
-    explanations = read_prompts(book)
-    # MedKLIP's file has lost a letter, which does no harm where entries are told by their position.
-    explanations = {"pneumonia" if name == "eumonia" else name: value for name, value in explanations.items()}
-    for name, value in explanations.items():
+    explanations = {}
+    for name, value in read_prompts(book).items():
         if len(value) != 1:
             raise UserError(f"--model.book {book} gives {name} {len(value)} texts: an entry has one explanation.")
+        # MedKLIP's file has lost a letter, which does no harm where entries are told by their position.
+        explanations["pneumonia" if name == "eumonia" else name] = value
     # Files for some datasets append entries, on which scores would depend; the authors ask them there alone.
     if {*OFFICIAL_ENTRIES} <= {*explanations}:
         explanations = {name: explanations[name] for name in (*OFFICIAL_ENTRIES, *explanations)}
@@ -135,28 +126,17 @@ def entry_of(finding: str, entries: Entries) -> str | None:
 
 
 def with_findings(entries: Entries, findings: Sequence[str], prompts: Sequence[Sequence[str]]) -> Book:
-    """Make the book of a run.
+    """Make the book of a run from entries and the prompts of each finding of the dataset.
 
-    A finding's prompts replace its entry, or are appended if the book has none, as the authors of MAVL do. Of a book
-    with the 75 official entries, others stay out unless they belong to a finding.
-
-    Args:
-        entries: From `read_entries` or `own_entries`.
-        findings: The dataset's.
-        prompts: The texts of each finding: all that an entry has, or the explanation alone, or the aspects alone. The
-            others stay as they are.
-
-    Raises:
-        UserError: Another number of texts.
+    A finding's prompts replace its entry, or are appended if the book has none, as the authors of MAVL do. They are all
+    texts that an entry has, or the explanation alone, or the aspects alone: the others stay as they are. Of a book with
+    the 75 official entries, others stay out unless they belong to a finding.
     """
     found = {finding: entry_of(finding, entries) for finding in findings}
     official = {*OFFICIAL_ENTRIES} <= {*entries}
     texts = len(next(iter(entries.values())))
-    asked = {
-        name: list(value)
-        for name, value in entries.items()
-        if not official or name in OFFICIAL_ENTRIES or name in found.values()
-    }
+    kept = {*OFFICIAL_ENTRIES, *found.values()} if official else {*entries}
+    asked = {name: list(value) for name, value in entries.items() if name in kept}
     for finding, given in zip(findings, prompts, strict=True):
         name = found[finding] or finding
         if len(given) == texts:
@@ -170,11 +150,8 @@ def with_findings(entries: Entries, findings: Sequence[str], prompts: Sequence[S
                 + (f", or the explanation alone, or the {texts - 1} aspects alone." if texts > 1 else "."),
                 exit_status=2,
             )
-    return Book(
-        entries=asked,
-        columns=tuple(found[finding] or finding for finding in findings),
-        added=tuple(finding for finding in findings if found[finding] is None),
-    )
+    added = tuple(finding for finding in findings if found[finding] is None)
+    return Book(asked, tuple(found[finding] or finding for finding in findings), added)
 
 
 def trunk() -> nn.Sequential:
@@ -185,12 +162,8 @@ def trunk() -> nn.Sequential:
 
 def preprocessing(image_size: int, equalise: bool) -> Preprocessing:
     """Return the preprocessing of both models: equalised if wanted, then stretched to a square."""
-    resize = PillowResize(image_size, "both", "bilinear")
-    return Preprocessing(
-        [HistogramEqualisation(), resize] if equalise else [resize],
-        mean=(0.485, 0.456, 0.406),
-        std=(0.229, 0.224, 0.225),
-    )
+    geometry = [*([HistogramEqualisation()] if equalise else []), PillowResize(image_size, "both", "bilinear")]
+    return Preprocessing(geometry, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 
 class BookNetwork(nn.Module):
@@ -253,12 +226,11 @@ class BookModel(DecoderModel):
         super().setup(stage)
         self.book = with_findings(self._entries, self.findings, self.prompts)
         self.prompts = [list(self.book.entries[column]) for column in self.book.columns]
-        self.columns = self.book.indices
+        self.columns = [list(self.book.entries).index(column) for column in self.book.columns]
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the tensors under the authors' names."""
-        result: Mapping[str, Tensor] = self.model.state_dict()
-        return result
+        return cast(Mapping[str, Tensor], self.model.state_dict())
 
     def asked(self) -> Sequence[Sequence[str]]:
         """Return the texts of the whole book."""
@@ -277,24 +249,15 @@ class BookModel(DecoderModel):
 
     @torch.no_grad()
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Encode the tokenised texts of all classes, which are to be asked together, as queries (C, K, 256) float32.
-
-        Args:
-            input_ids: (C, L), or (C, K, L) for K texts per class; int64, [CLS] first.
-            attention_mask: Same shape; by default 0 where the id is.
-
-        Raises:
-            UserError: Other shapes, or no text encoder.
-        """
+        """Encode the K tokenised texts of each class, [CLS] first, as queries (C, K, 256) float32."""
         ids, mask = self.by_class(input_ids, attention_mask, self.texts)
         bert = self._bert.to(self.device)
-        first = encode_in_chunks(
-            lambda ids, mask: bert(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0],
-            ids.flatten(0, 1),
-            mask.flatten(0, 1),
-        )
-        result: Tensor = self.model.disease_embedding_layer(first).unflatten(0, (-1, self.texts))
-        return result
+
+        def encode(ids: Tensor, mask: Tensor) -> Tensor:
+            return cast(Tensor, bert(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0])
+
+        first = encode_in_chunks(encode, ids.flatten(0, 1), mask.flatten(0, 1))
+        return cast(Tensor, self.model.disease_embedding_layer(first).unflatten(0, (-1, self.texts)))
 
     def decode(self, tokens: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Decode queries (C, K, 256) together over image tokens (B, 256, rows, columns).

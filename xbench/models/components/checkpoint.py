@@ -6,7 +6,7 @@ import pickle
 import re
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,11 +22,7 @@ T = TypeVar("T", bound=nn.Module)
 
 
 def locate(checkpoint: str | None, model: str, source: str) -> Path:
-    """Return the path of a checkpoint that has to come from the user; the message names the model and its source.
-
-    Raises:
-        UserError: None was given, there is no such file, or it is a folder.
-    """
+    """Return the path of a checkpoint that the user has to bring; errors name the model and where to get the file."""
     if not checkpoint:
         raise UserError(
             f"{model} needs the weights of its authors: give --model.checkpoint FILE. {source}", exit_status=2
@@ -37,7 +33,7 @@ def locate(checkpoint: str | None, model: str, source: str) -> Path:
 
 
 def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
-    """Read a file of weights: safetensors, or what torch.save wrote.
+    """Read a file of weights, safetensors or what torch.save wrote; a UserError if it holds no plain weights.
 
     Names lose the prefixes that parallel and compiled training leaves (`module.`, `_orig_mod.`), tensors come out of
     the dict (`state_dict`, `model`) that they are wrapped in. Of everything else in the file nothing is kept.
@@ -45,9 +41,6 @@ def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
     Args:
         sections: Keys of an official file that keeps its networks in several dicts. Their names are returned with the
             key in front (`image_encoder.conv1.weight`), as a file without sections must have them already.
-
-    Raises:
-        UserError: No such file, or one without plain weights.
     """
     _check_file(path)
     content = _load(path, sections)
@@ -102,7 +95,6 @@ def fill(
     Counters of batch normalisation may be missing, and are then 0, or too many: nothing at test time depends on them.
 
     Args:
-        tensors: From `read_tensors` of `path`, which the message names.
         ignored: Patterns (`*` for anything) of names that the file may have although the network does not.
         aliases: Beginnings of second names of tensors, and how the first name begins. The second is used where the file
             lacks the first.
@@ -112,10 +104,17 @@ def fill(
         UserError: The file does not fit, with counts and examples and what it looks like instead.
     """
     wanted = network.state_dict()
-    found = _without_aliases(tensors, aliases or {})
+    aliases = aliases or {}
+    second = {
+        first + name.removeprefix(alias): tensor
+        for alias, first in aliases.items()
+        for name, tensor in tensors.items()
+        if name.startswith(alias)
+    }
+    first = {name: tensor for name, tensor in tensors.items() if not name.startswith((*aliases,))}
     found = {
         name: tensor
-        for name, tensor in found.items()
+        for name, tensor in (second | first).items()
         if name in wanted or not any(fnmatchcase(name, pattern) for pattern in (*ignored, _COUNTER))
     }
     for name, tensor in found.items():
@@ -137,7 +136,9 @@ def fill(
             for kind, names in misfits.items()
             if names
         )
-        other = _looks_like(tensors)
+        names = "".join(f"{name}\n" for name in tensors)
+        like = (model for model, endings in _TELL_TALES if all(f"{ending}\n" in names for ending in endings))
+        other = next(like, None)
         raise UserError(
             f"The weights in {path} do not fit {model}: {listed}, of {len(wanted)} tensors. "
             + (f"They look like those of {other}. " if other and other != model else "")
@@ -169,25 +170,6 @@ _TELL_TALES = (
     ("a vision transformer alone", ("blocks.0.attn.qkv.weight",)),
     ("a ResNet alone", ("layer1.0.conv1.weight",)),
 )
-
-
-def _looks_like(names: Iterable[str]) -> str | None:
-    text = "\n".join(names) + "\n"
-    for model, endings in _TELL_TALES:
-        if all(f"{ending}\n" in text for ending in endings):
-            return model
-    return None
-
-
-def _without_aliases(tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:
-    first, second = {}, {}
-    for name, tensor in tensors.items():
-        beginning = next((alias for alias in aliases if name.startswith(alias)), None)
-        if beginning is None:
-            first[name] = tensor
-        else:
-            second[aliases[beginning] + name.removeprefix(beginning)] = tensor
-    return second | first
 
 
 def _bare(name: str) -> str:
@@ -235,13 +217,7 @@ def _load(path: Path, sections: Sequence[str] = ()) -> Any:
             return load_file(path)
         zipped = zipfile.is_zipfile(path)
         if zipped:
-            _check_no_bomb(path)
-        if zipped and _is_torchscript(path):
-            raise UserError(
-                f"{path} is a TorchScript archive, as OpenAI published CLIP: a program, which is not run here. Leave "
-                "--model.checkpoint out where plain weights can be fetched, or, if you trust the file, keep its "
-                "weights alone: torch.save(torch.jit.load(FILE, map_location='cpu').state_dict(), NEW_FILE)."
-            )
+            _check_archive(path)
         with torch.serialization.safe_globals(_STAND_INS):
             # Mapped, the state of an optimiser, often twice the size of the weights, is never fetched from the disk.
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
@@ -257,23 +233,25 @@ def _load(path: Path, sections: Sequence[str] = ()) -> Any:
         raise UserError(f"The file of weights {path} cannot be read ({first_line(error)}). Fetch it again.") from error
 
 
-def _check_no_bomb(path: Path) -> None:
-    """Raise for an archive that unpacks to many times its bytes, before memory is taken.
+def _check_archive(path: Path) -> None:
+    """Raise for a program, and for an archive that unpacks to many times its bytes, before memory is taken.
 
     torch.save compresses nothing and TorchScript only its code; others may pack a file again, which saves little.
     """
     with zipfile.ZipFile(path) as archive:
-        unpacked = sum(entry.file_size for entry in archive.infolist())
+        entries = archive.infolist()
+    unpacked = sum(entry.file_size for entry in entries)
     if unpacked > 4 * path.stat().st_size + 2**20:
         raise UserError(
             f"{path} has {path.stat().st_size:,} bytes and would unpack to {unpacked:,}, which no file of weights "
             "does. Fetch it again from its authors."
         )
-
-
-def _is_torchscript(path: Path) -> bool:
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    if any(entry.filename.endswith("/constants.pkl") for entry in entries):
+        raise UserError(
+            f"{path} is a TorchScript archive, as OpenAI published CLIP: a program, which is not run here. Leave "
+            "--model.checkpoint out where plain weights can be fetched, or, if you trust the file, keep its "
+            "weights alone: torch.save(torch.jit.load(FILE, map_location='cpu').state_dict(), NEW_FILE)."
+        )
 
 
 class _Inert:
@@ -293,39 +271,25 @@ class _InertMapping:
         return OrderedDict()
 
 
-def _stand_in(name: str, base: type = _Inert) -> type:
-    module, _, name = name.rpartition(".")
-    return type(name, (base,), {"__module__": module})
-
-
 # Classes that the authors' training scripts left in their files beside the weights: settings, scores, paths.
+_VALUES = """
+builtins.bool builtins.float builtins.int builtins.list builtins.object builtins.str builtins.tuple
+typing.Any argparse.Namespace
+pathlib.Path pathlib.PosixPath pathlib.PurePosixPath pathlib.WindowsPath pathlib.PureWindowsPath
+pathlib._local.Path pathlib._local.PosixPath pathlib._local.PurePosixPath pathlib._local.WindowsPath
+numpy.dtype numpy.ndarray numpy.core.multiarray.scalar numpy.core.multiarray._reconstruct
+numpy._core.multiarray.scalar numpy._core.multiarray._reconstruct
+omegaconf.dictconfig.DictConfig omegaconf.listconfig.ListConfig
+omegaconf.base.Metadata omegaconf.base.ContainerMetadata
+omegaconf.nodes.AnyNode omegaconf.nodes.BooleanNode omegaconf.nodes.FloatNode omegaconf.nodes.IntegerNode
+omegaconf.nodes.StringNode omegaconf.nodes.PathNode
+pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint
+pytorch_lightning.callbacks.early_stopping.EarlyStopping
+"""
+_MAPPINGS = "builtins.dict collections.defaultdict pytorch_lightning.utilities.parsing.AttributeDict"
+
 _STAND_INS: list[Any] = [
-    *(
-        _stand_in(name)
-        for name in (
-            *(f"builtins.{name}" for name in ("bool", "float", "int", "list", "object", "str", "tuple")),
-            "typing.Any",
-            "argparse.Namespace",
-            *(f"pathlib.{name}" for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")),
-            *(f"pathlib._local.{name}" for name in ("Path", "PosixPath", "PurePosixPath", "WindowsPath")),
-            "numpy.dtype",
-            "numpy.ndarray",
-            *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")),
-            "omegaconf.dictconfig.DictConfig",
-            "omegaconf.listconfig.ListConfig",
-            "omegaconf.base.Metadata",
-            "omegaconf.base.ContainerMetadata",
-            *(f"omegaconf.nodes.{kind}Node" for kind in ("Any", "Boolean", "Float", "Integer", "String", "Path")),
-            "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
-            "pytorch_lightning.callbacks.early_stopping.EarlyStopping",
-        )
-    ),
-    *(
-        _stand_in(name, _InertMapping)
-        for name in (
-            "builtins.dict",
-            "collections.defaultdict",
-            "pytorch_lightning.utilities.parsing.AttributeDict",
-        )
-    ),
+    type(name.rpartition(".")[2], (base,), {"__module__": name.rpartition(".")[0]})
+    for base, names in ((_Inert, _VALUES), (_InertMapping, _MAPPINGS))
+    for name in names.split()
 ]

@@ -24,10 +24,8 @@ All of them take the text vectors of C classes at once and none lets one class c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -46,11 +44,7 @@ _BLOCKS: dict[Saliency, int] = {"maskclip": 1, "vv": 6, "gem": 6, "grad_attentio
 
 
 def check_saliency(visual: nn.Module, saliency: str, architecture: str) -> None:
-    """Check that an image tower allows a definition.
-
-    Raises:
-        UserError: There is no such definition, or the tower is not built as it needs.
-    """
+    """Raise a UserError if there is no such definition, or an image tower is not built as it needs."""
     if saliency not in get_args(Saliency):
         raise UserError(
             f"--model.saliency {saliency} is unknown: give one of {', '.join(get_args(Saliency))}.", exit_status=2
@@ -65,10 +59,8 @@ def check_saliency(visual: nn.Module, saliency: str, architecture: str) -> None:
             "block). Use --model.saliency patch.",
             exit_status=2,
         )
-    pools_class_token = (
-        visual.trunk.global_pool == "token" if isinstance(visual, TimmModel) else visual.pool_type == "tok"
-    )
-    if saliency == "grad_attention" and not pools_class_token:
+    pooled = visual.trunk.global_pool if isinstance(visual, TimmModel) else visual.pool_type
+    if saliency == "grad_attention" and pooled not in ("token", "tok"):
         raise UserError(
             f"--model.saliency grad_attention reads what the class token attends to, and {architecture} averages its "
             "patches instead. Use --model.saliency legrad.",
@@ -77,12 +69,7 @@ def check_saliency(visual: nn.Module, saliency: str, architecture: str) -> None:
 
 
 def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Saliency) -> tuple[Tensor, Tensor]:
-    """Encode images and map the classes in one pass.
-
-    Args:
-        model: open_clip's, for inference.
-        images: (B, 3, h, w) float, normalised, square.
-        text: One vector of unit length per class (C, D) float32.
+    """Encode square, normalised images (B, 3, h, w) and map the classes of vectors of unit length (C, D) in one pass.
 
     Returns:
         Image vectors (B, D) as the model gives them, and maps (B, C, rows, columns) of the patch grid, float32. The
@@ -97,26 +84,29 @@ def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Salien
     grid = (math.isqrt(count), -1)
     if saliency in ("grad_attention", "legrad"):
         relevance = _grad_attention if saliency == "grad_attention" else _legrad
-        with _gradients(images.device):
+        # Gradients where the test loop forbids them, in the precision of the weights and not of autocast.
+        device = images.device.type
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device, enabled=False):
             # Copies, for what the test loop computed may not take part in a gradient.
             tokens = [part.to(blocks[0].in_weight.dtype, copy=True) for part in tokens]
             maps = relevance(visual, blocks, tokens, text.clone())
         return features, maps[..., -count:].unflatten(-1, grid)
     if saliency == "maskclip":
-        _, _, values = blocks[-1].queries_keys_values(tokens[-1])
-        path = blocks[-1].out(values)
+        path = blocks[-1].out(blocks[-1].queries_keys_values(tokens[-1])[2])
     else:
-        path = _parallel_path(blocks, tokens, _value_value if saliency == "vv" else _self_self)
+        # Each block's other attention, computed from what the block really reads, adds to what the first one reads.
+        attend = _value_value if saliency == "vv" else _self_self
+        path = tokens[0]
+        for block, read in zip(blocks, tokens, strict=True):
+            path = path + block.out(attend(block, read))
     return features, _cosines(_final(visual, path[:, -count:]).unflatten(1, grid), text)
 
 
 def project(visual: Any, tokens: Tensor) -> Tensor:
     """Send normed tokens (..., width) the way of the class token to the joint space (..., D)."""
     if isinstance(visual, TimmModel):
-        projected: Tensor = visual.head(visual.trunk.head(visual.trunk.fc_norm(tokens)))
-    else:
-        projected = tokens @ visual.proj
-    return projected
+        return cast(Tensor, visual.head(visual.trunk.head(visual.trunk.fc_norm(tokens))))
+    return cast(Tensor, tokens @ visual.proj)
 
 
 def _final(visual: Any, tokens: Tensor) -> Tensor:
@@ -136,7 +126,7 @@ def _last_blocks(model: Any, images: Tensor, count: int) -> tuple[Tensor, list[_
 
     The first block stays out of it: what it reads is not to be had from open_clip.
     """
-    blocks = [_Block.of(block) for block in _blocks(model.visual)[1:]][-count:]
+    blocks = [_Block(block) for block in _blocks(model.visual)[1:]][-count:]
     seen = model.forward_intermediates(
         image=images,
         image_indices=len(blocks) + 1,
@@ -151,16 +141,6 @@ def _last_blocks(model: Any, images: Tensor, count: int) -> tuple[Tensor, list[_
         prefixes = seen["image_intermediates_prefix"][:-1]
         tokens = [torch.cat(both, dim=1) for both in zip(prefixes, tokens, strict=True)]
     return seen["image_features"], blocks, tokens, patches
-
-
-def _parallel_path(
-    blocks: Sequence[_Block], tokens: Sequence[Tensor], attend: Callable[[_Block, Tensor], Tensor]
-) -> Tensor:
-    """Add each block's other attention, computed from what the block really reads, to what the first one reads."""
-    path = tokens[0]
-    for block, read in zip(blocks, tokens, strict=True):
-        path = path + block.out(attend(block, read))
-    return path
 
 
 def _value_value(block: _Block, tokens: Tensor) -> Tensor:
@@ -185,13 +165,6 @@ def _self_self(block: _Block, tokens: Tensor) -> Tensor:
     return attended / len(features)
 
 
-@contextmanager
-def _gradients(device: torch.device) -> Iterator[None]:
-    """Allow gradients where the test loop forbids them; in the precision of the weights, not of autocast."""
-    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        yield
-
-
 def _grad_attention(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tensor], text: Tensor) -> Tensor:
     """Weigh the class token's attention in the last block by its gradient; (B, C, N).
 
@@ -206,8 +179,7 @@ def _grad_attention(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tens
     vectors = F.normalize(_final(visual, class_tokens).float(), dim=-1)
     (gradient,) = torch.autograd.grad((vectors * text[:, None]).sum(), attention)
     weighted = (gradient * attention.detach()).float().clamp(min=0)
-    result: Tensor = weighted.mean(dim=2).squeeze(2).transpose(0, 1)
-    return result
+    return cast(Tensor, weighted.mean(dim=2).squeeze(2).transpose(0, 1))
 
 
 def _legrad(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tensor], text: Tensor) -> Tensor:
@@ -231,49 +203,37 @@ def _legrad(visual: Any, blocks: Sequence[_Block], tokens: Sequence[Tensor], tex
     return torch.stack(layers).mean(dim=0)
 
 
-@dataclass(frozen=True)
 class _Block:
     """A block of either kind of tower, taken apart."""
 
-    norm_1: nn.Module
-    in_weight: Tensor
-    in_bias: Tensor | None
-    heads: int
-    out_layer: nn.Module
-    scale_1: nn.Module
-    norm_2: nn.Module
-    mlp_layers: nn.Module
-    scale_2: nn.Module
-
-    @classmethod
-    def of(cls, block: Any) -> _Block:
+    def __init__(self, block: Any) -> None:
+        attention = block.attn
+        self.heads, self.mlp_layers = attention.num_heads, block.mlp
         if isinstance(block, TimmBlock):
-            of_timm: Any = block.attn
-            into, out = (of_timm.qkv.weight, of_timm.qkv.bias, of_timm.num_heads), of_timm.proj
-            return cls(block.norm1, *into, out, block.ls1, block.norm2, block.mlp, block.ls2)
-        into = (block.attn.in_proj_weight, block.attn.in_proj_bias, block.attn.num_heads)
-        return cls(block.ln_1, *into, block.attn.out_proj, block.ls_1, block.ln_2, block.mlp, block.ls_2)
+            self.in_weight, self.in_bias, self.out_layer = attention.qkv.weight, attention.qkv.bias, attention.proj
+            self.norm_1, self.norm_2, self.scale_1, self.scale_2 = block.norm1, block.norm2, block.ls1, block.ls2
+        else:
+            self.in_weight, self.in_bias = attention.in_proj_weight, attention.in_proj_bias
+            self.out_layer = attention.out_proj
+            self.norm_1, self.norm_2, self.scale_1, self.scale_2 = block.ln_1, block.ln_2, block.ls_1, block.ls_2
 
     def queries_keys_values(self, tokens: Tensor) -> tuple[Tensor, ...]:
         """Split tokens (B, N, width) into queries, keys and values, each (B, heads, N, d)."""
         joint = F.linear(self.norm_1(tokens), self.in_weight, self.in_bias)
-        result: tuple[Tensor, ...] = joint.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
-        return result
+        return cast(tuple[Tensor, ...], joint.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind())
 
     def out(self, attended: Tensor) -> Tensor:
         """Join heads (..., heads, N, d) to what the attention adds to the tokens (..., N, width)."""
-        result: Tensor = self.scale_1(self.out_layer(attended.transpose(-3, -2).flatten(-2)))
-        return result
+        return cast(Tensor, self.scale_1(self.out_layer(attended.transpose(-3, -2).flatten(-2))))
 
     def mlp(self, tokens: Tensor) -> Tensor:
         """Give tokens behind the attention (..., N, width) what the rest of the block gives them."""
-        result: Tensor = tokens + self.scale_2(self.mlp_layers(self.norm_2(tokens)))
-        return result
+        return cast(Tensor, tokens + self.scale_2(self.mlp_layers(self.norm_2(tokens))))
 
 
 def _blocks(visual: Any) -> Sequence[nn.Module]:
-    result: Sequence[nn.Module] = visual.trunk.blocks if isinstance(visual, TimmModel) else visual.transformer.resblocks
-    return result
+    blocks = visual.trunk.blocks if isinstance(visual, TimmModel) else visual.transformer.resblocks
+    return cast(Sequence[nn.Module], blocks)
 
 
 def _is_plain(block: nn.Module) -> bool:

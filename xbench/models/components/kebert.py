@@ -37,16 +37,9 @@ def class_name(finding: str) -> str:
     >>> class_name("Mass"), class_name("Lung Opacity")
     ('lung mass', 'lung opacity')
     """
-    return _CLASS_NAMES.get(finding, finding.lower())
-
-
-# Where the class names of KAD's scripts differ from ours.
-_CLASS_NAMES = {
-    "Mass": "lung mass",
-    "Nodule": "lung nodule",
-    "Pleural Thickening": "pleural thicken",
-    "Pulmonary Fibrosis": "fibrosis",
-}
+    others = {"Mass": "lung mass", "Nodule": "lung nodule"}
+    others |= {"Pleural Thickening": "pleural thicken", "Pulmonary Fibrosis": "fibrosis"}
+    return others.get(finding, finding.lower())
 
 
 class TextEncoder(nn.Module):
@@ -78,9 +71,8 @@ class QueryModel(nn.Module):
         Returns:
             Logits (B, C, outputs) float32, and by layer the attention (B, heads, C, N).
         """
-        norm = self.decoder.norm
-        memory = self.decoder.keys_values(norm(tokens))
-        decoded, attention = self.decoder(norm(queries)[None], memory, attention_of)
+        memory = self.decoder.keys_values(self.decoder.norm(tokens))
+        decoded, attention = self.decoder(self.decoder.norm(queries)[None], memory, attention_of)
         # Half precision has too few digits to rank scores by.
         weight, bias = self.mlp_head.parameters()
         with torch.autocast(decoded.device.type, enabled=False):
@@ -149,11 +141,7 @@ class KEBERTModel(DecoderModel):
         self.preprocessing = Preprocessing([PillowResize(self.image_size, "both", "bicubic")], mean, std)
 
     def setup(self, stage: str) -> None:
-        """Decide what is asked together, and word it.
-
-        Raises:
-            UserError: `ask` names a finding twice, or lacks one of the dataset's.
-        """
+        """Decide what is asked together, and word it; a UserError if `ask` lacks a finding or names one twice."""
         super().setup(stage)
         classes = {*self.findings, *getattr(self.trainer.datamodule, "classes", ())}  # type: ignore[attr-defined]
         fitting = [names for names in self.official_lists if {*names} == classes]
@@ -197,13 +185,7 @@ class KEBERTModel(DecoderModel):
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encode tokenised texts as queries (C, 768), each the mean over the texts of its class.
 
-        Args:
-            input_ids: (C, L) for one text per class, or (C, K, L) for up to K; int64.
-            attention_mask: Same shape; by default 0 where the id is. Where a class has fewer than K texts, the rest is
-                masked throughout.
-
-        Raises:
-            UserError: Other shapes, or a class without a text.
+        Token ids are (C, L) int64 for one text per class, or (C, K, L) for up to K, of which the rest is masked.
         """
         ids, mask = self.by_class(input_ids, attention_mask, None)
         given = mask.any(dim=-1)
@@ -229,12 +211,8 @@ class KEBERTModel(DecoderModel):
         logits, attention = self.model(tokens.flatten(1, 2), queries, self.layers)
         saliency = self.mean_attention(attention).unflatten(-1, tokens.shape[1:3])
         if logits.shape[-1] == 1:
-            logits = logits[..., 0]
-            probabilities = logits.sigmoid()
-        else:
-            probabilities = logits.softmax(dim=-1)[..., 1]
-            logits = logits[..., 1] - logits[..., 0]
-        return ModelOutput(logits, probabilities, saliency)
+            return ModelOutput(logits[..., 0], logits[..., 0].sigmoid(), saliency)
+        return ModelOutput(logits[..., 1] - logits[..., 0], logits.softmax(dim=-1)[..., 1], saliency)
 
     def provenance(self) -> dict[str, Any]:
         """Add what is asked together."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import math
@@ -115,12 +114,9 @@ class OpenCLIP(VLM):
         return [*texts, absent]
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Encode C pairs (or C single prompts) as `encode_tokens` does.
+        """Encode C pairs (or C single prompts) as `encode_tokens` does; a UserError if the model cannot take them.
 
         Of more than two prompts the last is the absent one, and the mean direction of the others the present one.
-
-        Raises:
-            UserError: A prompt is too long for the model, some classes lack the absent one, or there is no tokeniser.
         """
         flat = [prompt for of_finding in prompts for prompt in of_finding]
         length = self._tokenizer.context_length
@@ -144,17 +140,14 @@ class OpenCLIP(VLM):
             raise UserError(f"{self.name} takes an absent prompt for every finding or for none.")
         # A file of prompts may word one finding by more texts than another.
         classes = self.encode_tokens(input_ids).split(counts)
-        present = torch.stack([F.normalize(texts[:-1].mean(dim=0), dim=-1) for texts in classes])
-        return torch.stack([present, torch.stack([texts[-1] for texts in classes])], dim=1)
+        pairs = ((F.normalize(texts[:-1].mean(dim=0), dim=-1), texts[-1]) for texts in classes)
+        return torch.stack([torch.stack(pair) for pair in pairs])
 
     def queries_depend_on(self) -> dict[str, Any]:
         """Return digest and architecture of the weights, and the token ids."""
-        tokens = self._tokenizer([prompt for of_finding in self.prompts for prompt in of_finding])
-        return {
-            "architecture": self.architecture,
-            "checkpoint_sha256": file_sha256(self.checkpoint),
-            "tokens": tokens.tolist(),
-        }
+        tokens = self._tokenizer([prompt for of_finding in self.prompts for prompt in of_finding]).tolist()
+        checkpoint = file_sha256(self.checkpoint)
+        return {"architecture": self.architecture, "checkpoint_sha256": checkpoint, "tokens": tokens}
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the tensors under open_clip's names."""
@@ -167,12 +160,8 @@ class OpenCLIP(VLM):
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encode tokenised prompts as text vectors of unit length, (C, D) or (C, 2, D) float32.
 
-        Args:
-            input_ids: (C, L) or (C, 1, L) for one prompt per class, (C, 2, L) for pairs of present and absent; int64.
-            attention_mask: Same shape. open_clip derives its own mask from the padding, so this one must agree.
-
-        Raises:
-            UserError: Not one or two prompts per class, or an attention mask that open_clip cannot follow.
+        Token ids are (C, L) or (C, 1, L) int64 for one prompt per class, (C, 2, L) for pairs of present and absent.
+        open_clip derives its own attention mask from the padding, so the one given must agree.
         """
         if input_ids.ndim == 3 and input_ids.shape[1] == 1:
             input_ids = input_ids[:, 0]
@@ -252,11 +241,7 @@ def read_config(folder: Path, option: str) -> dict[str, Any]:
 
 
 def weights_in(folder: Path, option: str) -> Path:
-    """Return the file of weights in a folder that the user named by `option`.
-
-    Raises:
-        UserError: There is none, or several of which none has a usual name.
-    """
+    """Return the one file of weights, or that of a usual name, in a folder that the user named by `option`."""
     for usual in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
         if (folder / usual).is_file():
             return folder / usual
@@ -273,46 +258,7 @@ def _activation(model: nn.Module) -> str:
     return "QuickGELU" if any(isinstance(part, QuickGELU) for part in model.modules()) else "GELU"
 
 
-def config_folder(architecture: str) -> Path | None:
-    """Return the folder of a `local-dir:` or `hf-hub:` model's configuration, None for one that open_clip knows."""
-    scheme, _, place = architecture.partition(":")
-    if scheme not in ("local-dir", "hf-hub"):
-        return None
-    hub = scheme == "hf-hub"
-    folder = from_hub(architecture, "open_clip_config.json").parent if hub else Path(place).expanduser()
-    read_config(folder, f"--model.architecture {architecture}")
-    return folder
-
-
-def known_architecture(architecture: str) -> str:
-    """Return the name under which open_clip knows a model, which it lets be written `ViT-B/32` too."""
-    name, known = architecture.replace("/", "-"), open_clip.list_models()
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=5, cutoff=0.4)
-        raise UserError(
-            f"--model.architecture {architecture} is no model of open_clip {open_clip.__version__}. "
-            f"Nearest of its {len(known)}: {', '.join(near) or 'none'}. A folder is given as local-dir:FOLDER.",
-            exit_status=2,
-        )
-    return name
-
-
-def known_tag(architecture: str, pretrained: str | None) -> dict[str, Any]:
-    """Return what open_clip knows of a tag: where the weights are, and mean, std and resizing that go with them."""
-    tag = open_clip.get_pretrained_cfg(architecture, pretrained) if pretrained else {}
-    if not tag:
-        tags = ", ".join(open_clip.list_pretrained_tags_by_model(architecture)) or "none"
-        raise UserError(
-            f"--model.pretrained {pretrained} is no tag of weights for {architecture}; it has: {tags}. Weights in a "
-            "file are given by --model.checkpoint.",
-            exit_status=2,
-        )
-    if tag.get("quick_gelu") and not open_clip.get_model_config(architecture).get("quick_gelu"):
-        raise _activation_error(architecture, f"The weights {pretrained}", "QuickGELU")
-    return tag
-
-
-def _activation_error(architecture: str, weights: str, trained_with: str) -> UserError:
+def activation_error(architecture: str, weights: str, trained_with: str) -> UserError:
     """Return the error that weights were trained with another activation than an architecture computes with."""
     other = "GELU" if trained_with == "QuickGELU" else "QuickGELU"
     if architecture.startswith(("local-dir:", "hf-hub:")):
@@ -327,23 +273,14 @@ def _activation_error(architecture: str, weights: str, trained_with: str) -> Use
     )
 
 
-def own_weights(architecture: str, folder: Path | None, tag: Mapping[str, Any]) -> Path:
-    """Return the file of a model's own weights, downloaded if need be."""
-    if folder is None:
-        source = f"huggingface.co/{tag['hf_hub']}" if tag["hf_hub"] else tag["url"]
-        return _downloaded(architecture, source, lambda: open_clip.download_pretrained(tag))
-    if architecture.startswith("hf-hub:"):
-        return from_hub(architecture)
-    return weights_in(folder, f"--model.architecture {architecture}")
-
-
 def from_hub(architecture: str, filename: str | None = None) -> Path:
     """Return a file of a `hf-hub:` model, by default that of the weights, downloaded if need be."""
     name = architecture.removeprefix("hf-hub:")
-    return _downloaded(architecture, f"huggingface.co/{name}", lambda: download_pretrained_from_hf(name, filename))
+    return downloaded(architecture, f"huggingface.co/{name}", lambda: download_pretrained_from_hf(name, filename))
 
 
-def _downloaded(architecture: str, source: str, download: Callable[[], str]) -> Path:
+def downloaded(architecture: str, source: str, download: Callable[[], str]) -> Path:
+    """Return what a function of open_clip downloads, or raise a UserError that says how to do without a network."""
     try:
         return Path(download())
     except (OSError, RuntimeError, ValueError) as error:
@@ -381,15 +318,15 @@ def _build(architecture: str, folder: Path | None, tag: Mapping[str, Any], image
 def _check_image_tower(model: nn.Module, architecture: str) -> None:
     """Raise unless patches and pooled vector share norm and projection, so that both compare with text."""
     visual = getattr(model, "visual", None)
+    comparable = isinstance(model, (open_clip.CLIP, open_clip.CustomTextCLIP))
     if isinstance(visual, VisionTransformer):
-        comparable = visual.attn_pool is None and visual.pool_type in ("tok", "avg")
-    elif isinstance(visual, TimmModel) and isinstance(visual.trunk, (TimmVisionTransformer, Eva)):
-        trunk = visual.trunk
-        pool_in_head = hasattr(visual.head, "pool")
-        comparable = trunk.attn_pool is None and trunk.global_pool in ("token", "avg") and not pool_in_head
+        comparable &= visual.attn_pool is None and visual.pool_type in ("tok", "avg")
+    elif isinstance(visual, TimmModel) and isinstance(trunk := visual.trunk, (TimmVisionTransformer, Eva)):
+        comparable &= trunk.attn_pool is None and trunk.global_pool in ("token", "avg")
+        comparable &= not hasattr(visual.head, "pool")
     else:
         comparable = False
-    if not comparable or not isinstance(model, (open_clip.CLIP, open_clip.CustomTextCLIP)):
+    if not comparable:
         raise UserError(
             f"--model.architecture {architecture} has no patch tokens that compare with text: its image tower is no "
             "vision transformer, or pools by attention (ResNet, ConvNeXt, SigLIP, CoCa ...). Choose a plain one such "
@@ -418,9 +355,9 @@ def _check_activation(found: Mapping[str, Tensor], path: Path, model: nn.Module,
     # The first is in OpenAI's own files, the second in converted ones.
     trained_with = "QuickGELU" if "input_resolution" in found else read_remarks(path).get("activation")
     if trained_with not in (None, _activation(model)):
-        raise _activation_error(architecture, f"The weights in {path}", trained_with)
+        raise activation_error(architecture, f"The weights in {path}", trained_with)
     if trained_with is None and (named := _named_activation(path, architecture)) not in (None, _activation(model)):
-        raise _activation_error(architecture, f"The weights in {path}, by the tag in its name,", named)
+        raise activation_error(architecture, f"The weights in {path}, by the tag in its name,", named)
 
 
 def _named_activation(path: Path, architecture: str) -> str | None:
@@ -441,10 +378,7 @@ def _named_activation(path: Path, architecture: str) -> str | None:
 
 
 class _ResizeLonger(PillowResize):
-    """Resize the longer side and round the other one, as open_clip does in its mode `longest`.
-
-    For `shortest` it follows torchvision, which truncates.
-    """
+    """Resize the longer side and round the other one, as open_clip does; for `shortest` it truncates as torchvision."""
 
     def _target(self, shape: Sequence[int]) -> tuple[int, int]:
         ratio = max(shape[:2]) / self.size
@@ -458,12 +392,10 @@ def preprocessing(config: dict[str, Any], resize_mode: ResizeMode | None, archit
     if height != width:
         raise UserError(f"{architecture} takes images of {height} x {width} pixels; only square inputs are supported.")
     interpolation: Literal["bilinear", "bicubic"] = "bilinear" if config["interpolation"] == "bilinear" else "bicubic"
+    pad = A.PadIfNeeded(height, height, fill=config["fill_color"])
     geometries: dict[str, list[A.BasicTransform]] = {
         "shortest": [PillowResize(height, "shortest", interpolation), CentreCrop(height)],
-        "longest": [
-            _ResizeLonger(height, "longest", interpolation),
-            A.PadIfNeeded(height, height, fill=config["fill_color"]),
-        ],
+        "longest": [_ResizeLonger(height, "longest", interpolation), pad],
         "squash": [PillowResize(height, "both", interpolation)],
     }
     return Preprocessing(geometries[resize_mode or config["resize_mode"]], config["mean"], config["std"])

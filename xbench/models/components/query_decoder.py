@@ -28,14 +28,10 @@ KeysValues = tuple[Tensor, Tensor]
 
 
 class QueryDecoder(nn.Module):
-    """Pre-norm decoder layers with a final layer norm; dropout, masks and position terms play no part at test time.
+    """Pre-norm decoder layers of a width D with a final layer norm, which some models apply to their inputs as well.
 
-    Args:
-        width: D, width of queries and memory.
-        self_attention: Whether queries attend to one another before they look at the memory.
-        feedforward: Width of the hidden layer, which is ReLU.
-
-    Some models apply the final norm, `norm`, to queries and memory beforehand as well.
+    Dropout, masks and position terms play no part at test time. With `self_attention`, queries attend to one another
+    before they look at the memory.
     """
 
     def __init__(
@@ -52,15 +48,11 @@ class QueryDecoder(nn.Module):
     def forward(
         self, queries: Tensor, memory: Sequence[KeysValues], attention_of: Collection[int] = ()
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Decode queries.
-
-        Args:
-            queries: (B, Q, D), or (1, Q, D) for the same queries on every image.
-            memory: From `keys_values`.
-            attention_of: Layers, from 0, whose attention to the memory is wanted.
+        """Decode queries (B, Q, D), or (1, Q, D) for the same ones on every image; the memory is from `keys_values`.
 
         Returns:
-            Decoded queries (B, Q, D), and by layer the cross-attention weights (B, heads, Q, N), which sum to 1 over N.
+            Decoded queries (B, Q, D), and for each layer of `attention_of`, from 0, the cross-attention weights
+            (B, heads, Q, N), which sum to 1 over N.
         """
         weights = {}
         for number, (layer, keys_values) in enumerate(zip(self.layers, memory, strict=True)):
@@ -117,11 +109,7 @@ class DecoderModel(VLM):
         """Encode tokenised prompts, (C, L) or (C, K, L), whose mask is by default 0 where the id is."""
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Any:
-        """Encode the prompts of C classes as `encode_tokens` does.
-
-        Raises:
-            UserError: Prompts that are too long or not as many as the model takes, or no tokeniser.
-        """
+        """Encode the prompts of C classes as `encode_tokens` does; a UserError if the model cannot take them."""
         return self.encode_tokens(*self.tokenise(prompts))
 
     def by_class(self, input_ids: Tensor, attention_mask: Tensor | None, texts: int | None) -> tuple[Tensor, Tensor]:
@@ -158,11 +146,7 @@ class DecoderModel(VLM):
 
 
 def choose(option: str, given: str | Sequence[int] | None, count: int) -> list[int]:
-    """Return what an option names of `count` layers, heads or the like, ascending; None stands for all.
-
-    Raises:
-        UserError: It names none, one twice, or one that there is not.
-    """
+    """Return what an option names of `count` layers, heads or the like, ascending and checked; None stands for all."""
     everything = list(range(count))
     named = {"all": everything, "last": everything[-1:]}
     numbers = everything if given is None else named.get(given, []) if isinstance(given, str) else sorted(given)
@@ -216,11 +200,9 @@ class _Attention(nn.Module):
     def forward(self, queries: Tensor, memory: KeysValues, wanted: bool = False) -> tuple[Tensor, Tensor | None]:
         """Attend with queries (B, Q, D); where wanted, weights (B, heads, Q, N) come with the result."""
         keys, values = memory
-        width = queries.shape[-1]
+        width, weights = queries.shape[-1], None
         projected = F.linear(queries, self.in_proj_weight[:width], self.in_proj_bias[:width])
-        split = projected.unflatten(-1, (self._heads, -1)).transpose(1, 2)
-        split = split.expand(len(keys), -1, -1, -1)
-        weights = None
+        split = projected.unflatten(-1, (self._heads, -1)).transpose(1, 2).expand(len(keys), -1, -1, -1)
         if wanted:
             weights = torch.softmax((split * split.shape[-1] ** -0.5) @ keys.transpose(-2, -1), dim=-1)
             attended = weights @ values

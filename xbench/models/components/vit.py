@@ -24,11 +24,8 @@ _PATCH = 16
 class ViTB16(VisionTransformer):
     """ViT-B/16 that gives its patch tokens; parameters have the names of timm's `vit_base_patch16_224`, less the head.
 
-    Args:
-        image_size: Side in pixels of the images that the position embeddings were learned on. Images of another size
-            get them interpolated.
-        norm_eps: Epsilon of its layer norms.
-        final_norm: Whether the last norm is applied. Without it, there are no parameters for it either.
+    Position embeddings are for images of `image_size` pixels, and interpolated for others. Without the final norm there
+    are no parameters for it either.
     """
 
     def __init__(self, image_size: int, *, norm_eps: float = 1e-6, final_norm: bool = True) -> None:
@@ -46,12 +43,11 @@ class ViTB16(VisionTransformer):
     def forward(self, images: Tensor) -> Tensor:  # type: ignore[override]
         """Return the patch tokens of images (B, 3, H, W), without the class token: (B, H / 16, W / 16, 768)."""
         grid = (images.shape[-2] // _PATCH, images.shape[-1] // _PATCH)
-        result: Tensor = self.forward_features(images)[:, 1:].unflatten(1, grid)
-        return result
+        return self.forward_features(images)[:, 1:].unflatten(1, grid)  # type: ignore[no-any-return]
 
 
 def side_of(tensors: Mapping[str, Tensor]) -> int:
-    """Return the side in pixels of the square images that position embeddings, named as timm does, were learned on."""
+    """Return the side in pixels of the images that position embeddings, named as timm does, were learned on."""
     embeddings = tensors.get(f"{PREFIX}pos_embed")
     return 224 if embeddings is None or embeddings.ndim != 3 else _PATCH * isqrt(max(embeddings.shape[1] - 1, 1))
 
@@ -67,16 +63,14 @@ def implementation_of(tensors: Mapping[str, Tensor]) -> Implementation | None:
 def with_timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename the image encoder of a checkpoint as timm does, and put its queries, keys and values together.
 
-    What belongs to a classifier or a pooler is left out, names that no implementation has are kept.
-
-    Args:
-        tensors: All of the checkpoint. The names of the image encoder may have `vit.` in front; KAD's files have most
-            of them with and without. Then the class token counts as it stands behind `vit.`, as the official module
-            reads it last, and everything else as it stands without.
+    What belongs to a classifier or a pooler is left out, names that no implementation has are kept. The names of the
+    image encoder may have `vit.` in front; KAD's files have most of them with and without. Then the class token counts
+    as it stands behind `vit.`, as the official module reads it last, and everything else as it stands without.
     """
     renamed: dict[str, Tensor] = {}
     parts: dict[str, dict[int, Tensor]] = {}
-    for name in sorted(tensors, key=_rank):
+    # Of two names for one tensor, the one that counts comes last.
+    for name in sorted(tensors, key=lambda name: name.startswith(f"{PREFIX}vit.") == name.endswith(".class_token")):
         if not name.startswith(PREFIX):
             renamed[name] = tensors[name]
             continue
@@ -97,12 +91,6 @@ def with_timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if len(three) == 3 and len({tensor.shape for tensor in three.values()}) == 1:
             renamed[name] = torch.cat([three[position] for position in range(3)])
     return renamed
-
-
-def _rank(name: str) -> bool:
-    """Order names so that of two for one tensor the one that counts comes last."""
-    behind = name.startswith(f"{PREFIX}vit.")
-    return behind if name.endswith(".class_token") else not behind
 
 
 _TELL_TALES: dict[Implementation, str] = {
