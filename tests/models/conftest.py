@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from deterministic import weight
-from small_networks import write_tokeniser
+from deterministic_checkpoints import write_tokeniser
 
 from xbench.models.components import open_clip as _open_clip
 
@@ -31,10 +31,8 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as BiomedCLIP's: timm image tower, BERT of one layer with its tokeniser, own mean and resizing."""
     folder = tmp_path_factory.mktemp("bert")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "chest", "x", "-", "ray", "showing", "without", "edema"]
-    write_tokeniser(folder, words)
-    transformers.BertConfig(
-        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    ).save_pretrained(folder)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    write_tokeniser(folder, words, transformers.BertConfig(vocab_size=len(words), **sizes))
     text_cfg = {
         "hf_model_name": str(folder),
         "hf_tokenizer_name": str(folder),

@@ -207,16 +207,6 @@ def test_forms_of_token_ids(model: CARZero, form: str) -> None:
     torch.testing.assert_close(model.encode_text(*given), expected, rtol=0, atol=0)
 
 
-def test_batches_and_other_classes_do_not_matter(model: CARZero) -> None:
-    images = images_of("batch", 2)
-    ids, mask = token_ids(READ)
-    together = model(images, model.encode_tokens(ids, mask))
-    for c in range(2):
-        alone = model(images[1:], model.encode_tokens(ids[c : c + 1], mask[c : c + 1]))
-        torch.testing.assert_close(alone.logits[0, 0], together.logits[1, c], rtol=0, atol=2e-6)
-        torch.testing.assert_close(alone.saliency[0, 0], together.saliency[1, c], rtol=0, atol=1e-7)
-
-
 def test_layers_and_heads_of_the_map(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     model = built(weights, monkeypatch, layers=[1, 3], heads=[2])
     images = images_of("layers", 1)
@@ -260,12 +250,6 @@ def test_what_has_no_influence(model: CARZero, weights: dict[str, Tensor], monke
     output = other(images, other.encode_tokens(*ids))
     torch.testing.assert_close(output.logits, expected.logits, rtol=0, atol=0)
     torch.testing.assert_close(output.saliency, expected.saliency, rtol=0, atol=0)
-
-
-def test_the_norm_under_its_other_name(weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = {name: tensor for name, tensor in weights.items() if not name.startswith("fusion_module.decoder.norm.")}
-    norm = built(kept, monkeypatch).fusion_module.decoder.norm
-    assert torch.equal(norm.weight, weights["fusion_module.decoder_norm.weight"])
 
 
 @torch.no_grad()
@@ -380,7 +364,7 @@ def test_tokenisers_that_do_not_fit(files: dict[str, str], tmp_path: Path, monke
     # Token ids from elsewhere are encoded all the same, every token as a word: that concerns the words alone.
     with pytest.warns(UserWarning, match="absent does not exist"):
         guessed = model.encode_text(*token_ids(READ))
-    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="absent does not exist"):
+    with monkeypatch.context() as patch:
         # Trying a hub that is out of reach again would take a minute for each of its files.
         patch.setattr(carzero, "vocabulary", None)
         assert torch.equal(model.encode_text(*token_ids(READ)), guessed)

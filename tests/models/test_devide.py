@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import timm
 import torch
-from deterministic import quick_weight
 from kad_reference import Decoder, Text, ViTEncoder, sections, varied
 from safetensors.torch import load_file
 from small_networks import BLOCKS, attached, largest, shrink
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
 from xbench.errors import UserError
-from xbench.models.components.vit import ViTB16
 from xbench.models.devide import DeViDe
 
 IDS = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0], [101, 30, 31, 102, 0], [101, 40, 41, 102, 0]])
@@ -60,20 +58,6 @@ def model(checkpoint: str) -> Iterator[DeViDe]:
 
 def score(model: DeViDe) -> Tensor:
     return model(IMAGES, model.encode_tokens(IDS)).logits
-
-
-def test_the_image_encoder_is_that_of_timm() -> None:
-    with torch.device("meta"):
-        official = timm.create_model("vit_base_patch16_224", num_classes=0).eval().requires_grad_(False)
-        ours = ViTB16(224).eval().requires_grad_(False)
-    weights = {name: quick_weight(name, tuple(tensor.shape)) for name, tensor in official.state_dict().items()}
-    assert len(weights) == 150
-    for network in (official, ours):
-        network.load_state_dict(weights, strict=True, assign=True)
-    images = torch.randn(1, 3, 224, 224)
-    tokens = ours(images)
-    assert tokens.shape == (1, 14, 14, 768)
-    assert largest(tokens.flatten(1, 2), official.forward_features(images)[:, 1:]) < 1e-5
 
 
 def test_scores_and_maps_agree_with_plain_modules(model: DeViDe, content: dict[str, Any], timm_vit: nn.Module) -> None:

@@ -12,7 +12,7 @@ import open_clip
 import pytest
 import torch
 from deterministic import grey, tokens_of, weight
-from golden import case_of, facts, weights_of
+from golden import Case, case_of, facts, weights_of
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from transformers import BertConfig, BertModel
@@ -71,6 +71,13 @@ def off(ours: Tensor, expected: Any) -> float:
 # CLIP and BiomedCLIP
 
 
+def check_clip(case: Case, queries: Tensor, output: ModelOutput) -> None:
+    assert case.off("text", queries) < 1e-6
+    assert case.off("logits", output.logits) < 1e-5
+    assert case.off("probabilities", output.probabilities) < 1e-6
+    assert case.off("maps", output.saliency) < 1e-6
+
+
 def test_clip(build: Callable[..., Any]) -> None:
     with torch.device("meta"):
         tensors = drawn(open_clip.create_model("ViT-B-32", device="meta"))
@@ -78,11 +85,7 @@ def test_clip(build: Callable[..., Any]) -> None:
         case, model = case_of("openclip", name), build(CLIP, _open_clip, dict(tensors), architecture=architecture)
         ids, _ = tokens_of(**case.about["tokens"], length=77, vocabulary=49406, start=49406, end=49407)
         queries = model.encode_tokens(ids)
-        output = model(case.images, queries)
-        assert case.off("text", queries) < 1e-6
-        assert case.off("logits", output.logits) < 1e-5
-        assert case.off("probabilities", output.probabilities) < 1e-6
-        assert case.off("maps", output.saliency) < 1e-6
+        check_clip(case, queries, model(case.images, queries))
     arrays = case_of("openclip", "preprocessing").arrays
     pixels, view = model.preprocessing(grey("wide", 300, 417))
     np.testing.assert_array_equal(pixels[0, ::8, ::8], arrays["wide"])
@@ -112,10 +115,7 @@ def test_biomedclip(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) 
     queries = model.encode_tokens(tokens_of(**case.about["tokens"], length=256, vocabulary=30522)[0])
     with torch.no_grad():
         output, pair = model(case.images, queries), model(case.images[:1], queries[None, :2])
-    assert case.off("text", queries) < 1e-6
-    assert case.off("logits", output.logits) < 1e-5
-    assert case.off("probabilities", output.probabilities) < 1e-6
-    assert case.off("maps", output.saliency) < 1e-6
+    check_clip(case, queries, output)
     difference = torch.from_numpy(case.arrays["logits"][:1, :1] - case.arrays["logits"][:1, 1:2])
     assert off(pair.logits, difference) < 1e-5
     assert off(pair.probabilities, difference.sigmoid()) < 1e-6

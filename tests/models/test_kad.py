@@ -9,17 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kad_reference import (
-    Decoder,
-    DenseEncoder,
-    ResNetEncoder,
-    Text,
-    ViTEncoder,
-    sections,
-    varied,
-)
+from deterministic_checkpoints import write_tokeniser
+from kad_reference import Decoder, DenseEncoder, ResNetEncoder, Text, ViTEncoder, sections, varied
 from safetensors.torch import save_file
-from small_networks import attached, largest, score, shrink, write_tokeniser
+from small_networks import attached, largest, score, shrink
 from torch import Tensor, nn
 
 from xbench.data.datasets.chestxray14 import ChestXray14

@@ -91,12 +91,3 @@ def test_random_depends_on_seed_and_image_alone():
     other = UniformRandom(seed=1)
     other.findings = Squares.findings
     assert not torch.equal(other.score(toy_batch(other, [4])).saliency, alone.saliency)
-
-
-def test_random_hits_in_proportion_to_the_area():
-    model = UniformRandom(size=8)
-    model.findings = ("Square",) * 4
-    maps = torch.stack([model._noise(f"image {index}")[:, :-1].unflatten(1, (8, 8)) for index in range(500)])
-    peaks = maps.flatten(2).argmax(2).flatten()
-    share = (peaks < 16).double().mean()  # the upper quarter
-    assert abs(share - 0.25) < 5 * (0.25 * 0.75 / len(peaks)) ** 0.5

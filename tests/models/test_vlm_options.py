@@ -79,23 +79,20 @@ def test_a_file_of_prompts_by_any_spelling(tmp_path):
     assert started(prompts=str(path)).prompts == [["a spot", "a coin"], ["fluid"]]
 
 
-def test_a_finding_that_the_file_lacks(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("Nodule: a spot\n", "no prompt for Pleural Effusion"),
+        ("Effusion: fluid\nPleural effusion: more fluid\n", "twice"),
+        (None, r"prompts\.yaml"),
+    ],
+)
+def test_files_of_prompts_that_are_no_good(tmp_path, content, says):
     path = tmp_path / "prompts.yaml"
-    path.write_text("Nodule: a spot\n")
-    with pytest.raises(UserError, match="no prompt for Pleural Effusion"):
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=says):
         started(prompts=str(path))
-
-
-def test_a_finding_that_the_file_words_twice(tmp_path):
-    path = tmp_path / "prompts.yaml"
-    path.write_text("Effusion: fluid\nPleural effusion: more fluid\n")
-    with pytest.raises(UserError, match="twice"):
-        Tiny(prompts=str(path))
-
-
-def test_a_wrong_file_is_found_at_once(tmp_path):
-    with pytest.raises(UserError, match=r"no\.yaml"):
-        Tiny(prompts=str(tmp_path / "no.yaml"))
 
 
 # Encoded prompts on disk

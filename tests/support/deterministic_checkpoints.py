@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,10 +74,9 @@ def _carzero(folder: Path, full: bool) -> dict[str, str]:
 def _kad(folder: Path, full: bool) -> dict[str, str]:
     with torch.device("meta"):
         resnet = resnet50()
-        image = nn.ModuleDict({"res_features": nn.Sequential(*list(resnet.children())[:-2]), "resnet": resnet})
-        image.add_module("res_l1", nn.Linear(2048, 2048))
-        image.add_module("res_l2", nn.Linear(2048, 768))
-        parts = {"image_encoder": image, **_knowledge(full)}
+        image = {"res_features": nn.Sequential(*list(resnet.children())[:-2]), "resnet": resnet}
+        image |= {"res_l1": nn.Linear(2048, 2048), "res_l2": nn.Linear(2048, 768)}
+        parts = {"image_encoder": nn.ModuleDict(image), **_knowledge(full)}
     return _sections(parts, folder / "best_valid.pt", full)
 
 
@@ -172,16 +171,19 @@ def _bert(full: bool, vocabulary: int = 30522, layers: int = 1) -> BertModel:
     return BertModel(config)
 
 
-def _tokeniser(folder: Path, config: BertConfig | None = None) -> str:
-    """Write a tokeniser and the configuration that it needs."""
+def write_tokeniser(folder: Path, words: Sequence[str], config: BertConfig | None = None) -> str:
+    """Write a BERT's tokeniser that knows these words, and the configuration that it needs."""
     folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(words))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    (config or BertConfig(vocab_size=len(words))).save_pretrained(folder)
+    return str(folder)
+
+
+def _tokeniser(folder: Path, config: BertConfig | None = None) -> str:
     # Of a released size, the text encoder has more words than any prompt here; some loaders compare the two numbers.
     more = 0 if config is None else config.vocab_size - len(VOCABULARY)
-    words = [*VOCABULARY, *(f"[unused{number}]" for number in range(more))]
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
-    (config or BertConfig()).save_pretrained(folder)
-    return str(folder)
+    return write_tokeniser(folder, [*VOCABULARY, *(f"[unused{number}]" for number in range(more))], config)
 
 
 _WRITERS: dict[str, Callable[[Path, bool], dict[str, str]]] = {

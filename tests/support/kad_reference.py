@@ -16,14 +16,12 @@ class ResNetEncoder(nn.Module):
     def __init__(self, cut: int) -> None:
         super().__init__()
         self.resnet = resnet50()
-        channels = self.resnet.fc.in_features if cut == -2 else 1024
+        channels = 2048 if cut == -2 else 1024
         self.res_features = nn.Sequential(*list(self.resnet.children())[:cut])
-        self.res_l1 = nn.Linear(channels, channels)
-        self.res_l2 = nn.Linear(channels, 768)
+        self.res_l1, self.res_l2 = nn.Linear(channels, channels), nn.Linear(channels, 768)
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.res_features(images).flatten(2).transpose(1, 2)
-        return self.res_l2(self.res_l1(tokens).relu())
+        return self.res_l2(self.res_l1(self.res_features(images).flatten(2).mT).relu())
 
 
 class DenseEncoder(nn.Module):
@@ -31,12 +29,10 @@ class DenseEncoder(nn.Module):
         super().__init__()
         self.densenet = densenet121()
         self.dense_features = self.densenet.features
-        self.dense_l1 = nn.Linear(1024, 1024)
-        self.dense_l2 = nn.Linear(1024, 768)
+        self.dense_l1, self.dense_l2 = nn.Linear(1024, 1024), nn.Linear(1024, 768)
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.dense_features(images).flatten(2).transpose(1, 2)
-        return self.dense_l2(self.dense_l1(tokens).relu())
+        return self.dense_l2(self.dense_l1(self.dense_features(images).flatten(2).mT).relu())
 
 
 class ViTBlock(nn.Module):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -30,13 +28,9 @@ class ShallowViT(ViTB16):
         self.blocks = self.blocks[:BLOCKS]
 
 
-def small_bert() -> BertModel:
-    return BertModel(BertConfig(**BERT)).eval().requires_grad_(False)
-
-
 def shrink(patch: pytest.MonkeyPatch) -> None:
     """Make CARZero, KAD and DeViDe build small networks where their authors' are large; see `write_checkpoint`."""
-    patch.setattr(_kebert, "bert_base", small_bert)
+    patch.setattr(_kebert, "bert_base", lambda: BertModel(BertConfig(**BERT)).eval())
     for module in (carzero, devide, kad):
         patch.setattr(module, "ViTB16", ShallowViT)
 
@@ -58,11 +52,3 @@ def largest(ours: Tensor, expected: Any) -> float:
     """The largest deviation; of arrays of different shapes there is none."""
     assert tuple(ours.shape) == tuple(np.shape(expected))
     return float((ours - torch.as_tensor(np.asarray(expected))).abs().max())
-
-
-def write_tokeniser(folder: Path, words: Sequence[str]) -> str:
-    """Write a BERT's tokeniser that knows these words."""
-    (folder / "vocab.txt").write_text("\n".join(words))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
-    (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": len(words)}))
-    return str(folder)

@@ -86,18 +86,12 @@ class Mirrored(Coarse):
         return replace(output, saliency=output.saliency.flip(-1))
 
 
-class _HiddenCrop(A.ImageOnlyTransform):
-    """A crop that does not tell where the corners went."""
-
-    def __init__(self) -> None:
-        super().__init__(p=1.0)
-
-    def apply(self, img, **params):
-        return np.ascontiguousarray(img[16:, 8:-8])
+# A crop that does not tell where the corners went.
+_HIDDEN_CROP = A.Lambda(image=lambda image, **_: np.ascontiguousarray(image[16:, 8:-8]), p=1.0)
 
 
 class LyingView(Coarse):
-    other_preprocessing = Preprocessing([PillowResize(72), CentreCrop(72), _HiddenCrop()], (0, 0, 0), (1, 1, 1))
+    other_preprocessing = Preprocessing([PillowResize(72), CentreCrop(72), _HIDDEN_CROP], (0, 0, 0), (1, 1, 1))
 
 
 class MeanOf255(Coarse):

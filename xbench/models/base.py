@@ -117,11 +117,8 @@ def first_layer_input(batch: Batch) -> Iterator[list[Tensor]]:
         if weighs and len(images) == len(batch) and images.shape[1] in (1, 3):
             found.append(images.detach().clone())
 
-    hook = register_module_forward_pre_hook(keep)
-    try:
+    with register_module_forward_pre_hook(keep):
         yield found
-    finally:
-        hook.remove()
 
 
 class VLM(SaliencyModel):

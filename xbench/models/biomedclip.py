@@ -22,12 +22,9 @@ from xbench.models.components.open_clip import OpenCLIP, from_hub, read_config, 
 
 _HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
 
+_TEXT_ENCODER = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
 # The repository has had two names.
-_TEXT_ENCODERS = (
-    "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract",
-    "microsoft/BiomedNLP-PubMedBERT-base-uncased-abstract",
-)
-_TEXT_ENCODER = _TEXT_ENCODERS[0]
+_TEXT_ENCODERS = (_TEXT_ENCODER, _TEXT_ENCODER.replace("BiomedBERT", "PubMedBERT"))
 
 # What the authors' open_clip_config.json says; mean, standard deviation and resizing are open_clip's own.
 _MODEL: dict[str, Any] = {
@@ -50,10 +47,7 @@ _MODEL: dict[str, Any] = {
 
 
 class BiomedCLIP(OpenCLIP):
-    """BiomedCLIP through open_clip.
-
-    Every finding gets a pair of prompts, present and absent, that begin as the authors' do ("this is a photo of"): its
-    logit is the difference of the two scaled cosines, its probability their softmax.
+    """BiomedCLIP through open_clip, with prompts that begin as the authors' do ("this is a photo of").
 
     Args:
         checkpoint: File of the authors' weights (open_clip_pytorch_model.bin, or as .safetensors), or a folder in the
@@ -93,7 +87,7 @@ class BiomedCLIP(OpenCLIP):
         self._context_length = text["context_length"]
 
     def provenance(self) -> dict[str, Any]:
-        """Return where the tokeniser comes from, beside what every model of open_clip tells."""
+        """Add where the tokeniser comes from."""
         return {"text_encoder": self.text_encoder, **super().provenance()}
 
     def _load_tokenizer(self) -> Any:

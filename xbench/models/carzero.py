@@ -13,7 +13,7 @@ import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any
 
@@ -52,9 +52,6 @@ OFFICIAL_NAMES = {
     "Pulmonary Fibrosis": "Fibrosis",
 }
 """What the authors call a finding in their prompts for ChestX-ray14, CheXpert and ChestX-Det10, if not by its name."""
-
-_SENTENCE_END = re.compile(r"[0-9]+\.|\.")
-_WORD = re.compile(r"\w+")
 
 TextQueries = tuple[Tensor, list[KeysValues]]
 """What `CARZero.forward` needs of C classes: the sentence vectors (C, 768), queries of direction A, and for each layer
@@ -155,15 +152,18 @@ class CARZero(DecoderModel):
 
     def _pieces(self, input_ids: Tensor, attention_mask: Tensor) -> WordPieces:
         """Return the vocabulary's word pieces; without a vocabulary, every token is a word and the last one `[SEP]`."""
-        if "word_pieces" not in vars(self) and (lack := _lack_of_vocabulary(self.text_source)):
-            # Only reached with token ids from elsewhere: to make them from prompts takes the same files.
-            rank_zero_warn(
-                f"CARZero cannot tell which tokens make a word, and takes each for one. Maps are not concerned, scores "
-                f"are, slightly. {lack}"
-            )
-            known = self.text_encoder.model.config.vocab_size
-            separator = int(input_ids[0, int(attention_mask[0].sum()) - 1])
-            return WordPieces(torch.zeros(known, dtype=torch.bool), separator)
+        if "word_pieces" not in vars(self):
+            try:
+                vocabulary(self.text_source)
+            except UserError as lack:
+                # Only reached with token ids from elsewhere: to make them from prompts takes the same files.
+                rank_zero_warn(
+                    f"CARZero cannot tell which tokens make a word, and takes each for one. Maps are not concerned, "
+                    f"scores are, slightly. {lack}"
+                )
+                continues = torch.zeros(self.text_encoder.model.config.vocab_size, dtype=torch.bool)
+                # Kept, for with a hub out of reach it takes a minute to look again.
+                self.word_pieces = WordPieces(continues, int(input_ids[0, int(attention_mask[0].sum()) - 1]))
         return self.word_pieces
 
     @cached_property
@@ -180,16 +180,6 @@ class CARZero(DecoderModel):
         return pieces
 
 
-@cache
-def _lack_of_vocabulary(source: str) -> str:
-    """Return why there is no vocabulary, or nothing. Tried once: with a hub out of reach this takes a minute."""
-    try:
-        vocabulary(source)
-    except UserError as error:
-        return str(error)
-    return ""
-
-
 class _ImageEncoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -203,7 +193,7 @@ class _ImageEncoder(nn.Module):
 class _Fusion(nn.Module):
     """The decoder and the head that both directions share, with the names of the authors' file."""
 
-    def __init__(self, *, linear_head: bool) -> None:
+    def __init__(self, linear_head: bool) -> None:
         super().__init__()
         self.decoder = QueryDecoder(_WIDTH, _HEADS, self_attention=False, layers=_LAYERS, feedforward=1024)
         widths = [_WIDTH] if linear_head else [_WIDTH, 1024, 512, 256]
@@ -233,11 +223,9 @@ def clean(prompt: str) -> str:
     >>> clean("There is Pleural Effusion."), clean("Edema"), clean("There is a 2.5 cm nodule")
     ('there is pleural effusion', '', 'there is a 5 cm nodule')
     """
-    sentences = [_WORD.findall(piece.lower()) for piece in _SENTENCE_END.split(prompt)]
-    words = [
-        word.encode("ascii", "ignore").decode() for sentence in sentences if len(sentence) > 1 for word in sentence
-    ]
-    return " ".join(word for word in words if word)
+    sentences = (re.findall(r"\w+", piece.lower()) for piece in re.split(r"[0-9]+\.|\.", prompt))
+    words = (word for sentence in sentences if len(sentence) > 1 for word in sentence)
+    return " ".join(filter(None, (word.encode("ascii", "ignore").decode() for word in words)))
 
 
 class _TextEncoder(nn.Module):
@@ -310,7 +298,7 @@ class _ResizeByArea(PillowResize):
     """Resize the longer side by area averaging, with the authors' rounding of the other one."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(size, "longest")
+        super().__init__(size, "longest", "area")  # type: ignore[arg-type]
 
     def apply(self, img: NDArray[np.uint8], **params: Any) -> NDArray[np.uint8]:
         height, width = self._target(img.shape)

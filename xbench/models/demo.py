@@ -104,10 +104,7 @@ class DemoNetwork(nn.Module):
         self.bias = nn.Parameter(torch.tensor(-4.0))
 
     def encode_image(self, images: Tensor) -> Tensor:
-        """Encode images (B, 3, H, W), of sides that are multiples of 8, as patches (B, D, H / 8, W / 8) of unit length.
-
-        The channels, (pixel / 255 - 0.5) / 0.25, are averaged.
-        """
+        """Encode the mean of channels (pixel / 255 - 0.5) / 0.25 (B, 3, H, W) as unit vectors (B, D, H / 8, W / 8)."""
         return F.normalize(self.image_tower(images.mean(1, keepdim=True)).float(), dim=1)
 
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -115,9 +112,9 @@ class DemoNetwork(nn.Module):
         return F.normalize(self.text_tower(input_ids, attention_mask).float(), dim=-1)
 
     @classmethod
-    def trained(cls, folder: Path = _WEIGHTS) -> DemoNetwork:
-        """Load the network with the weights in a folder's `demo.safetensors`, in evaluation mode."""
-        weights = load_file(folder / "demo.safetensors")
+    def trained(cls) -> DemoNetwork:
+        """Load the network with the weights of the package, in evaluation mode."""
+        weights = load_file(_WEIGHTS / "demo.safetensors")
         network = cls(vocabulary=len(weights["text_tower.tokens.weight"]))
         network.load_state_dict(weights, strict=True)
         return network.eval()

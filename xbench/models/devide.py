@@ -90,13 +90,16 @@ class DeViDe(KEBERTModel):
             usual = 1e-12 if implementation_of(named) == "huggingface" else 1e-6
             image_encoder_eps = float(read_remarks(path).get(_EPS, usual))
         side = side_of(tensors)
+        trained = any(name.startswith("model.image_proj.") for name in tensors)
+        if not trained:
+            tensors |= {"model.image_proj.weight": torch.eye(WIDTH), "model.image_proj.bias": torch.zeros(WIDTH)}
         # Drawing random weights would take a second, only to be replaced.
         with torch.device("meta"):
             image_encoder = ViTB16(side, norm_eps=image_encoder_eps, final_norm=image_encoder_norm)
             model = _Model(description_pooling, head_outputs, decoder_layers, decoder_heads, decoder_feedforward)
         super().__init__(
             path,
-            {**_identity(tensors), **tensors},
+            tensors,
             image_encoder,
             model,
             cell=16,
@@ -111,7 +114,7 @@ class DeViDe(KEBERTModel):
             "image_encoder": f"ViT-B/16 of {side} pixels",
             "image_encoder_norm": image_encoder_norm,
             "image_encoder_eps": image_encoder_eps,
-            "image_projection": "identity" if _identity(tensors) else "trained",
+            "image_projection": "trained" if trained else "identity",
             "description_pooling": description_pooling,
             "head_outputs": head_outputs,
             "decoder_heads": decoder_heads,
@@ -166,10 +169,3 @@ def _renamed(tensors: Mapping[str, Tensor], key_map: Mapping[str, str | None], p
             )
         renamed[new] = tensor
     return renamed
-
-
-def _identity(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the image projection that is meant where a file has none."""
-    if any(name.startswith("model.image_proj.") for name in tensors):
-        return {}
-    return {"model.image_proj.weight": torch.eye(WIDTH), "model.image_proj.bias": torch.zeros(WIDTH)}

@@ -20,9 +20,7 @@ class Oracle(SaliencyModel):
     Whatever it does not score 1 on is wrong in the harness or cannot be reached with the dataset.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.preprocessing = Preprocessing(stretch((224, 224)))
+    preprocessing = Preprocessing(stretch((224, 224)))
 
     def score(self, batch: Batch) -> ModelOutput:
         """Return labels as logits and regions as maps, which on the native grid must all be of one size."""
@@ -49,12 +47,12 @@ class CentrePrior(SaliencyModel):
     """
 
     name = "centre"
+    preprocessing = Preprocessing(stretch((224, 224)))
 
     def __init__(self, width: float = 0.2, size: int = 224) -> None:
         super().__init__()
         if width <= 0 or size < 1:
             raise UserError(f"--model.width {width} --model.size {size}: both must be positive.", exit_status=2)
-        self.preprocessing = Preprocessing(stretch((224, 224)))
         offset = (torch.arange(size) + 0.5) / size - 0.5
         profile = torch.exp(-0.5 * (offset / width) ** 2)
         self.register_buffer("blob", profile[:, None] * profile[None, :])
@@ -78,12 +76,12 @@ class UniformRandom(SaliencyModel):
     """
 
     name = "random"
+    preprocessing = Preprocessing(stretch((224, 224)))
 
     def __init__(self, seed: int | None = None, size: int = 14) -> None:
         super().__init__()
         if size < 1:
             raise UserError(f"--model.size {size} must be positive.", exit_status=2)
-        self.preprocessing = Preprocessing(stretch((224, 224)))
         self.seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else seed
         self.size = size
 

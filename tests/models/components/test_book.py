@@ -23,15 +23,8 @@ OFFICIAL = {name: [name] for name in OFFICIAL_ENTRIES}
 
 def test_official_entries() -> None:
     assert len(OFFICIAL_ENTRIES) == len({*OFFICIAL_ENTRIES}) == 75
-    numbered = {
-        0: "normal",
-        1: "clear",
-        20: "pneumonia",
-        43: "thicken",
-        56: "infiltrate",
-        65: "lesion",
-        74: "excluded_obs",
-    }
+    numbered = {0: "normal", 1: "clear", 20: "pneumonia", 43: "thicken", 56: "infiltrate", 65: "lesion"}
+    numbered[74] = "excluded_obs"
     assert all(OFFICIAL_ENTRIES[number] == name for number, name in numbered.items())
 
 
@@ -51,12 +44,8 @@ def test_book_of_the_users(tmp_path: Path) -> None:
     (tmp_path / "book.yaml").write_text("Pleural effusion: white at the base\nnodule: a spot\nOther: else\n")
     entries = read_entries(str(tmp_path / "book.yaml"), None, 1)
     book = with_findings(entries, ["Nodule", "Edema", "Pleural Effusion"], [["a dot"], ["wet"], ["white at the base"]])
-    assert book.entries == {
-        "Pleural effusion": ["white at the base"],
-        "nodule": ["a dot"],
-        "Other": ["else"],
-        "Edema": ["wet"],
-    }
+    expected = {"Pleural effusion": ["white at the base"], "nodule": ["a dot"], "Other": ["else"], "Edema": ["wet"]}
+    assert book.entries == expected and list(book.entries) == list(expected)
     assert book.columns == ("nodule", "Edema", "Pleural effusion")
     assert book.added == ("Edema",)
 

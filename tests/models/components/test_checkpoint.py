@@ -5,7 +5,7 @@ import collections
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path, PosixPath
 from typing import Any
 
@@ -83,47 +83,39 @@ def test_safetensors(tmp_path: Path) -> None:
 # Safety
 
 
-@pytest.fixture
-def omegaconf() -> Iterator[types.ModuleType]:
-    """Classes called as those of OmegaConf, present while a file is written and not while it is read."""
-    names = ("omegaconf", "omegaconf.dictconfig", "omegaconf.base", "omegaconf.nodes")
-    modules = {name: types.ModuleType(name) for name in names}
-    for place, name in (("dictconfig", "DictConfig"), ("base", "ContainerMetadata"), ("nodes", "AnyNode")):
-        module = modules[f"omegaconf.{place}"]
-        setattr(module, name, type(name, (), {"__module__": module.__name__}))
-    saved_modules = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    sys.modules.update(modules)
-    yield modules["omegaconf.dictconfig"]
-    for name in names:
-        sys.modules.pop(name, None)
-    sys.modules.update(saved_modules)
+def test_settings_beside_the_weights_are_left_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "omegaconf", types.ModuleType("omegaconf"))
 
+        def omegaconf(place: str, name: str, **content: Any) -> Any:
+            """Make an object called as one of OmegaConf, which is there while the file is written, then gone."""
+            module = types.ModuleType(f"omegaconf.{place}")
+            patch.setitem(sys.modules, module.__name__, module)
+            setattr(module, name, type(name, (), {"__module__": module.__name__}))
+            made = getattr(module, name)()
+            made.__dict__ |= content
+            return made
 
-def test_settings_beside_the_weights_are_left_aside(tmp_path: Path, omegaconf: types.ModuleType) -> None:
-    settings = omegaconf.DictConfig()
-    node = sys.modules["omegaconf.nodes"].AnyNode()
-    node.value = 4
-    metadata = sys.modules["omegaconf.base"].ContainerMetadata()
-    metadata.__dict__ |= {"ref_type": Any, "object_type": dict, "cache": collections.defaultdict(dict, {"a": {}})}
-    settings.__dict__ |= {"_content": {"heads": node}, "_metadata": metadata, "_parent": None}
-    file = saved(
-        tmp_path / "CARZero.ckpt",
-        {
-            "state_dict": {"a": A},
-            "hyper_parameters": settings,
-            "hparams_type": omegaconf.DictConfig,
-            "arguments": argparse.Namespace(checkpoint=PosixPath("/tmp"), size=224),
-            "best": np.float64(0.5),
-            "history": np.arange(3.0),
-            "scheduler": {"base_lrs": [1e-4], "last": np.int64(3)},
-        },
-    )
-    for name in ("omegaconf", "omegaconf.dictconfig", "omegaconf.base", "omegaconf.nodes"):
-        del sys.modules[name]
+        node = omegaconf("nodes", "AnyNode", value=4)
+        cache = collections.defaultdict(dict, {"a": {}})
+        metadata = omegaconf("base", "ContainerMetadata", ref_type=Any, object_type=dict, cache=cache)
+        content = {"_content": {"heads": node}, "_metadata": metadata, "_parent": None}
+        settings = omegaconf("dictconfig", "DictConfig", **content)
+        file = saved(
+            tmp_path / "CARZero.ckpt",
+            {
+                "state_dict": {"a": A},
+                "hyper_parameters": settings,
+                "hparams_type": type(settings),
+                "arguments": argparse.Namespace(checkpoint=PosixPath("/tmp"), size=224),
+                "best": np.float64(0.5),
+                "history": np.arange(3.0),
+                "scheduler": {"base_lrs": [1e-4], "last": np.int64(3)},
+            },
+        )
     before = {*torch.serialization.get_safe_globals()}
     assert equal(read_tensors(file), {"a": A})
     assert {*torch.serialization.get_safe_globals()} == before, "what a file may hold is nobody else's business"
-    assert "omegaconf" not in sys.modules
 
 
 class Trap:
@@ -162,17 +154,9 @@ def test_classes_that_are_let_pass_are_not_called_either(tmp_path: Path, monkeyp
     assert called, "the trap is a trap"
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ([A], "holds no state dict"),
-        ({"a": A, "epoch": 3}, "holds no state dict"),
-        ({0: A}, "holds no state dict"),
-        ({"state_dict": {"a": PosixPath("/tmp")}}, "holds no state dict"),
-    ],
-)
-def test_files_that_hold_no_weights(tmp_path: Path, content: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+@pytest.mark.parametrize("content", [[A], {"a": A, "epoch": 3}, {0: A}, {"state_dict": {"a": PosixPath("/tmp")}}])
+def test_files_that_hold_no_weights(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(UserError, match="holds no state dict"):
         read_tensors(saved(tmp_path / "weights.pt", content))
 
 
@@ -298,15 +282,11 @@ def filled(tensors: dict[str, Tensor], **options: Any) -> Network:
     return network
 
 
-def test_every_tensor_is_filled() -> None:
-    network = filled(tensors_of(Network()))
-    assert all(bool((tensor == 7).all()) for tensor in network.state_dict().values())
-
-
 def test_half_precision_and_lone_numbers() -> None:
     tensors = {name: tensor.half() for name, tensor in tensors_of(Network(), scale=torch.full((1, 1), 7)).items()}
     network = filled(tensors)
-    assert network.scale.shape == () and network.scale.item() == 7
+    assert network.scale.shape == ()
+    assert all(bool((tensor == 7).all()) for tensor in network.state_dict().values())
     assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
 
 
@@ -354,19 +334,19 @@ def test_misfits_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("manifest", "prefix", "model"),
+    ("manifest", "model"),
     [
-        ("carzero", "CARZero.", "CARZero"),
-        ("medklip", "", "MedKLIP"),
-        ("mavl", "", "MAVL"),
-        ("kad", "", "KAD"),
-        ("kad_224", "", "KAD"),
-        ("kad_vit", "", "KAD"),
+        ("carzero", "CARZero"),
+        ("medklip", "MedKLIP"),
+        ("mavl", "MAVL"),
+        ("kad", "KAD"),
+        ("kad_224", "KAD"),
+        ("kad_vit", "KAD"),
     ],
 )
-def test_files_of_other_models_are_recognised(manifest: str, prefix: str, model: str) -> None:
+def test_files_of_other_models_are_recognised(manifest: str, model: str) -> None:
     network = nn.Linear(3, 2)
-    tensors = {prefix + name: torch.zeros(1) for name in shapes_of(manifest)}
+    tensors = dict.fromkeys(shapes_of(manifest), A)
     with pytest.raises(UserError, match=rf"They look like those of {model}\."):
         fill(network, tensors, Path("weights.pt"), "CLIP")
     with pytest.raises(UserError) as caught:

@@ -32,11 +32,8 @@ from xbench.protocol.findings import canonical
 from xbench.protocol.prompts import prompts_in_style, read_prompts, wordings
 from xbench.runtime.digests import file_sha256
 
-WIDTH = 256
-"""Width of queries and image tokens."""
-
-TRUNK_WIDTH = 1024
-"""Channels of the third stage of a ResNet-50."""
+# Widths of queries and image tokens, and of the third stage of a ResNet-50.
+WIDTH, TRUNK_WIDTH = 256, 1024
 
 _NAMES = """
 normal clear sharp sharply unremarkable intact stable free effusion opacity pneumothorax edema atelectasis tube
@@ -46,7 +43,6 @@ degenerative pacemaker thicken marking scar hyperinflate blunt loss widen collap
 crowd infiltrate obscure deformity hernia drainage distention shift stent pressure lesion finding borderline
 hardware dilation chf redistribution aspiration tail_abnorm_obs excluded_obs
 """
-
 OFFICIAL_ENTRIES = tuple(_NAMES.split())
 """Names of the entries of the authors' book, in class order."""
 
@@ -156,8 +152,7 @@ def with_findings(entries: Entries, findings: Sequence[str], prompts: Sequence[S
 
 def trunk() -> nn.Sequential:
     """Return a ResNet-50 up to its third stage: images (B, 3, H, W) to (B, 1024, H / 16, W / 16)."""
-    resnet = torchvision.models.resnet50(weights=None)
-    return nn.Sequential(*list(resnet.children())[:7])
+    return nn.Sequential(*list(torchvision.models.resnet50().children())[:7])
 
 
 def preprocessing(image_size: int, equalise: bool) -> Preprocessing:

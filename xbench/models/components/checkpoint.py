@@ -179,19 +179,14 @@ def _bare(name: str) -> str:
 def _check_file(path: Path, source: str = "") -> None:
     """Raise unless a path is a file; of a folder, name the files of weights in it."""
     if path.is_dir():
-        inside = sorted(file for pattern in ("*", "*/*") for file in path.glob(pattern) if file.suffix in _SUFFIXES)
+        suffixes = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+        inside = sorted(file for pattern in ("*", "*/*") for file in path.glob(pattern) if file.suffix in suffixes)
         listed = ", ".join(str(file) for file in inside[:5]) + (", ..." if len(inside) > 5 else "")
-        advice = (
-            f"Give --model.checkpoint one of the files in it: {listed}."
-            if inside
-            else f"No such file is in it. {source}"
-        )
+        found = f"Give --model.checkpoint one of the files in it: {listed}."
+        advice = found if inside else f"No such file is in it. {source}"
         raise UserError(f"{path} is a folder and no file of weights. {advice}".rstrip())
     if not path.is_file():
         raise UserError(f"The file of weights {path} does not exist. Check --model.checkpoint. {source}".rstrip())
-
-
-_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 
 
 def _check_no_text(path: Path) -> None:

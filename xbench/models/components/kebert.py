@@ -19,12 +19,10 @@ from xbench.models.components.query_decoder import DecoderModel, QueryDecoder
 from xbench.protocol.findings import canonical
 from xbench.types import ModelOutput
 
+# Of BERT, of the queries and of the image tokens.
 WIDTH = 768
-"""Width of BERT, of the queries and of the image tokens."""
-
+# The networks in a checkpoint, one state dict each.
 SECTIONS = ("image_encoder", "text_encoder", "model")
-"""The networks in a checkpoint, one state dict each."""
-
 _UNUSED = ("text_encoder.logit_scale", "text_encoder.bert_model.embeddings.position_ids", "model.logit_scale")
 
 Ask = Literal["official", "dataset"] | list[str]
@@ -91,11 +89,9 @@ class KEBERTModel(DecoderModel):
     in any order, and `score` returns the dataset's findings.
 
     Args:
-        checkpoint: The file of the weights, with what it holds as `tensors`.
         image_encoder: Turns images (B, 3, H, W) into tokens (B, rows, columns, 768). Like `model`, the decoder and its
             head, it is on the device `meta` and gets its weights here.
-        cell: Side in pixels of the square that a token stands for.
-        unused: See `fill` for this, `aliases` and `advice`.
+        unused: For `fill`, as are `aliases` and `advice`.
         ask: What is asked together with the dataset's findings, see `xbench.models.KAD`.
         mean: Of the pixels in [0, 1], per channel.
         std: Standard deviation, per channel.

@@ -66,7 +66,6 @@ class DecoderModel(VLM):
     """A model whose decoder asks image tokens about texts, and whose maps are what the texts attend to.
 
     Args:
-        checkpoint: The file of its weights.
         cell: Side in pixels of the square that an image token stands for.
         decoder: How many layers the decoder has, and how many heads.
         text_encoder: Hugging Face id or local folder of the text encoder. Unless the class says otherwise only the

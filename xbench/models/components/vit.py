@@ -6,17 +6,13 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from math import isqrt
-from typing import Literal
 
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-Implementation = Literal["timm", "huggingface", "pytorch_pretrained_vit"]
-"""Whose names the parameters have."""
-
+# What the names of an image encoder start with in a checkpoint.
 PREFIX = "image_encoder."
-"""What the names of an image encoder start with in a checkpoint."""
 
 _PATCH = 16
 
@@ -52,8 +48,8 @@ def side_of(tensors: Mapping[str, Tensor]) -> int:
     return 224 if embeddings is None or embeddings.ndim != 3 else _PATCH * isqrt(max(embeddings.shape[1] - 1, 1))
 
 
-def implementation_of(tensors: Mapping[str, Tensor]) -> Implementation | None:
-    """Say whose vision transformer a checkpoint's image encoder is, by its names; None for anything else."""
+def implementation_of(tensors: Mapping[str, Tensor]) -> str | None:
+    """Return whose vision transformer a checkpoint's image encoder is by its names: a key of `_TELL_TALES`, or None."""
     for implementation, tell_tale in _TELL_TALES.items():
         if {f"{PREFIX}{tell_tale}", f"{PREFIX}vit.{tell_tale}"} & tensors.keys():
             return implementation
@@ -93,7 +89,7 @@ def with_timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-_TELL_TALES: dict[Implementation, str] = {
+_TELL_TALES = {
     "timm": "patch_embed.proj.weight",
     "huggingface": "embeddings.patch_embeddings.projection.weight",
     "pytorch_pretrained_vit": "patch_embedding.weight",
