@@ -32,6 +32,30 @@ from xbench.errors import UserError
 from xbench.runtime.processes import usable_cores
 
 
+@contextmanager
+def _one_paragraph() -> Iterator[None]:
+    """Turn what Lightning and jsonargparse raise over the user's mistakes into a `UserError`."""
+    try:
+        yield
+    except MisconfigurationException as error:
+        raise UserError(f"The trainer's options do not go together: {error}", exit_status=2) from error
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error}: install the package that the chosen options need.", exit_status=2) from error
+    except SIGTERMException as error:
+        raise UserError(
+            "The run was ended by SIGTERM, either from outside or because another process of the run failed (its "
+            "message stands above). What it has finished is kept: the same command with --resume true goes on."
+        ) from error
+    except Exception as error:
+        cause = user_error_behind(error)
+        if cause is None and _lost_a_process(error):
+            cause = UserError("This process stops because another one of the run failed; that one's message says why.")
+        if cause is None or cause is error:
+            raise
+        raise cause from error
+
+
+@_one_paragraph()
 def run_test(arguments: Sequence[str]) -> None:
     """Score a model on a dataset and write the results as a run; `arguments` are the words after the command.
 
@@ -39,33 +63,32 @@ def run_test(arguments: Sequence[str]) -> None:
         UserError: Something that the user can correct.
         SystemExit: After --help.
     """
-    with _one_paragraph():
-        _evaluate("test", arguments)
+    _evaluate("test", arguments)
 
 
+@_one_paragraph()
 def run_predict(arguments: Sequence[str]) -> None:
     """Write a model's logits and saliency maps for a dataset."""
-    with _one_paragraph():
-        _evaluate("predict", arguments)
+    _evaluate("predict", arguments)
 
 
+@_one_paragraph()
 def run_prepare(arguments: Sequence[str]) -> None:
     """Decode and resize a dataset once, into a cache that test and predict read."""
-    with _one_paragraph():
-        parser, config = _configure("prepare", arguments)
-        parts = parser.instantiate_classes(config)
-        prepare(parts.data, parts.model.preprocessing, progress=_progress_wanted(config.trainer))
+    parser, config = _configure("prepare", arguments)
+    parts = parser.instantiate_classes(config)
+    prepare(parts.data, parts.model.preprocessing, progress=_progress_wanted(config.trainer))
 
 
+@_one_paragraph()
 def run_check(arguments: Sequence[str]) -> None:
     """Validate files, annotations, checkpoint and versions without running the model."""
-    with _one_paragraph():
-        _, config = _configure("check", arguments)
-        # One by one, so that what is wrong with one does not hide what is wrong with the other.
-        data, model = (build(config[part].as_dict()) for part in ("data", "model"))
-        name = "" if isinstance(data, UserError) else data.name
-        folder = Path(config.trainer.default_root_dir or ".").expanduser() / "check" / name
-        check(data, model, folder, progress=_progress_wanted(config.trainer))
+    _, config = _configure("check", arguments)
+    # One by one, so that what is wrong with one does not hide what is wrong with the other.
+    data, model = (build(config[part].as_dict()) for part in ("data", "model"))
+    name = "" if isinstance(data, UserError) else data.name
+    folder = Path(config.trainer.default_root_dir or ".").expanduser() / "check" / name
+    check(data, model, folder, progress=_progress_wanted(config.trainer))
 
 
 def _evaluate(command: Literal["test", "predict"], arguments: Sequence[str]) -> None:
@@ -183,29 +206,6 @@ def _interruptible(command: str, trainer: Trainer) -> Iterator[None]:
                     f" What is finished is kept in {folder}: the same command with --resume true goes on from there."
                 )
         raise UserError(text, exit_status=130) from None
-
-
-@contextmanager
-def _one_paragraph() -> Iterator[None]:
-    """Turn what Lightning and jsonargparse raise over the user's mistakes into a `UserError`."""
-    try:
-        yield
-    except MisconfigurationException as error:
-        raise UserError(f"The trainer's options do not go together: {error}", exit_status=2) from error
-    except ModuleNotFoundError as error:
-        raise UserError(f"{error}: install the package that the chosen options need.", exit_status=2) from error
-    except SIGTERMException as error:
-        raise UserError(
-            "The run was ended by SIGTERM, either from outside or because another process of the run failed (its "
-            "message stands above). What it has finished is kept: the same command with --resume true goes on."
-        ) from error
-    except Exception as error:
-        cause = user_error_behind(error)
-        if cause is None and _lost_a_process(error):
-            cause = UserError("This process stops because another one of the run failed; that one's message says why.")
-        if cause is None or cause is error:
-            raise
-        raise cause from error
 
 
 def _lost_a_process(error: Exception) -> bool:

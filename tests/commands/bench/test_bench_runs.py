@@ -23,9 +23,8 @@ import xbench.commands.bench.worker
 import xbench.commands.report
 from xbench.cli import main
 from xbench.commands.bench.config import plan, read_bench
-from xbench.commands.bench.finished import DataState, FinishedRuns
-from xbench.commands.bench.screen import Screen
-from xbench.commands.bench.worker import Interrupted, run_logged
+from xbench.commands.bench.preflight import DataState, FinishedRuns
+from xbench.commands.bench.worker import Interrupted, Worker, run_logged
 from xbench.commands.options import RunParser, build, run_parser
 from xbench.evaluation.provenance import versions
 from xbench.runs.results import read_results
@@ -451,13 +450,13 @@ def test_a_benchmark_that_is_killed_goes_on(bench: Bench, monkeypatch):
     assert killed.wait() == -signal.SIGKILL
     assert not [*bench.folder.glob("runs/brightness_slow/*/results.json")]
 
-    def say(screen: Screen, text: str, style: str = "") -> None:
+    def say(worker: Worker, text: str, style: str = "") -> None:
         # The run that goes on waits for this file.
         bench.write("go", "")
-        usual(screen, text, style)
+        usual(worker, text, style)
 
-    usual = Screen.say
-    monkeypatch.setattr(Screen, "say", say)
+    usual = Worker._say
+    monkeypatch.setattr(Worker, "_say", say)
     run = bench(*words[1:])
     assert run.status == 0, run.output + run.errors
     assert "bright_slow is still going on since an earlier benchmark (process" in run.output

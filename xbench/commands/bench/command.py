@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from xbench.commands.bench.config import Job, parse, part_of, plan, read_bench
-from xbench.commands.bench.screen import Outcome, Screen, print_summary
 from xbench.errors import UserError
 from xbench.runtime.locks import folder_lock
 
@@ -50,7 +49,7 @@ def bench(options: Sequence[str]) -> None:
 
 def _work(jobs: Sequence[Job], out: Path, leave_out: bool, alone: bool, console: Console) -> None:
     from xbench.commands.bench.preflight import look
-    from xbench.commands.bench.worker import Interrupted, Worker, skipped
+    from xbench.commands.bench.worker import Interrupted, Outcome, Worker, print_summary, skipped
 
     with console.status("Looking at configurations, data and weights"):
         planned, problems, runs = look(jobs, out)
@@ -59,14 +58,15 @@ def _work(jobs: Sequence[Job], out: Path, leave_out: bool, alone: bool, console:
     reasons = {job.name: problem.text for problem in problems for job in problem.jobs}
     startable = {plan.job.name: plan for plan in planned if plan.job.name not in reasons}
     outcomes: list[Outcome] = []
-    worker = Worker(out, [*startable.values()], runs, alone)
     stopped = ""
+    status = console.status("")
+    worker = Worker(out, runs, startable.values(), len(jobs), alone, status)
     try:
-        with Screen(console, len(jobs)) as screen:
+        with status:
             for job in jobs:
                 left_out = Outcome(job, "left out", reasons.get(job.name, ""))
-                outcomes.append(worker.do(startable[job.name], screen) if job.name in startable else left_out)
-                screen.end(outcomes[-1], worker.left())
+                outcomes.append(worker.do(startable[job.name]) if job.name in startable else left_out)
+                worker.show(outcomes[-1])
     except Interrupted as error:
         stopped = f"Stopped by {error}"
         for job in jobs[len(outcomes) :]:

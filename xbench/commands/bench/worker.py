@@ -1,4 +1,4 @@
-"""Runs one after another, each in a fresh process with its output in a file."""
+"""Runs one after another, each in a fresh process with its output in a file, and what the screen shows of them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+
 from xbench.commands.bench.config import Job
-from xbench.commands.bench.finished import Finished, FinishedRuns
-from xbench.commands.bench.preflight import Planned
-from xbench.commands.bench.screen import Outcome, Screen
+from xbench.commands.bench.preflight import Finished, FinishedRuns, Planned
 from xbench.runs.results import Results
 from xbench.runtime.locks import Busy, try_lock
 
@@ -29,6 +32,36 @@ _OVERHEAD = 15.0
 """Seconds that a run takes to start and to end, where no run of this benchmark has shown it yet."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_STYLES = {
+    "finished": "green",
+    "skipped": "cyan",
+    "failed": "bold red",
+    "changed": "bold red",
+    "left out": "yellow",
+    "busy": "yellow",
+    "stopped": "yellow",
+    "not begun": "yellow",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        status: In a word: it `finished` now, was `skipped` as finished and unchanged, `failed`, finished but had what
+            it depends on `changed` meanwhile, was `left out` because data or weights are missing, is `busy` in another
+            process, was `stopped` by the user, or `not begun` by then.
+        reason: Why, in words.
+        seconds: How long it took now.
+    """
+
+    job: Job
+    status: str
+    reason: str = ""
+    seconds: float | None = None
+    results: Results | None = None
 
 
 class Estimate:
@@ -69,27 +102,62 @@ def skipped(job: Job, finished: Finished) -> Outcome:
 
 
 class Worker:
-    """Does the runs of a benchmark.
+    """Does the runs of a benchmark, and shows what comes of each.
 
     Args:
         out: The folder of runs.
-        planned: The runs that can be started or are done, in order.
-        runs: What is in the folder.
+        runs: What is in it.
+        planned: The runs that can be started or are done.
+        total: Number of all runs, also of those that cannot be started.
         alone: Whether no other benchmark is at work there.
+        status: A line on the console, below what is printed.
 
     Attributes:
         begun: Name of the run that was begun last.
     """
 
-    def __init__(self, out: Path, planned: Sequence[Planned], runs: FinishedRuns, alone: bool) -> None:
-        self._out = out
-        self._runs = runs
-        self._alone = alone
+    def __init__(
+        self, out: Path, runs: FinishedRuns, planned: Iterable[Planned], total: int, alone: bool, status: Status
+    ) -> None:
+        self._out, self._runs, self._alone, self._status = out, runs, alone, status
+        self._done, self._total = 0, total
         self._estimate = Estimate(runs.all())
         self._waiting = {plan.job.name: plan for plan in planned if not plan.done}
         self.begun = ""
 
-    def left(self) -> float | None:
+    def do(self, plan: Planned) -> Outcome:
+        """Do a run unless it is done or another process is at it."""
+        if plan.finished is not None and plan.finished.done:
+            return skipped(plan.job, plan.finished)
+        try:
+            lock = self._lock(plan.job)
+        except Busy as error:
+            outcome = Outcome(plan.job, "busy", f"another benchmark is at it: {error}")
+        else:
+            try:
+                # Meanwhile another process may have done it.
+                found = self._runs.newest(plan.config, plan.state)
+                done = found is not None and found.done
+                outcome = skipped(plan.job, found) if found is not None and done else self._run(plan, lock)
+            finally:
+                os.close(lock)
+        self._waiting.pop(plan.job.name)
+        return outcome
+
+    def show(self, outcome: Outcome) -> None:
+        """Print what came of a run."""
+        self._done += 1
+        left = self._left()
+        took = "" if outcome.seconds is None else f" in {duration(outcome.seconds)}"
+        rest = "" if left is None or self._done == self._total else f"; about {duration(left)} left"
+        why = f": {outcome.reason}" if outcome.reason else ""
+        line = f"{self._done}/{self._total} {outcome.job.name} {outcome.status}{took}{why}{rest}"
+        self._say(line, _STYLES[outcome.status])
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._status.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+    def _left(self) -> float | None:
         """Return in seconds how long everything that waits will take; None if that cannot be told."""
         each = [self._seconds(plan) for plan in self._waiting.values()]
         known = [seconds for seconds in each if seconds is not None]
@@ -98,26 +166,7 @@ class Worker:
     def _seconds(self, plan: Planned) -> float | None:
         return self._estimate.seconds(plan.job, len(plan.state.data.records))
 
-    def do(self, plan: Planned, screen: Screen) -> Outcome:
-        """Do a run unless it is done or another process is at it."""
-        if plan.finished is not None and plan.finished.done:
-            return skipped(plan.job, plan.finished)
-        try:
-            lock = self._lock(plan.job, screen)
-        except Busy as error:
-            outcome = Outcome(plan.job, "busy", f"another benchmark is at it: {error}")
-        else:
-            try:
-                # Meanwhile another process may have done it.
-                found = self._runs.newest(plan.config, plan.state)
-                done = found is not None and found.done
-                outcome = skipped(plan.job, found) if found is not None and done else self._run(plan, lock, screen)
-            finally:
-                os.close(lock)
-        self._waiting.pop(plan.job.name)
-        return outcome
-
-    def _lock(self, job: Job, screen: Screen) -> int:
+    def _lock(self, job: Job) -> int:
         """Take the run's lock. A run whose benchmark was killed may go on; it is waited for."""
         said = False
         while True:
@@ -128,22 +177,24 @@ class Worker:
                     raise
                 if not said:
                     text = f"{job.name} is still going on since an earlier benchmark ({error}); waiting for it."
-                    screen.say(text, "yellow")
+                    self._say(text, "yellow")
                     said = True
                 time.sleep(1)
 
-    def _run(self, plan: Planned, lock: int, screen: Screen) -> Outcome:
+    def _run(self, plan: Planned, lock: int) -> Outcome:
         """Run a command in a fresh process, going on with what was begun."""
         job, log = plan.job, self._out / "bench" / "logs" / f"{plan.job.name}.log"
         command = [sys.executable, "-m", "xbench.cli", "test", *job.options]
         changed = "" if plan.finished is None else plan.finished.changed
         self.begun = job.name
-        screen.begin(job, log)
+        if not self._status.console.is_terminal:
+            self._say(f"{self._done + 1}/{self._total} {job.name} begins; log: {log}")
         began = time.monotonic()
 
         def tick() -> None:
-            left, own = self.left(), self._seconds(plan)
-            screen.tick(None if left is None or own is None else left - min(own, time.monotonic() - began))
+            spent, left, own = time.monotonic() - began, self._left(), self._seconds(plan)
+            rest = "" if left is None or own is None else f", about {duration(left - min(own, spent))} left"
+            self._status.update(f"{self._done + 1}/{self._total} {job.name} {duration(spent)} running{rest}")
 
         resume = ["--resume", "true"] if self._runs.unfinished(plan.config) else []
         status, words = run_logged([*command, *resume], log, lock, tick)
@@ -159,6 +210,50 @@ class Worker:
             return Outcome(job, "changed", f"while the benchmark was going on: {found.changed}", seconds, found.results)
         self._estimate.add(job, found.results, seconds)
         return Outcome(job, "finished", changed and f"anew, for this has changed: {changed}", seconds, found.results)
+
+
+def print_summary(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """Print a table with a row per run, and below why some were not done."""
+    counts = {status: sum(outcome.status == status for outcome in outcomes) for status in _STYLES}
+    table = Table(
+        title="Runs: " + ", ".join(f"{count} {status}" for status, count in counts.items() if count),
+        title_justify="left",
+        caption="Means over findings. Point.: pointing game. Best: at the threshold with the largest mean, chosen on "
+        "these same images.",
+        caption_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+    )
+    table.add_column("run", style="bold", overflow="fold")
+    table.add_column("", no_wrap=True)
+    for heading in ("time", "Point.", "Dice\n@0.5", "AUROC", "Dice\nbest"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for outcome in outcomes:
+        macro = {} if outcome.results is None else outcome.results.macro
+        numbers = (macro.get(name) for name in ("pointing_game", "dice_fixed", "auroc", "dice_best"))
+        table.add_row(
+            outcome.job.name,
+            f"[{_STYLES[outcome.status]}]{outcome.status}[/]",
+            "" if outcome.seconds is None else duration(outcome.seconds),
+            *("-" if number is None else f"{number:.3f}" for number in numbers),
+        )
+    console.print("", table)
+    for outcome in outcomes:
+        if outcome.reason and outcome.status not in ("finished", "skipped"):
+            text = f"{outcome.job.name} {outcome.status}: {outcome.reason}"
+            console.print(text, style=_STYLES[outcome.status], highlight=False, markup=False, soft_wrap=True)
+    console.print()
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as hours, minutes and seconds.
+
+    >>> duration(3725.4)
+    '1:02:05'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 class Interrupted(BaseException):
