@@ -14,7 +14,7 @@ from places import SHARED
 from toys import Squares
 
 from xbench.commands import check
-from xbench.commands.contact_sheet import Cell, choose_cells, write_contact_sheet
+from xbench.commands.check import Cell, choose_cells, write_contact_sheet
 from xbench.data import ChestXDet10
 from xbench.protocol.published import published_positives
 

@@ -10,23 +10,14 @@ from xbench.errors import UserError
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser of a command that runs no model.
-
-    Args:
-        command: Name of the command.
-        **kwargs: As for `argparse.ArgumentParser`.
-    """
+    """Parser of a command that runs no model; `kwargs` are those of `argparse.ArgumentParser`."""
 
     def __init__(self, command: str, **kwargs: Any) -> None:
         super().__init__(prog=f"python -m xbench.cli {command}", **kwargs)
         self._command = command
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong with the options.
-
-        Raises:
-            UserError: Always.
-        """
+        """Raise what is wrong with the options as a `UserError`."""
         raise UserError(f"{self._command}: {message}. See {self.prog} --help.", exit_status=2)
 
 

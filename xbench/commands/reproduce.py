@@ -116,14 +116,13 @@ def first_cause(stored: Mapping[str, Any], again: Mapping[str, Any]) -> str | No
     """Return in words the first thing on record that differs between two runs; None if nothing does."""
     for key, words in _CAUSES:
         one, other = stored.get(key), again.get(key)
-        if one == other:
-            continue
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
+        if one != other and isinstance(one, Mapping) and isinstance(other, Mapping):
             # A part that is on record as None differs from one that is not on record.
             part = next(name for name in (*one, *other) if one.get(name, _ABSENT) != other.get(name, _ABSENT))
             then, now = (_said(parts.get(part, _ABSENT)) for parts in (one, other))
             return f"First difference: {words}: {part} was {then} and is {now}."
-        return f"First difference: {words}: {_said(one)} then, {_said(other)} now."
+        if one != other:
+            return f"First difference: {words}: {_said(one)} then, {_said(other)} now."
     return None
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -48,7 +48,8 @@ def _one_paragraph() -> Iterator[None]:
         ) from error
     except Exception as error:
         cause = user_error_behind(error)
-        if cause is None and _lost_a_process(error):
+        gloo = isinstance(error, RuntimeError) and re.search(r"Connection (closed|reset) by peer", str(error))
+        if cause is None and (gloo or isinstance(error, torch.distributed.DistError)):
             cause = UserError("This process stops because another one of the run failed; that one's message says why.")
         if cause is None or cause is error:
             raise
@@ -100,7 +101,7 @@ def _evaluate(command: Literal["test", "predict"], arguments: Sequence[str]) -> 
     _keep_slurm_from_requeueing(Path(config.trainer.default_root_dir or "."))
     parts = parser.instantiate_classes(config)
     data, model = parts.data, parts.model
-    trainer = _build_trainer(parts.trainer, _ResolvedConfig(parser, config))
+    trainer = _build_trainer(parts.trainer, SaveConfigCallback(parser, config))
     _refuse_too_many_processes(trainer, data, command, config.oversubscribe)
     trainer.resume = config.resume  # type: ignore[attr-defined]
     for logger in trainer.loggers:
@@ -131,14 +132,9 @@ def _configure(
     return parser, config
 
 
-class _ResolvedConfig(SaveConfigCallback):
-    """Carries the resolved configuration to whatever writes it down; writes nothing itself."""
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave the file to the writers of run folders."""
-
-
-def _build_trainer(options: Namespace, resolved: _ResolvedConfig) -> Trainer:
+def _build_trainer(options: Namespace, resolved: SaveConfigCallback) -> Trainer:
+    # Carries the resolved configuration to the writers of run folders, and writes nothing itself.
+    resolved.already_saved = True
     callbacks = options.callbacks if isinstance(options.callbacks, list) else [options.callbacks]
     callbacks = [callback for callback in callbacks if callback is not None]
     if _progress_wanted(options) and not any(isinstance(callback, ProgressBar) for callback in callbacks):
@@ -206,12 +202,6 @@ def _interruptible(command: str, trainer: Trainer) -> Iterator[None]:
                     f" What is finished is kept in {folder}: the same command with --resume true goes on from there."
                 )
         raise UserError(text, exit_status=130) from None
-
-
-def _lost_a_process(error: Exception) -> bool:
-    """Tell whether a collective broke off because a process at its other end is gone."""
-    gloo = isinstance(error, RuntimeError) and re.search(r"Connection (closed|reset) by peer", str(error)) is not None
-    return gloo or isinstance(error, torch.distributed.DistError)
 
 
 def silence_libraries() -> None:

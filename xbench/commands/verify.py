@@ -106,8 +106,9 @@ def _flat(run: FinishedRun) -> NDArray[np.bool_]:
     return np.asarray(run.pair_counts.mask[:, -1] == 0)
 
 
-def _pair(run: FinishedRun, place: int) -> str:
-    return f"{run.pair_counts.image_ids[place]} / {run.results.findings[run.pair_counts.column[place]]}"
+def _pair(run: FinishedRun, place: int) -> tuple[str, str]:
+    """Image and finding of a scored pair."""
+    return run.pair_counts.image_ids[place], run.results.findings[run.pair_counts.column[place]]
 
 
 def _numbers(run: FinishedRun) -> Iterator[_Number]:
@@ -133,7 +134,7 @@ def _scored_pairs(run: FinishedRun) -> Iterator[_Number]:
     for row in np.flatnonzero((stored[: len(derived)] != derived[: len(stored)]).any(1))[:1]:
         image, column = derived[row]
         name = f"{run.image_scores.image_ids[image]} / {run.results.findings[column]}"
-        yield f"{CURVES} / row {row}", _pair(run, row), name
+        yield f"{CURVES} / row {row}", " / ".join(_pair(run, row)), name
 
 
 def _curves(run: FinishedRun) -> Iterator[_Number]:
@@ -202,19 +203,19 @@ def _each_pair(run: FinishedRun, place: str, stored: NDArray[Any], derived: NDAr
     """The first scored pair that disagrees, for all of them."""
     if len(stored):
         pair = int((~(np.abs(stored - derived) <= TOLERANCE)).argmax())
-        yield f"{place} / {_pair(run, pair)}", stored[pair].item(), derived[pair].item()
+        yield f"{place} / {' / '.join(_pair(run, pair))}", stored[pair].item(), derived[pair].item()
 
 
 def _images_left_out(run: FinishedRun) -> Iterator[_Number]:
     """No image is both scored and skipped, and notes name as many images as they count, up to ten."""
-    place = f"{RESULTS} / counts"
     scored = {*run.image_scores.image_ids}
     for number, skipped in enumerate(run.results.counts.skipped):
-        name = skipped.image_id
-        yield f"{place} / skipped / {number}", "skipped", f"scored as {name}" if name in scored else "skipped"
+        name = f"scored as {skipped.image_id}" if skipped.image_id in scored else "skipped"
+        yield f"{RESULTS} / counts / skipped / {number}", "skipped", name
     for number, note in enumerate(run.results.counts.notes):
-        yield f"{place} / notes / {number} / first", note.first, sorted({*note.first})
-        yield f"{place} / notes / {number} / images named", len(note.first), min(10, note.count)
+        place = f"{RESULTS} / counts / notes / {number}"
+        yield f"{place} / first", note.first, sorted({*note.first})
+        yield f"{place} / images named", len(note.first), min(10, note.count)
 
 
 def _counts(run: FinishedRun) -> dict[str, Any]:
@@ -224,10 +225,7 @@ def _counts(run: FinishedRun) -> dict[str, Any]:
         "images": len(run.image_scores.image_ids),
         "constant_maps": {
             "count": len(flat),
-            "first": [
-                {"image_id": run.pair_counts.image_ids[pair], "finding": findings[run.pair_counts.column[pair]]}
-                for pair in flat[:10]
-            ],
+            "first": [dict(zip(("image_id", "finding"), _pair(run, pair), strict=True)) for pair in flat[:10]],
         },
         "per_finding": {
             finding: {

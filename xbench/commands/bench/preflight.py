@@ -40,17 +40,7 @@ _COMPARED = frozenset({"annotations", "book", "cache", "checkpoint", "concepts",
 
 
 class DataState:
-    """What a dataset is today.
-
-    Args:
-        data: Its data module, which is set up.
-
-    Attributes:
-        annotations: Digests of its annotation files by name.
-
-    Raises:
-        UserError: It cannot be set up.
-    """
+    """What a dataset is today, of which `data` is the data module; sets it up, which may raise a `UserError`."""
 
     def __init__(self, data: ChestXrayDataModule) -> None:
         data.setup("test")
@@ -81,13 +71,7 @@ class DataState:
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run.
-
-    Attributes:
-        folder: Where its files lie.
-        results: Its results.
-        changed: In words what is no longer as it was then; empty if nothing is.
-    """
+    """A finished run; `changed` says what is no longer as it was then, and is empty if nothing is."""
 
     folder: Path
     results: Results
@@ -258,7 +242,11 @@ def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], list[Problem], 
             continue
         key = _key(config["data"], _NOT_RECORDS)
         if key not in states:
-            states[key] = _state(config)
+            try:
+                data = build(config["data"])
+                states[key] = data if isinstance(data, UserError) else DataState(data)
+            except UserError as error:
+                states[key] = error
         state = states[key]
         finished = None
         if isinstance(state, UserError):
@@ -275,33 +263,20 @@ def look(jobs: Sequence[Job], out: Path) -> tuple[list[Planned], list[Problem], 
 def check_all(planned: Sequence[Planned], console: Console) -> Iterator[str]:
     """Load every model, read its prompts, and decode the first images of every dataset; yield what is wrong."""
     yield from check_versions()
-    seen: set[str] = set()
+    seen: set[object] = set()
     for plan in planned:
-        findings = plan.state.data.findings
-        model_key = _key(plan.config["model"], ()) + ", ".join(findings)
-        data_key = _key(plan.config["data"], _NOT_RECORDS)
+        data = plan.state.data
+        model_key = (_key(plan.config["model"], ()), *data.findings)
         if model_key not in seen:
             console.print(f"Loading the model of {plan.job.name}", style="dim", highlight=False)
             model = build(plan.config["model"])
-            problems = [str(model)] if isinstance(model, UserError) else check_model(model, findings)
+            problems = [str(model)] if isinstance(model, UserError) else check_model(model, data.findings)
             yield from (f"{plan.job.name}: {problem}" for problem in problems)
-        if data_key not in seen:
+        if data not in seen:
             console.print(f"Reading {_LOOKED_AT} images of {plan.job.dataset}", style="dim", highlight=False)
-            data = build(plan.config["data"])
-            if isinstance(data, UserError):
-                yield str(data)
-            else:
-                data.limit = min(data.limit or _LOOKED_AT, _LOOKED_AT)
-                yield from check_dataset(data, None, progress=False).problems
-        seen |= {model_key, data_key}
-
-
-def _state(config: dict[str, Any]) -> DataState | UserError:
-    data = build(config["data"])
-    try:
-        return data if isinstance(data, UserError) else DataState(data)
-    except UserError as error:
-        return error
+            data.limit = min(data.limit or _LOOKED_AT, _LOOKED_AT)
+            yield from check_dataset(data, None, progress=False).problems
+        seen |= {model_key, data}
 
 
 def _weights_problem(chosen: dict[str, Any], known: dict[str, str]) -> str:
