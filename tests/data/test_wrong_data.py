@@ -136,22 +136,6 @@ def test_a_stray_image(downloads, name, tmp_path):
 
 
 @EACH
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.97])
-def test_a_truncated_image(downloads, name, share, tmp_path):
-    official = downloads.copy(name, tmp_path / "copy")
-    data = CLASSES[name](str(official.root), limit=1)
-    (image_id,) = records_of(data)
-    path = official.files[image_id]
-    content = path.read_bytes()
-    path.unlink()
-    path.write_bytes(content[: int(len(content) * share)])
-    failure = data.samples(Preprocessing(stretch((8, 8))))[0]
-    assert isinstance(failure, Failure)
-    assert str(path) in failure.reason
-    assert "\n" not in failure.reason
-
-
-@EACH
 def test_two_files_of_one_image(downloads, name, tmp_path):
     official = downloads.copy(name, tmp_path / "copy")
     data = CLASSES[name](str(official.root))
