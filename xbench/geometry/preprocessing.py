@@ -38,11 +38,8 @@ class Preprocessing:
             SmallestMaxSize move points by the unrounded factor and so misplace the view by up to half a pixel; use
             `PillowResize`.)
         mean: Per channel, subtracted after scaling to [0, 1]; None for 0.
-        std: Per channel, divided by; None for 1.
-
-    Attributes:
-        stated: Whether mean or std were given. A vision-language model that was trained on pixels in [0, 1] says so by
-            zeros and ones: a run warns of one that says nothing, for forgetting both is easy.
+        std: Per channel, divided by; None for 1. A vision-language model that was trained on pixels in [0, 1] says so
+            by zeros and ones: a run warns of one that gives neither (`stated` is false), for forgetting both is easy.
     """
 
     def __init__(
@@ -52,21 +49,14 @@ class Preprocessing:
         std: Sequence[float] | None = None,
     ) -> None:
         self.stated = mean is not None or std is not None
-        self._geometry = A.Compose(
-            list(geometry), keypoint_params=A.KeypointParams(format="xy", remove_invisible=False)
-        )
+        self.geometry = A.Compose(list(geometry), keypoint_params=A.KeypointParams(format="xy", remove_invisible=False))
         self._mean = torch.tensor((0.0,) * 3 if mean is None else mean, dtype=torch.float32)[:, None, None]
         self._std = torch.tensor((1.0,) * 3 if std is None else std, dtype=torch.float32)[:, None, None]
-
-    @property
-    def geometry(self) -> A.Compose:
-        """The albumentations pipeline."""
-        return self._geometry
 
     def description(self) -> dict[str, Any]:
         """Return what is done to an image, in plain values for results."""
         return {
-            "geometry": [repr(transform) for transform in self._geometry.transforms],
+            "geometry": [repr(transform) for transform in self.geometry.transforms],
             "mean": [round(value, 6) for value in self._mean.flatten().tolist()],
             "std": [round(value, 6) for value in self._std.flatten().tolist()],
         }
@@ -77,18 +67,14 @@ class Preprocessing:
         return self.normalise(pixels), view
 
     def pixels(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8] | NDArray[np.float32], View]:
-        """Run the geometry.
+        """Run the geometry on a grey radiograph (H, W), uint8.
 
-        Args:
-            image: Grey radiograph (H, W), uint8.
-
-        Returns:
-            The pixels of the model input (h, w), uint8 or float32 as the geometry leaves them, and its view of the
-            radiograph.
+        Return the pixels of the model input (h, w), uint8 or float32 as the geometry leaves them, and its view of the
+        radiograph.
         """
         height, width = image.shape
         corners = np.array([[0, 0], [width, height]], np.float32)
-        moved = self._geometry(image=image, keypoints=corners)
+        moved = self.geometry(image=image, keypoints=corners)
         pixels = moved["image"]
         (x0, y0), (x1, y1) = np.asarray(moved["keypoints"], np.float64)
         h, w = pixels.shape
@@ -101,11 +87,7 @@ class Preprocessing:
     def normalise(self, pixels: NDArray[np.uint8] | NDArray[np.float32]) -> Tensor:
         """Scale to [0, 1], repeat for three channels, subtract the mean and divide by the standard deviation.
 
-        Args:
-            pixels: (h, w): uint8 in 0..255, or float32 in [0, 1].
-
-        Returns:
-            (3, h, w) float32.
+        From (h, w), uint8 in 0..255 or float32 in [0, 1], to (3, h, w) float32.
         """
         grey = torch.from_numpy(np.array(pixels, np.float32))
         if pixels.dtype == np.uint8:
@@ -212,8 +194,7 @@ class PillowResize(A.DualTransform):
 class CentreCrop(A.DualTransform):
     """Crop the central square of `size` pixels with torchvision's rounding of an odd remainder (half to even).
 
-    Args:
-        size: Side of the square in pixels; the image must be at least that large.
+    The image must be at least that large.
     """
 
     def __init__(self, size: int) -> None:

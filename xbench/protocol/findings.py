@@ -24,7 +24,6 @@ class Finding:
 
     Attributes:
         name: Canonical name, in title case.
-        group: Part of the anatomy that it belongs to.
         size: What its annotations typically cover of the whole radiograph: small below 1 %, medium up to 5 %, large
             more. An orientation for readers of results; no number is computed from it.
         spelled: The name in each dataset that has it, as its box or mask annotations (or else its labels) write it.
@@ -152,14 +151,10 @@ def distinct_spellings(datasets: Iterable[str]) -> set[str]:
 
 def is_name(name: object) -> bool:
     """Tell whether a model, a dataset, a split or a finding may have this name."""
+    if not isinstance(name, str) or not name.isprintable() or name != name.strip():
+        return False
     # Spreadsheets take what begins so for a formula, even in a file of values.
-    return (
-        isinstance(name, str)
-        and name.isprintable()
-        and name == name.strip()
-        and 0 < len(name) <= 200
-        and (name[0] not in "=+-@")
-    )
+    return 0 < len(name) <= 200 and name[0] not in "=+-@"
 
 
 def is_folder_name(name: object) -> bool:

@@ -27,10 +27,8 @@ STYLES: tuple[Style, ...] = get_args(Style)
 class Wording:
     """What the package says of a finding, in words for a text encoder.
 
-    Attributes:
-        phrase: The finding as it stands inside a sentence.
-        description: One sentence on what is seen on a frontal chest radiograph.
-        aspects: A short statement on each of `ASPECTS`, in that order.
+    The finding as it stands inside a sentence, one sentence on what is seen on a frontal chest radiograph, and a short
+    statement on each of `ASPECTS`, in that order.
     """
 
     phrase: str
@@ -46,11 +44,7 @@ def wordings(kind: Literal["findings", "normal"]) -> Mapping[str, Wording]:
 
 
 def wording(finding: str) -> Wording:
-    """Return the wording of a finding, of `Normal` or of `Clear Lungs`.
-
-    Raises:
-        UserError: The package has no wording of that name.
-    """
+    """Return the wording of a finding, of `Normal` or of `Clear Lungs`; a UserError if there is none."""
     found = _find(finding)
     if found is None:
         raise UserError(
@@ -78,9 +72,6 @@ def prompts_in_style(style: Style, finding: str) -> list[str]:
 
     >>> prompts_in_style("phrase", "ILD"), prompts_in_style("aspects", "Nodule")[6]
     (['interstitial lung disease'], 'shape: small round or oval spot, like a coin')
-
-    Raises:
-        UserError: There is no such style, or no wording of the finding for `description` and `aspects`.
     """
     match style:
         case "name":
@@ -95,11 +86,7 @@ def prompts_in_style(style: Style, finding: str) -> list[str]:
 
 
 def fill_templates(templates: Sequence[str], finding: str) -> list[str]:
-    """Fill the phrase of a finding into templates that each hold `{finding}`.
-
-    Raises:
-        UserError: A template lacks `{finding}`, or holds another field.
-    """
+    """Fill the phrase of a finding into templates that each hold `{finding}` and no other field."""
     try:
         prompts = [template.format(finding=phrase(finding)) for template in templates]
     except (KeyError, IndexError, ValueError) as error:
@@ -125,9 +112,6 @@ def read_prompts(path: str | Path) -> dict[str, list[str]]:
 
     Returns:
         The prompts by name, in the order of the file, by which some models know their classes.
-
-    Raises:
-        UserError: No such file, or one that is not such a mapping, has a name twice, or lacks a text.
     """
     file = Path(os.path.expanduser(path))
     try:

@@ -15,12 +15,7 @@ from xbench.protocol.findings import FINDINGS
 
 @dataclass(frozen=True)
 class PublishedCounts:
-    """Positive images per finding that somebody scored.
-
-    Attributes:
-        by: Who.
-        counts: Images by canonical name of the finding; None where the published digits leave it open.
-    """
+    """Who scored how many positive images of each finding; None where the published digits leave it open."""
 
     by: str
     counts: Mapping[str, int | None]
@@ -28,13 +23,7 @@ class PublishedCounts:
 
 @dataclass(frozen=True)
 class PublishedGrounding:
-    """A model on a dataset in Table 1, as fractions: means over findings.
-
-    Attributes:
-        pointing_game: Pointing game.
-        dice_best: Dice at the threshold best on the same images.
-        iou_best: IoU at the threshold best on the same images.
-    """
+    """A model on a dataset in Table 1, as fractions: means over findings, each best on the images that are scored."""
 
     pointing_game: float
     dice_best: float
@@ -43,12 +32,7 @@ class PublishedGrounding:
 
 @dataclass(frozen=True)
 class PublishedPointingGame:
-    """A model on a dataset in Tables 2 to 5, as fractions.
-
-    Attributes:
-        mean: As printed, which is not always the mean of the findings.
-        findings: By canonical name.
-    """
+    """A model on a dataset in Tables 2 to 5, as fractions; `mean` as printed, not always that of the findings."""
 
     mean: float
     findings: Mapping[str, float]
@@ -61,16 +45,9 @@ class PublishedPointingGame:
 
 @dataclass(frozen=True)
 class Protocol:
-    """The settings with which the paper scored.
+    """The settings with which the paper scored, and the number of images of all datasets and of findings there.
 
-    Attributes:
-        batch_size: Images at a time.
-        image_size: Side of the model input in pixels.
-        thresholds: How many, evenly from 0 to 1.
-        fixed_threshold: The one of them that is not searched.
-        gamma: Share of a pixel from which the region covers it.
-        images: Number of images of all datasets together.
-        findings: Number of findings, by the paper's count.
+    `image_size` is the side of the model input in pixels, `gamma` the share of a pixel from which the region covers it.
     """
 
     batch_size: int
@@ -98,8 +75,7 @@ def published_split(dataset: str) -> str | None:
 
 def remark(dataset: str) -> str:
     """Return what is known about the images that the published numbers belong to."""
-    text: str = _read()["remarks"].get(dataset, "")
-    return text
+    return str(_read()["remarks"].get(dataset, ""))
 
 
 def published_grounding(dataset: str) -> dict[str, PublishedGrounding]:
@@ -115,8 +91,7 @@ def published_pointing_game(dataset: str) -> dict[str, PublishedPointingGame]:
     """Return a dataset's table among Tables 2 to 5, by model; nothing for a dataset that has none."""
     return {
         model: PublishedPointingGame(
-            _fraction(row["mean"]),
-            dict(zip(FINDINGS[dataset], map(_fraction, row["findings"]), strict=True)),
+            _fraction(row["mean"]), dict(zip(FINDINGS[dataset], map(_fraction, row["findings"]), strict=True))
         )
         for model, row in _read()["pointing_game"].get(dataset, {}).items()
     }
@@ -129,8 +104,7 @@ def published_dice_gaps() -> dict[str, float]:
 
 def published_r_squared() -> float:
     """Return the published coefficient of determination between AUROC and pointing game over models."""
-    value: float = _read()["r_squared"]
-    return value
+    return float(_read()["r_squared"])
 
 
 def published_protocol() -> Protocol:
