@@ -14,13 +14,8 @@ from processes import environment
 
 README = (ROOT / "README.md").read_text()
 
-SOUND = (
-    "toys.Brightness",
-    "wrong_models.Coarse",
-    "wrong_models.Lopsided",
-    "xbench.models.Demo",
-    "xbench.models.Oracle",
-)
+SOUND = ["toys.Brightness", "wrong_models.Coarse", "wrong_models.Lopsided"]
+SOUND += ["xbench.models.Demo", "xbench.models.Oracle"]
 WRONG = {
     "NormalisesOverTheBatch": {"test_a_batch_changes_nothing"},
     "DropoutLeftOn": {"test_the_same_again", "test_a_batch_changes_nothing"},
@@ -96,51 +91,39 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def said() -> dict[str, list[str]]:
-    """By model, the first lines of its failures, in the order of the tests."""
-    return {}
-
-
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory, said: dict[str, list[str]]) -> dict[str, dict[str, str]]:
-    """By model and test, `passed`, `failed`, `error` or `skipped`."""
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str, str, str]]]:
+    """By model its tests, what became of them (`failure`, `error`, `skipped` or nothing) and the message."""
     folder = tmp_path_factory.mktemp("conformance")
     names = [*SOUND, *(f"wrong_models.{name}" for name in WRONG)]
     process = run(["-c", SCRIPT, *names], folder)
     found = {}
     for name in names:
         assert (folder / f"{name}.xml").is_file(), process.stdout + process.stderr
-        of_model: dict[str, str] = {}
-        for case in ElementTree.parse(folder / f"{name}.xml").iter("testcase"):
-            kinds = {"failure": "failed", "error": "error", "skipped": "skipped"}
-            outcome = next((kinds[child.tag] for child in case if child.tag in kinds), "passed")
-            test = case.attrib["name"].partition("[")[0]
-            # Of the cases of one test the worst counts.
-            of_model[test] = of_model.get(test, "passed") if outcome == "passed" else outcome
-            said.setdefault(name, []).extend(child.attrib["message"] for child in case if child.tag == "failure")
-        found[name] = of_model
+        cases = [*ElementTree.parse(folder / f"{name}.xml").iter("testcase")]
+        assert len({case.attrib["name"].partition("[")[0] for case in cases}) == 15
+        found[name] = [
+            (case.attrib["name"].partition("[")[0], child.tag, child.attrib["message"])
+            for case in cases
+            for child in case
+            if child.tag in ("failure", "error", "skipped")
+        ]
     return found
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_sound_models_pass(outcomes: dict[str, dict[str, str]], name: str) -> None:
-    assert len(outcomes[name]) == 15
-    expected = {"passed", "skipped"} if name == "xbench.models.Oracle" else {"passed"}
-    assert {*outcomes[name].values()} == expected, outcomes[name]
+def test_sound_models_pass(outcomes: dict[str, list[tuple[str, str, str]]], name: str) -> None:
+    expected = {"skipped"} if name == "xbench.models.Oracle" else set()
+    assert {kind for _, kind, _ in outcomes[name]} == expected, outcomes[name]
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_models_fail_by_name(outcomes: dict[str, dict[str, str]], name: str) -> None:
-    of_model = outcomes[f"wrong_models.{name}"]
-    assert len(of_model) == 15
-    assert {test for test, outcome in of_model.items() if outcome != "passed"} == WRONG[name]
-    assert "error" not in of_model.values()
-
-
-@pytest.mark.parametrize("name", SAID)
-def test_failures_say_what_to_do(outcomes: dict[str, dict[str, str]], said: dict[str, list[str]], name: str) -> None:
-    first = said[f"wrong_models.{name}"][0]
-    assert re.search(SAID[name], first, re.DOTALL), first
+def test_wrong_models_fail_by_name_and_say_what_to_do(
+    outcomes: dict[str, list[tuple[str, str, str]]], name: str
+) -> None:
+    failures = outcomes[f"wrong_models.{name}"]
+    assert {test for test, _, _ in failures} == WRONG[name]
+    assert {kind for _, kind, _ in failures} == {"failure"}
+    assert re.search(SAID.get(name, ""), failures[0][2], re.DOTALL), failures[0]
 
 
 def test_the_readmes_command(tmp_path: Path) -> None:
@@ -148,9 +131,8 @@ def test_the_readmes_command(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(# my_model\.py\n.*?)```", README, flags=re.DOTALL)
     (tmp_path / "my_model.py").write_text(code)
     (command,) = re.findall(r"^pytest (--pyargs xbench\.conformance --model \S+)", README, flags=re.MULTILINE)
-    process = run(
-        ["-m", "pytest", "-p", "no:cacheprovider", *command.split(), "--model-args", "{scale: 20.0}"], tmp_path
-    )
+    options = [*command.split(), "--model-args", "{scale: 20.0}"]
+    process = run(["-m", "pytest", "-p", "no:cacheprovider", *options], tmp_path)
     assert process.returncode == 0, process.stdout + process.stderr
 
 

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from open_clip import image_transform
@@ -52,12 +52,9 @@ def test_resize_and_crop_is_open_clips(shape: tuple[int, int], interpolation: Li
     check_resize_and_crop(shape, 32, interpolation)
 
 
-def test_resize_and_crop_of_the_usual_size() -> None:
-    check_resize_and_crop((2544, 3056), 224, "bicubic")
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shape=st.tuples(st.integers(1, 200), st.integers(1, 200)), size=st.integers(1, 40))
+@example(shape=(2544, 3056), size=224)
 def test_resize_and_crop_of_any_size(shape: tuple[int, int], size: int) -> None:
     check_resize_and_crop(shape, size, "bicubic")
 
@@ -101,11 +98,7 @@ GEOMETRIES = {
     "stretch": lambda: stretch((64, 64)),
     "stretch and crop": lambda: [PillowResize(72, "both"), CentreCrop(64)],
     "longest and pad": lambda: [PillowResize(64, "longest"), A.PadIfNeeded(64, 64, border_mode=cv2.BORDER_CONSTANT)],
-    "longest, pad, crop": lambda: [
-        PillowResize(73, "longest"),
-        A.PadIfNeeded(73, 73, border_mode=cv2.BORDER_CONSTANT),
-        A.CenterCrop(64, 64),
-    ],
+    "longest, pad, crop": lambda: [PillowResize(73, "longest"), A.PadIfNeeded(73, 73), A.CenterCrop(64, 64)],
 }
 
 
@@ -159,14 +152,6 @@ def test_equalisation(image: np.ndarray, one: int, other: int) -> None:
     least, largest = sorted((one, other))
     for pixels in (image, image.clip(least, largest), np.where(image > 99, one, other).astype(np.uint8)):
         assert np.array_equal(equalise(pixels), equalised_by_hand(pixels))
-
-
-def test_equalisation_of_a_constant_image() -> None:
-    """It stays one, in the middle of the range or at its end, as rounding puts its value into a bin."""
-    for grey in range(256):
-        image = np.full((7, 5), grey, np.uint8)
-        assert np.array_equal(equalise(image), equalised_by_hand(image))
-        assert set(equalise(image).ravel().tolist()) < {127, 255}
 
 
 def test_equalisation_by_hand() -> None:

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from plain import overlaps, pointing
-from toys import Squares
+from toys import Squares, quiet_trainer
 from wrong_models import Coarse
 
 from xbench.callbacks.evaluation import Evaluation
@@ -194,17 +194,8 @@ class Kept(Callback):
 @pytest.mark.parametrize("mode", MODES)
 def test_results_are_those_of_the_models_way(mode: Upsampling, crop: bool) -> None:
     evaluation, kept = Evaluation(), Kept()
-    trainer = Trainer(
-        logger=False,
-        callbacks=[evaluation, kept],
-        accelerator="cpu",
-        devices=1,
-        use_distributed_sampler=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
-    trainer.test(Enlarged(mode, crop), datamodule=Squares(images=12, num_workers=0, batch_size=5), verbose=False)
+    data = Squares(images=12, num_workers=0, batch_size=5)
+    quiet_trainer(evaluation, kept).test(Enlarged(mode, crop), datamodule=data, verbose=False)
     assert evaluation.results is not None and evaluation.rows is not None
     assert evaluation.results.provenance["model"]["saliency_upsample"] == mode
     row = 0
@@ -225,6 +216,5 @@ def test_results_are_those_of_the_models_way(mode: Upsampling, crop: bool) -> No
 
 
 def test_a_way_that_there_is_not() -> None:
-    trainer = Trainer(logger=False, accelerator="cpu", enable_progress_bar=False, enable_model_summary=False)
     with pytest.raises(UserError, match="saliency_upsample is 'bicubic'; give one of bilinear, nearest, corners"):
-        trainer.test(Enlarged("bicubic"), datamodule=Squares(num_workers=0), verbose=False)  # type: ignore[arg-type]
+        quiet_trainer().test(Enlarged("bicubic"), datamodule=Squares(num_workers=0), verbose=False)  # type: ignore[arg-type]

@@ -14,9 +14,9 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from numpy.typing import NDArray
 from open_clip.transform import PreprocessCfg
+from toys import quiet_trainer
 
 from xbench.callbacks.evaluation import Evaluation
 from xbench.data.datamodule import ChestXrayDataModule
@@ -130,9 +130,8 @@ def test_a_region_comes_back_to_its_place(name: str) -> None:
     """
     case = CASES[name]
     preprocessing, evaluation = case.build(), Evaluation()
-    off = ("logger", "use_distributed_sampler", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
-    trainer = Trainer(callbacks=[evaluation], accelerator="cpu", devices=1, **dict.fromkeys(off, False))
-    trainer.test(Shown(preprocessing), datamodule=Regions(num_workers=0, cache=False), verbose=False)
+    data = Regions(num_workers=0, cache=False)
+    quiet_trainer(evaluation).test(Shown(preprocessing), datamodule=data, verbose=False)
     assert evaluation.rows is not None
     cut = 0
     for row, region in enumerate(regions()):

@@ -37,10 +37,8 @@ def test_lesions_have_their_place_in_fractions_of_the_film(height: int, width: i
     side = 320 / min(height, width)
     compared = 0
     for index in (*range(30), 71):
-        usual, other = (
-            draw_phantom(0, index, round(height * side), round(width * side)),
-            draw_phantom(0, index, height, width),
-        )
+        usual = draw_phantom(0, index, round(height * side), round(width * side))
+        other = draw_phantom(0, index, height, width)
         assert usual.masks.keys() == other.masks.keys()
         there = middles(other)
         for finding, place in middles(usual).items():
@@ -64,11 +62,9 @@ def test_shapes_and_types(height: int, width: int) -> None:
         phantom = draw_phantom(3, index, height, width)
         assert phantom.image.shape == (height, width)
         assert phantom.image.dtype == np.uint8
-        for finding, mask in phantom.masks.items():
-            assert finding in FINDINGS
-            assert mask.shape == (height, width)
-            assert mask.dtype == np.bool_
-            assert mask.any()
+        assert {*phantom.masks} <= {*FINDINGS}
+        for mask in phantom.masks.values():
+            assert mask.shape == (height, width) and mask.dtype == np.bool_ and mask.any()
 
 
 def test_same_arguments_give_the_same_film_whatever_was_drawn_before() -> None:
@@ -89,10 +85,7 @@ def test_another_process_draws_the_same_film() -> None:
 
 
 def test_seeds_and_indices_differ() -> None:
-    films = [draw_phantom(seed, index, 96, 96).image for seed in range(4) for index in range(4)]
-    for a in range(len(films)):
-        for b in range(a):
-            assert not np.array_equal(films[a], films[b])
+    assert len({draw_phantom(seed, index, 96, 96).image.tobytes() for seed in range(4) for index in range(4)}) == 16
 
 
 @pytest.mark.parametrize("arguments", [(-1, 0, 320, 320), (0, -1, 320, 320), (0, 0, 16, 320), (0, 0, 320, 31)])
@@ -104,17 +97,7 @@ def test_impossible_arguments_are_refused(arguments: tuple[int, int, int, int]) 
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[Phantom, Phantom]]:
     """Films with and without their lesions."""
-    drawn = []
-    for index in range(100):
-        ill, healthy = (_draw(21, index, 128, 128, with_lesions=present) for present in (True, False))
-        drawn.append((ill, healthy))
-    return drawn
-
-
-def test_lesions_are_drawn_by_default() -> None:
-    for index in range(3):
-        expected = _draw(21, index, 64, 64, with_lesions=True)
-        assert np.array_equal(draw_phantom(21, index, 64, 64).image, expected.image)
+    return [(draw_phantom(21, index, 128, 128), _draw(21, index, 128, 128, with_lesions=False)) for index in range(100)]
 
 
 def test_films_differ_from_the_healthy_patient_in_the_masks_and_nowhere_else(

@@ -79,16 +79,11 @@ def test_the_plain_loop_scores_as_a_run_does(tmp_path, monkeypatch):
     folder = workload.write_radiographs(tmp_path / "radiographs", 10, 3, 96)
     findings = tuple(f"Finding {number + 1}" for number in range(3))
     network = workload.build(workload.tiny(), findings)
-    data = {
-        "class_path": "workload.Drawn",
-        "init_args": {"root": str(folder), "number": 3, "num_workers": 0, "cache": False},
-    }
-    timing = workload.evaluate(workload.tiny(), data)
-    numbers, seconds = plain_loop.evaluate(
-        network, network.queries, folder, findings, workload.MEAN, workload.STD, workers=0
-    )
-    assert len(numbers) == 6
-    assert seconds["thresholds"] > 0
+    options = {"root": str(folder), "number": 3, "num_workers": 0, "cache": False}
+    timing = workload.evaluate(workload.tiny(), {"class_path": "workload.Drawn", "init_args": options})
+    films = folder, findings, workload.MEAN, workload.STD
+    numbers, seconds = plain_loop.evaluate(network, network.queries, *films, workers=0)
+    assert len(numbers) == 6 and seconds["thresholds"] > 0
     whole_path.agree(numbers, timing.results)
     for name in numbers:
         with pytest.raises(ValueError, match=name):

@@ -10,9 +10,9 @@ import json
 import re
 import shlex
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from pkgutil import resolve_name
@@ -27,6 +27,7 @@ import yaml
 from lightning.pytorch.loggers import CSVLogger
 from markdown.extensions.toc import slugify
 from places import ROOT
+from toys import quiet_trainer
 
 from xbench.callbacks.case_keeper import CaseKeeper
 from xbench.callbacks.evaluation import Evaluation
@@ -51,56 +52,30 @@ PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT /
 PLACEHOLDERS = re.compile(r"\b(?:RUNS?|MODEL|DATASET|COMMAND|CHECKPOINT|NAME|FILE|DIR)\b|\.\.\.|MODEL_DATASET")
 # Options of other programs.
 FOREIGN = {"--pyargs", "--signal", "--requeue", "--model", "--model-args"}
-
-
-@dataclass(frozen=True)
-class Said:
-    """A command as a page has it."""
-
-    page: str
-    words: tuple[str, ...]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+PROSE = {page: BLOCK.sub("", text) for page, text in PAGES.items()}
+SPANS = [(page, " ".join(span.split())) for page, text in PROSE.items() for span in re.findall(r"`([^`]+)`", text)]
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
-    found = []
-    for page, text in PAGES.items():
-        found += [(page, block) for block in re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)]
-    return found
+    return [(page, block) for page, text in PAGES.items() for name, block in BLOCK.findall(text) if name == language]
 
 
-def spans() -> list[tuple[str, str]]:
-    """What stands in `code` outside of blocks, by page."""
-    found = []
-    for page, text in PAGES.items():
-        prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-        found += [(page, " ".join(span.split())) for span in re.findall(r"`([^`]+)`", prose)]
-    return found
+def shell() -> list[list[str]]:
+    """The words of every command of every shell block, its comments left out."""
+    lines = [line for _, block in blocks("sh") for line in block.replace("\\\n", " ").splitlines()]
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
-def shell() -> list[Said]:
-    """Every command of every shell block, its comments left out."""
-    said = []
-    for page, block in blocks("sh"):
-        for line in block.replace("\\\n", " ").splitlines():
-            if words := tuple(shlex.split(line, comments=True)):
-                said.append(Said(page, words))
-    return said
-
-
-def ours() -> list[Said]:
+def ours() -> list[list[str]]:
     """The words behind `python -m xbench.cli`, in shell blocks, within other commands, and in the text."""
-    found = []
-    for said in shell():
-        for word in said.words:
-            if "-m xbench.cli " in word:
-                found.append(Said(said.page, tuple(shlex.split(word.partition("-m xbench.cli ")[2]))))
-        if "xbench.cli" in said.words:
-            found.append(Said(said.page, said.words[said.words.index("xbench.cli") + 1 :]))
-    for page, span in spans():
+    found = [words[words.index("xbench.cli") + 1 :] for words in shell() if "xbench.cli" in words]
+    inner = [word.partition("-m xbench.cli ")[2] for words in shell() for word in words]
+    for _, span in SPANS:
         begun = re.match(r"(?:python -m xbench\.cli (?=\w+ )|(?=bench --))(.+)", span)
         if begun and not PLACEHOLDERS.search(span):
-            found.append(Said(page, tuple(shlex.split(begun[1]))))
-    return list(dict.fromkeys(found))
+            inner.append(begun[1])
+    return [*found, *(shlex.split(line) for line in dict.fromkeys(inner) if line)]
 
 
 @pytest.fixture(scope="module")
@@ -132,95 +107,64 @@ def test_commands_are_understood(workplace, resolver, monkeypatch):
     seen = set()
     # Parsing a run's options takes a while, so those of one configuration are parsed together.
     runs: dict[tuple[str, ...], list[str]] = {}
-    for said in ours():
-        command, *options = said.words
+    for command, *options in ours():
         seen.add(command)
         if "--help" in options or command == "--help":
             continue
         if command in ("test", "predict", "prepare", "check"):
-            configs, others = with_configs_apart(options)
-            runs.setdefault(configs, []).extend(others)
+            with_configs_apart(options, runs)
         elif command == "bench":
             given, more = parse(options)
             jobs = plan(read_bench(given.config, given.models, given.datasets), workplace / "runs", more)
             # Those of shipped benchmarks have tests of their own.
             for job in (jobs[0], jobs[-1]) if {*given.config} <= {"mine.yaml", "my_bench.yaml"} else ():
-                assert not job.unset, said
-                configs, others = with_configs_apart(job.options)
-                runs.setdefault(configs, []).extend(others)
+                assert not job.unset, options
+                with_configs_apart(job.options, runs)
         elif command == "reproduce":
             # What stands behind the folder is handed on to the run.
-            assert {*options[1:]} <= {"--data.root", "/elsewhere/siim", "--out", "again"}, said
+            assert {*options[1:]} <= {"--data.root", "/elsewhere/siim", "--out", "again"}, options
         elif command == "rescore":
             # Its options are read, and then there is no such run.
             with pytest.raises(UserError, match="not the folder of a finished run"):
                 rescore(options)
         elif command == "verify":
-            assert len(options) == 1, said
+            assert len(options) == 1, options
         else:
-            assert command in ("report", "list"), said
+            assert command in ("report", "list"), command
             with redirect_stdout(io.StringIO()):
-                assert main([command, *options]) == 0, said
+                assert main([command, *options]) == 0, options
     for configs, options in runs.items():
-        resolver.resolve([*configs, *options])
+        resolver.resolve([*(f"--config={config}" for config in configs), *options])
     assert len(reports) > 3 and len(runs) > 20
     assert seen >= {"test", "prepare", "check", "report", "bench", "verify", "rescore", "reproduce", "list"}
 
 
-def with_configs_apart(options: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """`--config` with its values, and everything else."""
-    configs: list[str] = []
-    others = [*options]
-    while "--config" in others:
-        place = others.index("--config")
-        configs += others[place : place + 2]
-        del others[place : place + 2]
-    return tuple(configs), others
+def with_configs_apart(options: Sequence[str], runs: dict[tuple[str, ...], list[str]]) -> None:
+    """Add options to those of a run with the same `--config`s."""
+    parser = ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--config", action="append", default=[])
+    given, others = parser.parse_known_args(options)
+    runs.setdefault(tuple(given.config), []).extend(others)
 
 
 def test_other_programs_are_called_as_they_are():
     makefile = (ROOT / "Makefile").read_text()
-    for said in shell():
-        program, *options = said.words
+    for program, *options in shell():
         if program == "make":
-            assert all(re.search(rf"^{target}:", makefile, re.M) for target in options), said
+            assert all(re.search(rf"^{target}:", makefile, re.M) for target in options), options
         elif program == "pytest":
-            assert options[:3] == ["--pyargs", "xbench.conformance", "--model"], said
+            assert options[:3] == ["--pyargs", "xbench.conformance", "--model"], options
         else:
-            known = {"python", "pip", "torchrun", "srun", "sbatch", "wandb", "source", "export"}
-            assert program in known, said
+            assert program in {"python", "pip", "torchrun", "srun", "sbatch", "wandb", "source", "export"}, options
 
 
-def options_of(cls: type) -> set[str]:
-    """Names of the arguments of a class and of those that it hands options on to."""
-    classes = [parent for parent in cls.__mro__ if "__init__" in vars(parent)]
-    return {name for parent in classes for name in inspect.signature(parent.__init__).parameters}
+def options_of(*classes: type) -> set[str]:
+    """Names of the arguments of classes and of those that they hand options on to."""
+    parents = [parent for cls in classes for parent in cls.__mro__ if "__init__" in vars(parent)]
+    return {name for parent in parents for name in inspect.signature(parent.__init__).parameters}
 
 
-def class_of(path: Path) -> type:
-    module, _, name = yaml.safe_load(path.read_text())["class_path"].rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-
-def test_options_exist():
-    known = {
-        "model": {name for path in shipped("models").values() for name in options_of(class_of(path))},
-        "data": {name for path in shipped("data").values() for name in options_of(class_of(path))},
-        "trainer": {*inspect.signature(pl.Trainer.__init__).parameters},
-        "trainer.logger": options_of(WandbLogger) | options_of(CSVLogger),
-    }
-    found = set()
-    for page, text in PAGES.items():
-        for option in re.findall(r"--((?:model|data|trainer)\.[\w.]+\b)", text):
-            part, _, name = option.rpartition(".")
-            if name in ("X", "help"):
-                continue
-            assert name in known[part], f"{page}: --{option}"
-            found.add(option)
-    assert len(found) > 30
-
-
-def test_other_options_exist(resolver, capsys):
+def test_options_exist(resolver, capsys):
     helps = [resolver.format_help()]
     for command in ("report", "bench", "rescore", "reproduce"):
         with pytest.raises(SystemExit):
@@ -228,15 +172,29 @@ def test_other_options_exist(resolver, capsys):
         helps.append(capsys.readouterr().out)
     assert main(["--version"]) == 0
     known = {*re.findall(r"--\w+", " ".join(helps))} | FOREIGN | {"--version", "--help", "--print_config"}
-    for page, span in spans():
+    for page, span in SPANS:
         if not span.startswith(("wandb ", "pip ", "torchrun", "mkdocs")):
             for option in re.findall(r"(?<![\w-])--[a-z][\w-]*(?![\w.-])", span):
                 assert option in known, f"{page}: {option}"
+    of_parts = {
+        part: options_of(
+            *(resolve_name(yaml.safe_load(path.read_text())["class_path"]) for path in shipped(folder).values())
+        )
+        for part, folder in (("model", "models"), ("data", "data"))
+    }
+    of_parts |= {"trainer": options_of(pl.Trainer), "trainer.logger": options_of(WandbLogger, CSVLogger)}
+    found = set()
+    for page, text in PAGES.items():
+        for part, name in re.findall(r"--((?:model|data|trainer)(?:\.\w+)*)\.(\w+)\b", text):
+            if name not in ("X", "help"):
+                assert name in of_parts[part], f"{page}: --{part}.{name}"
+                found.add((part, name))
+    assert len(found) > 30
 
 
 def test_files_and_names_exist():
     files = names = 0
-    for page, span in spans():
+    for page, span in SPANS:
         if re.fullmatch(r"(?:xbench|callbacks|configs|docs|tests|benchmarks|scripts)/[\w./-]*", span):
             assert (ROOT / span).exists(), f"{page}: {span}"
             files += 1
@@ -249,23 +207,16 @@ def test_files_and_names_exist():
     assert files > 5 and names > 5
 
 
-def anchors(text: str) -> set[str]:
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-    return {slugify(re.sub(r"[`*]", "", title), "-") for title in re.findall(r"^#+ (.+)$", prose, re.M)}
-
-
 def test_links_lead_somewhere():
-    count = 0
-    for page, text in PAGES.items():
-        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)):
-            if "://" in target:
-                continue
-            file, _, anchor = target.partition("#")
-            path = (ROOT / page).parent / file if file else ROOT / page
-            assert path.is_file(), f"{page}: {target}"
-            assert not anchor or anchor in anchors(path.read_text()), f"{page}: {target}"
-            count += 1
-    assert count > 50
+    targets = [(page, target) for page, text in PROSE.items() for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    within = [(page, *target.partition("#")[::2]) for page, target in targets if "://" not in target]
+    for page, file, anchor in within:
+        path = (ROOT / page).parent / file if file else ROOT / page
+        assert path.is_file(), f"{page}: {file}"
+        titles = re.findall(r"^#+ (.+)$", BLOCK.sub("", path.read_text()), re.M) if anchor else []
+        anchors = [slugify(re.sub(r"[`*]", "", title), "-") for title in titles]
+        assert not anchor or anchor in anchors, f"{page}: {anchor}"
+    assert len(within) > 50
 
 
 PIXELS, MAPS, PROBABILITIES = 8, {"A": (1, 5), "B": (5, 1), "C": (2, 4), "D": (4, 2)}, (0.9, 0.5, 0.6, 0.1)
@@ -303,17 +254,7 @@ class Stored(SaliencyModel):
 def example(tmp_path_factory) -> Path:
     """A run on the worked example."""
     folder = tmp_path_factory.mktemp("example")
-    trainer = pl.Trainer(
-        logger=False,
-        accelerator="cpu",
-        devices=1,
-        default_root_dir=folder,
-        callbacks=[Evaluation(), CaseKeeper(), ResultsWriter()],
-        use_distributed_sampler=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
+    trainer = quiet_trainer(Evaluation(), CaseKeeper(), ResultsWriter(), default_root_dir=folder)
     data = Four(batch_size=1, num_workers=0, grid=(1, 4), cache=False)
     trainer.test(Stored(), datamodule=data, verbose=False)
     return next(folder.glob("*/*/results.json")).parent

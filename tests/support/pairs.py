@@ -16,10 +16,11 @@ KINDS = ("sweep", *TIES)
 
 
 def make_batch(seed: int = 0, images: int = 4, classes: int = 3, small: int = 5, grid: int = 20) -> Batch:
-    """Draw saliency, of which half is rounded so that values tie, regions and what is valid."""
+    """Draw saliency, of which half is rounded so that values tie and one map is constant, regions and what is valid."""
     generator = torch.Generator().manual_seed(seed)
     saliency = torch.randn(images, classes, small, small, generator=generator)
     saliency[: images // 2] = saliency[: images // 2].round()
+    saliency[-1, 0] = 0.1
     regions = torch.rand(images, classes, grid, grid, generator=generator) > 0.6
     regions[..., 0, 0] = True
     return saliency, regions, torch.rand(images, classes, generator=generator) > 0.4

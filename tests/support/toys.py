@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from xbench.data.datamodule import ChestXrayDataModule
@@ -117,3 +118,9 @@ class Brightness(VLM):
         if self.fault == "shape":
             logits = logits[:, :1]
         return ModelOutput(logits, torch.sigmoid(logits), saliency)
+
+
+def quiet_trainer(*callbacks: Callback, **options) -> Trainer:
+    """A trainer on one CPU that shows and saves nothing by itself."""
+    off = ("logger", "use_distributed_sampler", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
+    return Trainer(accelerator="cpu", devices=1, callbacks=[*callbacks], **dict.fromkeys(off, False), **options)
