@@ -12,10 +12,10 @@ from xbench.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
     from xbench.report.schema import Analysis
-    from xbench.report.statistics.analyse import Progress as Told
+    from xbench.report.statistics.analyse import Progress as OnProgress
     from xbench.report.tables.table import Table
 
 _CASES = 24
@@ -125,16 +125,10 @@ def _clear(out: Path) -> Iterator[None]:
         ) from error
 
 
-def _bar_of(bars: Progress, part: str) -> Told:
+def _bar_of(bars: Progress, part: str) -> OnProgress:
     """Return a callback that moves a bar of its own, which appears when it is first called."""
-    tasks: list[TaskID] = []
-
-    def move(done: int, total: int, what: str) -> None:
-        if not tasks:
-            tasks.append(bars.add_task(what, total=total, part=part))
-        bars.update(tasks[0], completed=done, total=total, description=what)
-
-    return move
+    task = bars.add_task("", part=part, visible=False)
+    return lambda done, total, what: bars.update(task, completed=done, total=total, description=what, visible=True)
 
 
 def _summarise(console: Console, analysis: Analysis, out: Path) -> None:

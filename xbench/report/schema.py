@@ -258,11 +258,10 @@ def floor_of(dataset: DatasetAnalysis, finding: str, number: str) -> Estimate | 
 
 @dataclass(frozen=True)
 class Correlation:
-    """A least-squares line through recognition (AUROC) and grounding (pointing game).
+    """A least-squares line through recognition (AUROC) and grounding (pointing game), on a dataset or all pooled.
 
     Attributes:
         scope: `models` (a point is a model on a dataset) or `findings` (a point is a model and finding).
-        dataset: None for all pooled.
         points: Of each its label, AUROC and pointing game.
         slope: None for fewer than three points, or all of one AUROC, and so are the others.
         p: Two-sided, of the slope; it and `r_squared` are None also where all points have the same pointing game.
@@ -284,11 +283,9 @@ class Correlation:
 
 @dataclass(frozen=True)
 class StudyRow:
-    """One finding, or `macro`, under several values of one setting, all else equal.
+    """One finding, or `macro`, of a model under several values of one setting, `prompts` or `image_size`.
 
     Attributes:
-        study: The setting: `prompts` or `image_size`.
-        model: Its title.
         values: The number, a key of `NUMBERS`, by value of the setting.
         spread: Largest value less smallest.
         relative: The spread over the value at the model's own setting (official prompts, smallest image); None if 0.

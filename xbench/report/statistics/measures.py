@@ -137,8 +137,7 @@ def pair_folds(sample: Sample, folds: int) -> NDArray[np.int64]:
     are in one fold. With fewer clusters than folds, each is a fold of its own.
     """
     digests = [hashlib.sha256(name.encode()).digest() for name in sample.clusters]
-    rank = np.empty(len(digests), dtype=np.int64)
-    rank[sorted(range(len(digests)), key=digests.__getitem__)] = np.arange(len(rank))
+    rank = np.argsort(sorted(range(len(digests)), key=digests.__getitem__))
     fold = np.full(len(sample.pair_column), -1, dtype=np.int64)
     for column in range(len(sample.findings)):
         mine = np.flatnonzero(sample.pair_column == column)

@@ -20,6 +20,7 @@ from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.sample import Sample
 from xbench.runs.maps import saved_regions
 
+Kind = Literal["floor", "ceiling"]
 _AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "iou_fixed")
 
 _CELLS = 14
@@ -35,29 +36,23 @@ def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int
     Those without a run are computed from the labels and regions of `run`; `folds` are those of cross-fitting.
     """
     # Scores that do not depend on the threshold need no more than two folds.
-    floors = [_reference("Whole image", "floor", measure(whole_image(sample), folds=2), NUMBERS)]
-    ceilings: list[Reference] = []
+    found = [_reference("Whole image", "floor", measure(whole_image(sample), folds=2), NUMBERS)]
     if drawn := chance(run, sample):
         # F1 and accuracy depend on where probabilities lie and not on their order alone.
         keys = [key for key in NUMBERS if key not in ("f1", "accuracy")]
-        floors.append(_reference("Random", "floor", measure(drawn[0], folds), keys, drawn[1]))
-    for entry in runs:
-        if entry.run.model == "oracle":
-            ceilings.append(Reference(entry.run.label, "ceiling", entry.macro, entry.findings))
+        found.append(_reference("Random", "floor", measure(drawn[0], folds), keys, drawn[1]))
+    for one in runs:
         # A run of random maps is one draw of what stands there already.
-        elif entry.run.model != "random" or drawn is None:
-            floors.append(Reference(entry.run.label, "floor", entry.macro, entry.findings))
+        if one.run.model != "random" or drawn is None:
+            kind: Kind = "ceiling" if one.run.model == "oracle" else "floor"
+            found.append(Reference(one.run.label, kind, one.macro, one.findings))
     if agreement := reader_agreement(run, sample):
-        ceilings.append(_reference("Reader agreement", "ceiling", measure(agreement, folds=2), _AGREEMENT))
-    return tuple(floors + ceilings)
+        found.append(_reference("Reader agreement", "ceiling", measure(agreement, folds=2), _AGREEMENT))
+    return tuple(sorted(found, key=lambda reference: reference.kind == "ceiling"))
 
 
 def _reference(
-    title: str,
-    kind: Literal["floor", "ceiling"],
-    measures: Measures,
-    keys: Iterable[str],
-    spread: Mapping[str, float] | None = None,
+    title: str, kind: Kind, measures: Measures, keys: Iterable[str], spread: Mapping[str, float] | None = None
 ) -> Reference:
     def chosen(numbers: Mapping[str, Estimate]) -> dict[str, Estimate]:
         return {key: numbers[key] for key in keys}

@@ -53,8 +53,7 @@ class Sample:
         """Return the sample of a run."""
         images, pairs = run.images, run.pairs
         order = np.argsort(np.array(images.image_ids, dtype=object), kind="stable")
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
+        rank = np.argsort(order)
         pair_order = np.lexsort([pairs.column, rank[pairs.index]])
         image_ids = [images.image_ids[place] for place in order]
         patients = [images.patient_ids[place] for place in order]
