@@ -18,10 +18,8 @@ from synthetic import write_run
 from xbench.cli import main
 from xbench.report.case_choice import choose_cases
 from xbench.report.figures.details import positions
-from xbench.report.figures.models import auroc_against_pointing_game
 from xbench.report.figures.overlays import overlays
-from xbench.report.figures.style import drawing, save, styles
-from xbench.report.schema import in_order
+from xbench.report.figures.style import drawing, save
 from xbench.report.sentences import dataset_in_words, headlines
 from xbench.report.tables.contents import all_tables
 from xbench.report.tables.latex import to_latex
@@ -116,19 +114,11 @@ def test_the_document_has_every_table_and_links_that_exist(written, three_analys
 
 def test_figures_are_the_same_at_every_run(written, three_analysed, tmp_path):
     (dataset,) = three_analysed.datasets
-    look = styles(in_order(dataset.runs))
     with drawing():
-        again = {
-            "auroc_pointing_game_models": auroc_against_pointing_game(three_analysed, "models", look),
-            "positions_chestxray14": positions(dataset),
-            "overlays_chestxray14": overlays(dataset, choose_cases(dataset.runs, 2)),
-        }
-        for name, figure in again.items():
-            assert figure is not None
-            save(figure, tmp_path / name)
-            for ending in ("pdf", "svg", "png"):
-                path = f"{name}.{ending}"
-                assert (tmp_path / path).read_bytes() == (written[0] / "figures" / path).read_bytes(), path
+        save(positions(dataset), tmp_path / "positions_chestxray14")
+        save(overlays(dataset, choose_cases(dataset.runs, 2)), tmp_path / "overlays_chestxray14")
+    for path in tmp_path.iterdir():
+        assert path.read_bytes() == (written[0] / "figures" / path.name).read_bytes(), path.name
 
 
 @pytest.mark.parametrize(

@@ -284,9 +284,9 @@ def study(tmp_path_factory):
     root = tmp_path_factory.mktemp("study")
     for source, skill, day in ((None, 0.5, 1), ("name.yaml", 0.5, 2), ("long.yaml", 0.95, 3)):
         settings = {"prompt_source": source} if source else {}
-        write_run(root, "kad", skill=skill, images=120, stamp=f"2026-01-0{day}_00-00-00", with_cases=False, **settings)
-    write_run(root, "kad", skill=0.5, images=120, image_size=448, stamp="2026-01-04_00-00-00", with_cases=False)
-    write_run(root, "clip", skill=0.5, images=120, with_cases=False)
+        write_run(root, "kad", skill=skill, images=90, stamp=f"2026-01-0{day}_00-00-00", with_cases=False, **settings)
+    write_run(root, "kad", skill=0.5, images=90, image_size=448, stamp="2026-01-04_00-00-00", with_cases=False)
+    write_run(root, "clip", skill=0.5, images=90, with_cases=False)
     return analyse(collect([root]))
 
 

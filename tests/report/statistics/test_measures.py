@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from samples import plain_cross_fitted, random_sample
+from samples import random_sample
 
 from xbench.report.statistics.measures import grounding, pair_folds
 
@@ -35,19 +35,6 @@ def test_a_finding_of_one_patient_has_no_fold():
     assert len(sample.hit) and {*pair_folds(sample, 5)} == {-1}
     numbers, _, _ = grounding(sample, pair_folds(sample, 5))
     assert np.isnan(numbers["dice_cross_fitted"]).all() and not np.isnan(numbers["dice_best"]).all()
-
-
-@pytest.mark.parametrize("folds", [2, 5, 50])
-def test_cross_fitted_scores_by_plain_loops(folds):
-    sample = random_sample(8)
-    fold_of = pair_folds(sample, folds)
-    numbers, of_pairs, _ = grounding(sample, fold_of)
-    for column in range(3):
-        mine = np.flatnonzero(sample.pair_column == column)
-        for name in ("dice", "iou"):
-            expected = plain_cross_fitted(getattr(sample, name), fold_of, mine)
-            assert numbers[f"{name}_cross_fitted"][column] == pytest.approx(expected, abs=1e-12)
-            assert of_pairs[name][mine].mean() == pytest.approx(expected, abs=1e-12)
 
 
 def test_tied_thresholds_resolve_to_the_lowest_whatever_the_order_of_sums():
