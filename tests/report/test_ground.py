@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -125,33 +124,30 @@ def test_chosen_images_do_not_replace_the_whole_run(command, toy_config, tmp_pat
     assert {comparison.images for comparison in dataset.comparisons} == {9}
 
 
-def moved(folder: Path, places: Sequence[int]) -> set[int]:
-    """Move a pixel in some of the regions of a run, counted from 0; return their rows in its table of images."""
-    path = folder / "regions.parquet"
-    table = pq.read_table(path)
-    regions, digests = table.to_pylist(), {}
-    for place in places:
-        pixels = np.unpackbits(np.frombuffer(regions[place]["whole"], np.uint8))
+def moved(folder: Path, count: int) -> list[int]:
+    """Move a pixel in the first regions of a run; return their rows in its table of images."""
+    table, digests = pq.read_table(folder / "regions.parquet"), []
+    regions = table.to_pylist()
+    for region in regions[:count]:
+        pixels = np.unpackbits(np.frombuffer(region["whole"], np.uint8))
         pixels[[0, 1]] = ~pixels[0] & 1, pixels[0]
-        regions[place]["whole"] = np.packbits(pixels).tobytes()
-        digests[place] = region_digest(pixels.reshape(regions[place]["shape"]) > 0)
-    pq.write_table(pa.Table.from_pylist(regions, table.schema), path)
-    path = folder / "per_image.parquet"
-    table = pq.read_table(path)
-    column = table["region_digest"].to_pylist()
-    rows = [row for row, digest in enumerate(column) if digest]
-    for place, digest in digests.items():
-        column[rows[place]] = digest
-    place = table.column_names.index("region_digest")
-    pq.write_table(table.set_column(place, table.schema.field(place), [column]), path)
-    return {rows[place] for place in places}
+        region["whole"] = np.packbits(pixels).tobytes()
+        digests.append(region_digest(pixels.reshape(region["shape"]) > 0))
+    pq.write_table(pa.Table.from_pylist(regions, table.schema), folder / "regions.parquet")
+    table = pq.read_table(folder / "per_image.parquet")
+    column, place = table["region_digest"].to_pylist(), table.column_names.index("region_digest")
+    rows = [row for row, digest in enumerate(column) if digest][:count]
+    for row, digest in zip(rows, digests, strict=True):
+        column[row] = digest
+    pq.write_table(table.set_column(place, table.schema.field(place), [column]), folder / "per_image.parquet")
+    return rows
 
 
 def test_what_no_option_explains_is_said_by_finding(tmp_path):
     one = write_run(tmp_path, "clip", images=16)
     other = write_run(tmp_path, "clip", images=16, stamp="2026-02-02_00-00-00")
     kad = write_run(tmp_path, "kad", images=16)
-    rows = moved(other, range(3))
+    rows = moved(other, 3)
     collection = collect([tmp_path])
     labels = {run.folder: run.label for run in collection.runs}
     assert not collection.set_aside and labels[kad] == "KAD"

@@ -24,11 +24,7 @@ _ENDINGS = {"tables": (".md", ".csv", ".tex"), "figures": (".pdf", ".svg", ".png
 
 
 def report(arguments: Sequence[str]) -> None:
-    """Write a report; `arguments` are the words after `report`.
-
-    Raises:
-        UserError: Wrong arguments, no finished run, or a folder that cannot be written to.
-    """
+    """Write a report; `arguments` are the words after `report`."""
     parser = CommandParser(
         "report",
         description="Writes tables, figures and one page from finished runs: index.html, report.md, tables/, figures/, "

@@ -98,8 +98,7 @@ def _points(texts: Sequence[str]) -> str:
 def write_analysis(path: Path, analysis: Analysis) -> None:
     """Write an analysis, with attributes' names as keys; of a run, its settings only.
 
-    Raises:
-        ValueError: A number is NaN or infinite; what does not exist is null.
+    What does not exist is null; a number that is NaN or infinite is a ValueError.
     """
     content = {"schema": 1, **vars(analysis)}
     with atomic_writer(path) as file:

@@ -146,23 +146,23 @@ def test_a_single_fold_is_refused(collection):
 
 def test_whole_image_by_plain_loops(analysis):
     dataset = analysis.datasets[0]
-    whole, run = dataset.references[0], dataset.runs[0].run
-    dice = {finding: [] for finding in FINDINGS}
-    for column, region, grid in zip(run.pairs.column, run.pairs.region, run.pairs.grid, strict=True):
-        dice[FINDINGS[column]].append(2 * region / (region + grid))
-    for finding, values in dice.items():
+    whole, pairs, means = dataset.references[0], dataset.runs[0].run.pairs, []
+    for column, finding in enumerate(FINDINGS):
+        scored = zip(pairs.column, pairs.region, pairs.grid, strict=True)
+        values = [2 * region / (region + grid) for of, region, grid in scored if of == column]
+        means.append(np.mean(values))
         found = whole.findings[finding]
         for key in ("dice_best", "dice_cross_fitted", "dice_fixed"):
-            assert found[key].value == pytest.approx(np.mean(values), abs=1e-12)
+            assert found[key].value == pytest.approx(means[-1], abs=1e-12)
             spread = np.std(values) / np.sqrt(len(values))
             assert 2 * spread < found[key].high - found[key].low < 6 * spread
-        labels = run.images.labels[:, FINDINGS.index(finding)]
+        labels = dataset.runs[0].run.images.labels[:, column]
         assert found["average_precision"].value == pytest.approx((labels == 1).sum() / (labels >= 0).sum())
         assert found["auroc"].value == 0.5
         # Marking everything is one of the thresholds of every map.
         for other in dataset.runs:
             assert other.findings[finding]["dice_best"].value >= found["dice_best"].value - 1e-12
-    assert whole.macro["dice_best"].value == pytest.approx(np.mean([np.mean(values) for values in dice.values()]))
+    assert whole.macro["dice_best"].value == pytest.approx(np.mean(means))
     assert whole.macro["dice_optimism"].value == pytest.approx(0)
 
 
@@ -350,16 +350,11 @@ def test_correlations_take_one_run_per_model(study):
     assert line.points[1][1] == of_kad(study)["official", "224"].macro["auroc"].value
 
 
-def fewer_pairs(run, images):
-    """The pairs of a run on its first images."""
-    kept = run.pairs.index < images
-    return replace(run.pairs, **{name: np.array(value)[kept] for name, value in vars(run.pairs).items()})
-
-
 def fewer(run, images):
     """The run without the images from `images` on."""
     arrays = {name: value[:images] for name, value in vars(run.images).items()}
-    return replace(run, images=replace(run.images, **arrays), pairs=fewer_pairs(run, images))
+    pairs = {name: np.array(value)[run.pairs.index < images] for name, value in vars(run.pairs).items()}
+    return replace(run, images=replace(run.images, **arrays), pairs=replace(run.pairs, **pairs))
 
 
 def test_notes_say_what_makes_runs_hard_to_compare(collection):
@@ -407,7 +402,7 @@ def test_a_run_without_any_region_still_has_recognition(collection, tmp_path):
     run = next(run for run in collection.runs if run.label == "KAD")
     nowhere = np.full(run.images.labels.shape, np.nan)
     images = replace(run.images, has_region=np.zeros_like(run.images.has_region), pointing_hit=nowhere)
-    bare = replace(run, images=images, pairs=fewer_pairs(run, 0))
+    bare = replace(fewer(run, 0), images=images)
     found = analyse(Collection((bare, replace(bare, label="again")), ()))
     (dataset,), (first, _) = found.datasets, found.runs
     assert first.macro["pointing_game"] == first.macro["dice_optimism"] == Estimate(None)

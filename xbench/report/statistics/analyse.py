@@ -28,11 +28,8 @@ Progress = Callable[[int, int, str], None]
 def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Progress | None = None) -> Analysis:
     """Analyse runs; the same runs and seed give the same numbers.
 
-    `folds` are those of cross-fitting; `seed`, that of the tests' exchanges, is not negative; `progress` is called
-    before every step and after the last.
-
-    Raises:
-        UserError: `folds` is below 2.
+    `folds`, two at least, are those of cross-fitting; `seed`, not negative, is that of the tests' exchanges; `progress`
+    is called before every step and after the last.
     """
     if folds < 2:
         raise UserError(f"Thresholds cannot be chosen on other images with {folds} fold: give 2 at least.", 2)
