@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from downloads import Downloads
 from official.base import Official
-from official.chexlocalize import write_chexlocalize
 from PIL import Image
 from places import SHARED
 from toys import Squares
@@ -106,18 +105,6 @@ def test_every_problem_is_reported_at_once(command, det10, downloads, tmp_path):
     assert drawn == sum(len(det10.boxes.get(name, [])) for name in det10.splits["test"])
 
 
-def test_every_missing_image_is_named(command, downloads, tmp_path):
-    broken = downloads.copy("chestxdet10", tmp_path / "broken", outside=False)
-    names = sorted(broken.splits["test"])
-    for name in names[:5]:
-        broken.files[name].unlink()
-    run = command("check", "--config", "oracle_chestxdet10", "--data.root", broken.root, "--data.num_workers", "0")
-    assert "5 annotated images without a file" in run.output
-    assert names[4] not in run.output
-    listed = (tmp_path / "runs" / "check" / "chestxdet10" / "problems.txt").read_text()
-    assert [name for name in names if f"Image {name} has no file.\n" in listed] == names[:5]
-
-
 def test_published_counts_stand_beside_their_own_split_alone(command, det10):
     run = command(
         *("check", "--config", "oracle_chestxdet10", "--data.root", det10.root, "--data.num_workers", "0"),
@@ -134,21 +121,6 @@ def test_a_list_of_old_problems_goes_when_they_are_gone(command, det10, tmp_path
     listing.write_text("an old one\n")
     assert command("check", "--config", "oracle_chestxdet10", "--data.root", det10.root).status == 0
     assert not listing.exists()
-
-
-def test_a_wrong_folder(command, tmp_path):
-    run = command("check", "--config", "oracle_vindr", "--data.root", tmp_path / "nowhere")
-    assert run.status == 1
-    assert "nowhere is not a folder" in run.output
-
-
-def test_notes_are_shown(command, tmp_path):
-    official = write_chexlocalize(tmp_path / "download", outside=True)
-    run = command("check", "--config", "oracle_chexlocalize", "--data.root", official.root, "--data.num_workers", "0")
-    assert run.status == 0, run.output
-    # Fracture, Pleural Other and Pneumonia have labels and no masks.
-    for finding in ("Fracture", "Pleural Other", "Pneumonia"):
-        assert row_of(run.output, finding)[:3] == ["1", "0", "0"]
 
 
 class Sliced(Squares):

@@ -156,7 +156,7 @@ def test_every_pair_resolves_from_any_directory(tmp_path, monkeypatch):
 
 
 def test_every_shipped_configuration_says_what_it_is():
-    for kind in ("models", "data", "runs"):
+    for kind in ("models", "data", "runs", "bench"):
         for path in shipped(kind).values():
             assert len(summary(path)) > 20, path
 

@@ -79,10 +79,7 @@ def test_devide_of_somebodys_own_names(command, tmp_path: Path, monkeypatch: pyt
     key_map = {"eyes.": "image_encoder.", "words.": "text_encoder."}
     run = command("convert", "devide", given, clean, "--model.key_map", json.dumps(key_map), "--model.decoder_heads=8")
     assert run.status == 0, run.errors
-    models = [
-        DeViDe(str(given), key_map=key_map, decoder_heads=8),
-        DeViDe(str(clean), decoder_heads=8),
-    ]
+    models = [DeViDe(str(given), key_map=key_map, decoder_heads=8), DeViDe(str(clean), decoder_heads=8)]
     # Those of timm, which the names in the converted file are, have another epsilon.
     assert [model.design["image_encoder_eps"] for model in models] == [1e-12, 1e-12]
     ids = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0]])
@@ -119,15 +116,12 @@ def test_wrong_arguments(words: list[str], says: str, command) -> None:
     assert run.errors.count("\n") == 1
 
 
-def test_help_is_short(command) -> None:
+def test_help(command, capsys: pytest.CaptureFixture[str]) -> None:
     run = command("convert", "--help")
     assert run.status == 0
     assert "convert MODEL CHECKPOINT OUT.safetensors [--model.X value ...]" in run.output
     assert "biomedclip, carzero, clip, devide, kad, mavl, medklip" in run.output
     assert run.output.count("\n") < 15
-
-
-def test_help_of_a_model(command, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         command("convert", "devide", "--help")
     shown = capsys.readouterr().out

@@ -136,27 +136,17 @@ def test_unreadable_images_are_named_and_the_rest_prepared(command, pictures_con
         pytest.param(("--data.cache", "false"), 2, "--data.cache false", id="no cache"),
         pytest.param(("--data.cache", "/dev/null/x"), 1, "--data.cache", id="no folder"),
         pytest.param(("--data.root", "/nowhere"), 1, "no image", id="no image"),
+        pytest.param(("--config", "demo"), 1, "nothing to prepare", id="no file"),
+        pytest.param((), 2, "--config demo", id="nothing chosen"),
     ],
 )
 def test_bad_input(command, pictures_config, options, status, message):
-    run = command("prepare", "--config", pictures_config, *options)
+    chosen = () if not options or options[0] == "--config" else ("--config", pictures_config)
+    run = command("prepare", *chosen, *options)
     assert run.status == status
     paragraph = run.errors.strip().splitlines()[-1]
     assert paragraph.startswith("error: ")
     assert message in paragraph
-
-
-def test_nothing_chosen_and_help(command, capsys):
-    run = command("prepare")
-    assert run.status == 2
-    assert "--config demo" in run.errors
-    assert "prepare" in command("--help").output
-
-
-def test_phantoms_need_no_preparing(command):
-    run = command("prepare", "--config", "demo")
-    assert run.status == 1
-    assert "nothing to prepare" in run.errors
 
 
 def test_a_killed_prepare_is_resumed(command, pictures_config, tmp_path):

@@ -142,15 +142,8 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
     notes = list(data.notes)
     present = [record for record in records if not record.missing]
     # Straight from the files: what is prepared was right when it was prepared, which says nothing about the files now.
-    samples = Samples(
-        present,
-        data.load,
-        data.findings,
-        preprocessing or Preprocessing(stretch((224, 224))),
-        data.grid,
-        data.gamma,
-        timeout=data.timeout,
-    )
+    steps = preprocessing or Preprocessing(stretch((224, 224)))
+    samples = Samples(present, data.load, data.findings, steps, data.grid, data.gamma, timeout=data.timeout)
     loader: DataLoader[Sample | Failure] = DataLoader(
         samples, batch_size=None, num_workers=data.num_workers, worker_init_fn=one_thread
     )

@@ -1,14 +1,15 @@
-"""The configurations that come with the package, and how a name on the command line becomes one.
+"""What all commands share: a parser, the shipped configurations, and how a name on the command line becomes one.
 
 A file in `configs/models` or `configs/data` is all it takes to register a model or a dataset. Its first line is a
-comment that says what it is.
+comment that says what it is. Imports neither torch nor Lightning.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NoReturn
 
 import yaml
 
@@ -18,8 +19,23 @@ from xbench.errors import UserError
 CONFIGS = Path(xbench.configs.__file__).parent
 """Folder of the shipped configurations."""
 
+Kind = Literal["models", "data", "runs", "bench"]
+"""Models, datasets, whole runs of both, or benchmarks."""
+
 _MAX_ENTRIES = 100_000
 _MAX_DEPTH = 100
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parser of a command that runs no model; `kwargs` are those of `argparse.ArgumentParser`."""
+
+    def __init__(self, command: str, **kwargs: Any) -> None:
+        super().__init__(prog=f"python -m xbench.cli {command}", **kwargs)
+        self._command = command
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what is wrong with the options as a `UserError`."""
+        raise UserError(f"{self._command}: {message}. See {self.prog} --help.", exit_status=2)
 
 
 def defaults(command: str) -> list[Path]:
@@ -27,8 +43,8 @@ def defaults(command: str) -> list[Path]:
     return [CONFIGS / "defaults" / "run.yaml", CONFIGS / "defaults" / f"{command}.yaml"]
 
 
-def shipped(kind: Literal["models", "data", "runs", "bench"]) -> dict[str, Path]:
-    """Return the shipped files of a kind by name, sorted: models, datasets, whole runs of both, or benchmarks."""
+def shipped(kind: Kind) -> dict[str, Path]:
+    """Return the shipped files of a kind by name, sorted."""
     folder = CONFIGS if kind == "runs" else CONFIGS / kind
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 

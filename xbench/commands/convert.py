@@ -14,7 +14,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from xbench.commands.configs import shipped
-from xbench.commands.parsers import expected
+from xbench.commands.options import expected
 from xbench.errors import UserError
 from xbench.runtime.digests import file_sha256
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 
-from xbench.commands.configs import shipped, summary
+from xbench.commands.configs import Kind, shipped, summary
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, TABLE, distinct_spellings
 
-_FOLDERS: dict[str, Literal["models", "data", "runs", "bench"]] = {
-    "models": "models",
-    "datasets": "data",
-    "configs": "runs",
-    "benches": "bench",
-}
+_FOLDERS: dict[str, Kind] = {"models": "models", "datasets": "data", "configs": "runs", "benches": "bench"}
 _KINDS = ("models", "datasets", "findings", "configs", "benches")
 
 

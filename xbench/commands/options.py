@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
@@ -12,7 +13,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, instantiate_class
 
 from xbench.commands.configs import defaults, resolve_config
-from xbench.commands.parsers import in_one_paragraph, user_error_behind
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
@@ -157,3 +157,55 @@ def _configs_first(words: Sequence[str]) -> list[str]:
         is_config = word.startswith("--config=") or "--config" in (before, word) or "-c" in (before, word)
         (configs if is_config else others).append(word)
     return configs + others
+
+
+def user_error_behind(error: BaseException | None) -> UserError | None:
+    """Return the `UserError` that an exception is or was caused by; jsonargparse wraps what a constructor raises."""
+    while error is not None:
+        if isinstance(error, UserError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def expected(message: str) -> str:
+    """Shorten jsonargparse's message about a value of a wrong type; return nothing for any other message.
+
+    >>> expected("Expected a <class 'int'>. Got value: three")
+    "int, not 'three'"
+    """
+    types = re.search(r"Subtypes: \[(.+)\]", message) or re.search(r"Expected an? (.+?)\. Got value", message)
+    value = re.search(r"(?:Got|Given) value: (.+)", message)
+    if types is None or value is None:
+        return ""
+    plain = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", types[1]).replace("typing.", "")
+    plain = re.sub(r"Literal\[([^]]*)\]", r"one of \1", plain)
+    return f"{plain}, not {value[1].strip()!r}"
+
+
+def in_one_paragraph(message: str) -> str:
+    """Shorten jsonargparse's message about the options of a run, which lists every member of a union, to one paragraph.
+
+    Its exceptions hold nothing but this text.
+    """
+    key = re.search(r'Parser key "([^"]+)"', message)
+    chosen = re.search(r"Problem with given class_path '([^']+)':\s*(.+)", message, re.S)
+    required = re.search(r"arguments are required: (.+)", message)
+    text = re.sub(r"\s*\n[\s-]*", "; ", message.strip()) + "."
+    if required and not chosen and (missing := re.findall(r"\b(data|model)\b", required[1])):
+        return (
+            f"No {' and no '.join(sorted(missing, reverse=True))} was chosen: give --config with a shipped name or a "
+            "file, such as --config demo; `python -m xbench.cli list` shows what there is."
+        )
+    if key and chosen:
+        name, problem = chosen[1], chosen[2]
+        option = re.match(r'Parser key "([^"]+)":', problem)
+        if option and (values := expected(problem)):
+            text = f"--{key[1]}.{option[1]} of {name} expects {values}."
+        elif required:
+            text = f"{name} needs {', '.join(f'--{key[1]}.{one.strip()}' for one in required[1].split(','))}."
+        else:
+            text = f"--{key[1]} {name}: {problem.splitlines()[0]}."
+    return (
+        f"{text} See `python -m xbench.cli test --help`, and `--data.help CLASS` or `--model.help CLASS` for a class."
+    )

@@ -7,8 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.data import DataLoader, Dataset
 
 from xbench.data.datamodule import ChestXrayDataModule
@@ -43,7 +42,7 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
     outcomes: Counter[str] = Counter()
     failures: list[_Outcome] = []
     loader = DataLoader(_Work(samples, store), batch_size=None, num_workers=data.num_workers, worker_init_fn=one_thread)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     started, guard = time.perf_counter(), StallGuard(data.name)
     with store.writing(), Progress(*columns, disable=not progress) as bar:
         task = bar.add_task(f"{data.name}, {data.split}", total=len(samples))
@@ -117,12 +116,3 @@ class _Work(Dataset[_Outcome]):
         if key is None or files_state(record) != before:
             return _Outcome("not kept, for their files are unknown or changed meanwhile", record.image_id)
         return _Outcome("prepared", record.image_id, key, content)
-
-
-class _Rate(ProgressColumn):
-    """Images a second."""
-
-    def render(self, task: Task) -> Text:
-        """Show the speed."""
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:.1f} images/s", style="progress.data.speed")

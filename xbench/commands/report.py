@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xbench.commands.parsers import CommandParser
+from xbench.commands.configs import CommandParser
 from xbench.errors import UserError
 
 if TYPE_CHECKING:

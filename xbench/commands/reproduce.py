@@ -15,8 +15,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from xbench.commands.configs import check_yaml
-from xbench.commands.parsers import CommandParser
+from xbench.commands.configs import CommandParser, check_yaml
 from xbench.errors import UserError
 from xbench.runs.files import CONFIG, RESULTS
 from xbench.runs.finished import FinishedRun

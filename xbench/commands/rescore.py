@@ -25,8 +25,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from xbench.commands.configs import check_yaml
-from xbench.commands.parsers import CommandParser
+from xbench.commands.configs import CommandParser, check_yaml
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.provenance import utf8, versions

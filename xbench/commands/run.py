@@ -23,8 +23,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from xbench.callbacks.progress_bar import RunProgressBar
 from xbench.commands.check import check
-from xbench.commands.options import RunParser, build, run_parser
-from xbench.commands.parsers import user_error_behind
+from xbench.commands.options import RunParser, build, run_parser, user_error_behind
 from xbench.commands.prepare import prepare
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.workers.sampler import deal

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from xbench.commands.bench.config import Job, parse, part_of, plan, read_bench
-from xbench.commands.configs import CONFIGS, shipped, summary
+from xbench.commands.configs import CONFIGS, shipped
 from xbench.commands.options import run_parser
 from xbench.errors import UserError
 from xbench.protocol.prompts import STYLES
@@ -61,14 +61,6 @@ def test_without_a_configuration_it_is_the_paper(places):
     assert options_of(last)["trainer.default_root_dir"] == str(places / "runs")
 
 
-def test_what_is_listed_is_what_runs(places):
-    path = written(places, "models: {kad: {checkpoint: kad.pt}, clip: {}}\ndatasets: [siim]\ndata: {root: /data}\n")
-    jobs = plan(read_bench([path]), places)
-    assert [job.name for job in jobs] == ["kad_siim", "clip_siim"]
-    assert options_of(jobs[0])["model.checkpoint"] == "kad.pt"
-    assert options_of(jobs[1])["data.root"] == "/data"
-
-
 def test_names_on_the_command_line_choose_in_their_order(places):
     assert [*read_bench([], ["kad", "oracle"], ["vindr"]).models] == ["kad", "oracle"]
     config = read_bench([], ["oracle"], ["phantom", "vindr"])
@@ -112,7 +104,9 @@ def test_the_nearest_option_counts(places):
 
 def test_places_are_expanded(places, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    path = written(places, 'models: {kad: {checkpoint: "~/kad.pt"}}\ndatasets: {siim: {root: "${XBENCH_DATA}/a"}}\n')
+    path = written(
+        places, 'models: {kad: {checkpoint: "~/kad.pt"}}\ndatasets: [siim]\ndata: {root: "${XBENCH_DATA}/a"}\n'
+    )
     (job,) = plan(read_bench([path]), places)
     assert options_of(job)["model.checkpoint"] == "/home/me/kad.pt"
     assert options_of(job)["data.root"] == f"{places}/data/a"
@@ -213,9 +207,7 @@ def test_parts_are_the_whole(places, count):
 def test_shipped_benchmarks_are_listed(command):
     listed = command("list", "benches").output
     assert {"demo", "paper", "prompt_wording", "resolution"} == {*shipped("bench")}
-    for name, path in shipped("bench").items():
-        assert name in listed
-        assert len(summary(path)) > 20
+    assert all(name in listed for name in shipped("bench"))
     assert re.search(r"prompt_wording\s+Study", command("list").output)
 
 
@@ -253,11 +245,6 @@ def test_the_sweep_has_every_pair_once(places):
         assert (given.report, given.config, more) == ("false", ["bench.yaml"], [])
         started.update(job.name for job in jobs_of(words[5:]))
     assert started == Counter(PAIRS)
-
-
-def test_the_sweep_fits_the_schema_of_wandb():
-    sweeps = pytest.importorskip("sweeps")
-    assert list(sweeps.schema_violations_from_proposed_config(sweep())) == []
 
 
 def test_the_array_has_every_pair_once(places):

@@ -185,6 +185,8 @@ def test_finished_runs_are_skipped_and_named(bench: Bench):
     assert "Runs: 4 skipped" in again.output
     assert again.output.count("skipped: runs/brightness_squares/") == 4
     assert bench.reports == [["runs"]]
+    assert bench("--config", "toys.yaml", "--part", "1/2").status == 0
+    assert bench.reports == []
 
 
 @pytest.mark.parametrize(
@@ -416,19 +418,10 @@ def test_several_share_a_folder_but_no_run(bench: Bench):
     with held(bench.folder / "runs/bench/locks/bright_few") as process:
         run = bench("--config", "toys.yaml", "--report", "false")
         assert run.status == 0
+        assert "nothing to run" in bench.call("bench", "--config", "toys.yaml", "--part", "9/9").output
         assert bench.started == ["bright_squares", "soft_squares", "soft_few"]
         assert f"bright_few busy: another benchmark is at it: process {process}" in run.output
         assert bench.reports == []
-
-
-def test_parts_do_the_whole(bench: Bench):
-    for number in (1, 2, 3):
-        assert bench("--config", "toys.yaml", "--part", f"{number}/3").status == 0
-        assert bench.reports == []
-    assert bench("--config", "toys.yaml").status == 0
-    assert bench.started == []
-    assert bench.reports == [["runs"]]
-    assert "nothing to run" in bench("--config", "toys.yaml", "--part", "9/9").output
 
 
 def test_a_benchmark_that_is_killed_goes_on(bench: Bench, monkeypatch):

@@ -14,8 +14,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
-from xbench.commands.configs import shipped
-from xbench.commands.parsers import CommandParser
+from xbench.commands.configs import CommandParser, shipped
 from xbench.errors import UserError
 
 DEFAULT = "paper"

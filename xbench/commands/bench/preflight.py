@@ -50,10 +50,7 @@ class DataState:
     @cached_property
     def labels(self) -> list[tuple[str, dict[str, int]]]:
         """Name and labels of every image; once and image by image, for some datasets draw an image to tell."""
-        return [
-            (record.image_id, {finding: int(record.labels.get(finding, -1)) for finding in self.data.findings})
-            for record in self.data.records
-        ]
+        return [(record.image_id, {**record.labels}) for record in self.data.records]
 
     def relabelled(self, results: Results) -> list[str]:
         """Return the findings whose labels are not those that a run was scored on, or whose images are others.
@@ -65,7 +62,7 @@ class DataState:
         return [
             finding
             for finding, digests in (results.scored_on or {}).items()
-            if digests.labels != labels_digest((image_id, labels.get(finding, -1)) for image_id, labels in scored)
+            if digests.labels != labels_digest((image_id, int(labels.get(finding, -1))) for image_id, labels in scored)
         ]
 
 

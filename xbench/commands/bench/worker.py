@@ -68,10 +68,8 @@ class Estimate:
     """How long runs take, after those that are known, of which `finished` are the results: by seconds per image."""
 
     def __init__(self, finished: Sequence[Results] = ()) -> None:
-        # Model, variant, seconds spent on images, and their number.
-        self._known: list[tuple[str, str | None, float, int]] = [
-            (results.model, None, _work(results), results.counts.images) for results in finished
-        ]
+        # Model, variant (of finished runs unknown), seconds spent on images, and their number.
+        self._known = [(results.model, "?", _work(results), results.counts.images) for results in finished]
         self._overheads: list[float] = []
 
     def add(self, job: Job, results: Results, seconds: float) -> None:
