@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from synthetic import recognised
+from plain import auroc, average_precision
 
 from xbench.report.statistics.sample import Sample
+from xbench.runs.results import FindingClassification
 
 
 def random_sample(
@@ -124,3 +125,18 @@ def delong(present: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[
     one, other = placements(present, first), placements(present, second)
     differences = one.mean(1) - other.mean(1), one.mean(0) - other.mean(0)
     return differences[0].mean(), np.sqrt(sum(values.var(ddof=1) / len(values) for values in differences))
+
+
+def recognised(present, score) -> FindingClassification:
+    """Recognition by definition."""
+    labels = present.astype(int).tolist()
+    said = score >= 0.5
+    hit = (said & present).sum()
+    return FindingClassification(
+        auroc=auroc(labels, score.tolist()),
+        average_precision=average_precision(labels, score.tolist()),
+        f1=float(2 * hit / (said.sum() + present.sum())),
+        accuracy=float((said == present).mean()),
+        positives=int(present.sum()),
+        negatives=int((~present).sum()),
+    )

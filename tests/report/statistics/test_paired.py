@@ -5,9 +5,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from samples import delong, of_images, plain_cross_fitted, random_sample, scored_by_another
+from samples import delong, of_images, plain_cross_fitted, random_sample, recognised, scored_by_another
 from scipy.stats import norm, permutation_test, rankdata, ttest_1samp, wilcoxon
-from synthetic import recognised
 
 from xbench.report.schema import Comparison, Estimate
 from xbench.report.statistics.measures import macro, measure, pair_folds
