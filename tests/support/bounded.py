@@ -19,12 +19,7 @@ def assert_outcomes(
 ) -> None:
     """Assert what `read` makes of each entry of a folder: a value, or a refusal with the text expected, and soon.
 
-    Args:
-        folder: Holds what is read.
-        expected: Value, or part of the refusal, by name.
-        read: Reads one entry; its values go through JSON.
-        room: Bytes that the process may take beyond those it has.
-        seconds: Limit of each entry.
+    Its values go through JSON. The process may take `room` bytes beyond those it has, and so many seconds an entry.
     """
 
     def read_all(words: Sequence[str]) -> int:
@@ -44,13 +39,10 @@ def assert_outcomes(
     assert process.wait() == 0, process.said
     answers = {name: (said, took) for name, said, took in map(json.loads, process.said.splitlines())}
     assert answers.keys() == expected.keys()
-    wrong = {name: answer for name, answer in answers.items() if not _fits(*answer, expected[name], seconds)}
-    assert not wrong, wrong
-
-
-def _fits(said: object, took: float, outcome: object, seconds: float) -> bool:
-    if took > seconds:
-        return False
-    if isinstance(outcome, str):
-        return outcome in str(said) and len(str(said)) < 2500 and "MemoryError" not in str(said)
-    return said == outcome
+    for name, (said, took) in answers.items():
+        outcome = expected[name]
+        if isinstance(outcome, str):
+            assert outcome in str(said) and len(str(said)) < 2500 and "MemoryError" not in str(said), (name, said)
+        else:
+            assert said == outcome, name
+        assert took <= seconds, name

@@ -15,16 +15,6 @@ from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 
 
-def faults() -> dict[int, str]:
-    """What is wrong by position of the image: `FAULTS="crash:3 hang:5"`.
-
-    From the environment, so that the configuration of a run that fails is that of one that does not.
-    """
-    return {
-        int(position): fault for fault, _, position in (w.partition(":") for w in os.environ.get("FAULTS", "").split())
-    }
-
-
 def fill(folder: Path) -> None:
     """Leave no byte of a small disk."""
     with (folder / "filler").open("wb", buffering=0) as file:
@@ -37,11 +27,7 @@ def fill(folder: Path) -> None:
 
 
 class Hostile(Squares):
-    """Squares, each with a file.
-
-    Args:
-        root: Folder of the files.
-    """
+    """Squares, each with a file in the folder `root`; `FAULTS="crash:3 hang:5"` says what is wrong by position."""
 
     def __init__(self, root: str, **kwargs) -> None:
         super().__init__(**kwargs)
@@ -52,24 +38,25 @@ class Hostile(Squares):
         return [replace(record, files=(Path(self.root) / f"{record.image_id}.png",)) for record in records]
 
     def load(self, record: Record) -> Radiograph:
-        fault = faults().get(record.source)
+        # From the environment, so that the configuration of a run that fails is that of one that does not.
+        faults = (word.partition(":") for word in os.environ.get("FAULTS", "").split())
+        fault = {int(position): fault for fault, _, position in faults}.get(record.source)
         assert record.files is not None
         record.files[0].read_bytes()
-        if fault == "crash":
-            ctypes.string_at(0)
-        elif fault == "abort":
-            os.abort()
-        elif fault == "exit":
-            os._exit(3)
-        elif fault == "hang":
-            time.sleep(1000)
-        elif fault == "broken":
-            raise UserError("The file is broken.", exit_status=2)
-        elif fault == "bug":
-            raise KeyError("a bug")
-        elif fault == "kill_worker":
-            os.kill(os.getppid(), signal.SIGKILL)
-            time.sleep(1000)
-        elif fault == "fill":
-            fill(Path(os.environ["SMALL_DISK"]))
+        match fault:
+            case "crash":
+                ctypes.string_at(0)
+            case "abort":
+                os.abort()
+            case "hang":
+                time.sleep(1000)
+            case "broken":
+                raise UserError("The file is broken.", exit_status=2)
+            case "bug":
+                raise KeyError("a bug")
+            case "kill_worker":
+                os.kill(os.getppid(), signal.SIGKILL)
+                time.sleep(1000)
+            case "fill":
+                fill(Path(os.environ["SMALL_DISK"]))
         return super().load(record)

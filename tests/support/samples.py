@@ -9,7 +9,6 @@ import numpy as np
 from plain import auroc, average_precision
 
 from xbench.report.statistics.sample import Sample
-from xbench.runs.results import FindingClassification
 
 
 def random_sample(
@@ -87,18 +86,17 @@ def plain_numbers(sample: Sample, folds: np.ndarray, column: int) -> dict[str, f
             numbers[f"{name}_cross_fitted"] = plain_cross_fitted(scores, folds, pairs)
     numbers["dice_optimism"] = numbers["dice_best"] - numbers["dice_cross_fitted"]
     numbers["dice_gap"] = numbers["dice_best"] - numbers["dice_fixed"]
-    label, score = sample.labels[:, column], sample.probabilities[:, column]
-    present = label[label >= 0] == 1
-    names = ("auroc", "average_precision", "f1", "accuracy")
-    numbers |= dict.fromkeys(names, nan)
-    if present.any() and not present.all():
-        scores_of = recognised(present, score[label >= 0])
-        numbers |= {name: getattr(scores_of, name) for name in names}
-    elif len(present):
-        said = score[label >= 0] >= 0.5
+    known = sample.labels[:, column] >= 0
+    labels, scores = sample.labels[known, column], sample.probabilities[known, column]
+    present, said = labels == 1, scores >= 0.5
+    numbers |= dict.fromkeys(("auroc", "average_precision", "f1", "accuracy"), nan)
+    if len(labels):
         numbers["accuracy"] = float((said == present).mean())
-        if present.any():
-            numbers["f1"] = float(2 * (said & present).sum() / (said.sum() + present.sum()))
+    if present.any():
+        numbers["f1"] = float(2 * (said & present).sum() / (said.sum() + present.sum()))
+    if present.any() and not present.all():
+        numbers["auroc"] = auroc(labels.tolist(), scores.tolist())
+        numbers["average_precision"] = average_precision(labels.tolist(), scores.tolist())
     return numbers
 
 
@@ -125,18 +123,3 @@ def delong(present: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[
     one, other = placements(present, first), placements(present, second)
     differences = one.mean(1) - other.mean(1), one.mean(0) - other.mean(0)
     return differences[0].mean(), np.sqrt(sum(values.var(ddof=1) / len(values) for values in differences))
-
-
-def recognised(present, score) -> FindingClassification:
-    """Recognition by definition."""
-    labels = present.astype(int).tolist()
-    said = score >= 0.5
-    hit = (said & present).sum()
-    return FindingClassification(
-        auroc=auroc(labels, score.tolist()),
-        average_precision=average_precision(labels, score.tolist()),
-        f1=float(2 * hit / (said.sum() + present.sum())),
-        accuracy=float((said == present).mean()),
-        positives=int(present.sum()),
-        negatives=int((~present).sum()),
-    )

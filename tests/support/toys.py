@@ -39,10 +39,7 @@ class Squares(ChestXrayDataModule):
         **kwargs,
     ) -> None:
         super().__init__(**kwargs)
-        self.widths = widths
-        self.odd = odd
-        self.images = images
-        self.unreadable = unreadable
+        self.images, self.unreadable, self.widths, self.odd = images, unreadable, widths, odd
 
     def read_records(self, annotated: bool) -> list[Record]:
         if self.odd:

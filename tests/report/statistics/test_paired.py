@@ -5,7 +5,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from samples import delong, of_images, plain_cross_fitted, random_sample, recognised, scored_by_another
+from plain import auroc
+from samples import delong, of_images, plain_cross_fitted, random_sample, scored_by_another
 from scipy.stats import norm, permutation_test, rankdata, ttest_1samp, wilcoxon
 
 from xbench.report.schema import Comparison, Estimate
@@ -85,7 +86,7 @@ def test_auroc_after_every_exchange_is_the_sum_with_signs():
         for signs in product([1, -1], repeat=len(sample.clusters)):
             stays = np.array(signs)[sample.image_cluster[known]] == 1
             one, other = np.where(stays, x, y), np.where(stays, y, x)
-            expected = recognised(present[known], one).auroc - recognised(present[known], other).auroc
+            expected = auroc(present[known], one) - auroc(present[known], other)
             assert np.dot(signs, found[:, column]) == pytest.approx(expected, abs=1e-12)
             checked += 1
     assert checked
