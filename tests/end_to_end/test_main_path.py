@@ -118,13 +118,10 @@ def test_results_equal_plain_loops(run_of, expected):
         assert recognition["accuracy"] == pytest.approx(right / len(labelled), **close)
         assert (recognition["positives"], recognition["negatives"]) == (labels.count(1), labels.count(0))
 
-    ghost = results["grounding"]["per_class"]["Ghost"]
-    assert ghost["count"] == 0
-    assert {value for key, value in ghost.items() if key != "count"} == {None}
-    macro = results["grounding"]["macro"]
-    for name in ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best"):
-        per_class = results["grounding"]["per_class"]
-        assert macro[name] == pytest.approx((per_class["Square"][name] + per_class["Hole"][name]) / 2, abs=1e-15)
+    square, hole, ghost = results["grounding"]["per_class"].values()
+    assert ghost.pop("count") == 0 and {*ghost.values()} == {None}
+    for name, value in results["grounding"]["macro"].items():
+        assert value == pytest.approx((square[name] + hole[name]) / 2, abs=1e-15)
 
 
 def test_text_is_encoded_once(command, toy_config, monkeypatch):
@@ -144,23 +141,12 @@ def test_results_do_not_depend_on_batch_size(run_of):
         assert one == two
 
 
-def test_two_runs_give_the_same_bytes(command, toy_config, run_of):
-    first, second = run_of(), command("test", "--config", toy_config)
-    assert first.folder != second.folder
-    for name in ("per_class.csv", "per_image.parquet", "config.yaml"):
-        assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes()
-    one, two = first.results, second.results
-    assert one.pop("provenance").keys() == two.pop("provenance").keys()
-    assert one == two
-
-
 def test_per_class_csv_holds_the_numbers_of_results_json(run_of):
     run = run_of()
     rows = {row["finding"]: row for row in csv.DictReader((run.folder / "per_class.csv").open())}
     assert list(rows) == ["Square", "Hole", "Ghost", "macro"]
-    results = run.results
-    for part in ("grounding", "classification"):
-        for finding, scores in {**results[part]["per_class"], "macro": results[part]["macro"]}.items():
+    for part in (run.results["grounding"], run.results["classification"]):
+        for finding, scores in {**part["per_class"], "macro": part["macro"]}.items():
             for name, value in scores.items():
                 if not name.endswith("_curve"):
                     assert rows[finding][name] == ("" if value is None else str(value))

@@ -132,11 +132,10 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_clip_in_other_words(command, downloads: Downloads, clip: dict[str, str], tmp_path: Path, prompts: str):
     absent = "a chest x-ray without pleural effusion"
     if prompts == "a file":
-        texts: dict[str, str | list[str]] = {finding: f"a picture of {finding}" for finding in FINDINGS["vindr"]}
-        texts["Pleural Effusion"] = ["fluid around the lung", "a blunt angle"]
-        file = tmp_path / "prompts.json"
-        file.write_text(json.dumps(texts))
-        prompts, expected = str(file), ["fluid around the lung", "a blunt angle"]
+        expected = ["fluid around the lung", "a blunt angle"]
+        texts = {finding: f"a picture of {finding}" for finding in FINDINGS["vindr"]} | {"Pleural Effusion": expected}
+        prompts = str(tmp_path / "prompts.json")
+        Path(prompts).write_text(json.dumps(texts))
     elif prompts in ("name", "phrase"):
         (text,) = prompts_in_style(prompts, "Pleural Effusion")
         expected = [f"a chest x-ray showing {text}"]

@@ -67,19 +67,12 @@ def test_a_killed_run_goes_on(broken, unbroken, monkeypatch, capsys):
     assert json.loads(results.read_text())["provenance"]["batches_of_earlier_attempts"] == 4
 
 
-@pytest.mark.parametrize("damage", ["cut off", "empty", "a bit turned", "not renamed", "another batch"])
+@pytest.mark.parametrize("damage", ["a bit turned", "not renamed", "another batch"])
 def test_a_damaged_batch_is_done_again(broken, unbroken, monkeypatch, damage):
     *_, other, path = sorted(broken.glob("runs/*/*/journal/*.safetensors"))
-    content = path.read_bytes()
-    path.write_bytes(
-        {
-            "cut off": content[:-1],
-            "empty": b"",
-            "a bit turned": content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
-            "not renamed": content,
-            "another batch": other.read_bytes(),
-        }[damage]
-    )
+    content = bytearray((other if damage == "another batch" else path).read_bytes())
+    content[-9] ^= damage == "a bit turned"
+    path.write_bytes(content)
     if damage == "not renamed":
         path.rename(path.with_suffix(".partial"))
     assert go_on(broken, monkeypatch) == 0
@@ -144,10 +137,11 @@ def test_one_process_of_two_dies_and_one_or_three_go_on(tmp_path, unbroken, proc
     assert read(tmp_path) == unbroken
 
 
-def test_a_run_that_could_not_write_its_results_goes_on(tmp_path, unbroken, monkeypatch, capsys):
-    def full(*_):
-        raise OSError(28, "No space left on device")
+def full(*_):
+    raise OSError(28, "No space left on device")
 
+
+def test_a_run_that_could_not_write_its_results_goes_on(tmp_path, unbroken, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr("xbench.callbacks.results_writer.write_per_image", full)
         assert main(words(tmp_path)) == 1
@@ -155,11 +149,6 @@ def test_a_run_that_could_not_write_its_results_goes_on(tmp_path, unbroken, monk
     assert go_on(tmp_path, monkeypatch) == 0
     assert read(tmp_path) == unbroken
     assert len(logged(tmp_path / "second.log")) <= BATCH, "the last batch, for a loop needs one"
-
-
-def test_without_anything_unfinished_a_run_begins(tmp_path, unbroken, monkeypatch):
-    assert go_on(tmp_path, monkeypatch) == 0
-    assert read(tmp_path) == unbroken
 
 
 @pytest.mark.parametrize(
@@ -244,9 +233,6 @@ def test_no_damage_to_a_journal_gives_a_wrong_record(tmp_path_factory, seed, pla
 def test_a_full_disk_keeps_what_is_finished(tmp_path, monkeypatch):
     draw = np.random.default_rng(0)
     append_record(tmp_path, record(0, draw))
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(UserError, match=r"No space left on device.*--resume true"):

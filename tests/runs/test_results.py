@@ -124,11 +124,9 @@ def test_a_first_batch_that_cannot_be_read_leaves_a_note(command, toy_config):
 def test_a_model_whose_name_is_no_part_of_a_folder_is_refused(tmp_path, name):
     model = Brightness()
     model.name = name
-    trainer = Trainer(
-        **{"logger": False, "accelerator": "cpu", "default_root_dir": tmp_path / "runs"},
-        **{"enable_progress_bar": False, "enable_model_summary": False, "use_distributed_sampler": False},
-        callbacks=[Evaluation(), ResultsWriter()],
-    )
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet |= {"accelerator": "cpu", "use_distributed_sampler": False, "default_root_dir": tmp_path / "runs"}
+    trainer = Trainer(**quiet, callbacks=[Evaluation(), ResultsWriter()])
     with pytest.raises(UserError, match="The model is called"):
         trainer.test(model, datamodule=Squares(images=2, num_workers=0, cache=False), verbose=False)
     assert not [*tmp_path.rglob("*")]

@@ -17,11 +17,9 @@ from xbench.runtime import digests
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A copy of the package's code, and a function that gives its digest."""
-    own = ROOT / "xbench"
-    root = tmp_path / "xbench"
-    shutil.copytree(own, root, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(own.parent / "callbacks", tmp_path / "callbacks", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(digests, "_PACKAGE", root)
+    for name in ("xbench", "callbacks"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(digests, "_PACKAGE", tmp_path / "xbench")
     monkeypatch.setattr(digests, "_CALLBACKS", tmp_path / "callbacks")
     monkeypatch.setattr(digests, "_own", digests._own.__wrapped__)
     return tmp_path

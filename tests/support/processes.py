@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from places import SUPPORT
@@ -87,12 +86,9 @@ def start_ranks(
     count: int, words: Sequence[object], folder: Path, command: Callable = main, **variables: object
 ) -> list[Fork]:
     """Start the command in several forks, told what torchrun tells its processes."""
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "TORCHELASTIC_RUN_ID": "tests"}
-    shared |= {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": 0}
-    return [
-        start(words, folder, f"said-{rank}", command, **shared, RANK=rank, LOCAL_RANK=rank, **variables)
-        for rank in range(count)
-    ]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "TORCHELASTIC_RUN_ID": "tests", "GROUP_RANK": 0}
+    shared |= {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, **variables}
+    return [start(words, folder, f"said-{k}", command, **shared, RANK=k, LOCAL_RANK=k) for k in range(count)]
 
 
 def run_ranks(
@@ -129,7 +125,13 @@ def free_port(candidates: Iterable[int] = (0,)) -> int:
 def held(lock: Path, inherited: bool = True) -> Iterator[int]:
     """Let another process, whose id comes back, hold a lock until it is killed."""
     locked = _fork.Event()
-    holder = _fork.Process(target=_hold, args=(lock, inherited, locked))
+
+    def hold() -> None:
+        try_lock(lock, inherited=inherited)
+        locked.set()
+        time.sleep(60)
+
+    holder = _fork.Process(target=hold)
     holder.start()
     try:
         assert locked.wait(60)
@@ -138,13 +140,6 @@ def held(lock: Path, inherited: bool = True) -> Iterator[int]:
     finally:
         holder.kill()
         holder.join()
-
-
-def _hold(lock: Path, inherited: bool, locked: Event) -> None:
-    descriptor = try_lock(lock, inherited=inherited)
-    locked.set()
-    time.sleep(60)
-    os.close(descriptor)
 
 
 def gone(pid: int) -> bool:

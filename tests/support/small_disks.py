@@ -20,7 +20,6 @@ from hostile import fill
 from xbench.cli import main
 
 ROOT = Path(sys.argv[-1])
-CONFIG = ROOT / "hostile.yaml"
 SEALED = ROOT / "sealed"
 WANDB = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger", "--trainer.logger.save_dir")
 
@@ -52,10 +51,10 @@ def run(name: str, *words: object, faults: str = "", disk: Path = SEALED) -> Non
 
 
 def into(folder: Path, *words: object) -> tuple[object, ...]:
-    return ("--config", CONFIG, "--trainer.default_root_dir", folder, *words)
+    return ("--config", ROOT / "hostile.yaml", "--trainer.default_root_dir", folder, *words)
 
 
-def meet_all() -> None:
+if __name__ == "__main__":
     mount(mount(SEALED, "--bind", str(SEALED)), "-o", "remount,ro,bind")
     run("results read-only", "test", *into(SEALED))
     run("W&B read-only", "test", *into(ROOT / "kept", *WANDB, SEALED / "wandb"))
@@ -87,7 +86,3 @@ def meet_all() -> None:
 
     mount(Path("/dev/shm"), "-t", "tmpfs", "-o", "size=64k", "none")
     run("shared memory full", "test", *into(ROOT / "kept", "--data.num_workers", "2", "--data.grid", "400"))
-
-
-if __name__ == "__main__":
-    meet_all()
