@@ -16,7 +16,7 @@ import pytest
 from synthetic import write_run
 
 from xbench.cli import main
-from xbench.report.case_choice import choose_cases
+from xbench.report.cases import choose_cases
 from xbench.report.figures.details import positions
 from xbench.report.figures.overlays import overlays
 from xbench.report.figures.style import drawing, save

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from synthetic import write_run
 
-from xbench.report.case_pictures import tinted
+from xbench.report.cases import tinted
 from xbench.report.figures import write as figures
 from xbench.report.figures.style import styles
 from xbench.report.runs import collect

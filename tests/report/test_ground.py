@@ -13,7 +13,7 @@ from run_files import change
 from synthetic import write_run
 
 from xbench.geometry.coverage import region_digest
-from xbench.report.case_choice import choose_cases
+from xbench.report.cases import choose_cases
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.report.statistics.sample import Sample, common_samples, differences

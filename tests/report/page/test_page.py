@@ -15,7 +15,7 @@ from synthetic import write_run
 
 from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics import normalise
-from xbench.report.case_pictures import map_on_grid
+from xbench.report.cases import map_on_grid
 from xbench.report.page.data import _outline
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
-from xbench.report.case_choice import ChosenCase
-from xbench.report.case_pictures import CaseMap, read_maps, tinted
+from xbench.report.cases import CaseMap, ChosenCase, read_maps, tinted
 from xbench.report.figures.style import bare
 from xbench.report.schema import DatasetAnalysis, in_order
 from xbench.runs.maps import shrunk

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from xbench.report.case_choice import choose_cases
+from xbench.report.cases import choose_cases
 from xbench.report.figures.details import positions, quadrants
 from xbench.report.figures.models import (
     INTERVALS,

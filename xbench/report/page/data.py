@@ -12,8 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.report.case_choice import ChosenCase, choose_cases
-from xbench.report.case_pictures import CaseMap, read_maps
+from xbench.report.cases import CaseMap, ChosenCase, choose_cases, read_maps
 from xbench.report.names import model_order
 from xbench.report.schema import NUMBERS, Analysis, Estimate, RunAnalysis, in_order
 from xbench.report.statistics.analyse import Progress

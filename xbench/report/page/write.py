@@ -16,7 +16,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from xbench.report.case_pictures import COLOURS
+from xbench.report.cases import COLOURS
 from xbench.report.page.data import case_data, chart_data
 from xbench.report.schema import NEAR, NUMBERS, Analysis
 from xbench.report.sentences import headlines

@@ -13,8 +13,7 @@ import cv2
 import numpy as np
 import wandb
 
-from xbench.report.case_choice import ChosenCase, choose_cases
-from xbench.report.case_pictures import CaseMap, read_maps, tinted
+from xbench.report.cases import CaseMap, ChosenCase, choose_cases, read_maps, tinted
 from xbench.report.runs import Run
 from xbench.report.schema import RunAnalysis
 from xbench.report.statistics.lesions import area_groups, quadrants

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xbench.report.case_choice import choose_cases
+from xbench.report.cases import choose_cases
 from xbench.report.schema import Quadrants
 from xbench.runs.scores import ImageScores
 
