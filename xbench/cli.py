@@ -13,16 +13,10 @@ from xbench.runtime.output import forgive_output, refused_output
 
 
 class Command(NamedTuple):
-    """A command.
-
-    Attributes:
-        summary: What it does, in a few words.
-        function: `module:name`, below `xbench.commands`, of what is called with the words after the command. Imported
-            only then, for torch and Lightning take seconds.
-        examples: Words that show it.
-    """
+    """A command: what it does in a few words, and words that show it."""
 
     summary: str
+    # `module:name` below `xbench.commands`; imported only when it is called, for torch and Lightning take seconds.
     function: str
     examples: tuple[str, ...]
 

@@ -1,1 +1,1 @@
-"""Commands that a user types, a file each."""
+"""What the user types: each command is a function of the words after its name, and raises a `UserError` about them."""

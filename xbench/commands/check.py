@@ -62,8 +62,8 @@ def check(
         report = check_dataset(data, preprocessing, progress and console.is_terminal)
         if report.images:
             _print_report(data, report, console)
-        if report.cells:
-            write_contact_sheet(folder / "contact_sheet.png", data, report.cells)
+        if cells := choose_cells(data, report.regions):
+            write_contact_sheet(folder / "contact_sheet.png", data, cells)
             console.print(f"Annotations to look at: {folder / 'contact_sheet.png'}", soft_wrap=True)
         problems += report.problems
         if not isinstance(model, UserError):
@@ -95,7 +95,7 @@ class DatasetReport:
 
     Attributes:
         annotations: Boxes, polygons and masks in the files.
-        with_region: Positive images whose annotations could be drawn and cover something.
+        regions: Positive images whose annotations could be drawn and cover something.
         problems: What keeps images from being scored, each a sentence.
         missing: Annotated images without a file, of which one of the problems names the first.
         notes: Images by what is odd about them.
@@ -104,12 +104,11 @@ class DatasetReport:
     images: int = 0
     positives: Counter[str] = field(default_factory=Counter)
     annotations: Counter[str] = field(default_factory=Counter)
-    with_region: Counter[str] = field(default_factory=Counter)
+    regions: defaultdict[str, list[Record]] = field(default_factory=lambda: defaultdict(list))
     negatives: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     notes: dict[str, list[str]] = field(default_factory=dict)
-    cells: list[Cell] = field(default_factory=list)
 
 
 def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None, progress: bool) -> DatasetReport:
@@ -137,7 +136,6 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
         report.negatives.update(finding for finding, label in record.labels.items() if label == 0)
         if isinstance(record.source, Source):
             report.annotations.update(annotation.finding for annotation in record.source.annotations)
-    regions: defaultdict[str, list[Record]] = defaultdict(list)
     vanished = {covers_nothing(finding) for finding in data.findings}
     notes = list(data.notes)
     present = [record for record in records if not record.missing]
@@ -160,11 +158,9 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
         ]
         for finding, has_region in zip(data.findings, sample.truth.has_region[0].tolist(), strict=True):
             if has_region and record.labels.get(finding) == 1:
-                report.with_region[finding] += 1
-                regions[finding].append(record)
+                report.regions[finding].append(record)
     for note in sorted(notes):
         report.notes.setdefault(note.text, []).append(note.image_id)
-    report.cells = choose_cells(data, regions)
     return report
 
 
@@ -210,7 +206,7 @@ def _print_report(data: ChestXrayDataModule, report: DatasetReport, console: Con
         table.add_column(f"publ.{number + 1}", justify="right", no_wrap=True, style="dim")
     for finding in data.findings:
         positives, negatives = report.positives[finding], report.negatives[finding]
-        drawn = report.annotations[finding], report.with_region[finding]
+        drawn = report.annotations[finding], len(report.regions[finding])
         own = [str(n) for n in (positives, *drawn, negatives, report.images - positives - negatives)]
         theirs = ["-" if (n := counts.counts[finding]) is None else str(n) for counts in published]
         table.add_row(finding, *own, *theirs)

@@ -56,16 +56,10 @@ def summary(path: Path) -> str:
 
 
 def resolve_config(name: str) -> str:
-    """Find what `--config NAME` means.
+    """Return what `--config NAME` means: a path, or for a pair the YAML that joins two files.
 
     In this order: a configuration in braces itself, as `bench` gives it; an existing file; a shipped file of that name,
-    with or without `.yaml`; the pair MODEL_DATASET of a shipped model and a shipped dataset.
-
-    Returns:
-        A path, or for a pair the YAML that joins the two files.
-
-    Raises:
-        UserError: The name means nothing; says what exists.
+    with or without `.yaml`; the pair MODEL_DATASET of a shipped model and a shipped dataset. A `UserError` if none is.
     """
     if name.startswith("{"):
         return name

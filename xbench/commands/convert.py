@@ -32,15 +32,7 @@ MODEL is {models}. `convert MODEL --help` shows its options.
 
 
 def convert(arguments: Sequence[str]) -> None:
-    """Convert a checkpoint, which is loaded into the model, strictly, so that what is written is known to fit.
-
-    Args:
-        arguments: MODEL, CHECKPOINT and OUT.safetensors, and options of the model's constructor as `--model.X value`.
-
-    Raises:
-        UserError: Wrong arguments, a checkpoint that does not fit, or a file that cannot be written.
-        SystemExit: After `MODEL --help`.
-    """
+    """Convert a checkpoint, which is loaded into the model, strictly, so that what is written is known to fit."""
     if arguments and arguments[0] in ("-h", "--help"):
         print(_USAGE.replace("{models}", ", ".join(_models())), end="")
         return

@@ -16,11 +16,7 @@ _KINDS = ("models", "datasets", "findings", "configs", "benches")
 
 
 def print_list(arguments: Sequence[str]) -> None:
-    """Print one kind of thing, or all of them.
-
-    Raises:
-        UserError: There is no such kind.
-    """
+    """Print one kind of thing, or all of them."""
     if len(arguments) > 1 or (arguments and arguments[0] not in _KINDS):
         raise UserError(f"list {' '.join(arguments)}: give one of {', '.join(_KINDS)}, or nothing.", exit_status=2)
     console = Console()

@@ -58,7 +58,6 @@ class RunParser(LightningArgumentParser):
 
         Raises:
             UserError: They are wrong, or choose another model or dataset than the configuration.
-            SystemExit: After --help.
         """
         self.chosen.clear()
         config = self.parse_args(_configs_first(words))
@@ -73,11 +72,7 @@ class RunParser(LightningArgumentParser):
         return config
 
     def resolve(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return what the `config.yaml` of a `test` with these options would hold.
-
-        Raises:
-            UserError: The options are wrong.
-        """
+        """Return what the `config.yaml` of a `test` with these options would hold."""
         config: dict[str, Any] = yaml.safe_load(self.dump(self.read(words), skip_none=False))
         return config
 

@@ -62,9 +62,6 @@ def reproduce(arguments: Sequence[str]) -> None:
     """Run a stored result's configuration again and print the drift.
 
     `arguments` are the run's folder and further options of the new run, such as `--data.root`.
-
-    Raises:
-        UserError: There is no such run, or the new one fails.
     """
     parser = CommandParser(
         "reproduce",

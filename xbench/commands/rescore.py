@@ -49,11 +49,7 @@ _USUAL_WORKERS = 16
 
 
 def rescore(arguments: Sequence[str]) -> None:
-    """Score a finished run again and write the results as a run; `arguments` are its folder and the rules that change.
-
-    Raises:
-        UserError: Wrong arguments, a run that kept too little, or a folder that cannot be written.
-    """
+    """Score a finished run again, and write the results as a run of their own."""
     parser = CommandParser(
         "rescore",
         description="Scores a finished run again by other rules, without the model and without the dataset, from the "
@@ -78,7 +74,6 @@ def rescore(arguments: Sequence[str]) -> None:
         )
     chosen = None if given.images is None else _chosen(run, given.images.expanduser())
     folder = _new_folder(run.folder, given.out)
-    console = Console(markup=False, highlight=False)
     try:
         _write_config(run.folder, folder, rules, chosen is None)
         results = _score(run, rules, chosen, given.images, given.workers, folder)
@@ -88,7 +83,13 @@ def rescore(arguments: Sequence[str]) -> None:
         if isinstance(error, OSError):
             raise UserError(f"The results cannot be written to {folder}: {error.strerror or error}.") from error
         raise
-    console.print(_changes(run.results, results))
+    table = Table("Macro", "As stored", "Now", "Change", title=f"{results.model} on {results.dataset}", box=None)
+    for name, other in results.macro.items():
+        one = run.results.macro.get(name)
+        change = "-" if one is None or other is None else f"{other - one:+.4f}"
+        table.add_row(name, *("-" if value is None else f"{value:.4f}" for value in (one, other)), change)
+    console = Console(markup=False, highlight=False)
+    console.print(table)
     # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
 
@@ -254,13 +255,3 @@ def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool) -> No
         pass
     with atomic_writer(folder / CONFIG) as file:
         file.write(text.encode())
-
-
-def _changes(stored: Results, results: Results) -> Table:
-    """Macro numbers before and after."""
-    table = Table("Macro", "As stored", "Now", "Change", title=f"{results.model} on {results.dataset}", box=None)
-    for name, other in results.macro.items():
-        one = stored.macro.get(name)
-        change = "-" if one is None or other is None else f"{other - one:+.4f}"
-        table.add_row(name, *("-" if value is None else f"{value:.4f}" for value in (one, other)), change)
-    return table

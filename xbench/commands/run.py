@@ -57,12 +57,7 @@ def _one_paragraph() -> Iterator[None]:
 
 @_one_paragraph()
 def run_test(arguments: Sequence[str]) -> None:
-    """Score a model on a dataset and write the results as a run; `arguments` are the words after the command.
-
-    Raises:
-        UserError: Something that the user can correct.
-        SystemExit: After --help.
-    """
+    """Score a model on a dataset and write the results as a run."""
     _evaluate("test", arguments)
 
 
@@ -97,7 +92,16 @@ def _evaluate(command: Literal["test", "predict"], arguments: Sequence[str]) -> 
         # Loggers that name no folder write where the run does.
         if isinstance(logger, Namespace) and "save_dir" in logger.init_args and logger.init_args.save_dir is None:
             logger.init_args.save_dir = config.trainer.default_root_dir
-    _keep_slurm_from_requeueing(Path(config.trainer.default_root_dir or "."))
+    # Under SLURM, Lightning would set a handler that saves the weights and requeues the job, as for training.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    folder = Path(config.trainer.default_root_dir or ".").expanduser()
+    saved = sorted(folder.glob("hpc_ckpt_*.ckpt")) if "SLURM_NTASKS" in os.environ else []
+    if saved:
+        raise UserError(
+            f"{saved[0]} was saved by Lightning when SLURM signalled a job, and would be loaded in place of the "
+            "model's weights: delete it, or give another --trainer.default_root_dir.",
+            exit_status=2,
+        )
     parts = parser.instantiate_classes(config)
     data, model = parts.data, parts.model
     trainer = _build_trainer(parts.trainer, SaveConfigCallback(parser, config))
@@ -164,19 +168,6 @@ def _refuse_too_many_processes(trainer: Trainer, data: ChestXrayDataModule, stag
         )
     data.setup(stage)
     deal(len(data.records), data.batch_size, trainer.world_size)
-
-
-def _keep_slurm_from_requeueing(folder: Path) -> None:
-    """Keep Lightning from saving, restoring and requeueing under SLURM, as it does for training."""
-    # Without a handler of ours it would set one that saves the weights and requeues the job.
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    saved = sorted(folder.expanduser().glob("hpc_ckpt_*.ckpt")) if "SLURM_NTASKS" in os.environ else []
-    if saved:
-        raise UserError(
-            f"{saved[0]} was saved by Lightning when SLURM signalled a job, and would be loaded in place of the "
-            "model's weights: delete it, or give another --trainer.default_root_dir.",
-            exit_status=2,
-        )
 
 
 @contextmanager

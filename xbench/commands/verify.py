@@ -51,11 +51,7 @@ class Disagreement:
 
 
 def verify(arguments: Sequence[str]) -> None:
-    """Print whether the numbers of a run follow from its tables; `arguments` is the run's folder.
-
-    Raises:
-        UserError: Wrong arguments, files that are missing or damaged, or numbers that disagree.
-    """
+    """Print whether the numbers of a run follow from its tables; `arguments` is the run's folder."""
     if len(arguments) != 1 or arguments[0] in ("-h", "--help"):
         raise UserError("verify takes the folder of a finished run: verify runs/MODEL_DATASET/TIME.", exit_status=2)
     folder = Path(arguments[0]).expanduser()
@@ -77,8 +73,7 @@ def verify(arguments: Sequence[str]) -> None:
 def disagreements(folder: Path) -> list[Disagreement]:
     """Return the numbers of `results.json`, `per_class.csv` and the tables that contradict the run's tables.
 
-    Raises:
-        UserError: A file is missing, damaged or of another run.
+    A file that is missing, damaged or of another run raises a `UserError`.
     """
     return [Disagreement(*one) for one in _numbers(_read(folder)) if not _agrees(one[1], one[2])]
 
@@ -88,7 +83,7 @@ _Number = tuple[str, Any, Any]
 
 
 def _read(folder: Path) -> FinishedRun:
-    """Read the tables, so that what is damaged is refused before any number is compared."""
+    # All tables at once, so that what is damaged is refused before any number is compared.
     run = FinishedRun.open(folder, PER_IMAGE, CURVES, PER_CLASS)
     thresholds = run.pair_counts.mask.shape[1]
     with reading(folder):

@@ -8,13 +8,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import SimpleNamespace as Namespace
 
 import pytest
+from rich.console import Console
 
 from xbench.commands.bench.config import Job
-from xbench.commands.bench.worker import Estimate, Interrupted, interruptible, run_logged
+from xbench.commands.bench.worker import Interrupted, Worker, interruptible, run_logged
 
 
 @pytest.fixture
@@ -124,19 +124,20 @@ def test_a_run_that_will_not_end_is_killed(tmp_path, monkeypatch, keep):
         os.kill(int(Path("ready").read_text()), 0)
 
 
-def results(model: str, images: int, seconds: float) -> Any:
-    spent = {"setup": 99.0, "text": 99.0, "loading": seconds / 2, "forward": seconds / 2}
-    return SimpleNamespace(model=model, counts=SimpleNamespace(images=images), provenance={"seconds": spent})
+def test_how_long_it_will_take(tmp_path):
+    spent = {"setup": 99.0, "text": 99.0, "loading": 10.0, "forward": 10.0}
+    earlier = Namespace(model="clip", counts=Namespace(images=100), provenance={"seconds": spent})
+    worker = Worker(tmp_path, Namespace(all=lambda: [earlier]), [], 0, True, Console().status(""))
 
+    def seconds(model: str, variant: str) -> float | None:
+        data = Namespace(records=[None] * 10)
+        return worker._seconds(Namespace(job=Job(model, "d", variant, ()), state=Namespace(data=data)))
 
-def test_how_long_it_will_take():
-    big, base, other = Job("clip", "d", "big", ()), Job("clip", "d", "", ()), Job("kad", "d", "", ())
-    estimate = Estimate()
-    assert estimate.seconds(base, 10) is None
-    estimate = Estimate([results("clip", 100, 20.0)])
-    assert estimate.seconds(base, 10) == pytest.approx(15 + 10 * 0.2)
+    assert seconds("clip", "") == pytest.approx(15 + 10 * 0.2)
     # Of a model that has not run yet, as others do.
-    assert estimate.seconds(other, 10) == pytest.approx(15 + 10 * 0.2)
-    estimate.add(big, results("clip", 100, 80.0), seconds=85.0)
-    assert estimate.seconds(big, 10) == pytest.approx(5 + 10 * 0.8)
-    assert estimate.seconds(base, 10) == pytest.approx(5 + 10 * 0.5)
+    assert seconds("kad", "") == pytest.approx(15 + 10 * 0.2)
+    worker._known.append(("clip", "big", 80.0, 100))
+    assert seconds("clip", "big") == pytest.approx(15 + 10 * 0.8)
+    assert seconds("clip", "") == pytest.approx(15 + 10 * 0.5)
+    worker._known.clear()
+    assert seconds("clip", "") is None

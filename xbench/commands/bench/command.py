@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def bench(options: Sequence[str]) -> None:
-    """Run a benchmark: every run in a fresh process, then the report; `options` are the words after `bench`.
-
-    Raises:
-        UserError: Something is wrong with the options, or data or weights are missing; or runs failed.
-    """
+    """Run a benchmark: every run in a fresh process, then the report."""
     given, more = parse(options)
     config = read_bench(given.config, given.models, given.datasets)
     out = Path(given.out or config.out or "runs").expanduser()

@@ -17,9 +17,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, 
 from xbench.commands.configs import CommandParser, shipped
 from xbench.errors import UserError
 
-DEFAULT = "paper"
-"""The shipped benchmark whose models and datasets are taken where no configuration names any."""
-
 _EXAMPLES = """
 examples:
   bench --config demo                           models without a download on drawn radiographs, in minutes
@@ -44,12 +41,7 @@ code and versions, checkpoint, annotation files and number of images. Whatever f
 
 
 def parse(options: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the options of the benchmark, and those that every run gets.
-
-    Raises:
-        UserError: An option is wrong.
-        SystemExit: After --help.
-    """
+    """Return the options of the benchmark, and those that every run gets."""
     parser = CommandParser(
         "bench",
         description="Runs models on datasets one after another, each in a fresh process; goes on after a failure, "
@@ -150,7 +142,7 @@ def read_bench(names: Sequence[str] = (), models: Sequence[str] = (), datasets: 
     content: dict[str, Any] = {}
     for name in names:
         content = _merged(content, _read(name))
-    default = _read(DEFAULT)
+    default = _read("paper")
     for section in ("models", "datasets"):
         content[section] = content.get(section) or default[section]
     try:
@@ -242,8 +234,6 @@ class Job:
     """A run of a benchmark.
 
     Attributes:
-        model: Name of the model.
-        dataset: Name of the dataset.
         variant: Name of the variant; empty for the run as it is by default.
         options: The words after `test`.
         unset: What keeps it from being run already here: variables that its configuration needs and nobody set.
@@ -283,11 +273,7 @@ def plan(config: BenchConfig, out: Path, more: Sequence[str] = ()) -> list[Job]:
 
 
 def part_of(jobs: Sequence[Job], part: str) -> list[Job]:
-    """Return the share of one of several processes: `3/49` is every 49th job from the third on.
-
-    Raises:
-        UserError: It is no such fraction.
-    """
+    """Return the share of one of several processes: `3/49` is every 49th job from the third on."""
     number, _, count = part.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise UserError(f"bench --part {part}: give K/N with K from 1 to N, such as 3/49.", exit_status=2)

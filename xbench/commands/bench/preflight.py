@@ -110,7 +110,12 @@ class FinishedRuns:
         # Names of folders begin with the time.
         for path in sorted(self._out.glob("*/*/config.yaml"), key=lambda path: path.parent.name, reverse=True):
             if path not in self._configs:
-                self._configs[path] = _read_config(path)
+                # None if there is none, as in a run that was started from Python.
+                self._configs[path] = None
+                with suppress(OSError, ValueError, yaml.YAMLError):
+                    text = path.read_text(encoding="utf-8")
+                    check_yaml(text)
+                    self._configs[path] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
             if _counted(self._configs[path], config) == wanted:
                 yield path.parent
 
@@ -121,17 +126,6 @@ class FinishedRuns:
             with suppress(RunFileError):
                 found.append(FinishedRun.open(path.parent).results)
         return found
-
-
-def _read_config(path: Path) -> Any:
-    """Read a configuration; None if there is none, as in a run that was started from Python."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        text = path.read_text(encoding="utf-8")
-        check_yaml(text)
-        return yaml.load(text, Loader=loader)
-    except (OSError, ValueError, yaml.YAMLError):
-        return None
 
 
 def _counted(config: Any, wanted: Mapping[str, Any]) -> str:

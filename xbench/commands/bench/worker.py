@@ -29,7 +29,7 @@ _TIME_TO_END = 30
 """Seconds that a run has to end once it is told to; one that goes on in the end is killed."""
 
 _OVERHEAD = 15.0
-"""Seconds that a run takes to start and to end, where no run of this benchmark has shown it yet."""
+"""Seconds that a run takes to start and to end, about."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -64,34 +64,11 @@ class Outcome:
     results: Results | None = None
 
 
-class Estimate:
-    """How long runs take, after those that are known, of which `finished` are the results: by seconds per image."""
-
-    def __init__(self, finished: Sequence[Results] = ()) -> None:
-        # Model, variant (of finished runs unknown), seconds spent on images, and their number.
-        self._known = [(results.model, "?", _work(results), results.counts.images) for results in finished]
-        self._overheads: list[float] = []
-
-    def add(self, job: Job, results: Results, seconds: float) -> None:
-        """Take a run into account."""
-        work = _work(results)
-        self._overheads.append(max(0.0, seconds - work))
-        self._known.append((job.model, job.variant, work, results.counts.images))
-
-    def seconds(self, job: Job, images: int) -> float | None:
-        """Return how long a run will take, after those of the same variant, of the model, or all; None if unknown."""
-        same = [known for known in self._known if known[0] == job.model]
-        alike = [known for known in same if known[1] == job.variant] or same or self._known
-        if not alike:
-            return None
-        overhead = sum(self._overheads) / len(self._overheads) if self._overheads else _OVERHEAD
-        return overhead + images * sum(known[2] for known in alike) / max(sum(known[3] for known in alike), 1)
-
-
-def _work(results: Results) -> float:
-    """Seconds that a run spent on its images; they are decoded meanwhile."""
+def _work(results: Results) -> tuple[float, int]:
+    """Seconds that a run spent on its images, which are decoded meanwhile, and their number."""
     spent = results.provenance.get("seconds") or {}
-    return float(sum(value for stage, value in spent.items() if stage not in ("setup", "text", "decode")))
+    seconds = sum(value for stage, value in spent.items() if stage not in ("setup", "text", "decode"))
+    return seconds, results.counts.images
 
 
 def skipped(job: Job, finished: Finished) -> Outcome:
@@ -119,7 +96,8 @@ class Worker:
     ) -> None:
         self._out, self._runs, self._alone, self._status = out, runs, alone, status
         self._done, self._total = 0, total
-        self._estimate = Estimate(runs.all())
+        # Model, variant (of earlier runs unknown), seconds spent on images, and their number.
+        self._known = [(results.model, "?", *_work(results)) for results in runs.all()]
         self._waiting = {plan.job.name: plan for plan in planned if not plan.done}
         self.begun = ""
 
@@ -162,7 +140,13 @@ class Worker:
         return sum(known) if len(known) == len(each) else None
 
     def _seconds(self, plan: Planned) -> float | None:
-        return self._estimate.seconds(plan.job, len(plan.state.data.records))
+        """Return how long a run will take, after those of the same variant, of the model, or all; None if unknown."""
+        same = [known for known in self._known if known[0] == plan.job.model]
+        alike = [known for known in same if known[1] == plan.job.variant] or same or self._known
+        if not alike:
+            return None
+        seconds_an_image = sum(known[2] for known in alike) / max(sum(known[3] for known in alike), 1)
+        return _OVERHEAD + len(plan.state.data.records) * seconds_an_image
 
     def _lock(self, job: Job) -> int:
         """Take the run's lock. A run whose benchmark was killed may go on; it is waited for."""
@@ -206,7 +190,7 @@ class Worker:
             return Outcome(job, "failed", f"{words if status else 'it left no results'} (log: {log})", seconds, results)
         if found.changed:
             return Outcome(job, "changed", f"while the benchmark was going on: {found.changed}", seconds, found.results)
-        self._estimate.add(job, found.results, seconds)
+        self._known.append((job.model, job.variant, *_work(found.results)))
         return Outcome(job, "finished", changed and f"anew, for this has changed: {changed}", seconds, found.results)
 
 
