@@ -90,6 +90,8 @@ def test_image_and_region_travel_together(
     masks = sorted(drawing.masks.items(), key=lambda item: item[1].sum())
     assume(masks)
     finding, region = masks[-1]
+    # Resized, a small region blurs to less than the brightest tissue, which an equalisation after that makes brightest.
+    assume(region.mean() > 0.005 or not any(equalisations))
     image = np.where(region, 255, drawing.image // 2).astype(np.uint8)
     radiograph = Radiograph(image, {finding: region})
     samples = Samples((), lambda _: radiograph, (finding,), Preprocessing(steps), grid, gamma=0.5)
