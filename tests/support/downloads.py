@@ -39,8 +39,6 @@ _WRITERS = {
 }
 CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
 
-_TEXT = (".csv", ".json", ".txt")
-
 
 @dataclass(frozen=True)
 class AnnotationFile:
@@ -103,7 +101,7 @@ class Downloads:
             target.parent.mkdir(parents=True, exist_ok=True)
             if path.is_dir():
                 target.mkdir(exist_ok=True)
-            elif path.suffix in _TEXT:
+            elif path.suffix in (".csv", ".json", ".txt"):
                 shutil.copyfile(path, target)
             elif images:
                 os.link(path, target)
