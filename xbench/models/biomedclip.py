@@ -10,6 +10,7 @@ import copy
 import json
 import os
 import tempfile
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ class BiomedCLIP(OpenCLIP):
         """Add where the tokeniser comes from."""
         return {"text_encoder": self.text_encoder, **super().provenance()}
 
-    def _load_tokenizer(self) -> Any:
+    @cached_property
+    def _tokenizer(self) -> Any:
         try:
             tokenizer = HFTokenizer(self.text_encoder, context_length=self._context_length)
         except (OSError, ValueError, RuntimeError, ImportError, TypeError) as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ class CLIP(OpenCLIP):
         )
         self.pretrained = pretrained if tag else None
 
-    def _load_tokenizer(self) -> Any:
+    @cached_property
+    def _tokenizer(self) -> Any:
         try:
             return open_clip.get_tokenizer(self.architecture)
         except (OSError, ValueError, RuntimeError, ImportError) as error:

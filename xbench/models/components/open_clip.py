@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -59,6 +57,8 @@ class OpenCLIP(VLM):
 
     pretrained: str | None = None
     """open_clip's tag of the weights; None for a file, a folder or the hub."""
+    _tokenizer: Any
+    """A tokeniser of open_clip, loaded on first use: token ids can be encoded without one."""
 
     def __init__(
         self,
@@ -218,14 +218,6 @@ class OpenCLIP(VLM):
             "saliency": self.saliency,
             **super().provenance(),
         }
-
-    @cached_property
-    def _tokenizer(self) -> Any:
-        return self._load_tokenizer()
-
-    @abstractmethod
-    def _load_tokenizer(self) -> Any:
-        """Return a tokeniser of open_clip, or raise a UserError. Token ids can be encoded without one."""
 
 
 def read_config(folder: Path, option: str) -> dict[str, Any]:
