@@ -25,29 +25,23 @@ from xbench.report.tables.table import (
     table_of,
 )
 
-_FLOORS = (
-    "Below the models: floors, which a map must exceed to be worth anything, and ceilings. With the best threshold a "
-    "useless map scores what the whole image scores."
-)
 _HONEST = {
-    "dice_cross_fitted": "Cross-fitted",
-    "dice_fixed": "At 0.5",
-    "dice_best": "Best",
-    "dice_optimism": "Optimism",
-    "dice_gap": "Calibration gap",
-    "iou_cross_fitted": "Cross-fitted",
-    "iou_fixed": "At 0.5",
-    "iou_best": "Best",
+    "dice_cross_fitted": Column("Cross-fitted", "Dice"),
+    "dice_fixed": Column("At 0.5", "Dice"),
+    "dice_best": Column("Best", "Dice"),
+    "dice_optimism": Column("Optimism", "Dice"),
+    "dice_gap": Column("Calibration gap", "Dice"),
+    "iou_cross_fitted": Column("Cross-fitted", "IoU"),
+    "iou_fixed": Column("At 0.5", "IoU"),
+    "iou_best": Column("Best", "IoU"),
 }
+# Neither a small gap nor a small optimism is a merit: a useless map has both.
+_UNRANKED = ("dice_optimism", "dice_gap")
 _PER_FINDING = {
-    "pointing_game": (
-        "pointing_game",
-        "Pointing game per finding on",
-        "Mean over the findings, then each finding, in per cent.",
-    ),
+    "pointing_game": ("pointing_game", "Pointing game", "Mean over the findings, then each finding, in per cent."),
     "dice_gap": (
         "calibration_gap",
-        "Calibration gap per finding on",
+        "Calibration gap",
         f"{NUMBERS['dice_gap'].meaning} In percentage points. A gap of zero is no merit by itself: a map that is "
         "useless at every threshold has it too, so nothing is marked as best.",
     ),
@@ -62,9 +56,25 @@ def all_tables(analysis: Analysis) -> tuple[Table, ...]:
 
 
 def _tables(analysis: Analysis) -> Iterator[Table]:
-    yield _grounding(analysis)
+    # Table 1 of the paper.
+    yield _over_datasets(
+        analysis,
+        {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"},
+        "grounding",
+        "Grounding",
+        "Means over findings, in per cent: pointing game, and Dice and IoU at the threshold that is best on the very "
+        "images they are scored on, as in the paper's Table 1. Below the models: floors, which a map must exceed to be "
+        "worth anything, and ceilings. With the best threshold a useless map scores what the whole image scores.",
+    )
     yield _grounding_honest(analysis)
-    yield _classification(analysis)
+    yield _over_datasets(
+        analysis,
+        {"auroc": "AUROC", "average_precision": "Average precision", "f1": "F1", "accuracy": "Accuracy"},
+        "classification",
+        "Recognition",
+        "Means over the findings with both labels, in per cent; F1 and accuracy at probability 0.5 and above. "
+        "The whole image stands for finding everything in every image.",
+    )
     for key in _PER_FINDING:
         for dataset in analysis.datasets:
             if key == "dice_gap" or len(dataset.findings) > 1:
@@ -76,29 +86,6 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
     yield _correlations(analysis)
     yield from _studies(analysis)
     yield from published_tables(analysis)
-
-
-def _grounding(analysis: Analysis) -> Table:
-    """Table 1 of the paper."""
-    return _over_datasets(
-        analysis,
-        {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"},
-        "grounding",
-        "Grounding",
-        "Means over findings, in per cent: pointing game, and Dice and IoU at the threshold that is best on the very "
-        f"images they are scored on, as in the paper's Table 1. {_FLOORS}",
-    )
-
-
-def _classification(analysis: Analysis) -> Table:
-    return _over_datasets(
-        analysis,
-        {"auroc": "AUROC", "average_precision": "Average precision", "f1": "F1", "accuracy": "Accuracy"},
-        "classification",
-        "Recognition",
-        "Means over the findings with both labels, in per cent; F1 and accuracy at probability 0.5 and above. "
-        "The whole image stands for finding everything in every image.",
-    )
 
 
 def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title: str, caption: str) -> Table:
@@ -117,26 +104,21 @@ def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title
 def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
     """A table with a row per model and a column per finding, as the paper's Tables 2 to 5."""
     name, title, caption = _PER_FINDING[key]
-    # A small gap is no merit: a useless map has it too.
-    ranked = key != "dice_gap"
-    several = len(dataset.findings) > 1
+    ranked, several = key not in _UNRANKED, len(dataset.findings) > 1
     columns = [scores_of(dataset, key, Column("Mean" if several else dataset.findings[0]), ranked=ranked)]
     # With one finding the mean is the finding.
     for finding in dataset.findings if several else ():
         columns.append(scores_of(dataset, key, Column(finding), finding, ranked))
     rows = rows_of_models(list(in_order(dataset.runs)), columns, dataset.references)
-    caption = f"{caption}{marks(rows)} {INTERVALS}"
-    return table_of(name, title, caption, ["Model"], [scores.column for scores in columns], rows)
+    caption, headings = f"{caption}{marks(rows)} {INTERVALS}", [scores.column for scores in columns]
+    return table_of(name, f"{title} per finding on", caption, ["Model"], headings, rows)
 
 
 def _grounding_honest(analysis: Analysis) -> Table:
     """Thresholds chosen on other images, and the fixed one, beside the one chosen on the images that are scored."""
-    headings = {key: Column(title, "Dice" if key.startswith("dice") else "IoU") for key, title in _HONEST.items()}
     rows: list[Row] = []
     for dataset in analysis.datasets:
-        # Neither a small gap nor a small optimism is a merit: a useless map has both.
-        unranked = ("dice_optimism", "dice_gap")
-        columns = [scores_of(dataset, key, headings[key], ranked=key not in unranked) for key in headings]
+        columns = [scores_of(dataset, key, heading, ranked=key not in _UNRANKED) for key, heading in _HONEST.items()]
         for found in rows_of_models(list(in_order(dataset.runs)), columns, dataset.references):
             rows.append(row(analysis.heading(dataset), *found.cells, kind=found.kind))
     return table_of(
@@ -147,7 +129,7 @@ def _grounding_honest(analysis: Analysis) -> Table:
         "Optimism: Dice, best less cross-fitted. Calibration gap: Dice, best less at 0.5. Marks are by dataset."
         f"{marks(rows)} {INTERVALS}",
         ["Dataset", "Model"],
-        headings.values(),
+        _HONEST.values(),
         rows,
         notes_of(analysis),
     )

@@ -6,7 +6,7 @@ Every key is the same in every run, so that the panels of several runs lie on to
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -21,7 +21,6 @@ from xbench.report.statistics.sample import Sample
 from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.results import Results, macro_mean
 
-_MOST_ROWS = 1000
 # Classes of masks and boxes: behind the findings, of which a mask of bytes takes as many.
 _FIXED, _BEST, _PEAK = 253, 254, 255
 _MAP_LABELS = {_FIXED: "map >= 0.5", _BEST: "map >= best threshold", _PEAK: "maximum of the map"}
@@ -98,8 +97,8 @@ def _pairs_table(run: Run) -> wandb.Table:
     images, findings = run.images, run.results.findings
     pairs = np.argwhere(images.scored)
     order = np.argsort(images.dice[images.scored], kind="stable")
-    if len(order) > _MOST_ROWS:
-        order = np.concatenate([order[: _MOST_ROWS // 2], order[-_MOST_ROWS // 2 :]])
+    if len(order) > 1000:
+        order = np.concatenate([order[:500], order[-500:]])
     scores = {
         "probability": images.probabilities,
         **{name: getattr(images, name) for name in ("pointing_hit", "dice", "iou", "region_area")},
@@ -202,30 +201,28 @@ def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
     _, _, parts, _ = cv2.connectedComponentsWithStats(region.astype(np.uint8), connectivity=8)
     largest = sorted(parts[1:].tolist(), key=lambda part: -part[cv2.CC_STAT_AREA])[:20]
     corners = [(left, top, left + width, top + height) for left, top, width, height, _ in largest]
+    kinds = {
+        "region": (own, case.finding, labels, corners),
+        "peak": (_PEAK, _MAP_LABELS[_PEAK], {_PEAK: _MAP_LABELS[_PEAK]}, [peak]),
+    }
     boxes = {
-        "region": {
-            "box_data": [_box(part, own, case.finding, numbers) for part in corners],
-            "class_labels": labels,
-        },
-        "peak": {
-            "box_data": [_box(peak, _PEAK, _MAP_LABELS[_PEAK], numbers)],
-            "class_labels": {_PEAK: _MAP_LABELS[_PEAK]},
-        },
+        kind: {
+            "box_data": [
+                {
+                    "position": dict(zip(("minX", "minY", "maxX", "maxY"), place, strict=True)),
+                    "domain": "pixel",
+                    "class_id": class_id,
+                    "box_caption": said,
+                    "scores": numbers,
+                }
+                for place in places
+            ],
+            "class_labels": class_labels,
+        }
+        for kind, (class_id, said, class_labels, places) in kinds.items()
     }
     caption = (
         f"{', '.join(case.reasons)} | {case.image_id} | {case.finding} | p {scores.probability:.2f} | "
         f"Dice {scores.dice:.2f} | {scores.look} | best threshold {best:.2f}"
     )
     return wandb.Image(tinted(shown.pair.display, shown.saliency), caption=caption, masks=masks, boxes=boxes)
-
-
-def _box(
-    corners: tuple[int, int, int, int], class_id: int, caption: str, scores: Mapping[str, float]
-) -> dict[str, Any]:
-    return {
-        "position": dict(zip(("minX", "minY", "maxX", "maxY"), corners, strict=True)),
-        "domain": "pixel",
-        "class_id": class_id,
-        "box_caption": caption,
-        "scores": scores,
-    }
