@@ -23,23 +23,17 @@ def with_dataset(analysis, **changes):
     return replace(analysis, datasets=(replace(analysis.datasets[0], **changes),))
 
 
-def test_best_model_is_named_with_its_score(three_analysed):
-    best = three_analysed.datasets[0].runs[0]
-    results = json.loads((best.run.folder / "results.json").read_text())
-    text = said(three_analysed, "ChestX-ray14", "highest pointing game")
-    assert best.run.label in text
-    assert f"{100 * results['grounding']['macro']['pointing_game']:.1f} %" in text
-
-
-def test_ties_are_said(three_analysed):
-    dataset = three_analysed.datasets[0]
-    best, second = (run.run.label for run in dataset.runs[:2])
+def test_the_best_model_is_named_with_its_score_and_ties(three_analysed):
+    runs = three_analysed.datasets[0].runs
+    best, second = (run.run.label for run in runs[:2])
+    results = json.loads((runs[0].run.folder / "results.json").read_text())
     for tied, words in (
         ({best, second}, f"Not significantly different (paired test): {second}."),
         ({best}, "Every other model is significantly different"),
     ):
         changed = with_dataset(three_analysed, tied_with_best={"pointing_game": frozenset(tied)})
-        assert words in said(changed, "highest pointing game")
+        text = said(changed, f"On ChestX-ray14, {best} has the highest pointing game")
+        assert words in text and f"{100 * results['grounding']['macro']['pointing_game']:.1f} %" in text
 
 
 def test_a_run_that_was_never_tested_is_not_called_worse(three_analysed):
@@ -52,10 +46,8 @@ def test_a_run_that_was_never_tested_is_not_called_worse(three_analysed):
     assert f"No test was possible against {third}, so this is no ranking" in text
     none = replace(dataset, tied_with_best=alone, comparisons=())
     text = said(replace(three_analysed, datasets=(none,)), "highest pointing game")
-    assert (
-        "paired test" not in text
-        and f"No test was possible against {' and '.join(sorted((second, third)))}, so" in text
-    )
+    assert "paired test" not in text
+    assert f"No test was possible against {' and '.join(sorted((second, third)))}, so" in text
     assert not any("significantly" in text for text in dataset_in_words(none))
     assert dataset.ranked("dice_best") and dataset.ranked("f1")
     assert not none.ranked("dice_best") and not none.ranked("f1")
@@ -67,12 +59,13 @@ def test_a_run_that_was_never_tested_is_not_called_worse(three_analysed):
 
 def test_lesions_recognised_without_looking(three_analysed):
     text = said(three_analysed, "peaks elsewhere")
-    for run in (three_analysed.datasets[0].runs[0], three_analysed.datasets[0].runs[-1]):
-        parts = run.quadrants.values()
-        elsewhere = sum(part.elsewhere * part.count for part in parts)
-        near = sum(part.near_miss * part.count for part in parts)
-        recognised = elsewhere + near + sum(part.both * part.count for part in parts)
-        assert f"{100 * elsewhere / recognised:.1f} % ({run.run.label})" in text
+    runs = three_analysed.datasets[0].runs
+    for run in (runs[0], runs[-1]):
+        counts = {
+            key: sum(getattr(part, key) * part.count for part in run.quadrants.values())
+            for key in ("elsewhere", "near_miss", "both")
+        }
+        assert f"{100 * counts['elsewhere'] / sum(counts.values()):.1f} % ({run.run.label})" in text
 
 
 def test_means_over_runs(three_analysed):
@@ -99,27 +92,21 @@ def test_floors_are_named(tmp_path):
     write_run(tmp_path, "centre", skill=1.0, images=40)
     analysis = analyse(collect([tmp_path]))
     text = said(analysis, "ignores the image")
-    numbers = analysis.datasets[0].runs[0].findings
+    run = analysis.datasets[0].runs[0]
     floors = [reference for reference in analysis.datasets[0].references if reference.kind == "floor"]
     assert len(floors) > 1
     for finding in FINDINGS:
         highest = max(floor.findings[finding]["pointing_game"].value for floor in floors)
-        assert (finding in text) == (numbers[finding]["pointing_game"].value <= highest)
+        assert (finding in text) == (run.findings[finding]["pointing_game"].value <= highest)
     assert "CLIP on ChestX-ray14 for" in text
-    dataset = analysis.datasets[0]
-    run = dataset.runs[0]
-    whole = next(reference for reference in dataset.references if reference.title == "Whole image")
+    whole = next(floor for floor in floors if floor.title == "Whole image")
     same = replace(run, macro={**run.macro, "dice_best": Estimate(whole.macro["dice_best"].value)})
-    text = said(with_dataset(analysis, runs=(same,)), "marking the whole image")
-    assert "CLIP on ChestX-ray14" in text
+    assert "CLIP on ChestX-ray14" in said(with_dataset(analysis, runs=(same,)), "marking the whole image")
 
 
 def test_many_datasets_are_counted(three_analysed):
     many = replace(three_analysed, datasets=three_analysed.datasets * 5)
     assert "CARZero on 5 of 5 datasets" in said(many, "Highest pointing game")
-
-
-def test_nothing_is_said_of_nothing(three_analysed):
     assert headlines(replace(three_analysed, datasets=(), correlations=())) == ()
 
 

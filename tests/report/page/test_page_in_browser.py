@@ -15,9 +15,8 @@ from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome"))), None
-)
+NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: none of its usual names is on the PATH")
 QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
@@ -80,6 +79,15 @@ def cards(page):
     return page.locator("#case-list .case").count()
 
 
+def press(page, target, *keys):
+    """Focus an element, by its selector or as it is, and press keys."""
+    element = page.locator(target) if isinstance(target, str) else target
+    element.focus()
+    for key in keys:
+        page.keyboard.press(key)
+    return element
+
+
 def test_every_chart_is_drawn(page):
     for figure in page.query_selector_all(".chart"):
         figure.scroll_into_view_if_needed()
@@ -90,36 +98,31 @@ def test_every_chart_is_drawn(page):
 
 def test_sorting_by_click_and_by_key(page):
     before = first_column(page, "grounding")
-    button = page.locator("#table-grounding thead button").nth(1)
+    buttons = page.locator("#table-grounding thead button")
     heading = page.locator("#table-grounding thead tr:last-child th").nth(1)
-    button.click()
+    buttons.nth(1).click()
     assert heading.get_attribute("aria-sort") == "descending"
     found = values(page, "grounding", 1)
     assert found == sorted(found, reverse=True) and first_column(page, "grounding") != before
     page.keyboard.press("Enter")
     assert heading.get_attribute("aria-sort") == "ascending"
-    found = values(page, "grounding", 1)
-    assert found == sorted(found)
+    assert values(page, "grounding", 1) == sorted(found)
     page.keyboard.press("Space")
     assert heading.get_attribute("aria-sort") == "none"
     assert first_column(page, "grounding") == before
-    page.locator("#table-grounding thead button").first.click()
+    buttons.first.click()
     assert first_column(page, "grounding") == sorted(before)
-    assert heading.get_attribute("aria-sort") == "none"
     # CLIP was not run on the second dataset: it stays last in either order.
-    button = page.locator("#table-grounding thead button").nth(4)
     for _ in range(2):
-        button.click()
+        buttons.nth(4).click()
         assert first_column(page, "grounding")[-1] == "CLIP"
-    button.click()
+    buttons.nth(4).click()
 
 
 def test_intervals_on_demand(page):
     interval = page.locator("#table-grounding .interval").first
-    box = page.locator("#table-grounding .show-intervals")
     assert not interval.is_visible()
-    box.focus()
-    page.keyboard.press("Space")
+    press(page, "#table-grounding .show-intervals", "Space")
     assert interval.is_visible() and interval.text_content().startswith("[")
     page.keyboard.press("Space")
     assert not interval.is_visible()
@@ -154,35 +157,32 @@ def test_a_dataset_is_chosen_for_all_charts(page):
 
 
 def test_models_are_hidden_in_all_charts(page):
-    chip = page.locator("#chart-overview .legend button", has_text="KAD")
-    chip.focus()
-    page.keyboard.press("Enter")
+    chip = press(page, page.locator("#chart-overview .legend button", has_text="KAD"), "Enter")
     twin = page.locator("#chart-curves .legend button", has_text="KAD")
     assert chip.get_attribute("aria-pressed") == twin.get_attribute("aria-pressed") == "false"
     page.locator("#chart-curves").scroll_into_view_if_needed()
-    page.wait_for_function("() => !document.querySelector('#chart-curves .readout').textContent.includes('KAD')")
+    expect(page.locator("#chart-curves .readout")).not_to_contain_text("KAD")
     twin.click()
-    page.wait_for_function("() => document.querySelector('#chart-curves .readout').textContent.includes('KAD')")
+    expect(page.locator("#chart-curves .readout")).to_contain_text("KAD")
 
 
 def test_other_points_of_the_correlation(page):
     page.locator("#chart-correlation").scroll_into_view_if_needed()
-    reading = "document.querySelector('#chart-correlation .reading').textContent"
-    page.wait_for_function(f"() => {reading}")
+    reading = page.locator("#chart-correlation .reading")
+    expect(reading).not_to_be_empty()
     page.locator("#correlation-scope").select_option(label="a model and finding, ChestX-ray14")
-    page.wait_for_function(f"() => {reading}.includes('9 points')")
+    expect(reading).to_contain_text("9 points")
 
 
 def test_threshold_by_key_reads_the_curves(page):
-    slider = page.locator("#threshold")
-    slider.focus()
+    scores = page.locator("#chart-curves .readout tbody td:nth-child(2)")
     # The page draws when the browser has told it of the key, which takes a moment on a busy machine.
-    page.keyboard.press("Home")
+    press(page, "#threshold", "Home")
     expect(page.locator("#threshold-value")).to_have_text("0.00")
-    everything = page.locator("#chart-curves .readout tbody td:nth-child(2)").all_text_contents()
+    everything = scores.all_text_contents()
     page.keyboard.press("End")
     expect(page.locator("#threshold-value")).to_have_text("1.00")
-    assert page.locator("#chart-curves .readout tbody td:nth-child(2)").all_text_contents() != everything
+    assert scores.all_text_contents() != everything
     # At threshold 0 every map marks the whole image.
     assert len({text.split(" ")[0] for text in everything}) == 1
 
@@ -204,9 +204,8 @@ def test_filters_of_cases(page):
     assert all(float(text.split("Dice at 0.5: ")[1].split("p")[0]) >= 50 for text in shown)
     assert page.locator("#case-count").text_content().startswith(f"{len(shown)} of 10")
     page.locator("#case-filters button[type=reset]").click()
-    page.wait_for_function("count => document.querySelectorAll('#case-list .case').length === count", arg=everything)
-    page.locator("#case-more").focus()
-    page.keyboard.press("Enter")
+    expect(page.locator("#case-list .case")).to_have_count(everything)
+    press(page, "#case-more", "Enter")
     assert everything == 8 and cards(page) == 10 and not page.locator("#case-more").is_visible()
     assert page.evaluate("document.activeElement.closest('.case') !== null")
 
@@ -219,30 +218,25 @@ def test_layers_of_pictures(page):
     )
     page.wait_for_function(painted, arg=view.locator("canvas").element_handle())
     for switch, layer in (("image", "img"), ("map", "canvas"), ("region", ".region"), ("peak", ".peaks")):
-        box = page.locator(f"#show-{switch}")
         style = f"element => getComputedStyle(element.querySelector('{layer}')).visibility"
         assert view.evaluate(style) == "visible"
-        box.focus()
-        page.keyboard.press("Space")
+        press(page, f"#show-{switch}", "Space")
         assert view.evaluate(style) == "hidden"
         page.keyboard.press("Space")
-    page.locator("#opacity").focus()
-    page.keyboard.press("Home")
+    press(page, "#opacity", "Home")
     assert view.locator("canvas").evaluate("canvas => getComputedStyle(canvas).opacity") == "0.1"
     page.locator("#case-filters button[type=reset]").click()
 
 
 def test_the_dialog_by_keyboard_alone(page):
-    opener = page.locator("#case-list .case button").nth(1)
-    opener.focus()
-    page.keyboard.press("Enter")
+    opener = press(page, page.locator("#case-list .case button").nth(1), "Enter")
     title = page.locator("#case-dialog-title")
     assert page.locator("#case-dialog").is_visible() and "(2 of 10)" in title.text_content()
     page.keyboard.press("ArrowRight")
-    assert "(3 of 10)" in title.text_content()
+    expect(title).to_contain_text("(3 of 10)")
     for _ in range(5):
         page.keyboard.press("ArrowLeft")
-    assert "(1 of 10)" in title.text_content()
+    expect(title).to_contain_text("(1 of 10)")
     assert page.evaluate("document.querySelector('#case-dialog').contains(document.activeElement)")
     assert page.locator("#case-dialog #show-map").is_visible()
     page.keyboard.press("Escape")
@@ -259,9 +253,7 @@ def test_dark_theme_on_the_screen_and_light_on_paper(page):
     ink = "document.querySelector('#chart-overview .plot .xtick text').style.fill"
     page.locator("#chart-overview").scroll_into_view_if_needed()
     light, printed = page.evaluate(ground), page.evaluate(ink)
-    page.locator("#theme").focus()
-    page.keyboard.press("Enter")
-    assert page.locator("#theme").get_attribute("aria-pressed") == "true"
+    assert press(page, "#theme", "Enter").get_attribute("aria-pressed") == "true"
     assert page.evaluate(ground) != light
     page.wait_for_function(f"before => {ink} !== before", arg=printed)
     page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
@@ -275,10 +267,7 @@ def test_dark_theme_on_the_screen_and_light_on_paper(page):
 
 
 def test_without_scripts(browser, report):
-    context = browser.new_context(
-        viewport=NARROW, color_scheme="dark", reduced_motion="reduce", java_script_enabled=False
-    )
-    bare = context.new_page()
+    bare = browser.new_page(viewport=NARROW, color_scheme="dark", reduced_motion="reduce", java_script_enabled=False)
     bare.goto(report.as_uri())
     # The style sheet alone follows the system's theme.
     assert bare.locator("body").evaluate("body => getComputedStyle(body).backgroundColor") == "rgb(21, 24, 27)"
@@ -289,7 +278,7 @@ def test_without_scripts(browser, report):
     assert skip.evaluate("link => link === document.activeElement && link.getBoundingClientRect().top >= 0")
     bare.keyboard.press("Enter")
     assert bare.locator("main").evaluate("main => main === document.activeElement")
-    context.close()
+    bare.close()
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["1440", "360"])

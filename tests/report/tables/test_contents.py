@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from run_files import change
 from synthetic import FINDINGS, write_run
 
 from xbench.protocol.published import published_grounding, published_pointing_game
@@ -34,30 +35,28 @@ def tables(three_analysed):
     return made
 
 
-def expected(stored) -> dict[str, dict[str, dict[str, float]]]:
-    """By table, model and column."""
-    numbers = {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"}
-    scores = {"auroc": "AUROC", "average_precision": "Average precision", "f1": "F1", "accuracy": "Accuracy"}
+GROUNDING = {"pointing_game": "Pointing game", "dice_best": "Dice, best", "iou_best": "IoU, best"}
+RECOGNITION = {"auroc": "AUROC", "average_precision": "Average precision", "f1": "F1", "accuracy": "Accuracy"}
+EXPECTED = {
+    "grounding": lambda grounding, _: {
+        f"ChestX-ray14: {title}": grounding["macro"][key] for key, title in GROUNDING.items()
+    },
+    "classification": lambda _, recognition: {
+        f"ChestX-ray14: {title}": recognition["macro"][key] for key, title in RECOGNITION.items()
+    },
+    "pointing_game_chestxray14": lambda grounding, _: {
+        "Mean": grounding["macro"]["pointing_game"],
+        **{finding: scores["pointing_game"] for finding, scores in grounding["per_class"].items()},
+    },
+    "calibration_gap_chestxray14": lambda grounding, _: {
+        finding: scores["dice_best"] - scores["dice_fixed"] for finding, scores in grounding["per_class"].items()
+    },
+}
+"""By table and column the numbers of a model, from the two halves of its results."""
 
-    def macro(result, section, keys):
-        return {f"ChestX-ray14: {title}": result[section]["macro"][key] for key, title in keys.items()}
 
-    return {
-        "grounding": {model: macro(result, "grounding", numbers) for model, result in stored.items()},
-        "classification": {model: macro(result, "classification", scores) for model, result in stored.items()},
-        "pointing_game_chestxray14": {
-            model: {"Mean": result["grounding"]["macro"]["pointing_game"]}
-            | {finding: result["grounding"]["per_class"][finding]["pointing_game"] for finding in FINDINGS}
-            for model, result in stored.items()
-        },
-        "calibration_gap_chestxray14": {
-            model: {
-                finding: scores["dice_best"] - scores["dice_fixed"]
-                for finding, scores in result["grounding"]["per_class"].items()
-            }
-            for model, result in stored.items()
-        },
-    }
+def read(table) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(to_csv(table))))
 
 
 def markdown_rows(text: str) -> dict[str, list[str]]:
@@ -70,21 +69,18 @@ def bare(cell: str) -> str:
     return re.sub(r"<br><sub>.*?</sub>|</?u>|\*\*|\u2020", "", cell)
 
 
-@pytest.mark.parametrize(
-    "name", ["grounding", "classification", "pointing_game_chestxray14", "calibration_gap_chestxray14"]
-)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_numbers_are_those_of_results_json(name, tables, stored):
-    table, models = tables[name], expected(stored)[name]
-    rows = {row["Model"]: row for row in csv.DictReader(io.StringIO(to_csv(table))) if row["kind"] == "model"}
-    assert set(rows) == set(models)
+    table = tables[name]
+    rows = {row["Model"]: row for row in read(table) if row["kind"] == "model"}
     assert list(rows) == ["CLIP", "KAD", "CARZero"]
     headings = [f"{column.group}: {column.title}" if column.group else column.title for column in table.columns]
     shown = markdown_rows(to_markdown(table))
     latex = to_latex(table)
-    for model, numbers in models.items():
+    for model, result in stored.items():
         line = next(line for line in latex.splitlines() if line.startswith(f"{model} & "))
         printed = re.findall(r"\d+\.\d\d", re.sub(r"\[.*?\]", "", line))
-        for heading, value in numbers.items():
+        for heading, value in EXPECTED[name](result["grounding"], result["classification"]).items():
             assert float(rows[model][heading]) == pytest.approx(value, abs=1e-12)
             assert float(rows[model][f"{heading}, low"]) <= float(rows[model][f"{heading}, high"])
             place = headings.index(heading) - 1
@@ -92,9 +88,7 @@ def test_numbers_are_those_of_results_json(name, tables, stored):
 
 
 def test_honest_thresholds_stand_beside_the_best(tables, stored):
-    for row in csv.DictReader(io.StringIO(to_csv(tables["grounding_honest"]))):
-        if row["kind"] != "model":
-            continue
+    for row in (row for row in read(tables["grounding_honest"]) if row["kind"] == "model"):
         macro = stored[row["Model"]]["grounding"]["macro"]
         best, fixed = float(row["Dice: Best"]), float(row["Dice: At 0.5"])
         assert (best, fixed) == pytest.approx((macro["dice_best"], macro["dice_fixed"]), abs=1e-12)
@@ -103,15 +97,11 @@ def test_honest_thresholds_stand_beside_the_best(tables, stored):
 
 
 def test_published_numbers_stand_beside_ours(tables, stored):
-    rows = {row["Model"]: row for row in csv.DictReader(io.StringIO(to_csv(tables["published_grounding"])))}
+    rows = {row["Model"]: row for row in read(tables["published_grounding"])}
     assert list(rows)[:3] == ["CLIP", "CLIP, published", "CLIP, difference"]
     for model, title in TITLES.items():
         published, macro = published_grounding("chestxray14")[model], stored[title]["grounding"]["macro"]
-        for key, heading in (
-            ("pointing_game", "Pointing game"),
-            ("dice_best", "Dice, best"),
-            ("iou_best", "IoU, best"),
-        ):
+        for key, heading in GROUNDING.items():
             column, theirs = f"ChestX-ray14: {heading}", getattr(published, key)
             assert float(rows[title][column]) == pytest.approx(macro[key], abs=1e-12)
             assert float(rows[f"{title}, published"][column]) == theirs
@@ -119,8 +109,7 @@ def test_published_numbers_stand_beside_ours(tables, stored):
 
 
 def test_published_findings_and_counts_stand_beside_ours(tables, stored):
-    table = tables["published_pointing_game_chestxray14"]
-    rows = {row["Model"]: row for row in csv.DictReader(io.StringIO(to_csv(table)))}
+    rows = {row["Model"]: row for row in read(tables["published_pointing_game_chestxray14"])}
     published = published_pointing_game("chestxray14")["kad"]
     for finding in FINDINGS:
         ours = stored["KAD"]["grounding"]["per_class"][finding]
@@ -129,7 +118,7 @@ def test_published_findings_and_counts_stand_beside_ours(tables, stored):
         assert float(rows["KAD, difference"][finding]) == pytest.approx(difference, abs=1e-12)
         assert int(rows["Images scored, ours"][finding]) == ours["count"]
     assert rows["Positive images, paper"]["Nodule"] == "79"
-    gap = next(csv.DictReader(io.StringIO(to_csv(tables["published_dice_gap"]))))
+    gap = read(tables["published_dice_gap"])[0]
     macro = stored["CLIP"]["grounding"]["macro"]
     assert float(gap["Ours"]) == pytest.approx(macro["dice_best"] - macro["dice_fixed"], abs=1e-12)
     assert float(gap["Published"]) == 0.021
@@ -137,14 +126,8 @@ def test_published_findings_and_counts_stand_beside_ours(tables, stored):
 
 
 def test_what_the_paper_lacks_is_there_and_rows_fit_columns(tables):
-    assert {
-        "best_and_worst_findings",
-        "comparisons_chestxray14",
-        "quadrants_chestxray14",
-        "by_area_chestxray14",
-        "by_position_chestxray14",
-        "correlations",
-    } <= set(tables)
+    per_dataset = {f"{name}_chestxray14" for name in ("comparisons", "quadrants", "by_area", "by_position")}
+    assert {"best_and_worst_findings", "correlations"} | per_dataset <= set(tables)
     for table in tables.values():
         assert table.rows and table.title and table.caption
         for row in table.rows:
@@ -156,14 +139,9 @@ def test_what_the_paper_lacks_is_there_and_rows_fit_columns(tables):
 
 def test_best_and_worst_findings(three_analysed, stored):
     for entry in three_analysed.datasets[0].runs:
-        hits = {
-            finding: scores["pointing_game"]
-            for finding, scores in stored[entry.run.label]["grounding"]["per_class"].items()
-        }
-        assert best_and_worst(entry) == [
-            ("best 1", max(hits, key=lambda finding: hits[finding])),
-            ("worst 1", min(hits, key=lambda finding: hits[finding])),
-        ]
+        scores = stored[entry.run.label]["grounding"]["per_class"]
+        ranked = sorted(scores, key=lambda finding: scores[finding]["pointing_game"])
+        assert best_and_worst(entry) == [("best 1", ranked[-1]), ("worst 1", ranked[0])]
 
 
 @pytest.fixture(scope="module")
@@ -172,23 +150,10 @@ def odd(tmp_path_factory):
     root = tmp_path_factory.mktemp("odd")
     for split in ("test", "val"):
         for number, source in enumerate((None, "name", "report")):
-            settings = {} if source is None else {"prompt_source": source}
-            folder = write_run(
-                root / split,
-                "my_model & co <b>",
-                "a&b_c",
-                stamp=f"2026-01-0{number + 1}_00-00-00",
-                images=30,
-                **settings,
-            )
-            _move_to(folder, split)
-        _move_to(write_run(root / split, "centre", "a&b_c", skill=0, recognition=0, images=30), split)
+            settings = {"stamp": f"2026-01-0{number + 1}_00-00-00"} | ({"prompt_source": source} if source else {})
+            change(write_run(root / split, "my_model & co <b>", "a&b_c", images=30, **settings), split=split)
+        change(write_run(root / split, "centre", "a&b_c", skill=0, recognition=0, images=30), split=split)
     return {table.name: table for table in all_tables(analyse(collect([root])))}
-
-
-def _move_to(folder: Path, split: str) -> None:
-    path = folder / "results.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"split": split}))
 
 
 def test_odd_names_are_escaped_and_splits_told_apart(odd):
@@ -201,7 +166,7 @@ def test_odd_names_are_escaped_and_splits_told_apart(odd):
     assert r"my\_model &amp; co &lt;b&gt; (prompts name)" in markdown
     assert r"my\_model \& co \textless{}b\textgreater{} (prompts name) &" in latex
     assert r"\multicolumn{3}{c}{a\&b\_c (test)}" in latex
-    names = [row["Model"] for row in csv.DictReader(io.StringIO(to_csv(grounding)))]
+    names = [row["Model"] for row in read(grounding)]
     assert names[-3:] == ["Whole image", "Random", "Centre prior"]
     assert "my_model & co <b> (prompts official)" in names
 

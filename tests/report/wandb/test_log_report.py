@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import wandb
@@ -16,11 +17,6 @@ from xbench.report.sentences import headlines
 from xbench.report.tables.contents import all_tables
 from xbench.report.wandb import log_report as log_report_module
 from xbench.report.wandb.log_report import log_report
-
-
-@pytest.fixture(scope="module")
-def said(three_analysed):
-    return three_analysed, all_tables(three_analysed)
 
 
 @pytest.fixture
@@ -37,8 +33,8 @@ def written(tmp_path, monkeypatch):
     return out
 
 
-def test_a_report_is_one_run_with_tables_charts_figures_page_and_files(said, written):
-    analysis, tables = said
+def test_a_report_is_one_run_with_tables_charts_figures_page_and_files(three_analysed, written):
+    analysis, tables = three_analysed, all_tables(three_analysed)
     offline = log_report(analysis, tables, written)
     assert offline.parent == written / "wandb"
     logged = OfflineRun.read(offline)
@@ -70,31 +66,28 @@ def test_a_report_is_one_run_with_tables_charts_figures_page_and_files(said, wri
     }
 
 
-def test_a_page_too_large_for_a_dashboard_is_in_the_artifact_alone(said, written, monkeypatch):
+def test_a_page_too_large_for_a_dashboard_is_in_the_artifact_alone(three_analysed, written, monkeypatch):
     monkeypatch.setattr(log_report_module, "_LARGEST_PAGE", 3)
-    offline = log_report(said[0], (), written)
+    offline = log_report(three_analysed, (), written)
     assert not list(offline.glob("files/media/html/*"))
     assert "index.html" in json.dumps(OfflineRun.read(offline).artifact("report"))
 
 
-def test_a_failure_names_the_finished_report(said, written, monkeypatch):
-    def fail(*args, **kwargs):
-        raise ConnectionResetError("Connection lost")
-
-    monkeypatch.setattr(wandb.Run, "log", fail)
+def test_a_failure_names_the_finished_report(three_analysed, written, monkeypatch):
+    monkeypatch.setattr(wandb.Run, "log", Mock(side_effect=ConnectionResetError("Connection lost")))
     with pytest.raises(UserError, match=rf"report is complete in {written}.*Connection lost"):
-        log_report(*said, written)
+        log_report(three_analysed, (), written)
     wandb.finish()
 
 
 def test_the_command_logs_only_when_asked(three_runs, tmp_path, monkeypatch, capsys):
-    calls = []
+    log = Mock(return_value=Path("offline-run"))
     monkeypatch.setattr("xbench.commands.report.write_report", lambda *arguments: ("analysis", "tables"))
-    monkeypatch.setattr(log_report_module, "log_report", lambda *given: calls.append(given) or Path("offline-run"))
+    monkeypatch.setattr(log_report_module, "log_report", log)
     report([str(three_runs), "--out", str(tmp_path)])
-    assert not calls
+    assert not log.called
     report([str(three_runs), "--out", str(tmp_path), "--wandb", "true"])
-    assert calls == [("analysis", "tables", tmp_path)]
+    log.assert_called_once_with("analysis", "tables", tmp_path)
     assert "wandb sync offline-run" in capsys.readouterr().out
     with pytest.raises(UserError, match="--wandb"):
         report([str(three_runs), "--wandb", "maybe"])

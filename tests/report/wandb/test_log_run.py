@@ -43,17 +43,15 @@ class Logged(OfflineRun):
 def logged(tmp_path_factory):
     """A run logged offline, made without any network."""
     root = tmp_path_factory.mktemp("logged")
-    (root / "toys.yaml").write_text(
-        "model: {class_path: toys.Brightness}\n"
-        "data: {class_path: toys.Squares, init_args: {num_workers: 0, batch_size: 4}}\n"
-        "trainer: {accelerator: cpu, enable_progress_bar: false}\n"
+    words = (
+        *("--model", "toys.Brightness", "--data", "toys.Squares", "--data.num_workers", "0", "--data.batch_size", "4"),
+        *("--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--data.limit", "18"),
+        *("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger", "--trainer.logger.tags", '["mine"]'),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         shut_out(patch, root)
-        logger = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger")
-        tagged = ("--trainer.logger.tags", '["mine"]')
-        assert main(["test", "--config", "toys.yaml", *logger, *tagged, "--data.limit", "18"]) == 0
+        assert main(["test", *words]) == 0
     (folder,) = (path.parent for path in root.glob("runs/*/*/results.json"))
     (offline,) = (root / "runs" / "wandb").glob("offline-run-*")
     return Logged(offline, OfflineRun.read(offline).records, folder)
@@ -68,22 +66,17 @@ def test_runs_are_grouped_by_dataset_then_model_and_tagged(logged):
         assert word in text
 
 
-@pytest.mark.parametrize(
-    ("part", "names"),
-    [
-        ("grounding", ("pointing_game", "dice_fixed", "dice_best", "iou_fixed", "iou_best")),
-        ("classification", ("auroc", "average_precision", "f1", "accuracy")),
-    ],
-)
-def test_numbers_have_the_same_names_in_every_run(logged, part, names):
+@pytest.mark.parametrize(("part", "count"), [("grounding", 5), ("classification", 4)])
+def test_numbers_have_the_same_names_in_every_run(logged, part, count):
     results, history, summary = logged.results[part], logged.history, logged.summary
+    assert len(results["macro"]) == count
     for name, value in results["macro"].items():
         assert history[f"{part}/{name}"] == [pytest.approx(value, abs=1e-12)]
         assert summary[f"{part}/{name}"] == pytest.approx(value, abs=1e-12)
     findings = {row["finding"]: row for row in logged.table("findings")}
     assert [*findings] == [*results["per_class"]] == ["Square", "Hole", "Ghost"]
     for finding, scores in results["per_class"].items():
-        for name in names:
+        for name in results["macro"]:
             assert findings[finding][name] == scores[name]
             assert summary.get(f"{name}/{finding}") == pytest.approx(scores[name], abs=1e-12)
     assert "pointing_game/Square" in summary and "pointing_game/Ghost" not in summary
@@ -139,7 +132,7 @@ def test_masks_of_overlays_give_the_very_scores_of_the_pair(logged):
     assert (cases[0]["image_id"], cases[0]["finding"]) == max(rows, key=lambda pair: rows[pair]["dice"])
     assert "Best Dice" in cases[0]["example_of"]
 
-    def read(path: str) -> np.ndarray:
+    def read(path):
         return cv2.imread(str(files / path), cv2.IMREAD_UNCHANGED)
 
     (run,) = collect([logged.finished]).runs
