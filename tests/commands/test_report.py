@@ -17,8 +17,7 @@ from synthetic import write_run
 
 from xbench.cli import main
 from xbench.report.cases import choose_cases
-from xbench.report.figures.details import positions
-from xbench.report.figures.overlays import overlays
+from xbench.report.figures.details import overlays, positions
 from xbench.report.figures.style import drawing, save
 from xbench.report.sentences import dataset_in_words, headlines
 from xbench.report.tables.contents import all_tables

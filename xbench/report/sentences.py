@@ -36,7 +36,7 @@ def headlines(analysis: Analysis) -> tuple[str, ...]:
 
 def dataset_in_words(dataset: DatasetAnalysis) -> tuple[str, ...]:
     """Return what was found on a dataset and its notes, each point a sentence or two of plain text."""
-    return (*_best_runs(dataset), *_cost_of_thresholds(dataset), *_elsewhere_and_chance(dataset), *dataset.notes)
+    return (*_of_dataset(dataset), *dataset.notes)
 
 
 def _best_models(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
@@ -141,32 +141,13 @@ def _means_over_runs(runs: Sequence[RunAnalysis]) -> Iterator[str]:
         )
 
 
-def _best_runs(dataset: DatasetAnalysis) -> Iterator[str]:
+def _of_dataset(dataset: DatasetAnalysis) -> Iterator[str]:
     for key in ("pointing_game", "dice_cross_fitted", "auroc"):
         if values := dataset.values(key):
             leaders = [label for label, value in values.items() if value == max(values.values())]
             best = next(entry.macro[key] for entry in dataset.runs if entry.run.label == leaders[0])
             tests = _tests(dataset, key, leaders[0]) if len(values) > len(leaders) == 1 else ""
             yield f"{NUMBERS[key].title}: {listed(leaders)} with {_percent(best.value, 2)}{_interval(best, 2)}.{tests}"
-
-
-def _tests(dataset: DatasetAnalysis, number: str, best: str) -> str:
-    """Say which runs the paired tests tell from the best one, which not, and which were not tested."""
-    tied = sorted(dataset.tied_with_best.get(number, frozenset()) - {best})
-    untested = dataset.untested(number, best)
-    said = ""
-    if tied:
-        said += f" Not significantly different (paired test): {listed(tied)}."
-    elif len(dataset.values(number)) - 1 > len(untested):
-        said += (
-            f" Every other model{' that could be tested' if untested else ''} is significantly different (paired test)."
-        )
-    if untested:
-        said += f" No test was possible against {listed(untested)}, so this is no ranking: the notes say why."
-    return said
-
-
-def _cost_of_thresholds(dataset: DatasetAnalysis) -> Iterator[str]:
     if gaps := dataset.values("dice_gap"):
         label = max(gaps, key=lambda label: gaps[label])
         begin = "Largest calibration gap: threshold 0.5" if len(gaps) > 1 else "Threshold 0.5"
@@ -175,9 +156,6 @@ def _cost_of_thresholds(dataset: DatasetAnalysis) -> Iterator[str]:
         label = max(optimism, key=lambda label: optimism[label])
         most = f" on average, most for {label} ({100 * optimism[label]:.2f})" if len(optimism) > 1 else ""
         yield f"{_OVERSTATES} {100 * sum(optimism.values()) / len(optimism):.2f} points{most}."
-
-
-def _elsewhere_and_chance(dataset: DatasetAnalysis) -> Iterator[str]:
     # Of fewer pairs than ten a share is no finding.
     shares = [
         (shares.elsewhere, f"{finding} by {entry.run.label} ({_percent(shares.elsewhere, 2)} of {shares.count} images)")
@@ -196,6 +174,21 @@ def _elsewhere_and_chance(dataset: DatasetAnalysis) -> Iterator[str]:
                 f"Random maps have a pointing game of {_percent(expected, 2)} on average; single runs of random maps "
                 f"have a standard deviation of {100 * spread:.2f} points."
             )
+
+
+def _tests(dataset: DatasetAnalysis, number: str, best: str) -> str:
+    """Say which runs the paired tests tell from the best one, which not, and which were not tested."""
+    tied = sorted(dataset.tied_with_best.get(number, frozenset()) - {best})
+    untested = dataset.untested(number, best)
+    said = ""
+    if tied:
+        said = f" Not significantly different (paired test): {listed(tied)}."
+    elif len(dataset.values(number)) - 1 > len(untested):
+        which = " that could be tested" if untested else ""
+        said = f" Every other model{which} is significantly different (paired test)."
+    if untested:
+        said += f" No test was possible against {listed(untested)}, so this is no ranking: the notes say why."
+    return said
 
 
 Different = tuple[Sequence[Run], Sequence[Run], int, Mapping[str, tuple[int, int]]]
@@ -273,8 +266,7 @@ def _disagreement(entry: RunAnalysis) -> Iterator[str]:
         (finding, key, value, derived[finding][key].value)
         for finding, numbers in stored.items()
         for key, value in numbers.items()
-        # Far above the rounding of a run's sums, far below what a table shows.
-        if key in NUMBERS and not _agree(value, derived[finding][key].value, 1e-9)
+        if key in NUMBERS and not _agree(value, derived[finding][key].value)
     ]
     if wrong:
         finding, key, says, give = wrong[0]
@@ -285,8 +277,9 @@ def _disagreement(entry: RunAnalysis) -> Iterator[str]:
         )
 
 
-def _agree(one: float | None, other: float | None, tolerance: float) -> bool:
-    return one is other if one is None or other is None else abs(one - other) <= tolerance
+def _agree(one: float | None, other: float | None) -> bool:
+    # Far above the rounding of a run's sums, far below what a table shows.
+    return one is other if one is None or other is None else abs(one - other) <= 1e-9
 
 
 def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[str]:
@@ -343,8 +336,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _over(runs: Sequence[RunAnalysis]) -> str:
     """Say what a mean over runs is over, if they are several."""
     several = {"models": {run.run.label for run in runs}, "datasets": {run.run.dataset for run in runs}}
-    what = [name for name, values in several.items() if len(values) > 1]
-    return f", averaged over {' and '.join(what)}" if what else ""
+    what = " and ".join(name for name, values in several.items() if len(values) > 1)
+    return what and f", averaged over {what}"
 
 
 def _percent(value: float | None, digits: int = 1) -> str:

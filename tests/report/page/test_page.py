@@ -17,8 +17,7 @@ from synthetic import write_run
 from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics import normalise
 from xbench.report.cases import map_on_grid
-from xbench.report.page.data import _outline
-from xbench.report.page.write import write_page
+from xbench.report.page.write import _outline, write_page
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables

@@ -241,8 +241,8 @@ def test_the_dialog_by_keyboard_alone(page):
     assert page.locator("#case-dialog #show-map").is_visible()
     page.keyboard.press("Escape")
     assert not page.locator("#case-dialog").is_visible()
-    assert opener.evaluate("button => button === document.activeElement")
-    assert page.locator("#case-filters #show-map").is_visible()
+    expect(opener).to_be_focused()
+    expect(page.locator("#case-filters #show-map")).to_be_visible()
     page.locator("#case-list .view").first.click()
     assert page.locator("#case-dialog").is_visible()
     page.locator("#case-close").click()
@@ -275,9 +275,10 @@ def test_without_scripts(browser, report):
     skip = bare.locator(".skip")
     assert skip.evaluate("link => link.getBoundingClientRect().bottom <= 0")
     bare.keyboard.press("Tab")
-    assert skip.evaluate("link => link === document.activeElement && link.getBoundingClientRect().top >= 0")
+    expect(skip).to_be_focused()
+    assert skip.evaluate("link => link.getBoundingClientRect().top >= 0")
     bare.keyboard.press("Enter")
-    assert bare.locator("main").evaluate("main => main === document.activeElement")
+    expect(bare.locator("main")).to_be_focused()
     bare.close()
 
 

@@ -32,8 +32,9 @@ def auroc_against_pointing_game(
 ) -> Figure | None:
     """Draw a panel for all datasets, unless there is only one, then one for each."""
     lines = [(line, title) for line, title in analysis.lines(scope) if line.points]
-    pooled = [(line, title) for line, title in lines if line.dataset is None and len(analysis.datasets) > 1]
-    lines = [*pooled, *((line, title) for line, title in lines if line.dataset is not None)]
+    lines = [entry for entry in lines if entry[0].dataset is not None or len(analysis.datasets) > 1]
+    # The line of all datasets first.
+    lines.sort(key=lambda entry: entry[0].dataset is not None)
     if not lines:
         return None
     figure, axes = panels(len(lines), 2.2 if len(lines) > 1 else 2.6)

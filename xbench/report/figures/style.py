@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import cycle
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 from matplotlib.artist import Artist
@@ -23,7 +22,6 @@ COLUMN, PAGE = 3.4, 7.0
 """Widths in inches of a column and of a page of the usual journals."""
 
 FLOOR: Mapping[str, Any] = {"color": "0.35", "linestyle": (0, (4, 2)), "linewidth": 1}
-"""How floors are drawn."""
 
 Line = Literal["-"] | tuple[float, tuple[float, ...]]
 
@@ -67,8 +65,7 @@ _RC: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(NamedTuple):
     """How a run is drawn in every figure: the colour is the model's, marker and dashes are the run's own."""
 
     colour: str

@@ -9,7 +9,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from xbench.report.cases import choose_cases
-from xbench.report.figures.details import positions, quadrants
+from xbench.report.figures.details import overlays, positions, quadrants
 from xbench.report.figures.models import (
     INTERVALS,
     against_area,
@@ -18,7 +18,6 @@ from xbench.report.figures.models import (
     dice_over_thresholds,
     intervals,
 )
-from xbench.report.figures.overlays import overlays
 from xbench.report.figures.style import drawing, save, styles
 from xbench.report.schema import NUMBERS, Analysis, in_order
 
@@ -59,36 +58,28 @@ def write_figures(analysis: Analysis, folder: Path, cases: int = 6) -> Iterator[
 def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | None]]:
     """Draw every figure; None where there is nothing to draw."""
     look = styles(in_order(analysis.runs))
-    points = Drawn(
-        "auroc_pointing_game_models",
-        "Recognition and grounding of models",
+    caption = (
         "AUROC against pointing game. A point is a model with its own prompts; over all datasets it is the mean over "
-        "them. Line: least squares.",
+        "them. Line: least squares."
     )
+    points = Drawn("auroc_pointing_game_models", "Recognition and grounding of models", caption)
     yield points, auroc_against_pointing_game(analysis, "models", look)
-    points = Drawn(
-        "auroc_pointing_game_findings",
-        "Recognition and grounding per finding",
-        "AUROC against pointing game. A point is a model and finding. Line: least squares.",
-    )
+    caption = "AUROC against pointing game. A point is a model and finding. Line: least squares."
+    points = Drawn("auroc_pointing_game_findings", "Recognition and grounding per finding", caption)
     yield points, auroc_against_pointing_game(analysis, "findings", look)
     for key in INTERVALS:
         title = f"{NUMBERS[key].title} with intervals"
         caption = f"{NUMBERS[key].meaning} Means over findings with 95 % intervals."
         yield Drawn(f"intervals_{key}", title, caption), intervals(analysis, key, look)
-    gap = Drawn(
-        "dice_gap",
-        "What the fixed threshold costs",
+    caption = (
         "Dice at the fixed threshold 0.5, at cross-fitted thresholds, and at the threshold that is best on the same "
-        "images; numbers: best less at 0.5, in percentage points. Means over findings.",
+        "images; numbers: best less at 0.5, in percentage points. Means over findings."
     )
-    yield gap, dice_gap(analysis, look)
-    curve = Drawn(
-        "dice_curve",
-        "Dice over thresholds",
-        "Means over findings with 95 % bands; marks at 0.1, 0.3, 0.5, 0.7 and 0.9; dashed: marking the whole image.",
+    yield Drawn("dice_gap", "What the fixed threshold costs", caption), dice_gap(analysis, look)
+    caption = (
+        "Means over findings with 95 % bands; marks at 0.1, 0.3, 0.5, 0.7 and 0.9; dashed: marking the whole image."
     )
-    yield curve, dice_over_thresholds(analysis, look)
+    yield Drawn("dice_curve", "Dice over thresholds", caption), dice_over_thresholds(analysis, look)
     floors = {"pointing_game": "what a random point gets", "dice_fixed": "marking the whole image"}
     for key, floor in floors.items():
         caption = (

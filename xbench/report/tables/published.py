@@ -18,18 +18,7 @@ from xbench.protocol.published import (
 )
 from xbench.report.names import model_title
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, in_order
-from xbench.report.tables.table import (
-    INTERVALS,
-    Column,
-    Row,
-    Scores,
-    Table,
-    decimal,
-    number,
-    row,
-    scores_of,
-    table_of,
-)
+from xbench.report.tables.table import INTERVALS, Column, Row, Scores, Table, decimal, number, row, scores_of, table_of
 
 _LAYOUT = "Of each model our number, the published one, and the difference, ours less published, in per cent."
 

@@ -37,9 +37,7 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path) ->
     datasets = list(dict.fromkeys(dataset.dataset for dataset in analysis.datasets))
     options = {
         "project": "xbench",
-        "name": "report",
-        "group": "report",
-        "job_type": "report",
+        **dict.fromkeys(("name", "group", "job_type"), "report"),
         "tags": [tag[:64] for tag in ("report", *datasets, *models)],
         "notes": "\n\n".join(headlines(analysis)),
         "config": {
@@ -60,7 +58,7 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path) ->
     }
     target = begin_run(out_folder, options)
     try:
-        target.log({**_tables(tables), **_charts(analysis), **_pictures(out_folder)})
+        target.log({**_numbers(analysis, tables), **_pictures(out_folder)})
         artifact = wandb.Artifact("report", type="report", metadata={"models": models, "datasets": datasets})
         # By name, for the folder may well hold other things: runs with patients' images, or W&B's own files.
         for pattern in ("index.html", "report.md", "analysis.json", "tables/*", "figures/*"):
@@ -77,17 +75,12 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path) ->
     return folder
 
 
-def _tables(tables: Sequence[Table]) -> dict[str, wandb.Table]:
-    """Tables with their numbers as fractions in full precision, intervals in columns of their own."""
-    logged = {}
+def _numbers(analysis: Analysis, tables: Sequence[Table]) -> dict[str, Any]:
+    """Tables, with numbers as fractions in full precision and intervals in columns of their own, and charts."""
+    logged: dict[str, Any] = {}
     for table in tables:
         frame = to_frame(table)
         logged[f"tables/{table.name}"] = wandb.Table(columns=list(frame.columns), data=frame.values.tolist())
-    return logged
-
-
-def _charts(analysis: Analysis) -> dict[str, Any]:
-    charts = {}
     for key, scope in _SCOPES.items():
         points = [
             [line.dataset, *point]
@@ -96,14 +89,14 @@ def _charts(analysis: Analysis) -> dict[str, Any]:
             for point in line.points
         ]
         if points:
-            charts[key] = wandb.plot.scatter(
+            logged[key] = wandb.plot.scatter(
                 wandb.Table(columns=["dataset", scope.removesuffix("s"), "auroc", "pointing_game"], data=points),
                 x="auroc",
                 y="pointing_game",
                 title=f"Pointing game by AUROC over {scope}",
                 split_table=True,
             )
-    return charts
+    return logged
 
 
 def _pictures(folder: Path) -> dict[str, Any]:
