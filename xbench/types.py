@@ -227,20 +227,12 @@ class ModelOutput:
 
 @dataclass(frozen=True)
 class Rules:
-    """How maps are scored against annotated regions.
+    """How maps are scored against annotated regions."""
 
-    Attributes:
-        grid: Height and width of the evaluation grid, or the pixels of each image.
-        upsampling: How maps are enlarged to it.
-        gamma: Share of a grid pixel that a region covers at least.
-        thresholds: Number of thresholds k / (thresholds - 1) of the sweep; odd, so that 0.5 is one of them.
-        ties: What counts when several pixels share the maximum of a map.
-    """
-
-    grid: tuple[int, int] | Literal["native"] = (224, 224)
+    grid: tuple[int, int] | Literal["native"] = (224, 224)  # height and width, or the pixels of each image
     upsampling: Upsampling = "bilinear"
-    gamma: float = 0.5
-    thresholds: int = 101
+    gamma: float = 0.5  # share of a grid pixel that a region covers at least
+    thresholds: int = 101  # how many k / (thresholds - 1) the sweep has; odd, so that 0.5 is one of them
     ties: TieRule = "share"
 
 

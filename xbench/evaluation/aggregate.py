@@ -49,16 +49,8 @@ def summarise(
 ) -> Results:
     """Put the results of a run together.
 
-    Args:
-        names: Of model, dataset and split.
-        findings: Names of the C findings.
-        images: Scores of all images.
-        pointing_game: What `PointingGame.compute` returned.
-        sweep: What `ThresholdSweep.compute` returned.
-        failures: Images that were left out, in the dataset's order.
-        constant: Pairs whose map is the same everywhere, in the dataset's order.
-        notes: What was odd, in any order.
-        provenance: What the numbers depend on.
+    `names` are those of model, dataset and split, `pointing_game` and `sweep` what the metrics' `compute` returned, and
+    `constant` the pairs whose map is the same everywhere; these and the failures come in the dataset's order.
     """
     scores = classification_scores(torch.from_numpy(images.labels), torch.from_numpy(images.probabilities))
     recognition = macro(scores)

@@ -40,12 +40,8 @@ def collect_provenance(
 ) -> dict[str, Any]:
     """Describe a run, as nested plain values that are ready for JSON.
 
-    Args:
-        trainer: The trainer of the run.
-        model: Its model; `provenance()` says what is particular to it.
-        data: Its data module; `annotation_files()` are hashed.
-        seconds: Wall-clock time of this process by stage.
-        config: The resolved configuration, as nested plain values; None for a run that was started from Python.
+    `seconds` is the wall-clock time of this process by stage, `config` the resolved configuration, None for a run that
+    was started from Python.
     """
     details, store = model.provenance(), data.prepared
     seed = os.environ.get("PL_GLOBAL_SEED")  # where Lightning's seed_everything leaves it
@@ -94,13 +90,7 @@ def numbers_depend_on(
 
     These are its settings, and digests of annotations, of weights, and of every file that an option names, by itself or
     by its folder, as nested plain values that are ready for JSON. What moves no number is left out, such as folders of
-    results and processes that load images.
-
-    Args:
-        trainer: The trainer of the run.
-        model: The model, before its `setup`.
-        data: The data module, after its `setup`.
-        config: The resolved configuration, as nested plain values.
+    results and processes that load images. `model` is asked before its `setup`, `data` after.
     """
     settings = options_that_count(config, type(model), type(data))
     # Their resolved values: `auto` differs between machines, and plugins replace both.

@@ -62,11 +62,8 @@ def open_journaled_folder(
         dataset: Name of the dataset.
         depends_on: Says what the run's numbers depend on, as nested plain values; only the first process asks, for it
             reads whole checkpoints. None for a run that cannot be resumed.
-        batches: Number of batches of the dataset.
+        batches: How many the dataset has.
         resume: Go on with the newest unfinished run of the same model and dataset, if there is one.
-
-    Raises:
-        UserError: The folder cannot be created, or the unfinished runs depend on something else.
     """
 
     def choose() -> RunFolder:

@@ -53,14 +53,10 @@ class SavedImage:
 def write_saved_images(
     folder: Path, findings: Sequence[str], gamma: float, depends_on: Mapping[str, Any], images: Iterable[SavedImage]
 ) -> None:
-    """Write `maps.parquet`, `regions.parquet` and `pictures.parquet`, image by image, whatever their number.
+    """Write `maps.parquet`, `regions.parquet` and `pictures.parquet`, image by image in the dataset's order.
 
-    Args:
-        folder: The run's folder.
-        findings: Names of the C findings.
-        gamma: Share of a grid pixel that a region must cover.
-        depends_on: What the maps depend on but for the image (weights, preprocessing, prompts), as nested plain values.
-        images: In the dataset's order.
+    `gamma` is the share of a grid pixel that a region must cover, `depends_on` what the maps depend on but for the
+    image (weights, preprocessing, prompts), as nested plain values.
     """
     schemas = {
         MAPS: _MAPS.with_metadata({"findings": json.dumps([*findings]), "depends_on": json.dumps(depends_on)}),
