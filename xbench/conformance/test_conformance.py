@@ -6,7 +6,6 @@ import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from torch import Tensor
 
 from xbench.callbacks.evaluation import Evaluation
 from xbench.data import ChestXrayDataModule, Radiograph, Record
 from xbench.geometry.grid import upsample
 from xbench.models.base import VLM, SaliencyModel, first_layer_input
-from xbench.phantom import FINDINGS, Phantom, draw_phantom
+from xbench.phantom import FINDINGS, draw_phantom
 from xbench.types import Batch, GroundTruth, ModelOutput
 
 # Enough to tell rounding from dependence: batches of other sizes take other paths through matrix products.
@@ -48,34 +47,20 @@ class _Films(ChestXrayDataModule):
     findings = FINDINGS
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
+        shapes = ((256, 256), (288, 224), (224, 288))
+        films = [draw_phantom(0, index, *shapes[index % 3]) for index in range(6)]
         return [
             Record(f"film-{index}", {finding: int(finding in film.masks) for finding in FINDINGS}, film)
-            for index, film in enumerate(_drawn())
+            for index, film in enumerate(films)
         ]
 
     def load(self, record: Record) -> Radiograph:
         return Radiograph(record.source.image, record.source.masks)
 
 
-@cache
-def _drawn() -> list[Phantom]:
-    shapes = ((256, 256), (288, 224), (224, 288))
-    return [draw_phantom(0, index, *shapes[index % 3]) for index in range(6)]
-
-
 class _KeepBatch(Callback):
-    """Keeps the batch of a run."""
-
-    def on_test_batch_end(  # type: ignore[override]
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: ModelOutput,
-        batch: Batch,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        self.batch = batch
+    def on_test_batch_end(self, *of_run: Any) -> None:
+        self.batch: Batch = of_run[3]
 
 
 @pytest.fixture(scope="module")
@@ -303,16 +288,9 @@ def test_it_runs_in_the_harness(model: SaliencyModel) -> None:
 
 
 def _trainer(callback: Callback) -> Trainer:
-    return Trainer(
-        logger=False,
-        callbacks=[callback],
-        accelerator="cpu",
-        devices=1,
-        use_distributed_sampler=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
+    names = ("logger", "use_distributed_sampler", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
+    off: dict[str, Any] = dict.fromkeys(names, False)
+    return Trainer(accelerator="cpu", devices=1, callbacks=[callback], **off)
 
 
 @torch.inference_mode()

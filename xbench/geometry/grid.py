@@ -45,13 +45,7 @@ def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "biline
     Args:
         saliency: (N, h, w) or (B, C, h, w), any floating dtype, raw values.
         size: Height and width of the grid in pixels.
-        mode: How to enlarge them.
-
-    Returns:
-        The maps as (N, H, W) or (B, C, H, W) float32.
-
-    Raises:
-        ValueError: `saliency` is not a floating tensor of three or four dimensions.
+        mode: How to enlarge them, into (N, H, W) or (B, C, H, W) float32.
 
     Example:
         >>> upsample(torch.tensor([[[0.0, 1.0]]]), (1, 4))
@@ -85,10 +79,7 @@ def saliency_on_grid(
         saliency: (N, h, w), any floating dtype; a range within float32.
         views: N times (left, top, right, bottom) as fractions of the radiograph.
         size: (H, W) of the grid.
-        mode: How to enlarge the maps.
-
-    Returns:
-        (N, H, W) float32.
+        mode: How to enlarge the maps, into (N, H, W) float32.
     """
     maps = saliency.to(torch.float32)
     on_grid = maps.new_empty(len(maps), *size)
@@ -118,10 +109,8 @@ def _lay(maps: Tensor, view: Sequence[float], on_grid: Tensor, mode: Upsampling)
     left, top, right, bottom = view
     (height, width), device = on_grid.shape[1:], maps.device
     y, x = seen_on_grid(view, (height, width))
-    across, down = (
-        _places(*edges, pixels, cells, mode)
-        for edges, pixels, cells in (((left, right), width, maps.shape[2]), ((top, bottom), height, maps.shape[1]))
-    )
+    across = _places(left, right, width, maps.shape[2], mode)
+    down = _places(top, bottom, height, maps.shape[1], mode)
     columns, right_share, rows, lower_share = (torch.from_numpy(part).to(device) for part in (*across, *down))
     step = max(1, chunk_pixels(device) // max(1, height * width))
     for some, target in zip(maps.split(step), on_grid.split(step), strict=True):
@@ -153,11 +142,8 @@ def _places(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Place the P grid pixels of one axis that a view [low, high] shows among its cells.
 
-    In float64, on the host, so that all devices use the same places.
-
-    Returns:
-        The cell at or before the centre of each pixel (P,), and the share of the way from there to the next cell, a
-        multiple of 2**-24 in [0, 1) (P,).
+    In float64, on the host, so that all devices use the same places: the cell at or before the centre of each pixel
+    (P,), and the share of the way from there to the next cell, a multiple of 2**-24 in [0, 1) (P,).
     """
     seen = _seen(low, high, pixels)
     # In half pixels, which are whole numbers for the whole radiograph.

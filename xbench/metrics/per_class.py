@@ -36,12 +36,7 @@ Pairs = TypeVar("Pairs", bound=ClassPairs)
 class PerClassMetric(Metric, ABC, Generic[Pairs]):
     """A metric over the valid pairs of image and class, whose results have the classes as first dimension.
 
-    The other pairs are never looked at and may hold anything. Sums are kept as whole multiples of 2**-40. So neither
-    the order of the batches nor the number of processes changes a bit of the result, and casting the metric to half
-    precision does not touch them.
-
-    Args:
-        num_classes: C, the number of findings, at least 1.
+    The other pairs are never looked at. Sums are whole multiples of 2**-40, which no order and no cast changes.
     """
 
     is_differentiable = False

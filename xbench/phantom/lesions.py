@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from xbench.phantom.anatomy import Anatomy, Lung, Rib, heart_layer, rib_layer
-from xbench.phantom.canvas import Frame, Layer, Mask, Points, band_noise, blur, smooth_step
+from xbench.phantom.canvas import Layer, Mask, Points, band_noise, blur, smooth_step
 from xbench.protocol.findings import FINDINGS as FINDINGS_BY_DATASET
 
 FINDINGS = FINDINGS_BY_DATASET["phantom"]
@@ -252,7 +252,8 @@ def _fracture(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Ch
     along /= np.hypot(*along)
     across = np.array([-along[1], along[0]])
 
-    dense = _dense(curve)
+    steps = np.linspace(0, len(curve) - 1, 12 * len(curve))
+    dense = np.stack([np.interp(steps, np.arange(len(curve)), line) for line in curve.T], -1)
     position = (dense - point) @ along
     near = np.hypot(*(dense - point).T) < 4 * rib.width
     offset = rng.choice([-1, 1]) * rng.uniform(0.65, 1.05) * rib.width
@@ -263,7 +264,8 @@ def _fracture(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Ch
     stays = dense[near & (position < -gap)]
     old = rib_layer(frame, [dense[near]], [rib.width])
     new = np.maximum(rib_layer(frame, [moved], [rib.width]), rib_layer(frame, [stays], [rib.width]))
-    ends = [_end(piece, across, rib.width) for piece in (moved[:2], stays[-2:]) if len(piece)]
+    corners = np.array([[-0.45], [0.45]]) * rib.width * across
+    ends = [piece[0] + corners for piece in (moved[:2], stays[-2:]) if len(piece)]
     new += np.float32(0.55) * blur(frame.stroke(ends, [0.013] * len(ends), [1.0] * len(ends)), frame.length(0.003))
 
     x, y = frame.grid()
@@ -272,7 +274,9 @@ def _fracture(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Ch
     reach = rng.uniform(1.35, 1.75) * rib.width
     window = 1 - smooth_step(distance, 0.7 * reach, reach)
     change = np.float32(0.58 if back else 0.52) * window * (new - old)
-    mask = _covering(frame, window, change)
+    # The pixels that changed visibly, without the holes between them.
+    visible = (np.abs(change) > 0.03).astype(np.float32)
+    mask = (blur(visible, max(frame.length(0.008), 0.8)) > 0.25) & (window > 0.05)
     whole = np.zeros_like(anatomy.solid), np.zeros(anatomy.solid.shape, bool)
     whole[0][part], whole[1][part] = np.where(mask, change, 0), mask
     return whole
@@ -291,23 +295,6 @@ def _site(rng: np.random.Generator, anatomy: Anatomy) -> tuple[Rib, int]:
             if inside and rib.curve[at][1] < lowest:
                 sites.append((rib, at))
     return sites[rng.integers(len(sites))]
-
-
-def _dense(curve: Points) -> Points:
-    steps = np.linspace(0, len(curve) - 1, 12 * len(curve))
-    knots = np.arange(len(curve))
-    return np.stack([np.interp(steps, knots, curve[:, 0]), np.interp(steps, knots, curve[:, 1])], -1)
-
-
-def _end(piece: Points, across: Points, width: float) -> Points:
-    corners: Points = piece[0] + np.array([[-0.45], [0.45]]) * width * across
-    return corners
-
-
-def _covering(frame: Frame, window: Layer, change: Layer) -> Mask:
-    """The pixels that changed visibly, without the holes between them."""
-    visible = (np.abs(change) > 0.03).astype(np.float32)
-    return (blur(visible, max(frame.length(0.008), 0.8)) > 0.25) & (window > 0.05)
 
 
 def _lung_at(anatomy: Anatomy, point: Points) -> Lung:
