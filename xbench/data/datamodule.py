@@ -20,6 +20,7 @@ import lightning.pytorch as pl
 import numpy as np
 from torch.utils.data import DataLoader
 
+from xbench.data.decoding import unreadable
 from xbench.data.records import TIMEOUT, Grid, Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.store.key import describe, digest
@@ -289,8 +290,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         if batch.failures and self.on_error == "stop":
             failure = batch.failures[0]
             raise UserError(
-                f"{self.name}: image {failure.image_id} cannot be read. {failure.reason} Mend the file, or leave out "
-                "such images with --data.on_error skip (they are counted and named in results.json)."
+                f"{self.name}: image {unreadable(failure.image_id, failure.reason)} Repair the file, or leave out such "
+                "images with --data.on_error skip (they are counted and named in results.json)."
             )
         timed_out = {failure.index: failure.timed_out for failure in batch.failures}
         for index in sorted({*timed_out, *batch.truth.index.tolist()}):

@@ -56,6 +56,11 @@ _CODECS: dict[uid.UID, tuple[str, str]] = {
 }
 
 
+def unreadable(image_id: str, reason: str) -> str:
+    """Say that an image cannot be read and why, from the image's name on."""
+    return f"{image_id} cannot be read. {reason}"
+
+
 class _RefusalError(Exception):
     """A sentence about what is wrong with a file."""
 
