@@ -125,7 +125,7 @@ def read_prompts(path: str | Path) -> dict[str, list[str]]:
         reason = " ".join(str(error).split())
         raise _problem(
             file,
-            f"is not valid {kind} in UTF-8 ({reason}): repair it there. A file whose name ends in .json is read as JSON, "
+            f"is not valid {kind} in UTF-8 ({reason}): fix it there. A file whose name ends in .json is read as JSON, "
             "any other as YAML.",
         ) from error
     if not entries:

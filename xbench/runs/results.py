@@ -127,7 +127,7 @@ class FindingGrounding(_Part):
     """Mean IoU at threshold 0.5."""
     dice_best: Number | None
     """Largest mean Dice over the thresholds. The threshold is chosen on the images it is scored on, as in the paper's
-    tables, so the number flatters."""
+    tables, so the number is too high."""
     iou_best: Number | None
     """Largest mean IoU over the thresholds, chosen in the same way."""
     dice_best_threshold: Number | None

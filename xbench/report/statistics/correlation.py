@@ -22,7 +22,7 @@ def correlations(datasets: Sequence[DatasetAnalysis]) -> tuple[tuple[Correlation
     A model enters once per dataset, with its own prompts at its smallest size; references do not. Over models there is
     a line per dataset, and one pooled, whose points are means over datasets as in the paper's Fig. 3; models that were
     not run on all of the datasets are left out of it, for means over different datasets cannot be compared. Over
-    findings a point is a model and a finding of a dataset; such points are not independent, so their p-value flatters.
+    findings a point is a model and a finding of a dataset; these are not independent, so their p-value is too small.
     """
     of_models, of_findings, over_findings = [], [], []
     of_model: defaultdict[str, dict[str, Point]] = defaultdict(dict)

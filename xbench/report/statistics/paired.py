@@ -20,7 +20,7 @@ from xbench.report.statistics.sample import Sample, common_samples
 
 TESTED = ("pointing_game", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "auroc")
 """Numbers that runs are compared by. Best-on-test numbers are not among them: each would be tested at the threshold
-that flatters it."""
+that suits it best."""
 
 SIGNIFICANT = 0.05
 """Corrected p-values up to this are differences; above it, runs are ties."""

@@ -237,7 +237,7 @@
       reading: chosen.r_squared === null
         ? `${chosen.points.length} ${chosen.points.length === 1 ? "point" : "points"}: too few, or too much alike, for a line.`
         : `The line accounts for R\u00b2 = ${chosen.r_squared.toFixed(2)} of the variance (${chosen.points.length} points${p}).` +
-          (ofModels ? "" : " Points of one model or dataset are not independent, so p flatters.") +
+          (ofModels ? "" : " Points of one model or dataset are not independent, so p is too small.") +
           " It is fitted to all points, hidden ones too.",
     };
   }
