@@ -53,8 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 done, 2 wrong arguments or configuration, 130 stopped by Ctrl-C, 1 anything else.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    command, options = (words[0], words[1:]) if words else ("--help", [])
+    command, *options = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     forgive_output()
     try:
         status = _run(command, options)

@@ -177,6 +177,7 @@ def test_list(command):
             "--data.grid of .*PhantomCXR expects int, tuple.*'native', not 'typo'",
         ),
         (("oracle_phantom", "--data.batch_size", "many"), "--data.batch_size of .* expects int, not 'many'"),
+        (("oracle_siim",), "SIIMPneumothorax needs --data.root"),
         (("clip_phantom", "--model.saliency", "nope"), "--model.saliency of .* expects one of 'patch', .*, not 'nope'"),
     ],
 )
@@ -184,10 +185,6 @@ def test_a_wrong_value_is_answered_with_what_would_be_right(command, options, me
     run = command("test", "--config", *options)
     assert run.status == 2
     assert re.search(message, run.errors), run.errors
-
-
-def test_an_argument_that_a_class_needs(command):
-    assert_one_paragraph(command("test", "--config", "oracle_siim"), 2, "SIIMPneumothorax needs --data.root")
 
 
 def test_weights_that_slurm_had_saved_are_not_taken_for_the_models(command, toy_config, tmp_path, monkeypatch):

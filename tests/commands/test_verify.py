@@ -228,15 +228,6 @@ def test_rows_that_are_missing_or_too_many_are_found(toy, name):
         assert found(run.folder), column
 
 
-def test_a_flat_map_is_known_by_its_masks(toy):
-    """Maps of one value are those with no pixel at the last threshold; all others have one there."""
-    run = toy("--model.fault", "constant")
-    table = pq.read_table(run.folder / "curves.parquet").to_pylist()
-    assert len(table) == run.results["counts"]["constant_maps"]["count"] > 10
-    assert all(row["mask_pixels"][1:] == [0] * 6 for row in table)
-    assert all(row["mask_pixels"][-1] > 0 for row in pq.read_table(toy().folder / "curves.parquet").to_pylist())
-
-
 def test_any_changed_cell_of_the_spreadsheet_is_found(toy):
     run = toy()
     path = run.folder / "per_class.csv"

@@ -48,12 +48,8 @@ def check(
 ) -> None:
     """Look at files, annotations, checkpoint and versions, and print everything that is wrong with them at once.
 
-    Args:
-        data: The data module before its `setup`, or why it could not be built; `model` alike.
-        folder: Where the contact sheet and the full list of problems go.
-
-    Raises:
-        UserError: Something is wrong.
+    The data module is not set up yet. In place of a part that could not be built stands the reason. The contact sheet
+    and the full list of problems go to `folder`. Raise a `UserError` if something is wrong.
     """
     console = Console(markup=False, highlight=False)
     problems = check_versions() + [str(part) for part in (model, data) if isinstance(part, UserError)]

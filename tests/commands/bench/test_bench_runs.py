@@ -73,19 +73,13 @@ class Data(Squares):
 
 @dataclass
 class Bench:
-    """A benchmark in this process, in the working directory `folder`, without its report.
-
-    Attributes:
-        call: Runs a command.
-        commands: The commands that the last benchmark started, by run.
-        reports: What reports it asked for.
-        stop_at: The run in the midst of which the user stops the benchmark.
-    """
+    """A benchmark in this process: the commands that it started last, and the reports that it asked for."""
 
     folder: Path
     call: Callable[..., Any]
     commands: dict[str, Sequence[str]] = field(default_factory=dict)
     reports: list[Sequence[str]] = field(default_factory=list)
+    # The run in the midst of which the user stops the benchmark.
     stop_at: str = ""
 
     def __call__(self, *words: object) -> Any:
@@ -95,7 +89,6 @@ class Bench:
 
     @property
     def started(self) -> list[str]:
-        """Names of the runs that the last benchmark began."""
         return [*self.commands]
 
     def run_logged(self, command: Sequence[str], log: Path, keep_open: int, tick: Callable[[], None]):
@@ -154,7 +147,7 @@ def write_pinned(folder: Path) -> None:
         (folder / name).write_text(text)
 
 
-def test_all_runs_one_after_another_then_the_report(bench: Bench):
+def test_all_runs_once_one_after_another_then_the_report(bench: Bench):
     run = bench("--config", "toys.yaml")
     assert run.status == 0, run.output + run.errors
     assert bench.started == ["bright_squares", "soft_squares", "bright_few", "soft_few"]
@@ -165,6 +158,14 @@ def test_all_runs_one_after_another_then_the_report(bench: Bench):
     assert len([*(bench.folder / "runs").glob("brightness_squares/*/results.json")]) == 4
     # A time is promised as soon as one run is done.
     assert "about 0:0" in run.output
+    again = bench("--config", "toys.yaml")
+    assert again.status == 0
+    assert bench.started == []
+    assert "Runs: 4 skipped" in again.output
+    assert again.output.count("skipped: runs/brightness_squares/") == 4
+    assert bench.reports == [["runs"]]
+    assert bench("--config", "toys.yaml", "--part", "1/2").status == 0
+    assert bench.reports == []
 
 
 def test_numbers_are_fractions_and_the_flattering_one_comes_last_and_says_so(bench: Bench):
@@ -175,18 +176,6 @@ def test_numbers_are_fractions_and_the_flattering_one_comes_last_and_says_so(ben
     assert [line[-4:] for line in lines if line[:2] == ["bright_few", "finished"] and len(line) == 7] == [numbers]
     assert [line[-4:] for line in lines if {"Point.", "AUROC"} <= {*line}] == [["Point.", "@0.5", "AUROC", "best"]]
     assert "chosen on these same images" in " ".join(run.output.split())
-
-
-def test_finished_runs_are_skipped_and_named(bench: Bench):
-    bench("--config", "toys.yaml")
-    again = bench("--config", "toys.yaml")
-    assert again.status == 0
-    assert bench.started == []
-    assert "Runs: 4 skipped" in again.output
-    assert again.output.count("skipped: runs/brightness_squares/") == 4
-    assert bench.reports == [["runs"]]
-    assert bench("--config", "toys.yaml", "--part", "1/2").status == 0
-    assert bench.reports == []
 
 
 @pytest.mark.parametrize(

@@ -254,12 +254,8 @@ class Job:
 def plan(config: BenchConfig, out: Path, more: Sequence[str] = ()) -> list[Job]:
     """Return the runs of a benchmark in the order in which they come: first all pairs, then variant by variant.
 
-    Datasets follow one another, so that the first of them can be compared over all models soon.
-
-    Args:
-        config: The benchmark.
-        out: Where runs go.
-        more: Options from the command line, which win over all others.
+    Datasets follow one another, so that the first of them can be compared over all models soon. Runs go to `out`; the
+    options `more`, from the command line, win over all others.
     """
     end = (*more, f"--trainer.default_root_dir={out}")
     return [

@@ -80,8 +80,7 @@ class Worker:
     """Does the runs of a benchmark, and shows what comes of each.
 
     Args:
-        out: The folder of runs.
-        runs: What is in it.
+        out: The folder of runs, of which `runs` tells what is in it.
         planned: The runs that can be started or are done.
         total: Number of all runs, also of those that cannot be started.
         alone: Whether no other benchmark is at work there.
@@ -264,11 +263,8 @@ def interruptible() -> Iterator[None]:
 def run_logged(command: Sequence[str], log: Path, keep_open: int, tick: Callable[[], None]) -> tuple[int, str]:
     """Run a command and append its output to a file; return its exit status and what it said last.
 
-    Args:
-        command: The words of the command.
-        log: The file.
-        keep_open: A descriptor that the process inherits, such as of a lock that must live as long as it does.
-        tick: Called several times a second.
+    The process inherits the descriptor `keep_open`, such as of a lock that must live as long as it does. `tick` is
+    called several times a second.
 
     Raises:
         Interrupted: The benchmark was told to stop; the process and all that it started have ended.
