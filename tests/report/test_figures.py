@@ -29,7 +29,7 @@ def drawn(tmp_path_factory) -> dict[str, Figure]:
     write_run(root, "a $x$ & b_c", **single, skill=0.2)
     write_run(root, "a $x$ & b_c", "chestxray14", images=30)
     found: dict[str, Figure] = {}
-    analysis = analyse(collect([root]), 100)
+    analysis = analyse(collect([root]))
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         # Of a layout that does not fit, of a letter that the font lacks.
         warnings.simplefilter("error")

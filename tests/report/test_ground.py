@@ -95,7 +95,7 @@ def test_an_option_that_moves_the_truth_tells_runs_apart(
     for sample in samples:
         assert len(sample.hit) == sum(alike)
         assert (sample.labels >= 0).sum() == sum(a[0] == b[0] >= 0 for a, b in truths)
-    (dataset,) = analyse(found, 100).datasets
+    (dataset,) = analyse(found).datasets
     (note,) = [note for note in dataset.notes if "different ground" in note]
     assert option.replace("_", " ") in note and all(value in note for value in values)
     if "shift" in option:
@@ -118,7 +118,7 @@ def test_chosen_images_do_not_replace_the_whole_run(command, toy_config, tmp_pat
     }
     ((aside),) = found.set_aside
     assert aside.folder == whole and "scored on the same images and regions" in aside.reason
-    (dataset,) = analyse(found, 100).datasets
+    (dataset,) = analyse(found).datasets
     assert not [note for note in dataset.notes if "different ground" in note]
     assert [note for note in dataset.notes if "scored different images: " in note]
     assert {comparison.images for comparison in dataset.comparisons} == {9}
@@ -153,7 +153,7 @@ def test_what_no_option_explains_is_said_by_finding(tmp_path):
     assert not collection.set_aside and labels[kad] == "KAD"
     assert labels[one].startswith("CLIP (scored regions ") and labels[other].startswith("CLIP (scored regions ")
     assert labels[one] != labels[other]
-    analysis = analyse(collection, 100)
+    analysis = analyse(collection)
     (dataset,) = analysis.datasets
     (note,) = [note for note in dataset.notes if "different ground" in note]
     assert note.startswith(

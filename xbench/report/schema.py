@@ -15,7 +15,6 @@ from xbench.report.runs import Run, SetAside
 class Number:
     """A number that reports show: `more_is_better` is None where neither is, `meaning` one sentence for readers."""
 
-    key: str
     title: str
     meaning: str
     group: Literal["grounding", "classification"] = "grounding"
@@ -23,44 +22,35 @@ class Number:
 
 
 NUMBERS: Mapping[str, Number] = {
-    number.key: number
-    for number in (
-        Number(
-            "pointing_game",
-            "Pointing game",
-            "Share of images with the finding where the maximum of the map lies in the annotated region.",
-        ),
-        Number("dice_best", "Dice, best threshold", "Mean Dice at the threshold best on these same images."),
-        Number("iou_best", "IoU, best threshold", "Mean IoU at the threshold best on these same images."),
-        Number(
-            "dice_cross_fitted",
-            "Dice, cross-fitted threshold",
-            "Mean Dice where every image is scored at the threshold that is best on other images.",
-        ),
-        Number(
-            "iou_cross_fitted",
-            "IoU, cross-fitted threshold",
-            "Mean IoU where every image is scored at the threshold that is best on other images.",
-        ),
-        Number("dice_fixed", "Dice at 0.5", "Mean Dice at threshold 0.5."),
-        Number("iou_fixed", "IoU at 0.5", "Mean IoU at threshold 0.5."),
-        Number(
-            "dice_optimism",
-            "Optimism",
-            "Dice at the threshold best on these images, less Dice with cross-fitted thresholds.",
-            more_is_better=None,
-        ),
-        Number(
-            "dice_gap",
-            "Calibration gap",
-            "Dice at the best threshold less Dice at 0.5: what the fixed threshold costs.",
-            more_is_better=False,
-        ),
-        Number("auroc", "AUROC", "Area under the ROC curve.", "classification"),
-        Number("average_precision", "Average precision", "Area under the precision-recall curve.", "classification"),
-        Number("f1", "F1", "F1 at probability 0.5 and above.", "classification"),
-        Number("accuracy", "Accuracy", "Accuracy at probability 0.5 and above.", "classification"),
-    )
+    "pointing_game": Number(
+        "Pointing game", "Share of images with the finding where the maximum of the map lies in the annotated region."
+    ),
+    "dice_best": Number("Dice, best threshold", "Mean Dice at the threshold best on these same images."),
+    "iou_best": Number("IoU, best threshold", "Mean IoU at the threshold best on these same images."),
+    "dice_cross_fitted": Number(
+        "Dice, cross-fitted threshold",
+        "Mean Dice where every image is scored at the threshold that is best on other images.",
+    ),
+    "iou_cross_fitted": Number(
+        "IoU, cross-fitted threshold",
+        "Mean IoU where every image is scored at the threshold that is best on other images.",
+    ),
+    "dice_fixed": Number("Dice at 0.5", "Mean Dice at threshold 0.5."),
+    "iou_fixed": Number("IoU at 0.5", "Mean IoU at threshold 0.5."),
+    "dice_optimism": Number(
+        "Optimism",
+        "Dice at the threshold best on these images, less Dice with cross-fitted thresholds.",
+        more_is_better=None,
+    ),
+    "dice_gap": Number(
+        "Calibration gap",
+        "Dice at the best threshold less Dice at 0.5: what the fixed threshold costs.",
+        more_is_better=False,
+    ),
+    "auroc": Number("AUROC", "Area under the ROC curve.", "classification"),
+    "average_precision": Number("Average precision", "Area under the precision-recall curve.", "classification"),
+    "f1": Number("F1", "F1 at probability 0.5 and above.", "classification"),
+    "accuracy": Number("Accuracy", "Accuracy at probability 0.5 and above.", "classification"),
 }
 """Every number of a report, by key, in the order of tables."""
 

@@ -11,7 +11,6 @@ from samples import random_sample
 from scipy.stats import norm
 from synthetic import FINDINGS, write_run
 
-from xbench.errors import UserError
 from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.document import write_analysis
 from xbench.report.runs import Collection, collect
@@ -137,11 +136,6 @@ def test_progress_counts_to_its_total(analysis, steps):
     assert [done for done, *_ in steps] == list(range(len(steps)))
     assert {total for _, total, _ in steps} == {len(steps) - 1}
     assert steps[0][2] == "ChestX-ray14: CARZero" and "ChestX-ray14: KAD against CLIP" in [what for *_, what in steps]
-
-
-def test_a_single_fold_is_refused(collection):
-    with pytest.raises(UserError, match="give 2 at least"):
-        analyse(collection, folds=1)
 
 
 def test_whole_image_by_plain_loops(analysis):

@@ -8,7 +8,6 @@ from functools import lru_cache
 from itertools import count
 from math import comb
 
-from xbench.errors import UserError
 from xbench.report.names import dataset_title
 from xbench.report.runs import Collection, Run, ground, widest
 from xbench.report.schema import Analysis, DatasetAnalysis, RunAnalysis, StudyRow
@@ -23,16 +22,14 @@ from xbench.report.statistics.studies import studies
 
 Progress = Callable[[int, int, str], None]
 """Called with how many steps are done, of how many, and what comes next in words."""
+_FOLDS = 5
 
 
-def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Progress | None = None) -> Analysis:
-    """Analyse runs; the same runs and seed give the same numbers.
+def analyse(collection: Collection, seed: int = 0, progress: Progress | None = None) -> Analysis:
+    """Analyse runs; the same runs and seed, not negative and that of the tests' exchanges, give the same numbers.
 
-    `folds`, two at least, are those of cross-fitting; `seed`, not negative, is that of the tests' exchanges; `progress`
-    is called before every step and after the last.
+    `progress` is called before every step and after the last.
     """
-    if folds < 2:
-        raise UserError(f"Thresholds cannot be chosen on other images with {folds} fold: give 2 at least.", 2)
     grouped: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in collection.runs:
         grouped[run.dataset, run.results.split].append(run)
@@ -47,7 +44,7 @@ def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Pro
     study_rows: list[StudyRow] = []
     splits: defaultdict[str, list[str]] = defaultdict(list)
     for (name, split), runs in sorted(grouped.items()):
-        dataset, rows = _dataset(runs, folds, seed, begin)
+        dataset, rows = _dataset(runs, seed, begin)
         datasets.append(dataset)
         study_rows += rows
         splits[name].append(split)
@@ -58,11 +55,11 @@ def analyse(collection: Collection, folds: int = 5, seed: int = 0, progress: Pro
     ]
     lines, left_out = correlations(datasets)
     begin("done")
-    return Analysis(tuple(datasets), lines, tuple(study_rows), collection.set_aside, folds, (*notes, *left_out))
+    return Analysis(tuple(datasets), lines, tuple(study_rows), collection.set_aside, _FOLDS, (*notes, *left_out))
 
 
 def _dataset(
-    runs: Sequence[Run], folds: int, seed: int, begin: Callable[[str], None]
+    runs: Sequence[Run], seed: int, begin: Callable[[str], None]
 ) -> tuple[DatasetAnalysis, Sequence[StudyRow]]:
     name, split = runs[0].dataset, runs[0].results.split
     title, place = dataset_title(name), f"{name}/{split}"
@@ -70,7 +67,7 @@ def _dataset(
     entries: list[RunAnalysis] = []
     for run in runs:
         begin(f"{title}: {run.label}")
-        measures[run.label] = measure(Sample.of(run), folds)
+        measures[run.label] = measure(Sample.of(run), _FOLDS)
         entries.append(_run(run, measures[run.label]))
 
     def rank(entry: RunAnalysis) -> tuple[float, str]:
@@ -78,7 +75,7 @@ def _dataset(
         return 1.0 if value is None else -value, entry.run.label
 
     def on_common(first: str, second: str) -> tuple[Measures, Measures] | None:
-        return common_measures(measures[first], measures[second], folds)
+        return common_measures(measures[first], measures[second], _FOLDS)
 
     models = sorted((entry for entry in entries if not entry.run.is_reference), key=rank)
     labels = [entry.run.label for entry in models]
@@ -90,7 +87,7 @@ def _dataset(
         split=split,
         findings=tuple(dict.fromkeys(finding for run in runs for finding in run.results.findings)),
         runs=tuple(models),
-        references=references(floors, measures[floors.label].sample, of_references, folds),
+        references=references(floors, measures[floors.label].sample, of_references, _FOLDS),
         comparisons=comparisons,
         tied_with_best=tied_with_best({entry.run.label: entry.macro for entry in models}, comparisons),
         notes=dataset_notes(entries, _different_ground(runs, measures)),
