@@ -18,8 +18,7 @@ _OVERSTATES = "Choosing the threshold on the very images that are scored oversta
 
 def headlines(analysis: Analysis) -> tuple[str, ...]:
     """Return what a report found, each point a sentence or two of plain text."""
-    datasets = analysis.datasets
-    runs = analysis.runs
+    datasets, runs = analysis.datasets, analysis.runs
     return (
         *(
             f"{run.run.label} on {dataset_title(run.run.dataset)}: {warning}"
@@ -337,7 +336,7 @@ def _over(runs: Sequence[RunAnalysis]) -> str:
     """Say what a mean over runs is over, if they are several."""
     several = {"models": {run.run.label for run in runs}, "datasets": {run.run.dataset for run in runs}}
     what = " and ".join(name for name, values in several.items() if len(values) > 1)
-    return what and f", averaged over {what}"
+    return f", averaged over {what}" if what else ""
 
 
 def _percent(value: float | None, digits: int = 1) -> str:

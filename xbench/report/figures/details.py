@@ -32,20 +32,20 @@ _QUADRANTS = {
 def quadrants(dataset: DatasetAnalysis) -> Figure | None:
     """Draw a panel per model, a stacked bar per finding; None where no finding has both labels and a scored pair."""
     runs = {label: entry.quadrants for label, entry in in_order(dataset.runs).items() if entry.quadrants}
-    findings = [name for name in dataset.findings if any(name in of for of in runs.values())]
-    counts = {name: max(of[name].count for of in runs.values() if name in of) for name in findings}
+    findings = [name for name in dataset.findings if any(name in shares for shares in runs.values())]
+    counts = {name: max(shares[name].count for shares in runs.values() if name in shares) for name in findings}
     if not findings:
         return None
     columns = min(4 if len(runs) < 9 else 5, len(runs))
     width = COLUMN if len(runs) == 1 else PAGE
     figure, axes = grid(len(runs), columns, 0.75 + 0.14 * len(findings), width, sharex=True, sharey=True)
-    for axis, (label, of) in zip(axes, runs.items(), strict=True):
-        known = [place for place, name in enumerate(findings) if name in of]
+    for axis, (label, shares) in zip(axes, runs.items(), strict=True):
+        known = [place for place, name in enumerate(findings) if name in shares]
         left = np.zeros(len(known))
         for key, (_, colour) in _QUADRANTS.items():
-            shares = np.array([100 * getattr(of[findings[place]], key) for place in known])
-            axis.barh(known, shares, 0.78, left, color=colour)
-            left += shares
+            widths = np.array([100 * getattr(shares[findings[place]], key) for place in known])
+            axis.barh(known, widths, 0.78, left, color=colour)
+            left += widths
         axis.set_title(fill(label, 15, break_long_words=False))
         axis.set(xlim=(0, 100), ylim=(len(findings) - 0.5, -0.5))
         axis.set_yticks(range(len(findings)), [f"{name} ({count})" for name, count in counts.items()])

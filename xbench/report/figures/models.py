@@ -167,7 +167,7 @@ def against_area(analysis: Analysis, key: str, look: Mapping[str, Style]) -> Fig
             _band(axis, middles, scores, look[entry.run.label], range(len(middles)), len(dataset.runs))
             # A random point lies in a region with a chance of the region's area.
             whole = [100 * part.whole_image for part in entry.areas]
-            floor |= zip(middles, middles if points else whole, strict=True)
+            floor.update(zip(middles, middles if points else whole, strict=True))
         axis.plot(sorted(floor), [floor[area] for area in sorted(floor)], **FLOOR)
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -213,8 +213,11 @@ def rows_of_models(
 def marks(rows: Iterable[Row]) -> str:
     """Return what a caption says of the marks in a table, with a space before it; nothing where there are none."""
     cells = [cell for row in rows for cell in row.cells]
-    tied = f"; {TIED}: not significantly different from the best (paired test)" * any(cell.tied for cell in cells)
-    return f" Best bold, second underlined{tied}." if any(cell.mark for cell in cells) else ""
+    if not any(cell.mark for cell in cells):
+        return ""
+    some_tied = any(cell.tied for cell in cells)
+    tied = f"; {TIED}: not significantly different from the best (paired test)" if some_tied else ""
+    return f" Best bold, second underlined{tied}."
 
 
 def _marked(labels: Sequence[str], scores: Scores) -> dict[str, Cell]:

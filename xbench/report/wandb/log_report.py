@@ -37,7 +37,9 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path) ->
     datasets = list(dict.fromkeys(dataset.dataset for dataset in analysis.datasets))
     options = {
         "project": "xbench",
-        **dict.fromkeys(("name", "group", "job_type"), "report"),
+        "name": "report",
+        "group": "report",
+        "job_type": "report",
         "tags": [tag[:64] for tag in ("report", *datasets, *models)],
         "notes": "\n\n".join(headlines(analysis)),
         "config": {
