@@ -17,8 +17,8 @@ from xbench.evaluation.scoring import _distances, _minimum_hits, _peaks
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW
 from xbench.metrics import pointing_hits
-from xbench.metrics.functional import highest_places
 from xbench.metrics.peaks import peak_distance
+from xbench.metrics.pointing_game import highest_places
 from xbench.types import GroundTruth
 
 MAPS = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 7)).flatmap(

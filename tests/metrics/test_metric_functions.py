@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from plain import pointing
 from torch import Tensor
 
-from xbench.metrics.functional import normalise, pointing_hits, upsample
+from xbench.metrics.functional import normalise, upsample
+from xbench.metrics.pointing_game import pointing_hits
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1 / 3, 7.0, 1e-40, 3e38])

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from xbench.geometry.grid import View, runs_of_views, saliency_on_grid, seen_on_grid
 from xbench.metrics import PointingGame, PointingGamePairs, ThresholdSweep, ThresholdSweepPairs
-from xbench.metrics.functional import highest_places, maps_per_chunk, pointing_hits
+from xbench.metrics.functional import maps_per_chunk
 from xbench.metrics.peaks import peak_distance
+from xbench.metrics.pointing_game import highest_places, pointing_hits
 from xbench.metrics.sweep import PixelCounts
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.runtime.stopwatch import Stopwatch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xbench.geometry.grid import upsample
 from xbench.metrics.classification import ClassificationScores, MacroScores, classification_scores, macro
-from xbench.metrics.functional import normalise, pointing_hits
-from xbench.metrics.pointing_game import PointingGame, PointingGamePairs
+from xbench.metrics.functional import normalise
+from xbench.metrics.pointing_game import PointingGame, PointingGamePairs, pointing_hits
 from xbench.metrics.sweep import PixelCounts, count_pixels, threshold_values
 from xbench.metrics.threshold_sweep import ThresholdSweep, ThresholdSweepPairs
 

@@ -102,9 +102,20 @@ def _histograms(maps: Tensor, regions: Tensor, thresholds: int) -> Tensor:
     for rows, some, insides in zip(counts.split(step), maps.split(step), regions.split(step), strict=True):
         for piece, inside in zip(some.split(pixels, 1), insides.split(pixels, 1), strict=True):
             key = _highest_threshold(piece, thresholds).to(short).to(narrow).add_(inside, alpha=thresholds)
-            for count, row in zip(rows, key, strict=True):
-                count += torch.bincount(row, minlength=2 * thresholds)
+            _count(rows, key, one_by_one=maps.is_cpu)
     return counts
+
+
+def _count(counts: Tensor, keys: Tensor, one_by_one: bool) -> None:
+    """Add to counts (N, K) how often each whole number below K occurs in each row of keys (N, P)."""
+    bins = counts.shape[1]
+    if one_by_one:
+        for count, row in zip(counts, keys, strict=True):
+            count += torch.bincount(row, minlength=bins)
+    else:
+        # Each bincount on an accelerator makes the host wait: one for all rows.
+        first = bins * torch.arange(len(keys), device=keys.device)[:, None]
+        counts += torch.bincount((keys + first).flatten(), minlength=counts.numel()).view_as(counts)
 
 
 def _reached(histograms: Tensor) -> PixelCounts:
