@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import wandb
@@ -83,23 +82,19 @@ class ExperimentLogging(Callback):
             if value is not None
         }
         for logger in trainer.loggers:
-            if isinstance(logger, WandbLogger):
-                self._log_to_wandb(logger, scalars, trainer)
+            if not isinstance(logger, WandbLogger):
+                logger.log_metrics(scalars)
+                logger.save()
                 continue
-            logger.log_metrics(scalars)
-            logger.save()
-
-    def _log_to_wandb(self, logger: WandbLogger, scalars: Mapping[str, float], trainer: Trainer) -> None:
-        writer = find(trainer, ResultsWriter)
-        assert writer is not None  # setup has seen it
-        folder = writer.folder
-        (run,) = collect([folder]).runs
-        try:
-            logger.log_metrics(scalars)
-            log_run(logger.experiment, run, self.overlays)
-        except (wandb.errors.Error, OSError) as error:
-            warnings.warn(
-                f"Weights & Biases failed and shows this run in part or not at all ({error}). The run's own files are "
-                f"complete: {folder}.",
-                stacklevel=2,
-            )
+            writer = find(trainer, ResultsWriter)
+            assert writer is not None  # setup has seen it
+            (run,) = collect([writer.folder]).runs
+            try:
+                logger.log_metrics(scalars)
+                log_run(logger.experiment, run, self.overlays)
+            except (wandb.errors.Error, OSError) as error:
+                warnings.warn(
+                    f"Weights & Biases failed and shows this run in part or not at all ({error}). The run's own files "
+                    f"are complete: {writer.folder}.",
+                    stacklevel=2,
+                )

@@ -30,7 +30,11 @@ def log_run(target: Any, run: Run, pictures: int) -> None:
     """Log a finished run to the W&B run `target`, with up to `pictures` overlays."""
     results = run.results
     target.config.update({"settings": dict(run.settings), "provenance": results.provenance}, allow_val_change=True)
-    target.summary.update(_per_finding(results))
+    # For columns of runs and parallel coordinates; too many for panels.
+    for part in (results.grounding, results.classification):
+        for finding, scores in part.per_class.items():
+            numbers = {f"{name}/{finding}": getattr(scores, name) for name in part.macro}
+            target.summary.update({name: value for name, value in numbers.items() if value is not None})
     _log_curves(target, results)
     _log_areas(target, Sample.of(run))
     panels = {"findings": _findings_table(results), "per_image": _pairs_table(run), **_charts(results)}
@@ -39,17 +43,6 @@ def log_run(target: Any, run: Run, pictures: int) -> None:
         panels |= {"overlays": images, "cases": _cases_table(chosen, images)}
     target.log(panels)
     _log_files(target, run)
-
-
-def _per_finding(results: Results) -> dict[str, float]:
-    """Return numbers as `<number>/<finding>`: for columns of runs and parallel coordinates, too many for panels."""
-    values = {
-        f"{name}/{finding}": getattr(part.per_class[finding], name)
-        for part in (results.grounding, results.classification)
-        for name in part.macro
-        for finding in results.findings
-    }
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _log_curves(target: Any, results: Results) -> None:
