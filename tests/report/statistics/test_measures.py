@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from samples import random_sample
 
-from xbench.report.statistics.measures import grounding, pair_folds
+from xbench.report.statistics.measures import measure, pair_folds
 
 
 @pytest.mark.parametrize("folds", [2, 5, 50])
@@ -33,7 +33,7 @@ def test_folds_depend_on_names_alone():
 def test_a_finding_of_one_patient_has_no_fold():
     sample = random_sample(1, images=2, per_patient=2, findings=6)
     assert len(sample.hit) and {*pair_folds(sample, 5)} == {-1}
-    numbers, _, _ = grounding(sample, pair_folds(sample, 5))
+    numbers = measure(sample, 5).point
     assert np.isnan(numbers["dice_cross_fitted"]).all() and not np.isnan(numbers["dice_best"]).all()
 
 
@@ -42,5 +42,4 @@ def test_tied_thresholds_resolve_to_the_lowest_whatever_the_order_of_sums():
     third = np.random.default_rng(1).random(len(sample.hit)) / 3
     flat = np.repeat(third[:, None], 101, axis=1)
     flat[:, :7] /= 2
-    _, _, thresholds = grounding(replace(sample, dice=flat), pair_folds(sample, 5))
-    assert {*thresholds["dice"].values()} == {7}
+    assert {*measure(replace(sample, dice=flat), 5).thresholds["dice"].values()} == {7}

@@ -191,10 +191,8 @@ def test_comparisons_are_corrected_number_by_number():
 
 
 def test_ties_with_the_best():
-    macros = {
-        label: {number: Estimate(value) for number in TESTED} for label, value in (("A", 0.5), ("B", 0.6), ("C", 0.1))
-    }
-    macros["D"] = {number: Estimate(None) for number in TESTED}
+    values = {"A": 0.5, "B": 0.6, "C": 0.1, "D": None}
+    macros = {label: dict.fromkeys(TESTED, Estimate(value)) for label, value in values.items()}
     comparisons = [
         Comparison("auroc", "A", "B", 9, Estimate(-0.1), 0.03, 0.06),
         Comparison("auroc", "A", "C", 9, Estimate(0.4), 0.5, 0.5),

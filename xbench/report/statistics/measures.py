@@ -19,7 +19,6 @@ from xbench.report.statistics.sample import Sample
 GROUNDING, RECOGNITION = (
     tuple(key for key, number in NUMBERS.items() if number.group == group) for group in ("grounding", "classification")
 )
-Numbers = dict[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Measures:
     point: Mapping[str, NDArray[np.float64]]
     spreads: Mapping[str, Sequence[Spread | None]]
     folds: NDArray[np.int64]
-    of_pairs: Numbers
+    of_pairs: Mapping[str, NDArray[np.float64]]
     thresholds: Mapping[str, Mapping[tuple[int, int], int]]
 
     def findings(self) -> dict[str, dict[str, Estimate]]:
@@ -119,14 +118,49 @@ def macro(numbers: Mapping[str, NDArray[np.float64]], key: str) -> float:
 
 
 def measure(sample: Sample, folds: int) -> Measures:
-    """Compute every number of a sample, with thresholds cross-fitted in so many folds."""
-    pair_fold = pair_folds(sample, folds)
-    point, of_pairs, thresholds = grounding(sample, pair_fold)
-    recognised = recognition(sample)
-    for name, spreads in recognised.items():
-        point[name] = np.array([float("nan") if spread is None else spread.value for spread in spreads])
-    spreads_of_all = _grounding_spreads(sample, pair_fold, of_pairs["dice"]) | recognised
-    return Measures(sample, point, spreads_of_all, pair_fold, of_pairs, thresholds)
+    """Compute every number of a sample, with thresholds cross-fitted in so many folds.
+
+    Scores are rounded so that every sum is exact: the order of images does not decide between tied thresholds. Of
+    equally good ones the lowest counts.
+    """
+    fold_of, unseen, recognised = pair_folds(sample, folds), _unseen(sample), recognition(sample)
+    point = {name: np.full(len(sample.findings), np.nan) for name in GROUNDING}
+    spreads: dict[str, list[Spread | None]] = {name: [None] * len(sample.findings) for name in GROUNDING}
+    of_pairs = {name: np.full(len(fold_of), np.nan) for name in ("dice", "iou")}
+    chosen: dict[str, dict[tuple[int, int], int]] = {"dice": {}, "iou": {}}
+    for column in np.unique(sample.pair_column).tolist():
+        mine = np.flatnonzero(sample.pair_column == column)
+        folds_here, of = fold_of[mine], (sample.pair_cluster[mine], len(sample.clusters))
+        scale = exact_scale(len(mine))
+        unit = 1 / (scale * len(mine))
+        point["pointing_game"][column] = np.rint(sample.hit[mine] * scale).sum() * unit
+        spreads["pointing_game"][column] = _of_hits(sample)(sample.hit[mine], *of)
+        for name in ("dice", "iou"):
+            scores = getattr(sample, name)[mine]
+            rounded = np.rint(scores * scale)
+            total = rounded.sum(axis=0)
+            point[f"{name}_fixed"][column] = total[sample.fixed] * unit
+            point[f"{name}_best"][column] = total.max() * unit
+            spreads[f"{name}_fixed"][column] = intervals.mean(scores[:, sample.fixed], *of, unseen)
+            spreads[f"{name}_best"][column] = intervals.best(scores, *of, unseen)
+            if folds_here[0] < 0:
+                continue
+            summed = 0.0
+            for fold in np.unique(folds_here).tolist():
+                held_out = folds_here == fold
+                own = rounded[held_out].sum(axis=0)
+                place = int((total - own).argmax())
+                chosen[name][column, fold] = place
+                of_pairs[name][mine[held_out]] = scores[held_out, place]
+                summed += own[place]
+            point[f"{name}_cross_fitted"][column] = summed * unit
+            spreads[f"{name}_cross_fitted"][column] = intervals.cross_fitted(scores, folds_here, *of, unseen)
+        spreads["dice_gap"][column] = intervals.gap(sample.dice[mine], sample.fixed, of_pairs["dice"][mine], *of)
+    point["dice_optimism"] = point["dice_best"] - point["dice_cross_fitted"]
+    point["dice_gap"] = point["dice_best"] - point["dice_fixed"]
+    for name, found in recognised.items():
+        point[name] = np.array([float("nan") if spread is None else spread.value for spread in found])
+    return Measures(sample, point, spreads | recognised, fold_of, of_pairs, chosen)
 
 
 def pair_folds(sample: Sample, folds: int) -> NDArray[np.int64]:
@@ -145,44 +179,6 @@ def pair_folds(sample: Sample, folds: int) -> NDArray[np.int64]:
         if len(clusters) > 1:
             fold[mine] = place % min(folds, len(clusters))
     return fold
-
-
-def grounding(
-    sample: Sample, folds: NDArray[np.int64]
-) -> tuple[Numbers, Numbers, dict[str, dict[tuple[int, int], int]]]:
-    """Return every grounding number per finding, and `of_pairs` and `thresholds` of `Measures`.
-
-    Scores are rounded so that every sum is exact: the order of images does not decide between tied thresholds. Of
-    equally good ones the lowest counts.
-    """
-    numbers = {name: np.full(len(sample.findings), np.nan) for name in GROUNDING}
-    of_pairs = {name: np.full(len(folds), np.nan) for name in ("dice", "iou")}
-    chosen: dict[str, dict[tuple[int, int], int]] = {"dice": {}, "iou": {}}
-    for column in np.unique(sample.pair_column).tolist():
-        mine = np.flatnonzero(sample.pair_column == column)
-        scale = exact_scale(len(mine))
-        unit = 1 / (scale * len(mine))
-        numbers["pointing_game"][column] = np.rint(sample.hit[mine] * scale).sum() * unit
-        for name in ("dice", "iou"):
-            scores = getattr(sample, name)[mine]
-            rounded = np.rint(scores * scale)
-            total = rounded.sum(axis=0)
-            numbers[f"{name}_fixed"][column] = total[sample.fixed] * unit
-            numbers[f"{name}_best"][column] = total.max() * unit
-            if folds[mine[0]] < 0:
-                continue
-            summed = 0.0
-            for fold in np.unique(folds[mine]).tolist():
-                held_out = folds[mine] == fold
-                own = rounded[held_out].sum(axis=0)
-                place = int((total - own).argmax())
-                chosen[name][column, fold] = place
-                of_pairs[name][mine[held_out]] = scores[held_out, place]
-                summed += own[place]
-            numbers[f"{name}_cross_fitted"][column] = summed * unit
-    numbers["dice_optimism"] = numbers["dice_best"] - numbers["dice_cross_fitted"]
-    numbers["dice_gap"] = numbers["dice_best"] - numbers["dice_fixed"]
-    return numbers, of_pairs, chosen
 
 
 def exact_scale(count: float) -> float:
@@ -216,25 +212,6 @@ def recognition(sample: Sample) -> dict[str, list[Spread | None]]:
 def _combined(spreads: Sequence[Spread | None]) -> Limits | None:
     existing = [spread for spread in spreads if spread is not None]
     return intervals.combined(existing) if existing and len(existing) == len(spreads) else None
-
-
-def _grounding_spreads(
-    sample: Sample, pair_fold: NDArray[np.int64], dice_of_pairs: NDArray[np.float64]
-) -> dict[str, list[Spread | None]]:
-    found: dict[str, list[Spread | None]] = {name: [None] * len(sample.findings) for name in GROUNDING}
-    unseen = _unseen(sample)
-    for column in np.unique(sample.pair_column).tolist():
-        mine = np.flatnonzero(sample.pair_column == column)
-        folds, of = pair_fold[mine], (sample.pair_cluster[mine], len(sample.clusters))
-        found["pointing_game"][column] = _of_hits(sample)(sample.hit[mine], *of)
-        found["dice_gap"][column] = intervals.gap(sample.dice[mine], sample.fixed, dice_of_pairs[mine], *of)
-        for name in ("dice", "iou"):
-            curves = getattr(sample, name)[mine]
-            found[f"{name}_best"][column] = intervals.best(curves, *of, unseen)
-            found[f"{name}_fixed"][column] = intervals.mean(curves[:, sample.fixed], *of, unseen)
-            if folds[0] >= 0:
-                found[f"{name}_cross_fitted"][column] = intervals.cross_fitted(curves, folds, *of, unseen)
-    return found
 
 
 def _unseen(sample: Sample) -> float:

@@ -250,7 +250,7 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
     """
     sample, folds = first.sample, first.folds
     mine = np.flatnonzero(sample.pair_column == column)
-    # Rounded as in `grounding`, so that sums are exact, ties between thresholds stay ties, and no exchange is that.
+    # Rounded as in `measure`, so that sums are exact, ties between thresholds stay ties, and no exchange is that.
     scale = exact_scale(len(mine))
     a, b = (np.rint(getattr(measures.sample, name)[mine] * scale) for measures in (first, second))
     clusters, place = np.unique(sample.pair_cluster[mine], return_inverse=True)
