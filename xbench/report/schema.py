@@ -214,7 +214,7 @@ class DatasetAnalysis:
     def ranked(self, number: str) -> bool:
         """Tell whether every run was tested against the best one: those scored on other ground have no rank.
 
-        Asked is the pointing game for any number of grounding, AUROC for any of recognition.
+        The pointing game decides for numbers of grounding, AUROC for those of recognition.
         """
         key = "pointing_game" if NUMBERS[number].group == "grounding" else "auroc"
         values = self.values(key)

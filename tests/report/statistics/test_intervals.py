@@ -34,17 +34,20 @@ def test_a_share_of_independent_hits_has_the_interval_of_wilson(hits):
     assert ours == pytest.approx((theirs.low, theirs.high), abs=1e-12)
 
 
-def test_korn_and_graubard_by_hand():
-    # Three patients of two images: hits 2, 1, 0.
-    spread = intervals.share(np.array([1.0, 1, 1, 0, 0, 0]), np.array([0, 0, 1, 1, 2, 2]), 3)
-    variance = 3 / 2 * ((1 / 6) ** 2 + 0 + (1 / 6) ** 2) * 4 / 4 * (2 * 0.5) ** 2 * 1.0
-    assert spread.influence == pytest.approx([1 / 6, 0, -1 / 6])
-    design = variance / (0.3 / 6)
-    effective = max(3, 6 / design * (student.ppf(0.975, 5) / student.ppf(0.975, 2)) ** 2)
-    assert effective == 3 and design == pytest.approx(5 / 3)
-    z = 1.959963984540054
-    half = z / (1 + z * z / 3) * np.sqrt(0.25 / 3 + z * z / 36)
-    assert spread.interval() == pytest.approx((0.5 - half, 0.5 + half))
+@pytest.mark.parametrize("hits", [[1, 1, 1, 0, 0, 0], [1, 0, 1, 0, 0, 1, 1, 1]])
+def test_korn_and_graubard_by_hand(hits):
+    """Patients of two images: with hits alike they are worth one each, else more."""
+    hits, k = np.array(hits, float), len(hits) // 2
+    n, value, z = len(hits), hits.mean(), 1.959963984540054
+    spread = intervals.share(hits, np.arange(n) // 2, k)
+    influence = (hits.reshape(k, 2) - value).sum(axis=1) / n
+    assert spread.influence == pytest.approx(influence)
+    design = max(1, k / (k - 1) * (influence**2).sum() / (hits.var(ddof=1) / n))
+    effective = max(k, n / design * (student.ppf(0.975, n - 1) / student.ppf(0.975, k - 1)) ** 2)
+    assert (effective > k) == (n == 8)
+    half = z / (1 + z * z / effective) * np.sqrt(value * (1 - value) / effective + (z / effective / 2) ** 2)
+    middle = (value + z * z / effective / 2) / (1 + z * z / effective)
+    assert spread.interval() == pytest.approx((middle - half, middle + half))
 
 
 @pytest.mark.parametrize("per_patient", [1, 3])

@@ -104,7 +104,7 @@ def estimate(value: float, limits: Limits | None) -> Estimate:
 
 
 def macro_columns(numbers: Mapping[str, NDArray[np.float64]], key: str) -> list[int]:
-    """Return the findings of which a mean over findings is one: where the number, by key of `NUMBERS`, (C,), exists.
+    """Return the findings that a mean over findings takes: those where the number, (C,) by key of `NUMBERS`, exists.
 
     As in a run, the recognition scores are averaged over the same findings, those with both labels.
     """

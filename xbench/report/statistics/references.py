@@ -31,9 +31,9 @@ _LONGEST = 224
 
 
 def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int) -> tuple[Reference, ...]:
-    """Return the floors, then the ceilings: `runs` of the oracle, the centre prior and random maps, and more.
+    """Return the floors, then the ceilings: `runs` of references, and what needs no run of its own.
 
-    Those without a run are computed from the labels and regions of `run`; `folds` are those of cross-fitting.
+    The latter are computed from the labels and regions of `run`; `folds` are those of cross-fitting.
     """
     # Scores that do not depend on the threshold need no more than two folds.
     found = [_reference("Whole image", "floor", measure(whole_image(sample), folds=2), NUMBERS)]
