@@ -26,7 +26,7 @@ _FOLDS = 5
 
 
 def analyse(collection: Collection, seed: int = 0, progress: Progress | None = None) -> Analysis:
-    """Analyse runs; the same runs and seed, not negative and that of the tests' exchanges, give the same numbers.
+    """Analyse runs; the same runs and the same seed of the tests' exchanges, 0 or more, give the same numbers.
 
     `progress` is called before every step and after the last.
     """
