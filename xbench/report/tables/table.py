@@ -89,14 +89,12 @@ def each_note_once(tables: Iterable[Table], shown: Iterable[str] = ()) -> list[T
     return found
 
 
-def percentage(value: float | None, signed: bool = False) -> str:
-    """Write a fraction in per cent with two decimals; a dash for None.
+def percentage(value: float, signed: bool = False) -> str:
+    """Write a fraction in per cent with two decimals.
 
     >>> percentage(0.61574), percentage(-0.00001), percentage(0.02, signed=True)
     ('61.57', '0.00', '+2.00')
     """
-    if value is None:
-        return MISSING
     text = f"{100 * value:+.2f}" if signed else f"{100 * value:.2f}"
     return "0.00" if float(text) == 0 else text
 
