@@ -82,6 +82,7 @@ def _run(command: str, options: Sequence[str]) -> int:
             raise UserError(f"{command} is not a command. See python -m xbench.cli --help.", exit_status=2)
         return 0
     except KeyboardInterrupt:
+        # commands/run.py, prepare.py and bench say what is kept, and how to go on; this is for all others.
         explained = UserError("Stopped by Ctrl-C.", exit_status=130)
     except Exception as error:
         found = error if isinstance(error, UserError) else explain_machine_error(error)

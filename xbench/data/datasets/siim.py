@@ -22,7 +22,8 @@ class SIIMPneumothorax(DownloadedDataset):
     """SIIM-ACR Pneumothorax, as it is downloaded; kaggle.com/c/siim-acr-pneumothorax-segmentation.
 
     An image is positive if the annotation file gives it a mask; its region is the union of its masks, which lie
-    scattered over the file. It is negative if the file says -1.
+    scattered over the file. It is negative if the file says -1. Run lengths begin where the one before ended, column by
+    column: `RelativeRLE` in `annotations/shapes.py`.
 
     The split `all` is every image that the annotation file names; `stage1_train` and `stage1_test` are those of them
     whose file lies in `dicom-images-train` and `dicom-images-test`. The lists that published evaluations use do not
