@@ -136,3 +136,10 @@ def test_all_rows_are_counted_at_once_as_one_by_one(keys: tuple[int, int]) -> No
     for found, one_by_one in zip(counts, (True, False), strict=True):
         _count(found, drawn, one_by_one)
     assert torch.equal(*counts) and counts[0].sum() == counts[0].numel() + drawn.numel()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("thresholds", [2, 11, 101, 1001])
+def test_an_accelerator_tells_neighbours_of_thresholds_apart(thresholds: int) -> None:
+    values = neighbours(thresholds)
+    assert torch.equal(_highest_threshold(values.cuda(), thresholds).cpu(), _highest_threshold(values, thresholds))

@@ -368,6 +368,9 @@ def test_tokenisers_that_do_not_fit(files: dict[str, str], tmp_path: Path, monke
         # Trying a hub that is out of reach again would take a minute for each of its files.
         patch.setattr(carzero, "vocabulary", None)
         assert torch.equal(model.encode_text(*token_ids(READ)), guessed)
+    # What was guessed for some ids is not taken for others, which would be refused.
+    ids, mask = token_ids(READ)
+    model.encode_text(torch.where(ids == 3, 4, ids), mask)
     with pytest.raises(UserError, match="absent"):
         model.encode_prompts([["There is a mass"]])
     model.word_pieces = WordPieces.of({token: number for number, token in enumerate(VOCABULARY)})

@@ -30,20 +30,21 @@ class PixelCounts:
         return self.overlap.to(torch.float64) / (self.mask + self.region[:, None] - self.overlap)
 
 
-def threshold_values(thresholds: int = 101) -> Tensor:
+def threshold_values(thresholds: int = 101, device: torch.device | str = "cpu") -> Tensor:
     """Return the thresholds t_k = k / (T - 1) as (T,) float32, each the float32 nearest to the fraction.
 
     `torch.linspace(0, 1, 101)` misses that by an ulp at 20 of its 101 values.
 
     Args:
         thresholds: T, from 2 to `MAX_THRESHOLDS`.
+        device: Where the result is wanted.
 
     Example:
         >>> threshold_values(5)
         tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000])
     """
     check_thresholds(thresholds)
-    return (torch.arange(thresholds, dtype=torch.float64) / (thresholds - 1)).to(torch.float32)
+    return (torch.arange(thresholds, dtype=torch.float64) / (thresholds - 1)).to(device, torch.float32)
 
 
 def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelCounts:

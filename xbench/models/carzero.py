@@ -81,6 +81,7 @@ class CARZero(DecoderModel):
         path = locate(checkpoint, "CARZero", _SOURCE)
         super().__init__(path, _PATCH, (_LAYERS, _HEADS), text_encoder=text_encoder, **options)
         self.preprocessing = preprocessing(self.image_size)
+        self._without_vocabulary = ""  # the source of texts that was last found to have none
         # Official names have the module `CARZero` of the training script in front.
         tensors = {name.rpartition("CARZero.")[2]: tensor for name, tensor in read_tensors(path).items()}
         first = tensors.get("fusion_module.mlp_head.0.weight")
@@ -108,7 +109,9 @@ class CARZero(DecoderModel):
                 f"CARZero drops sentences of a single word, and of the prompt {raw[cleaned.index('')]!r} nothing is "
                 'left. Write a sentence, such as "There is Edema".'
             )
-        return tokenise(self.text_source, cleaned, TOKENS, self.name)
+        tokens = tokenise(self.text_source, cleaned, TOKENS, self.name)
+        self._without_vocabulary = ""
+        return tokens
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> TextQueries:
         """Encode tokenised prompts, and project what direction B attends to once for all images.
@@ -152,7 +155,7 @@ class CARZero(DecoderModel):
 
     def _pieces(self, input_ids: Tensor, attention_mask: Tensor) -> WordPieces:
         """Return the vocabulary's word pieces; without a vocabulary, every token is a word and the last one `[SEP]`."""
-        if "word_pieces" not in vars(self):
+        if "word_pieces" not in vars(self) and self._without_vocabulary != self.text_source:
             try:
                 vocabulary(self.text_source)
             except UserError as lack:
@@ -161,10 +164,12 @@ class CARZero(DecoderModel):
                     f"CARZero cannot tell which tokens make a word, and takes each for one. Maps are not concerned, "
                     f"scores are, slightly. {lack}"
                 )
-                continues = torch.zeros(self.text_encoder.model.config.vocab_size, dtype=torch.bool)
-                # Kept, for with a hub out of reach it takes a minute to look again.
-                self.word_pieces = WordPieces(continues, int(input_ids[0, int(attention_mask[0].sum()) - 1]))
-        return self.word_pieces
+                # With a hub out of reach it takes a minute to look again.
+                self._without_vocabulary = self.text_source
+        if "word_pieces" in vars(self) or self._without_vocabulary != self.text_source:
+            return self.word_pieces
+        continues = torch.zeros(self.text_encoder.model.config.vocab_size, dtype=torch.bool)
+        return WordPieces(continues, int(input_ids[0, int(attention_mask[0].sum()) - 1]))
 
     @cached_property
     def word_pieces(self) -> WordPieces:

@@ -63,6 +63,7 @@ class DeViDe(KEBERTModel):
     def __init__(
         self,
         checkpoint: str | None = None,
+        *,
         description_pooling: Literal["mean", "mlp"] = "mean",
         head_outputs: Literal[1, 2] = 2,
         image_encoder_norm: bool = True,

@@ -58,6 +58,7 @@ class KAD(KEBERTModel):
     def __init__(
         self,
         checkpoint: str | None = None,
+        *,
         image_size: int | None = None,
         layers: Layers = "last",
         ask: Ask = "official",
@@ -157,6 +158,9 @@ def _image_encoder(
     # Positions 2 and 3 are without parameters: ReLU and max-pooling.
     children = {"conv1": 0, "bn1": 1, "layer1": 4, "layer2": 5, "layer3": 6, "layer4": 7}
     aliases = {f"image_encoder.resnet.{name}.": f"image_encoder.res_features.{i}." for name, i in children.items()}
-    # A network of stride 16 is without the last stage, which files have under its other name.
-    unused = ("image_encoder.resnet.fc.*", *(("image_encoder.res_features.7.*",) if stride == 16 else ()))
+    unused = ("image_encoder.resnet.fc.*",)
+    if stride == 16:
+        # It is without the last stage, which files still have under its other name.
+        del aliases["image_encoder.resnet.layer4."]
+        unused = (*unused, "image_encoder.resnet.layer4.*")
     return f"ResNet-50, stride {stride}", _ResNet50(stride), stride, tensors, unused, aliases

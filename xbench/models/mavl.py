@@ -51,6 +51,7 @@ class MAVL(BookModel):
     def __init__(
         self,
         checkpoint: str | None = None,
+        *,
         book: str | None = None,
         concepts: str | None = None,
         mode: Literal["feature", "text"] = "feature",

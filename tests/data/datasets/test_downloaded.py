@@ -141,6 +141,13 @@ def test_without_the_folder_of_the_split_images_lie_anywhere(tmp_path):
     assert not any(record.missing for record in records_of(toy(root)).values())
 
 
+def test_only_files_with_the_endings_of_the_dataset_are_images(tmp_path):
+    write(tmp_path, "a,,,,,", "b,,,,,")
+    (tmp_path / "pictures" / "b.png").rename(tmp_path / "pictures" / "b.jpg")
+    data = type("Png", (Toy,), {"suffixes": (".png",)})(str(tmp_path), num_workers=0, on_error="skip")
+    assert {name: record.missing for name, record in records_of(data).items()} == {"a": False, "b": True}
+
+
 def test_an_image_that_nothing_asks_for_may_have_several_files(tmp_path):
     root = write(tmp_path, "b,,,,,")
     write_small(root / "pictures" / "deeper", ["a"])

@@ -65,10 +65,12 @@ class DownloadedDataset(ChestXrayDataModule):
 
     Attributes:
         layout: What is expected in `root`, in words, for messages.
+        suffixes: Endings of its image files, in lower case.
         folders: Names of the folders that hold the images of a split, where the download separates them.
     """
 
     layout: ClassVar[str]
+    suffixes: ClassVar[Sequence[str]] = IMAGE_SUFFIXES
     folders: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def __init__(self, root: str, annotations: str | None = None, image_list: str | None = None, **kwargs: Any) -> None:
@@ -138,7 +140,7 @@ class DownloadedDataset(ChestXrayDataModule):
         files.
         """
         self._files_read = []
-        folder = Folder(self.root, self.image_key)
+        folder = Folder(self.root, self.image_key, self.suffixes)
         self._archives = folder.archives
         images = self._images_of_split(folder)
         cases: dict[str, ImageAnnotations] = {}

@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -96,7 +96,7 @@ def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) 
         else:
             how = f"ended its process (exit status {status})"
         raise UserError(f"The decoder {how} on {named}.")
-    raised, result = pickle.loads(answer)
+    raised, result = pickle.loads(answer[0], buffers=answer[1:])
     if raised:
         raise result
     done: _Result = result
@@ -122,9 +122,12 @@ class _Child:
             _serve(work, others)
         others.close()
 
-    def ask(self, request: bytes, timeout: float) -> bytes:
-        """Return the answer; raise TimeoutError if there is none in time, EOFError or OSError if the process ended."""
-        self._connection.send_bytes(request)
+    def ask(self, request: bytes, timeout: float) -> list[bytearray]:
+        """Return the answer; raise TimeoutError if it stops coming, EOFError or OSError if the process ended."""
+        _write(self._connection, [request])
+        return _read(self._connection, lambda: self._wait(timeout))
+
+    def _wait(self, timeout: float) -> None:
         # Second by second, for clocks go on while a scheduler stops a job, or the user does.
         while not self._connection.poll(min(1.0, timeout)):
             timeout -= 1.0
@@ -133,7 +136,6 @@ class _Child:
                 os._exit(1)
             if timeout <= 0:
                 raise TimeoutError
-        return self._connection.recv_bytes()
 
     def end(self, kill: bool) -> int | None:
         """End the process; return its exit status, negative for a signal, or None if it cannot be ended now."""
@@ -159,12 +161,16 @@ def _serve(work: Callable[[Record], Any], connection: Connection) -> NoReturn:
     try:
         _leave_the_worker(connection.fileno())
         while True:
-            record = pickle.loads(connection.recv_bytes())
+            (request,) = _read(connection, lambda: None)
+            record = pickle.loads(request)
             try:
-                answer = pickle.dumps((False, work(record)), pickle.HIGHEST_PROTOCOL)
+                # Arrays apart, which would else be copied on both sides.
+                buffers: list[pickle.PickleBuffer] = []
+                result = pickle.dumps((False, work(record)), pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+                answer: list[bytes | memoryview] = [result, *(buffer.raw() for buffer in buffers)]
             except Exception as error:
-                answer = _pickled(error)
-            connection.send_bytes(answer)
+                answer = [_pickled(error)]
+            _write(connection, answer)
             _flush()
     except (EOFError, ConnectionError):
         status = 0
@@ -196,14 +202,43 @@ def _leave_the_worker(connection: int) -> None:
 
 
 def _pickled(error: Exception) -> bytes:
-    text = "".join(traceback.format_exception(error))
+    note = "In the process that decoded it:\n" + "".join(traceback.format_exception(error))
     try:
+        error.add_note(note)
         pickle.loads(pickle.dumps(error))
     # Exceptions may be of any kind and hold anything.
     except Exception:
         error = RuntimeError(f"{type(error).__name__}: {error}")
-    error.add_note(f"In the process that decoded it:\n{text}")
+        error.add_note(note)
     return pickle.dumps((True, error))
+
+
+def _write(connection: Connection, parts: Sequence[bytes | memoryview]) -> None:
+    sizes = (len(parts), *map(len, parts))
+    for part in (b"".join(size.to_bytes(8, "little") for size in sizes), *parts):
+        rest = memoryview(part)
+        while rest:
+            rest = rest[os.write(connection.fileno(), rest) :]
+
+
+def _read(connection: Connection, wait: Callable[[], None]) -> list[bytearray]:
+    """Read what `_write` wrote, waiting before each piece of it; EOFError if the other end is closed."""
+
+    def exactly(count: int) -> bytearray:
+        content = bytearray(count)
+        rest = memoryview(content)
+        while rest:
+            wait()
+            got = os.readv(connection.fileno(), [rest])
+            if not got:
+                raise EOFError
+            rest = rest[got:]
+        return content
+
+    def number() -> int:
+        return int.from_bytes(exactly(8), "little")
+
+    return [exactly(size) for size in [number() for _ in range(number())]]
 
 
 def _flush() -> None:
