@@ -232,6 +232,7 @@ def test_damaged_files(run, command, tmp_path, name):
         *(("evaluation.ties", value) for value in ("most", ["any"], None, KeyError)),
         *((place, KeyError) for place in ("model", "data", "evaluation", "preprocessing", "checkpoint_sha256")),
         *((place, value) for place in ("model", "data", "evaluation") for value in (None, [], "x")),
+        *((place, [1]) for place in ("seconds", "versions")),
     ],
     ids=str,
 )
@@ -275,7 +276,7 @@ def strangers(finished, tmp_path):
             for value in ([1.0, 1.0, 0.0, 0.0], [0.0, 0.0, np.nan, 1.0], [0.0, 1.0], None)
         ),
         *(("maps.parquet", "saliency", value) for value in ([np.nan] * 3 * 49, [0.0], [], None)),
-        *(("maps.parquet", "shape", value) for value in ([10**9, 10**9], [-7, -7], [7], [])),
+        *(("maps.parquet", "shape", value) for value in ([10**9, 10**9], [-7, -7], [7], [], [1, 49])),
         *(("regions.parquet", "scored", value) for value in (False, None)),
         *(("regions.parquet", "finding", value) for value in ("Unheard-of", None)),
         *(("regions.parquet", "shape", value) for value in ([10**9, 10**9], [112, 448], [])),

@@ -7,7 +7,9 @@ comment that says what it is. Imports neither torch nor Lightning.
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -72,11 +74,19 @@ def resolve_config(name: str) -> str:
     pairs = {f"{m}_{d}": f"model: '{models[m]}'\ndata: '{datasets[d]}'\n" for m in models for d in datasets}
     if stem in pairs:
         return pairs[stem]
+    near = did_you_mean(stem, [*runs, *pairs])
     raise UserError(
-        f"--config {name}: there is no such file, and no such configuration is shipped. Shipped are {', '.join(runs)}, "
-        f"and every pair MODEL_DATASET of the models {', '.join(models)} and the datasets {', '.join(datasets)}.",
+        f"--config {name}: there is no such file, and no such configuration is shipped.{near} Shipped are "
+        f"{', '.join(runs)}, and every pair MODEL_DATASET of the models {', '.join(models)} and the datasets "
+        f"{', '.join(datasets)}.",
         exit_status=2,
     )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names up to three known names like this one, with a space before it; else nothing."""
+    close = difflib.get_close_matches(name, [*known], n=3)
+    return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
 def check_yaml(text: str) -> None:

@@ -92,5 +92,5 @@ def _model_class(name: str) -> type[Any]:
             f"convert {name}: there is no such model, or it has no checkpoint. Those that have: {have}.", exit_status=2
         )
     path = yaml.safe_load(shipped("models")[name].read_text(encoding="utf-8"))["class_path"]
-    model: type[Any] = resolve_name(path)
+    model: type[Any] = resolve_name(":".join(path.rsplit(".", 1)))
     return model

@@ -178,6 +178,8 @@ class FinishedRun:
                 for image in chosen:
                     if grid != "native" and any(region.shape != grid for region in image.regions.values()):
                         raise ValueError(f"{image.image_id}: its regions are on another grid than that of {RESULTS}")
+                    if image.saliency.shape != chosen[0].saliency.shape:
+                        raise ValueError(f"{image.image_id}: its maps have another size than those of its batch")
             if chosen:
                 yield chosen
 

@@ -280,15 +280,18 @@ def read_results(path: Path) -> Results:
 _adapter = cache(lambda: TypeAdapter(Results))  # when it is first needed, for it takes a while
 
 
+_LOOKED_INTO = dict.fromkeys(("model", "data", "evaluation", "seconds", "versions"), dict) | {"command": list}
+
+
 def _contradiction(results: Results) -> str | None:
     """Return which parts hold what no run writes or do not fit together; None if all is well."""
     for part, name in (("model", results.model), ("dataset", results.dataset), ("split", results.split)):
         if not (is_name if part == "split" else is_folder_name)(name):
             return f"{name!r:.60} is no name of a {part}"
     if problem := findings_problem(results.findings):
-        return problem
+        return f"findings: {problem}"
     # The parts of the provenance that are looked into; whoever looks deeper expects anything.
-    for part, kind in (("model", dict), ("data", dict), ("evaluation", dict), ("command", list)):
+    for part, kind in _LOOKED_INTO.items():
         if not isinstance(results.provenance.get(part), kind | None):
             return f"provenance / {part} is {results.provenance[part]!r:.60}"
     findings, grounding = [*results.findings], results.grounding

@@ -49,6 +49,17 @@ def test_without_an_exchange_the_difference_is_the_one_found_and_after_all_it_is
     assert paired_test(first, second, number, "another") is None
 
 
+def test_sweeps_of_different_lengths_are_compared_where_no_threshold_is_chosen():
+    sample = random_sample(0, images=40)
+    longer = replace(sample, **{name: np.repeat(getattr(sample, name), 2, axis=1)[:, :-1] for name in ("dice", "iou")})
+    short, long = measure(sample, 5), measure(longer, 5)
+    for pair in ((short, long), (long, short)):
+        for found in compare(["one", "other"], lambda *_, pair=pair: pair, 0, "toy", lambda _: None):
+            refitted = found.number.endswith("_cross_fitted")
+            assert found.difference.value == 0 or refitted
+            assert found.p == (None if refitted else 1) and ("numbers of thresholds" in found.untested) == refitted
+
+
 @pytest.mark.parametrize("name", ["dice", "iou"])
 def test_thresholds_are_chosen_anew_after_every_exchange(name):
     """Exchange the curves of whole patients in random ways and cross-fit both runs by plain loops."""

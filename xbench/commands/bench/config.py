@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
-from xbench.commands.configs import CommandParser, shipped
+from xbench.commands.configs import CommandParser, did_you_mean, shipped
 from xbench.errors import UserError
 
 _EXAMPLES = """
@@ -170,15 +170,18 @@ def _read(name: str) -> dict[str, Any]:
     if not path.is_file():
         if (stem := name.removesuffix(".yaml")) not in found:
             raise UserError(
-                f"bench --config {name}: there is no such file, and no such benchmark is shipped. Shipped are "
-                f"{', '.join(found)}; `python -m xbench.cli list benches` says what they are.",
+                f"bench --config {name}: there is no such file, and no such benchmark is shipped."
+                f"{did_you_mean(stem, found)} Shipped are {', '.join(found)}; `python -m xbench.cli list benches` says "
+                "what they are.",
                 exit_status=2,
             )
         path = found[stem]
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"bench --config {path}: {' '.join(str(error).split())}", exit_status=2) from error
+    # An empty file says nothing.
+    content = {} if content is None else content
     if not isinstance(content, dict):
         raise UserError(
             f"bench --config {path}: write a mapping of {', '.join(BenchConfig.model_fields)}.", exit_status=2
@@ -206,12 +209,12 @@ def _problems(config: BenchConfig, models: Sequence[str], datasets: Sequence[str
         for name, options in listed.items():
             if name not in known and "class_path" not in options:
                 advice = f"For a class of your own give {section}.{name}.class_path as well."
-                yield f"{_unknown(f'{section}.{name}', known)} {advice}"
+                yield f"{_unknown(f'{section}.{name}', name, known)} {advice}"
         named = [(f"--{section} {name}", name) for name in wanted]
         for variant, entry in config.variants.items():
             named += [(f"variants.{variant}.{section}: {name}", name) for name in getattr(entry, section) or ()]
         known = [*dict.fromkeys([*known, *listed])]
-        yield from (_unknown(where, known) for where, name in named if name not in known)
+        yield from (_unknown(where, name, known) for where, name in named if name not in known)
     for variant, entry in config.variants.items():
         if not (entry.model or entry.data or entry.trainer):
             yield f"variants.{variant} changes nothing: give options under model, data or trainer."
@@ -221,12 +224,22 @@ def _explain(problem: Any) -> str:
     """Write one of pydantic's errors as a sentence."""
     path = [str(part) for part in problem["loc"] if part != "[key]"]
     if problem["type"] == "extra_forbidden":
-        return _unknown(".".join(path), (BenchConfig if len(path) == 1 else Variant).model_fields)
-    return f"{'.'.join(path)}: {problem['msg']}, not {problem['input']!r}."
+        return _unknown(".".join(path), path[-1], (BenchConfig if len(path) == 1 else Variant).model_fields)
+    where = ".".join(path)
+    match problem["type"]:
+        case "string_pattern_mismatch":
+            rule = "a name is of letters, digits, dots, dashes and underscores, with no dot or dash at the beginning."
+            return f"{where}: {rule}"
+        case "dict_type" | "model_type":
+            return f"{where} must be a mapping of options, such as {{root: /data/siim}}, not {problem['input']!r}."
+        case "list_type":
+            return f"{where} must be a list of names, not {problem['input']!r}."
+    return f"{where}: {problem['msg']}, not {problem['input']!r}."
 
 
-def _unknown(where: str, known: Iterable[str]) -> str:
-    return f"{where} is not known; there is {', '.join(known)}."
+def _unknown(where: str, name: str, known: Iterable[str]) -> str:
+    names = [*known]
+    return f"{where} is not known; there is {', '.join(names)}.{did_you_mean(name, names)}"
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class FinishedRuns:
                     text = path.read_text(encoding="utf-8")
                     check_yaml(text)
                     self._configs[path] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-            if _counted(self._configs[path], config) == wanted:
+            if wanted and _counted(self._configs[path], config) == wanted:
                 yield path.parent
 
     def all(self) -> list[Results]:
@@ -134,11 +134,17 @@ def _counted(config: Any, wanted: Mapping[str, Any]) -> str:
     try:
         if [config[part]["class_path"] for part in ("model", "data")] != classes:
             return ""
-        model, data = map(resolve_name, classes)
+        model, data = map(_class, classes)
         return json.dumps(options_that_count(config, model, data), sort_keys=True, default=str)
     # Another program's file may hold anything.
     except (KeyError, TypeError, AttributeError, ValueError):
         return ""
+
+
+def _class(path: str) -> type:
+    # With a colon, for a module may have the name of its class.
+    found: type = resolve_name(":".join(path.rsplit(".", 1)))
+    return found
 
 
 def _changes(config: Mapping[str, Any], results: Results, data: DataState, folder: Path) -> Iterator[str]:
@@ -146,7 +152,7 @@ def _changes(config: Mapping[str, Any], results: Results, data: DataState, folde
     provenance = results.provenance
     then, now = provenance.get("versions") or {}, versions()
     yield from (f"{name} {then.get(name)} is now {now[name]}" for name in now if then.get(name) != now[name])
-    classes = (resolve_name(config[part]["class_path"]) for part in ("model", "data"))
+    classes = (_class(config[part]["class_path"]) for part in ("model", "data"))
     if provenance.get("source_sha256") != source_sha256(*classes):
         yield "the code of xbench or of the user's classes"
     model = provenance.get("model") or {}

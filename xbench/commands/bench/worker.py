@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from statistics import mean
 from types import FrameType
 from typing import NoReturn
 
@@ -29,7 +30,7 @@ _TIME_TO_END = 30
 """Seconds that a run has to end once it is told to; one that goes on in the end is killed."""
 
 _OVERHEAD = 15.0
-"""Seconds that a run takes to start and to end, about."""
+"""Seconds that a run takes to start and to end, about, until one has shown it."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -98,6 +99,7 @@ class Worker:
         # Model, variant (of earlier runs unknown), seconds spent on images, and their number.
         self._known = [(results.model, "?", *_work(results)) for results in runs.all()]
         self._waiting = {plan.job.name: plan for plan in planned if not plan.done}
+        self._overheads: list[float] = []  # seconds that own runs took besides
         self.begun = ""
 
     def do(self, plan: Planned) -> Outcome:
@@ -145,7 +147,8 @@ class Worker:
         if not alike:
             return None
         seconds_an_image = sum(known[2] for known in alike) / max(sum(known[3] for known in alike), 1)
-        return _OVERHEAD + len(plan.state.data.records) * seconds_an_image
+        overhead = mean(self._overheads) if self._overheads else _OVERHEAD
+        return overhead + len(plan.state.data.records) * seconds_an_image
 
     def _lock(self, job: Job) -> int:
         """Take the run's lock. A run whose benchmark was killed may go on; it is waited for."""
@@ -190,6 +193,7 @@ class Worker:
         if found.changed:
             return Outcome(job, "changed", f"while the benchmark was going on: {found.changed}", seconds, found.results)
         self._known.append((job.model, job.variant, *_work(found.results)))
+        self._overheads.append(max(0.0, seconds - _work(found.results)[0]))
         return Outcome(job, "finished", changed and f"anew, for this has changed: {changed}", seconds, found.results)
 
 

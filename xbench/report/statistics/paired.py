@@ -52,10 +52,12 @@ def compare(
             continue
         one, other = both
         for number in TESTED:
-            if (test := paired_test(one, other, number)) is None:
+            if not _shared(one, other, number):
                 continue
             untested = ""
-            if len(one.sample.clusters) > 1:
+            if (test := paired_test(one, other, number)) is None:
+                untested = "they swept different numbers of thresholds, of which none can be chosen for both"
+            elif len(one.sample.clusters) > 1:
                 tests[len(found)] = test
             else:
                 untested = f"they share one of the {one.sample.clustered_by} only, and a paired test needs two at least"
@@ -126,27 +128,30 @@ class PairedTest:
 
 
 def paired_test(first: Measures, second: Measures, number: str, finding: str | None = None) -> PairedTest | None:
-    """Return the test of a number of `TESTED`; None where either run lacks it.
+    """Return the test of a number of `TESTED`; None where either run lacks it, or where they cannot share thresholds.
 
     It is of a finding, or of the mean over the findings that have the number in both runs, which are measured on
     samples from `common_samples`. Cross-fitted thresholds depend on the images of other folds, so they move with the
     exchange: they are chosen anew after each. The other numbers are sums of what each cluster contributes, and only the
     signs of these change.
     """
-    exists = ~np.isnan(first.point[number] - second.point[number])
-    if finding is not None:
-        exists &= np.array([name == finding for name in first.sample.findings], dtype=bool)
-    columns = np.flatnonzero(exists)
-    if not len(columns):
+    columns = [c for c in _shared(first, second, number) if finding in (None, first.sample.findings[c])]
+    refitted = number.endswith("_cross_fitted")
+    if not columns or (refitted and first.sample.dice.shape[1] != second.sample.dice.shape[1]):
         return None
-    if number.endswith("_cross_fitted"):
-        refits = [_refit(first, second, number.partition("_")[0], int(column)) for column in columns]
+    if refitted:
+        refits = [_refit(first, second, number.partition("_")[0], column) for column in columns]
         return PairedTest(
             np.any([refit.matters for refit in refits], axis=0),
             lambda signs: np.mean([refit.difference(signs) for refit in refits], axis=0),
         )
     part = contributions(first, second, number)[:, columns].mean(axis=1)
     return PairedTest(part != 0, lambda signs: signs @ part)
+
+
+def _shared(first: Measures, second: Measures, number: str) -> list[int]:
+    """The findings that have a number in both runs."""
+    return [int(column) for column in np.flatnonzero(~np.isnan(first.point[number] - second.point[number]))]
 
 
 def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.float64]:
@@ -163,7 +168,7 @@ def contributions(first: Measures, second: Measures, number: str) -> NDArray[np.
         columns = [_auroc_contributions(sample, second.sample, column) for column in range(len(sample.findings))]
         return np.stack(columns, axis=1)
     a, b = (
-        one.sample.hit if number == "pointing_game" else one.sample.dice[:, sample.fixed] for one in (first, second)
+        one.sample.hit if number == "pointing_game" else one.sample.dice[:, one.sample.fixed] for one in (first, second)
     )
     shape = len(sample.clusters), len(sample.findings)
     place = np.ravel_multi_index((sample.pair_cluster, sample.pair_column), shape)
