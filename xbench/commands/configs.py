@@ -11,6 +11,7 @@ import difflib
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal, NoReturn
 
 import yaml
@@ -87,6 +88,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that names up to three known names like this one, with a space before it; else nothing."""
     close = difflib.get_close_matches(name, [*known], n=3)
     return f" Did you mean {' or '.join(close)}?" if close else ""
+
+
+def resolve_class(path: str) -> type[Any]:
+    """Import the class that a `class_path` names, also one that has the name of its module."""
+    found: type[Any] = resolve_name(":".join(path.rsplit(".", 1)))
+    return found
 
 
 def check_yaml(text: str) -> None:

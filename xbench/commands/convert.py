@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 import yaml
@@ -13,7 +12,7 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 from safetensors.torch import save_file
 
-from xbench.commands.configs import shipped
+from xbench.commands.configs import resolve_class, shipped
 from xbench.commands.options import expected
 from xbench.errors import UserError
 from xbench.runtime.digests import file_sha256
@@ -92,5 +91,4 @@ def _model_class(name: str) -> type[Any]:
             f"convert {name}: there is no such model, or it has no checkpoint. Those that have: {have}.", exit_status=2
         )
     path = yaml.safe_load(shipped("models")[name].read_text(encoding="utf-8"))["class_path"]
-    model: type[Any] = resolve_name(":".join(path.rsplit(".", 1)))
-    return model
+    return resolve_class(path)

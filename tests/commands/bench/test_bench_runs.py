@@ -23,8 +23,9 @@ import xbench.commands.bench.worker
 import xbench.commands.report
 from xbench.cli import main
 from xbench.commands.bench.config import plan, read_bench
-from xbench.commands.bench.preflight import DataState, FinishedRuns, _class
+from xbench.commands.bench.preflight import DataState, FinishedRuns
 from xbench.commands.bench.worker import Interrupted, Worker, run_logged
+from xbench.commands.configs import resolve_class
 from xbench.commands.options import RunParser, build, run_parser
 from xbench.evaluation.provenance import versions
 from xbench.runs.results import read_results
@@ -257,7 +258,7 @@ def test_a_class_may_have_the_name_of_its_module(tmp_path: Path, monkeypatch):
     (tmp_path / "same_name" / "Model.py").write_text("class Model: ...")
     (tmp_path / "same_name" / "__init__.py").write_text("from .Model import Model")
     monkeypatch.syspath_prepend(tmp_path)
-    assert isinstance(_class("same_name.Model"), type)
+    assert isinstance(resolve_class("same_name.Model"), type)
 
 
 def test_why_a_run_is_new_is_said(bench: Bench):

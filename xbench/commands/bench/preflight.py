@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, Literal
 
 import yaml
@@ -17,7 +16,7 @@ from rich.console import Console
 
 from xbench.commands.bench.config import Job
 from xbench.commands.check import check_dataset, check_model, check_versions
-from xbench.commands.configs import check_yaml
+from xbench.commands.configs import check_yaml, resolve_class
 from xbench.commands.options import build, run_parser
 from xbench.commands.run import silence_libraries
 from xbench.data.datamodule import ChestXrayDataModule
@@ -134,17 +133,11 @@ def _counted(config: Any, wanted: Mapping[str, Any]) -> str:
     try:
         if [config[part]["class_path"] for part in ("model", "data")] != classes:
             return ""
-        model, data = map(_class, classes)
+        model, data = map(resolve_class, classes)
         return json.dumps(options_that_count(config, model, data), sort_keys=True, default=str)
     # Another program's file may hold anything.
     except (KeyError, TypeError, AttributeError, ValueError):
         return ""
-
-
-def _class(path: str) -> type:
-    # With a colon, for a module may have the name of its class.
-    found: type = resolve_name(":".join(path.rsplit(".", 1)))
-    return found
 
 
 def _changes(config: Mapping[str, Any], results: Results, data: DataState, folder: Path) -> Iterator[str]:
@@ -152,7 +145,7 @@ def _changes(config: Mapping[str, Any], results: Results, data: DataState, folde
     provenance = results.provenance
     then, now = provenance.get("versions") or {}, versions()
     yield from (f"{name} {then.get(name)} is now {now[name]}" for name in now if then.get(name) != now[name])
-    classes = (_class(config[part]["class_path"]) for part in ("model", "data"))
+    classes = (resolve_class(config[part]["class_path"]) for part in ("model", "data"))
     if provenance.get("source_sha256") != source_sha256(*classes):
         yield "the code of xbench or of the user's classes"
     model = provenance.get("model") or {}

@@ -99,7 +99,7 @@ class Worker:
         # Model, variant (of earlier runs unknown), seconds spent on images, and their number.
         self._known = [(results.model, "?", *_work(results)) for results in runs.all()]
         self._waiting = {plan.job.name: plan for plan in planned if not plan.done}
-        self._overheads: list[float] = []  # seconds that own runs took besides
+        self._overheads: list[float] = []  # seconds in which each run of this benchmark started and ended
         self.begun = ""
 
     def do(self, plan: Planned) -> Outcome:

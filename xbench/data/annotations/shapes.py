@@ -56,9 +56,10 @@ class Box(Shape):
 
     @classmethod
     def from_corner_and_size(cls, x: float, y: float, width: float, height: float) -> Box:
-        """Return columns int(x) to int(x) + int(width) - 1 and rows likewise, as the scripts of MedKLIP and MAVL do.
+        """Return columns int(x) to int(x) + int(width) - 1 and rows int(y) to int(y) + int(height) - 1.
 
-        Raises a UserError where a number is not in the range of pixels or a side is negative.
+        So do the scripts of MedKLIP and MAVL. Raises a UserError where a number is not in the range of pixels or a
+        side is negative.
         """
         left, top, across, down = _whole(x), _whole(y), _whole(width), _whole(height)
         if width < 0 or height < 0:
@@ -67,7 +68,10 @@ class Box(Shape):
 
     @classmethod
     def from_corners(cls, x0: float, y0: float, x1: float, y1: float) -> Box:
-        """Return columns int(x0) to int(x1) - 1 and rows likewise; raises as `from_corner_and_size`."""
+        """Return columns int(x0) to int(x1) - 1 and rows int(y0) to int(y1) - 1.
+
+        Raises a UserError where a number is not in the range of pixels or the box ends before it begins.
+        """
         if x1 < x0 or y1 < y0:
             raise UserError(f"The box ({x0}, {y0}) to ({x1}, {y1}) ends before it begins.")
         return cls(_whole(x0), _whole(y0), _whole(x1), _whole(y1))

@@ -123,7 +123,7 @@ def _cosines(patches: Tensor, text: Tensor) -> Tensor:
 
 def _last_blocks(model: Any, images: Tensor, count: int) -> tuple[Tensor, list[_Block], list[Tensor], int]:
     """Return image vectors, the last blocks, the tokens (B, N, width) each reads, and how many of these are patches."""
-    # The first block stays out of it: what it reads is not to be had from open_clip.
+    # Without the first block: open_clip does not return what that one reads.
     blocks = [_Block(block) for block in _blocks(model.visual)[1:]][-count:]
     seen = model.forward_intermediates(
         image=images,
