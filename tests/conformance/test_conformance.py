@@ -74,11 +74,13 @@ SAID = {
 }
 
 # One process for all of them: most of the time goes into imports.
+# Pytest looks for errors in finalisers at the end of each run: ten collections of all garbage.
 SCRIPT = """
 import sys
 import pytest
+plugins = ["-p", "no:cacheprovider", "-p", "no:unraisableexception"]
 for name in sys.argv[1:]:
-    pytest.main(["--pyargs", "xbench.conformance", "--model", name, f"--junitxml={name}.xml", "-p", "no:cacheprovider"])
+    pytest.main(["--pyargs", "xbench.conformance", "--model", name, f"--junitxml={name}.xml", *plugins])
 """
 
 

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from xbench.callbacks.evaluation import Evaluation
 from xbench.data import ChestXrayDataModule, Radiograph, Record
 from xbench.geometry.grid import upsample
 from xbench.models.base import VLM, SaliencyModel, first_layer_input
-from xbench.phantom import FINDINGS, draw_phantom
+from xbench.phantom import FINDINGS, Phantom, draw_phantom
 from xbench.types import Batch, GroundTruth, ModelOutput
 
 # Enough to tell rounding from dependence: batches of other sizes take other paths through matrix products.
@@ -41,17 +42,21 @@ _LOOKS = {
 _NO_EVIDENCE = 0.5
 
 
+@cache
+def _draw_films() -> list[Phantom]:
+    shapes = ((256, 256), (288, 224), (224, 288))
+    return [draw_phantom(0, index, *shapes[index % 3]) for index in range(6)]
+
+
 class _Films(ChestXrayDataModule):
     """Phantoms of different proportions."""
 
     findings = FINDINGS
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
-        shapes = ((256, 256), (288, 224), (224, 288))
-        films = [draw_phantom(0, index, *shapes[index % 3]) for index in range(6)]
         return [
             Record(f"film-{index}", {finding: int(finding in film.masks) for finding in FINDINGS}, film)
-            for index, film in enumerate(films)
+            for index, film in enumerate(_draw_films())
         ]
 
     def load(self, record: Record) -> Radiograph:
