@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Run:
         data_settings: Names of those settings that options of the dataset are.
         label: Title of the model, with the settings that tell it from other runs of the same model and dataset, such
             as `CARZero (prompts name)`. Runs of one configuration on several datasets share it.
+        told_by: The settings that the label names.
         pictured: Whether the run saved what pictures are drawn from, and all of it can be read.
     """
 
@@ -41,6 +42,7 @@ class Run:
     data_settings: frozenset[str]
     label: str
     stored: FinishedRun
+    told_by: Mapping[str, str] = field(default_factory=dict)
     pictured: bool = False
 
     @property
@@ -172,8 +174,9 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
             if key not in run.data_settings | {*_GROUND}
             or (len(values[*own, key]) > 1 and (key not in _GROUND or run.model in unexplained[_GROUND.index(key)]))
         ]
-        said = ", ".join(f"{key.replace('_', ' ')} {run.settings.get(key, 'none')}" for key in varying)
-        labelled.append(replace(run, label=f"{run.label} ({said})" if said else run.label))
+        told_by = {key: run.settings.get(key, "none") for key in varying}
+        said = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in told_by.items())
+        labelled.append(replace(run, label=f"{run.label} ({said})" if said else run.label, told_by=told_by))
     return labelled
 
 
