@@ -47,7 +47,7 @@ def upsample(saliency: Tensor, size: tuple[int, int], mode: Upsampling = "biline
         size: Height and width of the grid in pixels.
         mode: How to enlarge them, into (N, H, W) or (B, C, H, W) float32.
 
-    Example:
+    Examples:
         >>> upsample(torch.tensor([[[0.0, 1.0]]]), (1, 4))
         tensor([[[0.0000, 0.2500, 0.7500, 1.0000]]])
     """

@@ -54,7 +54,7 @@ def classification_scores(labels: Tensor, probabilities: Tensor) -> list[Classif
     Raises:
         ValueError: Shapes or dtypes do not fit, or a label or probability is out of range.
 
-    Example:
+    Examples:
         >>> labels = torch.tensor([[1], [0], [1], [-1]])
         >>> probabilities = torch.tensor([[0.9], [0.6], [0.5], [0.1]], dtype=torch.float64)
         >>> classification_scores(labels, probabilities)[0]  # doctest: +NORMALIZE_WHITESPACE
@@ -84,7 +84,7 @@ def classification_scores(labels: Tensor, probabilities: Tensor) -> list[Classif
 def macro(scores: Sequence[ClassificationScores]) -> MacroScores:
     """Average without weights over the findings with both labels present, the same findings for all four scores.
 
-    Example:
+    Examples:
         >>> one = ClassificationScores(0.5, 0.75, 0.5, 0.5, positives=2, negatives=2)
         >>> no_negative = ClassificationScores(None, None, 1.0, 1.0, positives=2, negatives=0)
         >>> macro([one, no_negative])

@@ -25,7 +25,7 @@ def normalise(maps: Tensor) -> Tensor:
     Raises:
         ValueError: A map has a value that is not finite, or a range beyond float32.
 
-    Example:
+    Examples:
         >>> normalise(torch.tensor([[[1.0, 2.0, 5.0]], [[7.0, 7.0, 7.0]]]))
         tensor([[[0.0000, 0.2500, 1.0000]],
         <BLANKLINE>

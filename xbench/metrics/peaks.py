@@ -27,7 +27,7 @@ def peak_distance(tied: NDArray[np.int64], region: NDArray[np.bool_]) -> float:
     Returns:
         0 where a tied maximum lies in the region, else above; less than the root of 2.
 
-    Example:
+    Examples:
         >>> region = np.array([[False, False, False, True], [False, False, False, False]])
         >>> peak_distance(np.array([[0, 1], [1, 0]]), region)
         0.5

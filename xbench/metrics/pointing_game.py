@@ -38,7 +38,7 @@ class PointingGame(PerClassMetric[PointingGamePairs]):
         num_classes: C, the number of findings, at least 1.
         ties: `"share"`, `"any"` or `"first"`.
 
-    Example:
+    Examples:
         >>> metric = PointingGame(num_classes=2)
         >>> saliency = torch.tensor([[[[0.0, 2.0]], [[5.0, 5.0]]]])
         >>> regions = torch.tensor([[[[False, True]], [[False, True]]]])
@@ -91,7 +91,7 @@ def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Ten
     Raises:
         ValueError: `ties` is no rule, the shapes differ, or a map's maximum is not finite.
 
-    Example:
+    Examples:
         >>> maps = torch.tensor([[[9.0, 1.0], [9.0, 0.0]]])
         >>> regions = torch.tensor([[[False, False], [True, True]]])
         >>> [pointing_hits(maps, regions, ties).item() for ties in ("share", "any", "first")]

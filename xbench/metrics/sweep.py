@@ -39,7 +39,7 @@ def threshold_values(thresholds: int = 101, device: torch.device | str = "cpu") 
         thresholds: T, from 2 to `MAX_THRESHOLDS`.
         device: Where the result is wanted.
 
-    Example:
+    Examples:
         >>> threshold_values(5)
         tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000])
     """
@@ -58,7 +58,7 @@ def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelC
     Raises:
         ValueError: Shapes, dtypes or the number of thresholds do not fit, or a value lies outside [0, 1].
 
-    Example:
+    Examples:
         >>> maps = torch.tensor([[[0.0, 0.5], [0.75, 1.0]]])
         >>> counts = count_pixels(maps, maps > 0.6, thresholds=3)
         >>> counts.mask, counts.overlap, counts.region

@@ -49,7 +49,7 @@ class ThresholdSweep(PerClassMetric[ThresholdSweepPairs]):
         num_classes: C, the number of findings, at least 1.
         thresholds: T, the number of thresholds from 0 to 1, both included.
 
-    Example:
+    Examples:
         >>> metric = ThresholdSweep(num_classes=1, thresholds=3)
         >>> saliency = torch.tensor([[[[0.0, 2.0], [3.0, 4.0]]]])
         >>> metric.update(saliency, saliency > 2, torch.tensor([[True]]))

@@ -140,7 +140,7 @@ class RelativeRLE(Shape):
         Raises:
             UserError: The row is not pairs of whole numbers >= 0, has an empty run, or runs past the end of the image.
 
-        Example:
+        Examples:
             Two runs of a 3 x 3 image: the middle of the first column, and the last pixel.
 
             >>> RelativeRLE("1 1 6 1").draw(3, 3).astype(int)

@@ -213,7 +213,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     same models on the same images do depend. Controlling the share of false differences instead
     (`scipy.stats.false_discovery_control`) would call a model better more easily than a table of winners should.
 
-    Example:
+    Examples:
         >>> holm([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
     """
