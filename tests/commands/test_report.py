@@ -20,6 +20,7 @@ from xbench.report.cases import choose_cases
 from xbench.report.figures.details import overlays, positions
 from xbench.report.figures.style import drawing, save
 from xbench.report.sentences import dataset_in_words, headlines
+from xbench.report.series import series_of
 from xbench.report.tables.contents import all_tables
 from xbench.report.tables.latex import to_latex
 from xbench.report.tables.table import escaped, to_csv, to_markdown
@@ -114,8 +115,9 @@ def test_the_document_has_every_table_and_links_that_exist(written, three_analys
 def test_figures_are_the_same_at_every_run(written, three_analysed, tmp_path):
     (dataset,) = three_analysed.datasets
     with drawing():
-        save(positions(dataset), tmp_path / "positions_chestxray14")
-        save(overlays(dataset, choose_cases(dataset.runs, 2)), tmp_path / "overlays_chestxray14")
+        look = series_of(dataset.runs)
+        save(positions(dataset, look), tmp_path / "positions_chestxray14")
+        save(overlays(dataset, choose_cases(dataset.runs, 2), look), tmp_path / "overlays_chestxray14")
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (written[0] / "figures" / path.name).read_bytes(), path.name
 

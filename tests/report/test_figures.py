@@ -4,31 +4,53 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from xml.etree import ElementTree
 
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from synthetic import write_run
 
 from xbench.report.cases import tinted
 from xbench.report.figures import write as figures
-from xbench.report.figures.style import styles
+from xbench.report.figures.style import apart, drawing, save, wrapped
 from xbench.report.runs import collect
-from xbench.report.schema import in_order
 from xbench.report.statistics.analyse import analyse
 
+Drawn = dict[str, Figure]
+SINGLE = {"dataset": "siim", "images": 30, "findings": ("Enlarged Cardiomediastinum",)}
 
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory) -> dict[str, Figure]:
-    """Every figure of a report with a dataset that only an instrument was run on, a single finding, and odd names."""
-    root = tmp_path_factory.mktemp("figures")
+
+def odd(root: Path) -> None:
+    """A dataset that only an instrument was run on, a single finding, and odd names."""
     write_run(root, "oracle", "chestxdet10", images=20, with_cases=False)
-    single = {"dataset": "siim", "images": 30, "findings": ("Enlarged Cardiomediastinum",)}
-    write_run(root, "kad", **single, prompt_source="name")
-    write_run(root, "kad", **single, stamp="2026-01-02_00-00-00")
-    write_run(root, "a $x$ & b_c", **single, skill=0.2)
+    write_run(root, "kad", **SINGLE, prompt_source="name")
+    write_run(root, "kad", **SINGLE, stamp="2026-01-02_00-00-00")
+    write_run(root, "a $x$ & b_c", **SINGLE, skill=0.2)
     write_run(root, "a $x$ & b_c", "chestxray14", images=30)
-    found: dict[str, Figure] = {}
+
+
+def one(root: Path) -> None:
+    """One model with one setting on one dataset."""
+    write_run(root, "devide", images=40)
+
+
+def many(root: Path) -> None:
+    """Nine models, one with a long name, on two datasets, but for one that was run on one of them."""
+    names = ("clip", "biomedclip", "medklip", "kad", "mavl", "carzero", "devide", "mine", "one-with-a-very-long-name")
+    for place, model in enumerate(names):
+        for dataset in ("siim", "chestxray14")[: 1 if model == "mine" else 2]:
+            write_run(root, model, dataset, images=16, skill=place / 9, with_cases=dataset == "siim" and place < 8)
+
+
+@pytest.fixture(scope="module", params=[odd, one, many], ids=lambda made: made.__name__)
+def drawn(request, tmp_path_factory) -> tuple[str, Drawn]:
+    """Every figure of a report, as it is when it is saved."""
+    root = tmp_path_factory.mktemp("figures")
+    request.param(root)
+    found: Drawn = {}
     analysis = analyse(collect([root]))
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         # Of a layout that does not fit, of a letter that the font lacks.
@@ -42,41 +64,100 @@ def drawn(tmp_path_factory) -> dict[str, Figure]:
         names = [entry.name for entry in figures.write_figures(analysis, root, cases=1)]
     assert names == list(found)
     assert len(names) <= figures.count_figures(analysis)
-    return found
+    return request.param.__name__, found
 
 
 def titles(figure: Figure) -> list[str]:
-    return [axis.get_title().split("\n")[0] for axis in figure.axes]
+    return [axis.get_title(loc="left").split("\n")[0] for axis in figure.axes]
 
 
-def test_datasets_without_a_model_are_left_out(drawn):
-    assert titles(drawn["intervals_pointing_game"]) == ["ChestX-ray14", "SIIM-ACR Pneumothorax"]
-    assert titles(drawn["auroc_pointing_game_models"]) == ["All datasets", "ChestX-ray14", "SIIM-ACR Pneumothorax"]
-    assert {name for name in drawn if name.startswith("quadrants")} == {"quadrants_chestxray14", "quadrants_siim"}
-    assert "overlays_siim" in drawn and "overlays_chestxdet10" not in drawn
+def texts(figure: Figure) -> list[Text]:
+    return [text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
 
 
-def test_every_run_has_a_row_and_every_label_is_within_the_figure(drawn):
-    labels = ["KAD (prompts name)", "KAD (prompts official)", "a $x$ & b_c"]
-    figure = drawn["intervals_pointing_game"]
-    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == labels
-    for name, figure in drawn.items():
+def test_figures_fit_a_column_or_a_page_and_nothing_is_cut(drawn):
+    for name, figure in drawn[1].items():
         # Of everything that is drawn, in inches.
         box = figure.get_tightbbox()
         assert box.x0 > -0.01 and box.x1 < figure.get_figwidth() + 0.01, name
         assert box.y0 > -0.01 and box.y1 < figure.get_figheight() + 0.01, name
-        # A column or a page wide.
-        if not name.startswith("overlays"):
-            assert figure.get_figwidth() in (3.4, 7.0), name
-            assert figure.get_figheight() < 9.5, name
+        assert figure.get_figwidth() in (3.4, 7.0), name
+        assert figure.get_figheight() < 9.5, name
+        assert {text.get_fontsize() for text in texts(figure)} == {8.0}, name
+        assert not any("\u2026" in text.get_text() for text in texts(figure)), name
 
 
-def test_colours_belong_to_models_and_marks_to_runs(three_analysed):
-    runs = three_analysed.datasets[0].runs
-    every = styles(in_order(runs))
-    fewer = styles(in_order(entry for entry in runs if entry.run.label != "CLIP"))
-    assert all(every[label].colour == fewer[label].colour for label in ("KAD", "CARZero"))
-    assert len({style.colour for style in every.values()}) == len({style.marker for style in every.values()}) == 3
+def test_the_plot_has_most_of_the_width_and_axes_run_from_0_to_100(drawn):
+    for name, figure in drawn[1].items():
+        if name.startswith(("overlays", "positions")):
+            continue
+        axes = [axis for axis in figure.axes if axis.axison]
+        top = max(axis.get_position().y1 for axis in axes)
+        width = sum(axis.get_position().width for axis in axes if axis.get_position().y1 > top - 0.01)
+        assert width >= 0.45, name
+        for axis in axes:
+            scores = axis.get_xlim() if name.startswith(("intervals", "dice_gap", "quadrants")) else axis.get_ylim()
+            assert scores == (0, 100), name
+
+
+def test_no_two_names_overlap(drawn):
+    for name, figure in drawn[1].items():
+        # Extents have room around letters.
+        boxes = [(text.get_text(), text.get_window_extent().padded(-2)) for text in texts(figure)]
+        for place, (text, box) in enumerate(boxes):
+            assert not [other for other, at in boxes[place + 1 :] if box.overlaps(at)], (name, text)
+
+
+def test_datasets_without_a_model_and_charts_of_one_point_are_left_out(drawn):
+    which, found = drawn
+    names = {name for name in found if name.startswith(("auroc", "quadrants", "overlays"))}
+    if which == "odd":
+        assert titles(found["intervals_pointing_game"]) == ["ChestX-ray14", "SIIM-ACR"]
+        assert names == {"auroc_pointing_game_findings", *(f"quadrants_{name}" for name in ("chestxray14", "siim"))} | {
+            f"overlays_{name}" for name in ("chestxray14", "siim")
+        }
+    if which == "one":
+        assert names == {"auroc_pointing_game_findings", "quadrants_chestxray14", "overlays_chestxray14"}
+        assert titles(found["intervals_pointing_game"]) == [""]
+
+
+def test_every_run_has_a_row_with_its_number_the_best_first(drawn):
+    which, found = drawn
+    axis = found["intervals_pointing_game"].axes[0]
+    labels = [text.get_text() for text in axis.get_yticklabels()]
+    said = [text.get_text() for text in axis.texts]
+    if which == "odd":
+        assert sorted(labels) == ["KAD", "KAD, name prompts", "a $x$ & b_c"]
+        assert said.count("not run") == 2
+    if which == "one":
+        # The name has no more than the model, the numbers no decimals.
+        assert labels == ["DeViDe (re-\nimplementation)"]
+        assert [text.isdecimal() for text in said if "floor" not in text and "perfect" not in text] == [True, False]
+
+
+def test_files_hold_their_text_as_text(tmp_path):
+    with drawing():
+        figure = Figure(layout="constrained")
+        axis = figure.subplots()
+        axis.set_title("a $x$ & b_c")
+        save(figure, tmp_path / "figure")
+        assert matplotlib.rcParams["axes.spines.top"] is False
+    text = "".join(ElementTree.parse(tmp_path / "figure.svg").getroot().itertext())
+    assert "a $x$ & b_c" in text
+    assert b"/FontFile2" in (tmp_path / "figure.pdf").read_bytes()
+    assert matplotlib.rcParams["axes.spines.top"] is True
+
+
+def test_things_are_moved_apart_as_little_as_needed():
+    assert apart([10, 90], [20, 20], 0, 100) == [10, 90]
+    assert apart([95, 99, 5], [10, 20, 10], 0, 100) == [75, 90, 5]
+    found = apart([0, 0, 0], [10, 30, 10], 0, 100)
+    assert found == [5, 25, 45]
+
+
+def test_names_are_broken_at_words_and_only_long_words_within():
+    assert wrapped("DeViDe (re-implementation)", 20) == "DeViDe\n(re-implementation)"
+    assert wrapped("DeViDe (re-implementation)", 15) == "DeViDe (re-\nimplementation)"
 
 
 def test_an_overlay_leaves_the_radiograph_alone_where_the_map_is_zero():

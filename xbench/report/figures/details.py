@@ -2,79 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from textwrap import fill
+from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 import cv2
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from xbench.report.cases import CaseMap, ChosenCase, read_maps, tinted
-from xbench.report.figures.style import COLUMN, PAGE, bare, grid, legend
+from xbench.report.figures.style import COLUMN, PAGE, bare, legend, wrapped
 from xbench.report.schema import DatasetAnalysis, Estimate, PositionCell, in_order
+from xbench.report.series import Series
 from xbench.runs.maps import shrunk
 
-_QUADRANTS = {
-    "both": ("Both", "#009e73"),
-    "near_miss": ("Recognised, near miss", "#f0e442"),
-    "elsewhere": ("Recognised, elsewhere", "#e69f00"),
-    "grounded_only": ("Grounded only", "#56b4e9"),
-    "neither": ("Neither", "#d0d0d0"),
+_CELLS = LinearSegmentedColormap.from_list("cells", ["#f4f7fb", "#2b6dff", "#0c2350"]).with_extremes(bad="#eeeeee")
+
+_QUADRANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "both": ("on the lesion, recognised", {"color": "#00707d"}),
+    "grounded_only": ("on the lesion only", {"color": "#74bcc4"}),
+    "near_miss": ("recognised, peak just outside", {"facecolor": "#a85500", "edgecolor": "white", "hatch": "/////"}),
+    "elsewhere": ("recognised, peak elsewhere", {"color": "#ffad42"}),
+    "neither": ("both wrong", {"color": "#dde2e7"}),
 }
+_HEIGHT = 9.0
+"""Inches that a figure may be high."""
+_BESIDE = 7
+"""Runs whose maps stand side by side."""
 
 
-def quadrants(dataset: DatasetAnalysis) -> Figure | None:
-    """Draw a panel per model, a stacked bar per finding; None where no finding has both labels and a scored pair."""
+def quadrants(dataset: DatasetAnalysis, look: Mapping[str, Series]) -> Figure | None:
+    """Draw a panel per run, a stacked bar per finding; None where no finding has both labels and a scored pair."""
     runs = {label: entry.quadrants for label, entry in in_order(dataset.runs).items() if entry.quadrants}
     findings = [name for name in dataset.findings if any(name in shares for shares in runs.values())]
     counts = {name: max(shares[name].count for shares in runs.values() if name in shares) for name in findings}
     if not findings:
         return None
     columns = min(4 if len(runs) < 9 else 5, len(runs))
+    rows = ceil(len(runs) / columns)
+    names = [wrapped(f"{name} ({count})", 24) for name, count in counts.items()]
+    line = 0.19 if max(name.count("\n") for name in names) == 0 else 0.28
+    height = min(line * len(findings) + 0.6, _HEIGHT / rows)
     width = COLUMN if len(runs) == 1 else PAGE
-    figure, axes = grid(len(runs), columns, 0.75 + 0.14 * len(findings), width, sharex=True, sharey=True)
-    for axis, (label, shares) in zip(axes, runs.items(), strict=True):
+    figure = Figure(figsize=(width, rows * height + (0.35 if len(runs) == 1 else 0)), layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flatten().tolist()
+    for unused in places[len(runs) :]:
+        unused.remove()
+    for axis, (label, shares) in zip(places, runs.items(), strict=False):
         known = [place for place, name in enumerate(findings) if name in shares]
         left = np.zeros(len(known))
-        for key, (_, colour) in _QUADRANTS.items():
+        for key, (_, paint) in _QUADRANTS.items():
             widths = np.array([100 * getattr(shares[findings[place]], key) for place in known])
-            axis.barh(known, widths, 0.78, left, color=colour)
+            axis.barh(known, widths, 0.72, left, linewidth=0, **paint)
             left += widths
-        axis.set_title(fill(label, 15, break_long_words=False))
-        axis.set(xlim=(0, 100), ylim=(len(findings) - 0.5, -0.5))
-        axis.set_yticks(range(len(findings)), [f"{name} ({count})" for name, count in counts.items()])
+        for place in known:
+            of = shares[findings[place]]
+            text = f"{100 * (of.both + of.grounded_only):.0f}"
+            across = axis.get_yaxis_transform()
+            axis.annotate(text, (1.0, place), (21, 0), across, "offset points", ha="right", va="center", weight="bold")
+        if len(runs) > 1:
+            axis.set_title(wrapped(look[label].name, 20 if columns < 5 else 15), linespacing=1.05)
+        axis.set(xlim=(0, 100), ylim=(len(findings) - 0.5, -0.5), xticks=[0, 50, 100])
+        axis.set_yticks(range(len(findings)), names, linespacing=1.0)
         axis.tick_params(axis="y", length=0)
         axis.spines["left"].set_visible(False)
-    for axis in axes[-columns:]:
-        axis.set_xlabel("Share (%)")
+    for axis in places[max(0, len(runs) - columns) : len(runs)]:
         axis.tick_params(labelbottom=True)
-    legend(figure, [Patch(color=colour, label=name) for name, colour in _QUADRANTS.values()])
+    drawn = [
+        key for key in _QUADRANTS if any(getattr(of, key) > 0 for shares in runs.values() for of in shares.values())
+    ]
+    legend(figure, [Patch(**_QUADRANTS[key][1], linewidth=0, label=_QUADRANTS[key][0]) for key in drawn])
     return figure
 
 
-def positions(dataset: DatasetAnalysis) -> Figure | None:
-    """Draw a row of heat maps per model; None without a scored pair."""
+def positions(dataset: DatasetAnalysis, look: Mapping[str, Series]) -> Figure | None:
+    """Draw a row of nine cells, thrice, per run; None without a scored pair."""
     runs = {label: entry.positions for label, entry in in_order(dataset.runs).items() if entry.positions}
     if not runs:
         return None
-    figure = Figure(figsize=(COLUMN, 0.3 + 0.85 * len(runs)), layout="constrained")
+    height = min(0.72, (_HEIGHT - 0.3) / len(runs))
+    figure = Figure(figsize=(COLUMN, 0.3 + height * len(runs)), layout="constrained")
     axes = figure.subplots(len(runs), 3, squeeze=False)
-    keys = {"Pointing game": "pointing_game", "Dice at 0.5": "dice_fixed", "Map peaks": None}
+    keys = {"pointing": "pointing_game", "Dice at 0.5": "dice_fixed", "peaks": None}
     for column, (title, key) in enumerate(keys.items()):
-        axes[0, column].set_title(title)
-        maps = np.stack([_values(cells, key) for cells in runs.values()])
-        top = 100.0 if column == 0 else max(1.0, float(np.nanmax(maps))) if not np.isnan(maps).all() else 1.0
-        for axis, values in zip(axes[:, column], maps, strict=True):
-            _heat_map(axis, values, top)
-    for axis, label in zip(axes[:, 0], runs, strict=True):
-        name = fill(label, 16, break_long_words=False)
-        axis.set_ylabel(name, rotation=0, ha="right", va="center", multialignment="right")
+        axes[0, column].set_title(title, loc="center", weight="normal")
+        for axis, cells in zip(axes[:, column], runs.values(), strict=True):
+            _draw_cells(axis, _values(cells, key))
+    if len(runs) > 1:
+        for axis, label in zip(axes[:, 0], runs, strict=True):
+            name = wrapped(look[label].name, 19)
+            axis.set_ylabel(name, rotation=0, ha="right", va="center", multialignment="right")
     return figure
 
 
@@ -87,50 +108,66 @@ def _values(cells: tuple[PositionCell, ...], key: str | None) -> NDArray[np.floa
     return values
 
 
-def _heat_map(axis: Axes, values: NDArray[np.float64], top: float) -> None:
-    colours = colormaps["cividis"].with_extremes(bad="0.9")
-    axis.imshow(values, cmap=colours, vmin=0, vmax=top, aspect="auto")
+def _draw_cells(axis: Axes, values: NDArray[np.float64]) -> None:
+    axis.imshow(values, cmap=_CELLS, vmin=0, vmax=100, aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         # White on the dark half of the scale, black on the bright one.
-        ink = "black" if np.isnan(value) or value > 0.55 * top else "white"
+        ink = "white" if value > 55 else "black"
         text = "\u2013" if np.isnan(value) else f"{value:.0f}"
-        axis.text(column, row, text, ha="center", va="center", color=ink, fontsize=6.5)
+        axis.text(column, row, text, ha="center", va="center", color=ink)
     bare(axis)
 
 
-def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase]) -> Figure | None:
-    """Draw a row per case: the radiograph, then each model's map over it; None without cases."""
-    runs = in_order(dataset.runs)
-    labels = [label for label, entry in runs.items() if entry.run.cases() is not None]
-    if not cases or not labels:
+def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase], look: Mapping[str, Series]) -> Figure | None:
+    """Draw a row per case: the radiograph, then over it the maps of up to seven runs, best first; None without."""
+    best = [entry for entry in dataset.runs if entry.run.cases() is not None][:_BESIDE]
+    runs = in_order(best)
+    if not cases or not runs:
         return None
-    # Inches: a panel is 1.15 wide and high, the column of labels 1.3 wide, the models' names are 0.35 high.
-    size = (1.3 + 1.15 * (1 + len(labels)), 0.35 + (1.15 + 0.22) * len(cases))
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0))
-    rows = figure.subplots(len(cases), 1 + len(labels), squeeze=False)
-    for axes, (case, maps) in zip(rows, read_maps([*runs.values()], cases), strict=True):
-        _draw_case(axes.tolist(), case, maps)
-    for axis, label in zip(rows[0, 1:], labels, strict=True):
-        # Above the scores of the first case.
-        axis.set_title(f"{fill(label, 18, break_long_words=False)}\n{axis.get_title()}", fontsize=7)
+    # A panel is as wide as high; two lines of text stand above each, the reasons for the case at its left.
+    words = 0.95 if len(runs) == 1 else 1.25
+    width = COLUMN if len(runs) == 1 else PAGE
+    side = (width - words) / (1 + len(runs))
+    titles = [wrapped(look[label].name, max(8, int(side / 0.075))) if len(runs) > 1 else "" for label in runs]
+    top = 0.06 + 0.14 * max(title.count("\n") + 1 for title in titles) if len(runs) > 1 else 0.0
+    side = min(side, (_HEIGHT - top) / len(cases) - 0.3)
+    words = width - side * (1 + len(runs))
+    high = top + (side + 0.3) * len(cases)
+    # Everything has its place in inches.
+    figure = Figure(figsize=(width, high))
+    figure.set_layout_engine("none")
+    for row, (case, maps) in enumerate(read_maps([*runs.values()], cases)):
+        bottom = high - top - (side + 0.3) * (row + 1) + 0.02
+        axes = [
+            figure.add_axes(((words + side * column + 0.02) / width, bottom / high, (side - 0.04) / width, side / high))
+            for column in range(1 + len(maps))
+        ]
+        _draw_case(axes, maps)
+        place: dict[str, Any] = {"ha": "right", "va": "center", "multialignment": "right", "linespacing": 1.05}
+        said = [(case.finding, 3), *((reason, 3) for reason in case.reasons[:1]), (case.image_id, 3)]
+        text = "\n".join(wrapped(part, int(words / 0.072), lines) for part, lines in said)
+        figure.text((words - 0.06) / width, (bottom + side / 2) / high, text, **place)
+    for column, title in enumerate(titles, 1):
+        middle = (words + side * (column + 0.5)) / width
+        figure.text(middle, 1 - 0.03 / high, title, ha="center", va="top", weight="bold", linespacing=1.05)
     return figure
 
 
-def _draw_case(axes: Sequence[Axes], case: ChosenCase, maps: Sequence[CaseMap]) -> None:
+def _draw_case(axes: Sequence[Axes], maps: Sequence[CaseMap]) -> None:
     region = maps[0].pair.region
     height, width = region.shape
     # More pixels are lost at the size of a panel.
     display = shrunk(maps[0].pair.display, 448)
     _draw(axes[0], np.repeat(display[..., None], 3, axis=2), region)
-    text = "\n".join(fill(words, 22) for words in (case.finding, *case.reasons[:2], case.image_id))
-    axes[0].set_ylabel(text, rotation=0, ha="right", va="center", multialignment="right", fontsize=6.5, labelpad=4)
     for axis, shown in zip(axes[1:], maps, strict=True):
         saliency = cv2.resize(shown.saliency, display.shape[::-1], interpolation=cv2.INTER_AREA)
         _draw(axis, tinted(display, np.clip(saliency, 0, 1)), region)
-        axis.plot(width * shown.peak[0], height * shown.peak[1], "+", color="white", ms=5)
+        for colour, weight in (("black", 2.4), ("white", 1.1)):
+            axis.plot(width * shown.peak[0], height * shown.peak[1], "+", color=colour, ms=6, mew=weight)
         hit = shown.scores.pointing_hit
         said = shown.scores.look if hit in (0, 1) else f"hit {hit:.2f}"
-        axis.set_title(f"{said}, Dice {100 * shown.scores.dice:.1f}", fontsize=6.5, pad=3)
+        text = f"{said}\nDice {100 * shown.scores.dice:.0f}"
+        axis.set_title(text, weight="normal", loc="center", pad=1.5, linespacing=1.0)
 
 
 def _draw(axis: Axes, picture: NDArray[np.uint8], region: NDArray[np.bool_]) -> None:
@@ -141,6 +178,6 @@ def _draw(axis: Axes, picture: NDArray[np.uint8], region: NDArray[np.bool_]) -> 
     x, y = np.arange(width + 2) - 0.5, np.arange(height + 2) - 0.5
     lines: dict[str, Any] = {"levels": [0.5], "linestyles": "solid"}
     axis.contour(x, y, padded, colors="black", linewidths=1.5, **lines)
-    axis.contour(x, y, padded, colors="#00e5ff", linewidths=0.8, **lines)
+    axis.contour(x, y, padded, colors="#42dcee", linewidths=0.8, **lines)
     axis.set(xlim=(0, width), ylim=(height, 0))
     bare(axis)

@@ -1,115 +1,72 @@
-"""How all figures look: sizes for print, colours that colour-blind readers can tell apart, and their files."""
+"""How all figures look: sizes for print, marks of series, floors, labels, and their files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import cycle
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from textwrap import wrap
+from typing import Any
 
 import matplotlib
+import matplotlib.style
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from scipy.optimize import isotonic_regression
 
-from xbench.report.names import model_title
-from xbench.report.schema import RunAnalysis
+from xbench.report.schema import Estimate
+from xbench.report.series import Series
 
 COLUMN, PAGE = 3.4, 7.0
 """Widths in inches of a column and of a page of the usual journals."""
 
-FLOOR: Mapping[str, Any] = {"color": "0.35", "linestyle": (0, (4, 2)), "linewidth": 1}
+FAINT = "#4a5661"
+ZONE: dict[str, Any] = {"color": "#c5ced7", "alpha": 0.34, "linewidth": 0, "zorder": 0}
+"""The ground of scores that a useless map reaches."""
+EDGE: dict[str, Any] = {"color": FAINT, "linewidth": 0.8, "zorder": 1}
+"""Where that ground ends."""
 
-Line = Literal["-"] | tuple[float, tuple[float, ...]]
-
-# After Okabe and Ito (jfly.uni-koeln.de/color), without yellow, which is too faint on white paper.
-_COLOURS = {
-    "clip": "#8c8c8c",
-    "biomedclip": "#56b4e9",
-    "medklip": "#009e73",
-    "kad": "#e69f00",
-    "mavl": "#cc79a7",
-    "carzero": "#d55e00",
-    "devide": "#0072b2",
-}
-# Dark tones of Tol's muted scheme (sronpersonalpages.nl/~pault) and black.
-_OTHERS = ("#000000", "#882255", "#117733", "#332288", "#999933")
-_MARKERS = "osD^vPX<>*hd"
-_LINES: tuple[Line, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
-_RC: dict[str, Any] = {
-    "font.size": 7.5,
-    # A `$` in the name of a model or finding must not start a formula.
-    "text.parse_math": False,
-    "axes.titlesize": 8,
-    "axes.labelsize": 7.5,
-    "legend.fontsize": 7,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 4,
-    "legend.frameon": False,
-    "figure.constrained_layout.h_pad": 0.06,
-    "figure.constrained_layout.w_pad": 0.06,
-    # Text stays text in PDF files; identifiers in SVG files are the same at every run.
-    "pdf.fonttype": 42,
-    "svg.hashsalt": "xbench",
-}
-
-
-class Style(NamedTuple):
-    """How a run is drawn in every figure: the colour is the model's, marker and dashes are the run's own."""
-
-    colour: str
-    marker: str
-    line: Line
-
-
-def styles(runs: Mapping[str, RunAnalysis]) -> dict[str, Style]:
-    """Return how each run of `in_order` is drawn, by label, and by its model's title where no label says just that."""
-    models = {label: entry.run.model for label, entry in runs.items()}
-    others = cycle(_OTHERS)
-    colours = {model: _COLOURS.get(model) or next(others) for model in dict.fromkeys(models.values())}
-    lines = {model: cycle(_LINES) for model in colours}
-    markers = cycle(_MARKERS)
-    found: dict[str, Style] = {}
-    for label, model in models.items():
-        found[label] = Style(colours[model], next(markers), next(lines[model]))
-        found.setdefault(model_title(model), found[label])
-    return found
+_LINE = 0.14
+"""Height of a line of text in inches."""
+_DIRECT = 7
+"""Up to so many series have their names beside what is drawn; more have a legend."""
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
     """Set the look of everything that is drawn and saved within."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_RC)  # type: ignore[arg-type]
+    with matplotlib.style.context("xbench.report.figures.xbench", after_reset=True):
         yield
 
 
-def panels(count: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure of panels, each `height` inches high: a column wide for one, a page for more."""
-    columns = {1: 1, 2: 2, 4: 2}.get(count, 3 if count < 7 else 4)
-    return grid(count, columns, height, COLUMN if count == 1 else PAGE, **options)
+def panels(count: int, height: float, key: bool = False, **options: Any) -> tuple[Figure, list[Axes], Axes | None]:
+    """Return a figure of panels, each `height` inches high: a column wide for one, a page for more.
 
-
-def grid(count: int, columns: int, height: float, width: float, **options: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `count` panels, `columns` of them side by side; sizes in inches."""
-    rows = ceil(count / columns)
-    figure = Figure(figsize=(width, rows * height), layout="constrained")
+    With `key`, several panels leave a place free for the names of series, which is returned as well.
+    """
+    places = count + (key and count > 1)
+    columns = places if places < 4 else 3 if places in (5, 6, 9) else 4
+    rows = ceil(places / columns)
+    figure = Figure(figsize=(COLUMN if count == 1 else PAGE, rows * height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options).flatten().tolist()
-    for unused in axes[count:]:
+    for unused in axes[places:]:
         unused.remove()
-    return figure, axes[:count]
+    for axis in axes[:count]:
+        if count - axis.get_subplotspec().num1 <= columns:
+            # The lowest of its column, whatever there is below.
+            axis.tick_params(labelbottom=True)
+    return figure, axes[:count], axes[count] if places > count else None
+
+
+def wrapped(text: str, width: int, lines: int = 4) -> str:
+    """Break a text into lines of about `width` characters, within words only where they are longer than that."""
+    hyphens = any(len(word) > width for word in text.split())
+    return "\n".join(wrap(text, width, break_on_hyphens=hyphens, max_lines=lines, placeholder=" \u2026") or [""])
 
 
 def label_left(axis: Axes, text: str) -> None:
@@ -126,24 +83,99 @@ def bare(axis: Axes) -> None:
         spine.set_visible(False)
 
 
-def style_keys(names: Sequence[str], look: Mapping[str, Style], lines: bool) -> list[Artist]:
-    """Return legend entries of runs."""
-    keys: list[Artist] = []
-    for name in names:
-        style = look[name]
-        line = style.line if lines else "none"
-        keys.append(Line2D([], [], color=style.colour, marker=style.marker, linestyle=line, label=name))
-    return keys
+def look_of(series: Series) -> dict[str, Any]:
+    """Return how a series' marks and lines are drawn by `Axes.plot`."""
+    marker, size = series.marker
+    return {
+        "color": series.colour,
+        "marker": marker,
+        "markersize": size * matplotlib.rcParams["lines.markersize"],
+        "markerfacecolor": series.colour if series.filled else "white",
+        # A thin white edge tells a filled mark from one that it lies on.
+        "markeredgecolor": "white" if series.filled else series.colour,
+        "markeredgewidth": 0.4 if series.filled else 1.0,
+        "linestyle": (0, series.dash) if series.dash else "-",
+        "clip_on": False,
+    }
+
+
+def draw_mark(axis: Axes, x: float, y: float, series: Series, **more: Any) -> None:
+    """Draw the mark of a series, over everything else."""
+    axis.plot(x, y, **{**look_of(series), "zorder": 3, "linestyle": "none", **more})
+
+
+def draw_interval(axis: Axes, estimate: Estimate, at: float, colour: str, upright: bool = False) -> None:
+    """Draw an interval in per cent as a bar beside which its mark is put."""
+    if estimate.low is not None and estimate.high is not None:
+        ends, place = [100 * estimate.low, 100 * estimate.high], [at, at]
+        bar: dict[str, Any] = {"color": colour, "alpha": 0.42, "linewidth": 2.6, "solid_capstyle": "butt", "zorder": 2}
+        axis.plot(*((place, ends) if upright else (ends, place)), **bar, clip_on=False)
+
+
+def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
+    """Return where things of these sizes go so that none overlap: as near as can be to where they are wanted.
+
+    They keep their order, and stay between two ends if they fit.
+
+    >>> apart([50, 50, 90], [10, 10, 10], 0, 100)
+    [45.0, 55.0, 90.0]
+    """
+    order = np.argsort(wanted, kind="stable")
+    size = np.array(sizes, float)[order]
+    # From the middle of the first to the middle of each, if they touch.
+    along = np.cumsum(size) - (size + size[:1]) / 2
+    start = isotonic_regression(np.array(wanted, float)[order] - along).x
+    first, last = low + size[:1] / 2, high - size[-1:] / 2 - along[-1:]
+    found = np.empty(len(size))
+    found[order] = along + np.maximum(np.minimum(start, last), first)
+    return [float(place) for place in found]
+
+
+def name_curves(
+    figure: Figure, axes: Sequence[Axes], key: Axes | None, heights: Sequence[tuple[float, Series]], floor: str
+) -> None:
+    """Name curves and the ground below: beside the panel, at their heights from 0 to 1, or in the place left free.
+
+    More than seven get a legend below. The ground's name comes last; its height is 0.
+    """
+    if len(heights) > _DIRECT:
+        if key is not None:
+            key.remove()
+        keys = [Line2D([], [], **look_of(series), label=series.name) for _, series in heights]
+        legend(figure, [*keys, Patch(**ZONE, label=floor)])
+        return
+    axis, left, width = (axes[0], 1.07, 15) if key is None else (key, 0.03, 22)
+    names = [wrapped(name, width) for name in (*(series.name for _, series in heights), floor)]
+    lines = [_LINE * (name.count("\n") + 1.3) for name in names]
+    wanted = [*(height for height, _ in heights), 0.0]
+    figure.draw_without_rendering()
+    room = axis.get_position().height * figure.get_figheight()
+    if sum(lines) > room:
+        figure.set_figheight(figure.get_figheight() + (sum(lines) - room) * (1 if key is None else 2))
+        room = sum(lines)
+    if key is not None:
+        # From the top, in the order of their heights.
+        key.axis("off")
+        order = sorted(wanted, reverse=True)
+        wanted = [1.0 - order.index(height) / 100 for height in wanted]
+    places = apart(wanted, [line / room for line in lines], 0.0, 1.0 if key is None else 0.95)
+    for y, name, series in zip(places, names, [*(series for _, series in heights), None], strict=True):
+        if series is not None:
+            draw_mark(axis, left, y, series, transform=axis.transAxes)
+        else:
+            square: dict[str, Any] = {"marker": "s", "markersize": 7, "markeredgewidth": 0, "linestyle": "none"}
+            axis.plot(left, y, **square, color="#c5ced7", alpha=0.6, transform=axis.transAxes, clip_on=False)
+        axis.annotate(name, (left, y), (7, 0), axis.transAxes, "offset points", va="center", linespacing=1.0)
 
 
 def legend(figure: Figure, keys: Sequence[Artist]) -> None:
     """Put a legend below the panels, in as many columns as fit, and make room for it."""
     longest = max(len(str(key.get_label())) for key in keys)
-    # A character takes about 0.052 inches, a line with its marker 0.45.
-    columns = max(1, min(len(keys), int(figure.get_figwidth() / (0.052 * longest + 0.45))))
+    # A character takes about 0.062 inches, a line with its marker 0.4.
+    columns = max(1, min(len(keys), int(figure.get_figwidth() / (0.062 * longest + 0.4))))
     width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + 0.16 * ceil(len(keys) / columns) + 0.15)
-    figure.legend(handles=list(keys), loc="outside lower center", ncols=columns, columnspacing=1.2, handlelength=2.4)
+    figure.set_size_inches(width, height + 0.17 * ceil(len(keys) / columns) + 0.1)
+    figure.legend(handles=list(keys), loc="outside lower center", ncols=columns, columnspacing=1.0, handlelength=1.6)
 
 
 def save(figure: Figure, path: Path) -> None:

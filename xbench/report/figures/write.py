@@ -10,16 +10,11 @@ from matplotlib.figure import Figure
 
 from xbench.report.cases import choose_cases
 from xbench.report.figures.details import overlays, positions, quadrants
-from xbench.report.figures.models import (
-    INTERVALS,
-    against_area,
-    auroc_against_pointing_game,
-    dice_gap,
-    dice_over_thresholds,
-    intervals,
-)
-from xbench.report.figures.style import drawing, save, styles
-from xbench.report.schema import NUMBERS, Analysis, in_order
+from xbench.report.figures.models import INTERVALS, against_area, dice_gap, dice_over_thresholds, intervals
+from xbench.report.figures.scatter import auroc_against_pointing_game
+from xbench.report.figures.style import drawing, save
+from xbench.report.schema import NEAR, NUMBERS, Analysis
+from xbench.report.series import series_of
 
 
 @dataclass(frozen=True)
@@ -57,54 +52,64 @@ def write_figures(analysis: Analysis, folder: Path, cases: int = 6) -> Iterator[
 
 def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | None]]:
     """Draw every figure; None where there is nothing to draw."""
-    look = styles(in_order(analysis.runs))
+    look = series_of(analysis.runs)
+    line = "Dashed: least squares; grey: AUROC below 50, worse than a coin flip."
     caption = (
-        "AUROC against pointing game. A point is a model with its own prompts; over all datasets it is the mean over "
-        "them. Line: least squares."
+        "AUROC against pointing game, both from 0 to 100. A point is a model with its own settings; over all datasets "
+        f"it is the mean over them. {line}"
     )
     points = Drawn("auroc_pointing_game_models", "Recognition and grounding of models", caption)
     yield points, auroc_against_pointing_game(analysis, "models", look)
-    caption = "AUROC against pointing game. A point is a model and finding. Line: least squares."
+    means = " A model's mean is large." if len({entry.run.model for entry in analysis.runs}) > 1 else ""
+    caption = (
+        "AUROC against pointing game, both from 0 to 100. A point is a finding, of a model with its own settings."
+        f"{means} {line}"
+    )
     points = Drawn("auroc_pointing_game_findings", "Recognition and grounding per finding", caption)
     yield points, auroc_against_pointing_game(analysis, "findings", look)
     for key in INTERVALS:
-        title = f"{NUMBERS[key].title} with intervals"
-        caption = f"{NUMBERS[key].meaning} Means over findings with 95 % intervals."
-        yield Drawn(f"intervals_{key}", title, caption), intervals(analysis, key, look)
+        caption = (
+            f"{NUMBERS[key].meaning} Means over findings with 95 % intervals, times 100. Grey: what the best map or "
+            "guess that ignores the image gets; dotted: at random."
+        )
+        yield Drawn(f"intervals_{key}", f"{NUMBERS[key].title} with intervals", caption), intervals(analysis, key, look)
     caption = (
-        "Dice at the fixed threshold 0.5, at cross-fitted thresholds, and at the threshold that is best on the same "
-        "images; numbers: best less at 0.5, in percentage points. Means over findings."
+        "Dice at the fixed threshold 0.5 (open), at cross-fitted thresholds (bar), and at the threshold that is best "
+        "on the same images (filled); numbers: best less at 0.5. Means over findings, times 100."
     )
     yield Drawn("dice_gap", "What the fixed threshold costs", caption), dice_gap(analysis, look)
     caption = (
-        "Means over findings with 95 % bands; marks at 0.1, 0.3, 0.5, 0.7 and 0.9; dashed: marking the whole image."
+        "Means over findings with 95 % bands, times 100; marks at 0.1, 0.3, 0.5, 0.7 and 0.9. Grey: marking the whole "
+        "image."
     )
     yield Drawn("dice_curve", "Dice over thresholds", caption), dice_over_thresholds(analysis, look)
     floors = {"pointing_game": "what a random point gets", "dice_fixed": "marking the whole image"}
     for key, floor in floors.items():
         caption = (
-            "By decile of the area of the region as a share of the image, all findings together, with 95 % bands; "
-            f"dashed: {floor}."
+            "By decile of the area of the region as a share of the film, all findings together, times 100, with 95 % "
+            f"bands. Grey: {floor}."
         )
         title = f"{NUMBERS[key].title} against lesion size"
         yield Drawn(f"area_{key}", title, caption), against_area(analysis, key, look)
     for dataset in analysis.datasets:
         where, ending = analysis.heading(dataset), analysis.slug(dataset)
         caption = (
-            "Radiographs with the annotated region outlined, and over them the map of each model from 0 (clear) to 1 "
-            "(bright); +: where it is highest; hit: whether that lies in the region; Dice at 0.5 in per cent. Chosen "
-            "by the scores alone, as it says at the left."
+            "Radiographs with the annotated region outlined, and over them the map of each model, clear where it is "
+            "low; +: its peak. A hit is in the region, a near miss at most "
+            f"{100 * NEAR:g} % of the film's width outside; Dice at 0.5, times 100. Chosen by the scores alone, as it "
+            "says at the left; of more than seven models those with the highest pointing game."
         )
         beside = Drawn(f"overlays_{ending}", f"Maps side by side on {where}", caption)
-        yield beside, overlays(dataset, choose_cases(dataset.runs, cases))
+        yield beside, overlays(dataset, choose_cases(dataset.runs, cases), look)
         caption = (
-            "Of the images with a finding and its region (their number in brackets) the share that a model recognises "
-            "(its probability reaches the threshold with the largest sum of sensitivity and specificity) and grounds "
-            "(its map is highest in the region)."
+            "Of 100 images with a finding and its region (their number in brackets): whether the model recognises the "
+            "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
+            f"whether its map peaks on the lesion, just outside (at most {100 * NEAR:g} % of the film's width) or "
+            "elsewhere. Numbers: on the lesion."
         )
-        yield Drawn(f"quadrants_{ending}", f"Recognised and grounded on {where}", caption), quadrants(dataset)
+        yield Drawn(f"quadrants_{ending}", f"Recognised and grounded on {where}", caption), quadrants(dataset, look)
         caption = (
-            "By the ninth of the image that the centre of mass of the region lies in, all findings together; on the "
-            "right the share of all maps that are highest in each ninth. In per cent."
+            "By the ninth of the image that the centre of mass of the region lies in, all findings together: pointing "
+            "game and Dice, times 100; on the right of 100 maps those that peak in each ninth."
         )
-        yield Drawn(f"positions_{ending}", f"Grounding against position on {where}", caption), positions(dataset)
+        yield Drawn(f"positions_{ending}", f"Grounding against position on {where}", caption), positions(dataset, look)
