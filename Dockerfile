@@ -1,8 +1,23 @@
-# docker build --tag xbench . && docker run --gpus all --shm-size 8g --volume /data:/data xbench list
+# docker build --tag xbench .
+# docker run --rm xbench list
+# docs/clusters.md has GPUs, data and where results go. For PyTorch without CUDA, a third of the size:
+#   docker build --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu --tag xbench:cpu .
 FROM python:3.11-slim
-WORKDIR /xbench
+
+ARG TORCH_INDEX=""
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
+WORKDIR /opt/xbench
+
+# What xbench needs, a layer of its own that a change of the code leaves alone.
+COPY constraints.txt setup.cfg containers/install.sh ./
+RUN sh install.sh libraries "$TORCH_INDEX"
+
 COPY . .
-RUN python -m pip install --no-cache-dir --upgrade pip --constraint constraints.txt \
- && python -m pip install --no-cache-dir --constraint constraints.txt --build-constraint constraints.txt .
+RUN sh containers/install.sh xbench \
+ && useradd --create-home --uid 1000 xbench \
+ && install --directory --owner 1000 /work
+
+USER 1000
 WORKDIR /work
-ENTRYPOINT ["xbench"]
+ENTRYPOINT ["python", "-m", "xbench.cli"]
+CMD ["--help"]

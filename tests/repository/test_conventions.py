@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from importlib import import_module
+from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
+import yaml
 from places import ROOT
+
+import xbench
 
 REFERENCE = re.findall(r"^::: (?:callbacks|(xbench))\.(\S+)$", (ROOT / "docs/api.md").read_text(), re.M)
 
@@ -23,3 +30,60 @@ def test_the_reference_has_every_public_name(package):
     public = re.findall(r" as (\w+)$", source, re.M) or import_module(f"xbench.{package}").__all__
     missing = {f"{package}.{name}" for name in public} - {name for _, name in REFERENCE}
     assert public and not missing, f"docs/api.md lacks {sorted(missing)}"
+
+
+def test_the_citation_is_of_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (xbench.__version__, "Apache-2.0")
+    assert citation["preferred-citation"]["url"].endswith("/2510.19599")
+
+
+def test_the_workflow_runs_targets_of_the_makefile():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    targets = " ".join([*commands, *jobs["check"]["strategy"]["matrix"]["targets"]])
+    named = set(re.findall(r"\b[a-z]+\b(?!\.)", re.sub(r"\${{.*?}}|\bmake\b", "", targets)))
+    assert named == {"lint", "types", "docs", "test"}
+    assert named <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+
+
+@pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")), ids=lambda path: path.stem)
+def test_issue_forms_are_complete(form):
+    said = yaml.safe_load(form.read_text())
+    if form.stem != "config":
+        assert said["name"] and said["description"]
+        ids = [field["id"] for field in said["body"]]
+        assert len(ids) == len(set(ids)) and all(field["attributes"]["label"] for field in said["body"])
+
+
+def test_containers_copy_what_there_is():
+    docker = (ROOT / "Dockerfile").read_text()
+    copied = [word for line in re.findall(r"^COPY (.+) \S+$", docker, re.M) for word in line.split()]
+    files = (ROOT / "containers/xbench.def").read_text().partition("%files\n")[2].partition("\n\n")[0]
+    named = [line.split()[0] for line in files.splitlines()]
+    assert all((ROOT / name).exists() for name in [*copied, *named])
+    # Folders of the package, and what setup.cfg reads.
+    assert {"xbench", "callbacks", "configs", "README.md", "LICENSE", "setup.cfg", "pyproject.toml"} <= {*named}
+    left_out = {line.rstrip("/") for line in (ROOT / ".dockerignore").read_text().splitlines()}
+    assert not left_out & {*copied, *named}
+
+
+@pytest.mark.parametrize("index", ["", "https://wheels.example/cpu"])
+def test_a_container_installs_the_pinned_libraries(tmp_path, index):
+    """With a pip that only notes what it is asked for."""
+    for name in ("constraints.txt", "setup.cfg", "containers/install.sh"):
+        (tmp_path / Path(name).name).write_text((ROOT / name).read_text())
+    program = tmp_path / "bin/python"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\necho "$@" >>pip.log\n')
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+    subprocess.run(["sh", "install.sh", "libraries", index], cwd=tmp_path, env={"PATH": path}, check=True)
+    lines = (tmp_path / "pip.log").read_text().splitlines()
+    assert len(lines) == (3 if index else 2)
+    assert lines[-1].endswith("--constraint constraints.txt --requirement requirements.txt")
+    pins = re.findall(r"^(?:torch|torchvision)==.*$", (ROOT / "constraints.txt").read_text(), re.M)
+    if index:
+        assert index in lines[1] and lines[1].split()[-2:] == pins
+    needed = (tmp_path / "requirements.txt").read_text().split("\n")
+    assert any(line.startswith("torch ") for line in needed) and not any("#" in line for line in needed)

@@ -51,7 +51,8 @@ PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT /
 # Words that stand for something of the reader's.
 PLACEHOLDERS = re.compile(r"\b(?:RUNS?|MODEL|DATASET|COMMAND|CHECKPOINT|NAME|FILE|DIR)\b|\.\.\.|MODEL_DATASET")
 # Options of other programs.
-FOREIGN = {"--pyargs", "--signal", "--requeue", "--model", "--model-args"}
+FOREIGN = {"--pyargs", "--shm-size", "--signal", "--requeue", "--model", "--model-args"}
+CONTAINERS = {"docker", "apptainer"}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 PROSE = {page: BLOCK.sub("", text) for page, text in PAGES.items()}
 SPANS = [(page, " ".join(span.split())) for page, text in PROSE.items() for span in re.findall(r"`([^`]+)`", text)]
@@ -155,7 +156,9 @@ def test_other_programs_are_called_as_they_are():
         elif program == "pytest":
             assert options[:3] == ["--pyargs", "xbench.conformance", "--model"], options
         else:
-            assert program in {"python", "pip", "torchrun", "srun", "sbatch", "wandb", "source", "export"}, options
+            assert (
+                program in {"python", "pip", "torchrun", "srun", "sbatch", "wandb", "source", "export"} | CONTAINERS
+            ), options
 
 
 def options_of(*classes: type) -> set[str]:
