@@ -1,0 +1,382 @@
+"""The answer that a report opens with, and the finding above each of its sections: sentences that could be wrong.
+
+Rates are of 100 lesions, rounded half up; a lesion is a film with a finding and its region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import floor
+
+from xbench.report.names import dataset_title, model_title
+from xbench.report.schema import Analysis, Correlation, Estimate
+from xbench.report.sentences import count_of, listed
+from xbench.report.series import series_of
+from xbench.report.standings import Standing, Standings, paired_test_of, standings
+from xbench.report.statistics.correlation import own_settings
+from xbench.report.statistics.paired import SIGNIFICANT
+
+_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+FEW_FILMS = 500
+
+
+@dataclass(frozen=True)
+class Said:
+    """A text, of which the page marks the first occurrence of `strong`."""
+
+    text: str
+    strong: str = ""
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """The text before, in, and behind what is marked."""
+        return self.text.partition(self.strong) if self.strong else (self.text, "", "")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The question of a report, its answer in a sentence, and what else must be known: the interval first."""
+
+    question: str
+    answer: Said
+    more: tuple[Said, ...] = ()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Everything but the question, as plain text."""
+        return (self.answer.text, *(said.text for said in self.more))
+
+
+def whole(value: float | None) -> str:
+    """Return a share in per cent, rounded half up to a whole number."""
+    return "\u2013" if value is None else str(floor(100 * value + 0.5))
+
+
+def in_words(number: int) -> str:
+    """Return a count as a word up to twelve."""
+    return _WORDS[number] if number < len(_WORDS) else f"{number:,}"
+
+
+def answer(analysis: Analysis) -> Answer:
+    """Answer the question of a report for one model or several, one setting or several, on one dataset or several."""
+    found = standings(analysis)
+    models = list(dict.fromkeys(entry.run.model for entry in analysis.runs))
+    who = f"Does {model_title(models[0])}" if len(models) == 1 else f"Do {in_words(len(models))} models"
+    if not models:
+        return Answer(
+            "Does the model look at the lesion, or only guess the label?",
+            Said("No model was run: these are references, which show what a number is worth."),
+        )
+    if not found.rows:
+        return _labels_only(analysis, who, len(models))
+    question = f"{who} look at the lesion, or only guess the label?"
+    if len(models) == 1:
+        head, text = _one_model(found)
+    else:
+        head, text = _several_models(found, len(models))
+    return Answer(question, text, (_interval(found, head, len(models)), *_further(analysis, found, head, len(models))))
+
+
+def _one_model(found: Standings) -> tuple[Standing, Said]:
+    own = next((row for row in found.rows if row.series.own), found.rows[0])
+    rate = _rate(own)
+    if found.floor is not None and all(map(found.at_floor, found.rows)):
+        text = (
+            f"It guesses: its map points at {rate}, not significantly more often than {found.floor.does} does "
+            f"({whole(found.floor.value)})."
+        )
+        return own, Said(text, rate)
+    if len(found.datasets) == 1:
+        return own, Said(f"{verdict(found, own)}: its map points at {rate}.", rate)
+    low, high = _extremes(found, own.label)
+    over = f"over {in_words(len(found.datasets))} datasets its map points at {rate}"
+    return own, Said(f"{verdict(found, own)}: {over}, from {low} to {high}.", rate)
+
+
+def _several_models(found: Standings, models: int) -> tuple[Standing, Said]:
+    best, last = found.rows[0], found.rows[-1]
+    several = len(found.datasets) > 1
+    averaged = f", averaged over {in_words(len(found.datasets))} datasets" if several else ""
+    if found.floor is not None and all(map(found.at_floor, found.rows)):
+        floor_rate = f"{whole(found.floor.value)} of 100"
+        text = f"They guess: no map points at lesions significantly more often than {found.floor.does} does"
+        return best, Said(f"{text} ({floor_rate}{averaged}).", floor_rate)
+    says, tied = verdict(found, best), found.tied
+    if len(tied) == len(found.rows) > 1:
+        rate = f"{whole(last.score.value)} to {whole(best.score.value)} of 100"
+        them = f"the {in_words(len(tied))} models" if models == len(tied) else f"all {in_words(len(tied))} settings"
+        return best, Said(f"{says}: {them} point at {rate} lesions, and no difference is significant.", rate)
+    if len(tied) > 1:
+        names, shares = listed([row.series.name for row in tied]), [whole(row.score.value) for row in tied]
+        rate = f"{listed(shares) if len(tied) < 4 else f'{shares[-1]} to {shares[0]}'} of 100"
+        return best, Said(f"{says}: {names} share first place with {rate} lesions, not significantly different.", rate)
+    rate = _rate(best)
+    if found.untested:
+        return best, Said(f"{says}: the highest score is that of {best.series.name}, {rate}{averaged}.", rate)
+    return best, Said(f"{says}: the best, {best.series.name}, points at {rate}{averaged}.", rate)
+
+
+def verdict(found: Standings, row: Standing) -> str:
+    """Return how often a map looks at the lesion, in words, by the interval of its score."""
+    value = row.score.value or 0.0
+    low, high = row.score.low, row.score.high
+    low, high = value if low is None else low, value if high is None else high
+    if found.floor is not None and low <= found.floor.value:
+        return f"No better than {_pointing_at(found.floor.does)}"
+    if high < 0.5:
+        return "Less than half the time"
+    if low <= 0.5:
+        return "About half the time"
+    return "Nearly always at the lesion" if low > 0.9 else "Mostly at the lesion"
+
+
+def _pointing_at(does: str) -> str:
+    return f"pointing at {does}" if does.startswith("the middle") else does
+
+
+def _rate(row: Standing) -> str:
+    return f"{whole(row.score.value)} of 100 lesions"
+
+
+def _interval(found: Standings, row: Standing, models: int) -> Said:
+    films = max((run.run.results.counts.images for dataset in found.datasets for run in dataset.runs), default=0)
+    whose = "its" if models == 1 else f"the rate of {row.series.name}"
+    said = ""
+    if row.score.low is None or row.score.high is None:
+        span, said = "", f"Measured on {count_of(films, 'film')}, too few for an interval. "
+    else:
+        span = f"from {whole(row.score.low)} to {whole(row.score.high)}"
+        rate = "the rate" if models == 1 else whose
+        if len(found.datasets) == 1 and films < FEW_FILMS:
+            said = f"Measured on only {count_of(films, 'film')}, so {rate} could be anywhere {span} (95% interval). "
+        elif len(found.datasets) == 1:
+            said = f"Measured on {films:,} films, {rate} could be anywhere {span} (95% interval). "
+        else:
+            said = f"{'Its' if models == 1 else rate[0].upper() + rate[1:]}"
+            said = f"{said} rate" if models == 1 else said
+            said = f"{said} could be anywhere {span} (95% interval). "
+    bound = ""
+    if found.floor is not None:
+        does = found.floor.does
+        guess = "Pointing at the middle of every film" if does.startswith("the middle") else does[0].upper() + does[1:]
+        bound = f"{guess} would score {whole(found.floor.value)}, a perfect map 100."
+    return Said(f"{said}{bound}".strip(), span)
+
+
+def _further(analysis: Analysis, found: Standings, head: Standing, models: int) -> Iterator[Said]:
+    """Say what else the answer depends on: guessing models, datasets, settings, and what was not tested."""
+    floored = [row for row in found.rows if found.at_floor(row)]
+    if found.floor is not None and models > 1 and 0 < len(floored) < len(found.rows):
+        yield _at_the_floor(analysis, found, floored)
+    if len(found.datasets) > 1:
+        yield _by_dataset(found, head)
+    if models == 1 and len(found.rows) > 1 and len(found.datasets) == 1:
+        yield _settings(found, head)
+    if found.untested:
+        yield Said(
+            f"No ranking: {listed(found.untested)} could not be tested against {found.rows[0].series.name}. The notes "
+            "say why.",
+            "No ranking:",
+        )
+    left_out = [series.name for label, series in series_of(analysis.runs).items() if not _stands(found, label)]
+    if left_out:
+        where = listed([analysis.heading(dataset) for dataset in found.datasets])
+        verb = "was" if len(left_out) == 1 else "were"
+        yield Said(f"{listed(left_out)} {verb} not run on all of these datasets, so the ranking is on {where}.")
+
+
+def _stands(found: Standings, label: str) -> bool:
+    return any(row.label == label for row in found.rows)
+
+
+def _at_the_floor(analysis: Analysis, found: Standings, floored: Sequence[Standing]) -> Said:
+    recognise = {row.label: row.score for row in standings(analysis, "auroc").rows}
+    aware = [recognise.get(row.label, Estimate(None)).low for row in floored]
+    though = "each recognises" if len(floored) > 2 else "both recognise" if len(floored) == 2 else "it recognises"
+    better = f", although {though} better than chance" if all(low is not None and low > 0.5 for low in aware) else ""
+    one = len(floored) == 1
+    lead = f"{in_words(len(floored)).capitalize()} {'is' if one else 'are'} at the floor:"
+    assert found.floor is not None
+    text = f"{listed([row.series.name for row in floored])} {'points' if one else 'point'} at lesions "
+    return Said(f"{lead} {text}not significantly more often than {found.floor.does} does{better}.", lead)
+
+
+def _by_dataset(found: Standings, head: Standing) -> Said:
+    ahead = 0
+    for dataset in found.datasets:
+        values = dataset.values("pointing_game")
+        ahead += values[head.label] == max(values.values())
+    low, _ = _extremes(found, head.label)
+    first = ""
+    if len(found.rows) > 1:
+        first = f"{head.series.name[0].upper()}{head.series.name[1:]} is ahead on {ahead} of {len(found.datasets)} "
+        first += "datasets, and"
+    return Said(f"{first} lowest on {low}.".strip().replace("lowest", "Lowest" if not first else "lowest", 1), first)
+
+
+def _extremes(found: Standings, label: str) -> tuple[str, str]:
+    """Return the lowest and the highest score of a label on a dataset, as `12 (RSNA Pneumonia)`."""
+    scores = sorted((dataset.values(found.number)[label], dataset_title(dataset.dataset)) for dataset in found.datasets)
+    (low, first), (high, last) = scores[0], scores[-1]
+    return f"{whole(low)} ({first})", f"{whole(high)} ({last})"
+
+
+def _settings(found: Standings, own: Standing) -> Said:
+    """Say which settings change the score of a model's own settings, by the paired tests."""
+    (dataset,) = found.datasets
+    changed: list[Standing] = []
+    same: list[Standing] = []
+    untested: list[Standing] = []
+    for row in found.rows:
+        if row is own:
+            continue
+        test = paired_test_of(dataset.comparisons, found.number, own.label, row.label)
+        if test is None or test.p_adjusted is None:
+            untested.append(row)
+        else:
+            (changed if test.p_adjusted <= SIGNIFICANT else same).append(row)
+    lead, said = "", []
+    if changed:
+        times = {1: "once", 2: "twice"}.get(len(changed), f"{in_words(len(changed))} times")
+        lead = f"The setting matters {times}:"
+        moves = [
+            f"{_at(row)} it {'falls' if (row.score.value or 0) < (own.score.value or 0) else 'rises'} to "
+            f"{whole(row.score.value)}"
+            for row in changed
+        ]
+        said.append(f"{lead} {listed(moves)}.")
+    if same and changed:
+        verb = "makes" if len(same) == 1 else "make"
+        names = listed([row.series.name for row in same])
+        said.append(f"{names[0].upper()}{names[1:]} {verb} no significant difference.")
+    elif same:
+        scores = [whole(row.score.value) for row in same]
+        span = scores[0] if scores[0] == scores[-1] else f"{scores[-1]} to {scores[0]}"
+        which = (
+            f"None of the {in_words(len(same))} other settings makes" if len(same) > 1 else "The other setting makes no"
+        )
+        said.append(f"{which} {'a ' if len(same) > 1 else ''}significant difference ({span}).")
+    if untested:
+        names = listed([row.series.name for row in untested])
+        said.append(f"{names[0].upper()}{names[1:]} could not be tested against it.")
+    return Said(" ".join(said), lead)
+
+
+def _at(row: Standing) -> str:
+    return f"{'at' if row.series.name[0].isdigit() else 'with'} {row.series.name}"
+
+
+def _labels_only(analysis: Analysis, who: str, models: int) -> Answer:
+    found = standings(analysis, "auroc")
+    if not found.rows:
+        return Answer(f"{who} look at the lesion?", Said("The runs hold no scored film, so there is nothing to say."))
+    best = found.rows[0]
+    over = f", averaged over {in_words(len(found.datasets))} datasets" if len(found.datasets) > 1 else ""
+    limits = ""
+    if best.score.low is not None and best.score.high is not None:
+        limits = f" ({whole(best.score.low)} to {whole(best.score.high)}, 95% interval)"
+    whose = "AUROC is" if models == 1 and len(found.rows) == 1 else f"The highest AUROC is that of {best.series.name}:"
+    return Answer(
+        f"{who} recognise findings?",
+        Said("These runs have no annotated regions, so they cannot show where the model looks."),
+        (Said(f"{whose} {whole(best.score.value)}{limits}{over}; a coin flip has 50.", whole(best.score.value)),),
+    )
+
+
+# Findings above the sections
+
+
+def best_finding(analysis: Analysis) -> Answer:
+    """Say who grounds best, and where even the best does not."""
+    found = standings(analysis)
+    models = len({entry.run.model for entry in analysis.runs})
+    question = (
+        f"Which {'model' if models > 1 else 'setting'} grounds best?" if len(found.rows) > 1 else "Which findings?"
+    )
+    head = found.rows[0] if models > 1 else next((row for row in found.rows if row.series.own), found.rows[0])
+    name = head.series.name[0].upper() + head.series.name[1:]
+    if len(found.datasets) > 1:
+        said = _by_dataset(found, head)
+        return Answer(question, said)
+    (dataset,) = found.datasets
+    entry = next(entry for entry in dataset.runs if entry.run.label == head.label)
+    scores = sorted(
+        (value, finding)
+        for finding, numbers in entry.findings.items()
+        if (value := numbers.get("pointing_game", Estimate(None)).value) is not None
+    )
+    spread = ""
+    if len(scores) > 1:
+        (low, worst), (high, top) = scores[0], scores[-1]
+        spread = f"from {whole(low)} of 100 ({worst}) to {whole(high)} ({top})"
+    if len(found.rows) == 1:
+        text = (
+            f"Its rate depends on the finding: {spread}."
+            if spread
+            else f"It points at {_rate(head)} with {scores[0][1]}."
+        )
+        return Answer(question, Said(text))
+    tied = found.tied
+    if len(tied) > 1:
+        names = listed([row.series.name for row in tied])
+        who = (
+            "No difference is significant"
+            if len(tied) == len(found.rows)
+            else f"{names[0].upper()}{names[1:]} are tied"
+        )
+    else:
+        best = found.rows[0].series.name
+        who = f"{best[0].upper()}{best[1:]} {'scores highest' if found.untested else 'is ahead of every other'}"
+    rest = f"; by finding, {name if models > 1 else head.series.name} ranges {spread}" if spread else ""
+    return Answer(question, Said(f"{who}{rest}."))
+
+
+def recognition_finding(analysis: Analysis) -> tuple[Answer, Correlation | None]:
+    """Say whether recognition predicts grounding, and return the line behind it."""
+    line = recognition_line(analysis)
+    question = "Does recognition predict grounding?"
+    if line is None:
+        return Answer(question, Said("There are too few points to tell.")), None
+    xs, ys = [point[1] for point in line.points], [point[2] for point in line.points]
+    span = (
+        f"AUROC {whole(min(xs))} to {whole(max(xs))}" if whole(min(xs)) != whole(max(xs)) else f"AUROC {whole(max(xs))}"
+    )
+    apart = f"{whole(min(ys))} to {whole(max(ys))} of 100 lesions"
+    own = len({entry.run.model for entry in own_settings(analysis.runs)})
+    what = "model" if line.scope == "models" else "finding" if own == 1 else "model and finding"
+    explains = ""
+    if line.r_squared is not None:
+        fit = f"R\u00b2 {line.r_squared:.2f}{', ' if line.p_in_words else ''}{line.p_in_words}"
+        points = f"{in_words(len(xs))} {what}s" if " " not in what else f"{len(xs)} pairs of model and finding"
+        explains = f"Between {points}, AUROC explains {whole(line.r_squared)}% of the variation in the pointing game "
+        explains += f"({fit})."
+    if max(xs) - min(xs) < 0.05 and max(ys) - min(ys) >= 0.05:
+        text = f"Not here. Every {what} is recognised about equally well ({span}), but the map points at {apart}."
+    elif line.r_squared is None:
+        return Answer(question, Said(f"{count_of(len(xs), 'point')} cannot tell: {span}, {apart}.")), line
+    elif line.slope is not None and line.slope < 0 and line.r_squared >= 0.3:
+        text = "The other way round: where AUROC is higher, the map points at fewer lesions."
+    else:
+        how = "Largely" if line.r_squared >= 0.6 else "In part" if line.r_squared >= 0.3 else "Hardly"
+        text = f"{how}. {explains}"
+        explains = ""
+        explains = (
+            explains.replace("explains", "spans " + span.removeprefix("AUROC ") + " and explains")
+            if False
+            else explains
+        )
+    chance = ""
+    if line.p is not None and line.p > SIGNIFICANT and line.r_squared is not None and line.r_squared >= 0.3:
+        chance = " So few points could show this by chance."
+    return Answer(question, Said(text), (Said(f"{explains}{chance}"),) if explains else ()), line
+
+
+def recognition_line(analysis: Analysis) -> Correlation | None:
+    """Return the line over models where there are three or more, else over findings; over all datasets if several."""
+    for scope, least in (("models", 3), ("findings", 1)):
+        lines = [line for line in analysis.correlations if line.scope == scope and len(line.points) >= least]
+        pooled = [line for line in lines if line.dataset is None] or lines[:1]
+        if pooled:
+            return pooled[0]
+    return None
