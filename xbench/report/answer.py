@@ -11,7 +11,7 @@ from math import floor
 
 from xbench.report.names import dataset_title, model_title
 from xbench.report.schema import Analysis, Correlation, Estimate
-from xbench.report.sentences import count_of, listed
+from xbench.report.sentences import beaten_findings, count_of, listed
 from xbench.report.series import series_of
 from xbench.report.standings import Standing, Standings, paired_test_of, standings
 from xbench.report.statistics.correlation import own_settings
@@ -86,22 +86,20 @@ def _one_model(found: Standings) -> tuple[Standing, Said]:
             f"It guesses: its map points at {rate}, not significantly more often than {found.floor.does} does "
             f"({whole(found.floor.value)})."
         )
-        return own, Said(text, rate)
+        return own, Said(text, _of_100(own))
     if len(found.datasets) == 1:
-        return own, Said(f"{verdict(found, own)}: its map points at {rate}.", rate)
+        return own, Said(f"{verdict(found, own)}: its map points at {rate}.", _of_100(own))
     low, high = _extremes(found, own.label)
     over = f"over {in_words(len(found.datasets))} datasets its map points at {rate}"
-    return own, Said(f"{verdict(found, own)}: {over}, from {low} to {high}.", rate)
+    return own, Said(f"{verdict(found, own)}: {over}, from {low} to {high}.", _of_100(own))
 
 
 def _several_models(found: Standings, models: int) -> tuple[Standing, Said]:
     best, last = found.rows[0], found.rows[-1]
-    several = len(found.datasets) > 1
-    averaged = f", averaged over {in_words(len(found.datasets))} datasets" if several else ""
     if found.floor is not None and all(map(found.at_floor, found.rows)):
         floor_rate = f"{whole(found.floor.value)} of 100"
         text = f"They guess: no map points at lesions significantly more often than {found.floor.does} does"
-        return best, Said(f"{text} ({floor_rate}{averaged}).", floor_rate)
+        return best, Said(f"{text} ({floor_rate}).", floor_rate)
     says, tied = verdict(found, best), found.tied
     if len(tied) == len(found.rows) > 1:
         rate = f"{whole(last.score.value)} to {whole(best.score.value)} of 100"
@@ -113,8 +111,8 @@ def _several_models(found: Standings, models: int) -> tuple[Standing, Said]:
         return best, Said(f"{says}: {names} share first place with {rate} lesions, not significantly different.", rate)
     rate = _rate(best)
     if found.untested:
-        return best, Said(f"{says}: the highest score is that of {best.series.name}, {rate}{averaged}.", rate)
-    return best, Said(f"{says}: the best, {best.series.name}, points at {rate}{averaged}.", rate)
+        return best, Said(f"{says}: the highest score is that of {best.series.name}, {rate}.", _of_100(best))
+    return best, Said(f"{says}: the best, {best.series.name}, points at {rate}.", _of_100(best))
 
 
 def verdict(found: Standings, row: Standing) -> str:
@@ -135,8 +133,12 @@ def _pointing_at(does: str) -> str:
     return f"pointing at {does}" if does.startswith("the middle") else does
 
 
+def _of_100(row: Standing) -> str:
+    return f"{whole(row.score.value)} of 100"
+
+
 def _rate(row: Standing) -> str:
-    return f"{whole(row.score.value)} of 100 lesions"
+    return f"{_of_100(row)} lesions"
 
 
 def _interval(found: Standings, row: Standing, models: int) -> Said:
@@ -153,9 +155,8 @@ def _interval(found: Standings, row: Standing, models: int) -> Said:
         elif len(found.datasets) == 1:
             said = f"Measured on {films:,} films, {rate} could be anywhere {span} (95% interval). "
         else:
-            said = f"{'Its' if models == 1 else rate[0].upper() + rate[1:]}"
-            said = f"{said} rate" if models == 1 else said
-            said = f"{said} could be anywhere {span} (95% interval). "
+            over = f"Over {in_words(len(found.datasets))} datasets, each counting the same,"
+            said = f"{over} {rate} could be anywhere {span} (95% interval). "
     bound = ""
     if found.floor is not None:
         does = found.floor.does
@@ -166,6 +167,8 @@ def _interval(found: Standings, row: Standing, models: int) -> Said:
 
 def _further(analysis: Analysis, found: Standings, head: Standing, models: int) -> Iterator[Said]:
     """Say what else the answer depends on: guessing models, datasets, settings, and what was not tested."""
+    if len(found.datasets) < sum(bool(dataset.values(found.number)) for dataset in analysis.datasets):
+        yield _shared(analysis, found)
     floored = [row for row in found.rows if found.at_floor(row)]
     if found.floor is not None and models > 1 and 0 < len(floored) < len(found.rows):
         yield _at_the_floor(analysis, found, floored)
@@ -179,15 +182,17 @@ def _further(analysis: Analysis, found: Standings, head: Standing, models: int) 
             "say why.",
             "No ranking:",
         )
-    left_out = [series.name for label, series in series_of(analysis.runs).items() if not _stands(found, label)]
-    if left_out:
-        where = listed([analysis.heading(dataset) for dataset in found.datasets])
-        verb = "was" if len(left_out) == 1 else "were"
-        yield Said(f"{listed(left_out)} {verb} not run on all of these datasets, so the ranking is on {where}.")
 
 
-def _stands(found: Standings, label: str) -> bool:
-    return any(row.label == label for row in found.rows)
+def _shared(analysis: Analysis, found: Standings) -> Said:
+    """Say which datasets the answer is about where not all were run alike."""
+    where = listed([analysis.heading(dataset) for dataset in found.datasets])
+    standing = {row.label for row in found.rows}
+    missing = [series.name for label, series in series_of(analysis.runs).items() if label not in standing]
+    lead = f"Only on {where}:"
+    if missing:
+        return Said(f"{lead} {listed(missing)} {'was' if len(missing) == 1 else 'were'} run elsewhere.", lead)
+    return Said(f"{lead} not everything was run on the other datasets.", lead)
 
 
 def _at_the_floor(analysis: Analysis, found: Standings, floored: Sequence[Standing]) -> Said:
@@ -295,7 +300,6 @@ def best_finding(analysis: Analysis) -> Answer:
         f"Which {'model' if models > 1 else 'setting'} grounds best?" if len(found.rows) > 1 else "Which findings?"
     )
     head = found.rows[0] if models > 1 else next((row for row in found.rows if row.series.own), found.rows[0])
-    name = head.series.name[0].upper() + head.series.name[1:]
     if len(found.datasets) > 1:
         said = _by_dataset(found, head)
         return Answer(question, said)
@@ -306,30 +310,31 @@ def best_finding(analysis: Analysis) -> Answer:
         for finding, numbers in entry.findings.items()
         if (value := numbers.get("pointing_game", Estimate(None)).value) is not None
     )
-    spread = ""
+    weakest = ""
     if len(scores) > 1:
         (low, worst), (high, top) = scores[0], scores[-1]
-        spread = f"from {whole(low)} of 100 ({worst}) to {whole(high)} ({top})"
+        if len(found.rows) == 1:
+            return Answer(question, Said(f"{top}: {whole(high)} of 100 lesions. {worst} is the weakest: {whole(low)}."))
+        of = "" if models == 1 else f" of {head.series.name}"
+        weakest = f" The weakest finding{of} is {worst}: {whole(low)} of 100."
     if len(found.rows) == 1:
-        text = (
-            f"Its rate depends on the finding: {spread}."
-            if spread
-            else f"It points at {_rate(head)} with {scores[0][1]}."
-        )
-        return Answer(question, Said(text))
+        return Answer(question, Said(f"There is only one: its map points at {_rate(head)}."))
     tied = found.tied
-    if len(tied) > 1:
-        names = listed([row.series.name for row in tied])
+    if len(tied) == len(found.rows):
         who = (
-            "No difference is significant"
-            if len(tied) == len(found.rows)
-            else f"{names[0].upper()}{names[1:]} are tied"
+            f"No difference between {_both(len(tied))} {'models' if models == len(tied) else 'settings'} is significant"
         )
+    elif len(tied) > 1:
+        names = listed([row.series.name for row in tied])
+        who = f"{names[0].upper()}{names[1:]} are tied"
     else:
         best = found.rows[0].series.name
         who = f"{best[0].upper()}{best[1:]} {'scores highest' if found.untested else 'is ahead of every other'}"
-    rest = f"; by finding, {name if models > 1 else head.series.name} ranges {spread}" if spread else ""
-    return Answer(question, Said(f"{who}{rest}."))
+    return Answer(question, Said(f"{who}.{weakest}"))
+
+
+def _both(count: int) -> str:
+    return "both" if count == 2 else f"the {in_words(count)}"
 
 
 def recognition_finding(analysis: Analysis) -> tuple[Answer, Correlation | None]:
@@ -380,3 +385,89 @@ def recognition_line(analysis: Analysis) -> Correlation | None:
         if pooled:
             return pooled[0]
     return None
+
+
+def failures_finding(analysis: Analysis) -> Answer:
+    """Say whether small lesions are missed, and which findings no map points at better than a guess."""
+    question = "Where does it fail?"
+    found = standings(analysis)
+    head = head_of(analysis, found)
+    entries = [
+        entry for dataset in found.datasets for entry in dataset.runs if entry.run.label == head.label and entry.areas
+    ]
+    sized = [entry for entry in entries if len(entry.areas) > 1]
+    ends = [_mean_of([entry.areas[end].scores["pointing_game"].value for entry in sized]) for end in (0, -1)]
+    more = tuple(_guesses(analysis, found, head))
+    small, large = ends
+    if small is None or large is None:
+        return Answer(question, Said(f"By finding: {best_finding(analysis).answer.text}"), more)
+    rates = f"{whole(small)} of 100 of the smallest lesions, {whole(large)} of the largest"
+    said = f"{_name(analysis, head)} points at {rates}"
+    if abs(large - small) < 0.05:
+        return Answer(question, Said(f"Hardly by size: {said}."), more)
+    return Answer(question, Said(f"On {'small' if small < large else 'large'} lesions: {said}."), more)
+
+
+def _guesses(analysis: Analysis, found: Standings, head: Standing) -> Iterator[Said]:
+    """Say on which findings the maps of a series point no better than one that ignores the film."""
+    where = []
+    for dataset in found.datasets:
+        entry = next(entry for entry in dataset.runs if entry.run.label == head.label)
+        beaten = beaten_findings(dataset, entry)
+        if beaten:
+            on = f" (on {analysis.heading(dataset)})" if len(found.datasets) > 1 else ""
+            where.append(f"{listed(beaten)}{on}")
+    if where:
+        yield Said(f"{_name(analysis, head)} points no better than a map that ignores the film at {listed(where)}.")
+
+
+def thresholds_finding(analysis: Analysis) -> Answer:
+    """Say what the fixed threshold costs, and by how much the best one flatters."""
+    question = "Can the thresholds be trusted?"
+    head = head_of(analysis, standings(analysis))
+    entries = [entry for entry in analysis.runs if entry.run.label == head.label]
+    gap, optimism = (_mean_of([entry.macro[key].value for entry in entries]) for key in ("dice_gap", "dice_optimism"))
+    name = _name(analysis, head)
+    if gap is None:
+        return Answer(question, Said("The runs have no Dice at 0.5, so this cannot be said."))
+    points = f"{100 * gap:.0f} {'point' if f'{100 * gap:.0f}' == '1' else 'points'}"
+    begin = "Not 0.5" if gap >= 0.05 else "0.5 is a fair choice"
+    text = f"{begin}: there {name} loses {points} of Dice against its best threshold."
+    more = ""
+    if optimism is not None:
+        more = "Choosing the best threshold on the very films that are scored overstates Dice by "
+        more += f"{100 * optimism:.1f} points."
+    return Answer(question, Said(text), (Said(more),) if more else ())
+
+
+def differences_finding(analysis: Analysis) -> Answer:
+    """Say how many of the paired differences in the pointing game are significant."""
+    question = "Are the differences real?"
+    pairs = [one for dataset in analysis.datasets for one in dataset.comparisons if one.number == "pointing_game"]
+    tested = [one.p_adjusted for one in pairs if one.p_adjusted is not None]
+    real = sum(p <= SIGNIFICANT for p in tested)
+    if not tested:
+        return Answer(question, Said("No difference in the pointing game could be tested."))
+    if len(tested) == 1:
+        said = "" if real else "not "
+        return Answer(question, Said(f"The one difference in the pointing game is {said}significant."))
+    which = {0: "None", len(tested): "All"}.get(real, in_words(real).capitalize())
+    verb = "is" if real in (0, 1) else "are"
+    of = f"of the {in_words(len(tested))} differences in the pointing game"
+    return Answer(question, Said(f"{which} {of} {verb} significant."))
+
+
+def head_of(analysis: Analysis, found: Standings) -> Standing:
+    """Return the standing that a report is about: the own settings of one model, the best of several."""
+    alone = len({entry.run.model for entry in analysis.runs}) == 1
+    return next((row for row in found.rows if alone and row.series.own), found.rows[0])
+
+
+def _name(analysis: Analysis, head: Standing) -> str:
+    alone = len({entry.run.model for entry in analysis.runs}) == 1
+    return model_title(head.series.model) if alone else head.series.name
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

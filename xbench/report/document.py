@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from xbench.report.answer import answer
 from xbench.report.figures.write import Drawn
 from xbench.report.runs import Run
 from xbench.report.schema import Analysis, in_order
@@ -32,12 +33,15 @@ _MORE = "More"
 
 def document(analysis: Analysis, tables: Sequence[Table], figures: Sequence[Drawn]) -> str:
     """Return the text of `report.md`, with links to the files of tables and figures beside it."""
-    parts = ["# Report", *_compared(analysis)]
+    found = answer(analysis)
+    parts = ["# Report", f"{escaped(found.question)} **{escaped(found.answer.text)}**"]
+    parts += [escaped(said.text) for said in found.more]
+    parts += _compared(analysis)
     if short := headlines(analysis):
         parts += ["## In short", _points(short)]
     parts += [escaped(note) for note in analysis.notes]
-    found = [(analysis.heading(dataset), dataset_in_words(dataset)) for dataset in analysis.datasets]
-    said = [part for title, texts in found if texts for part in (f"### {escaped(title)}", _points(texts))]
+    of_datasets = [(analysis.heading(dataset), dataset_in_words(dataset)) for dataset in analysis.datasets]
+    said = [part for title, texts in of_datasets if texts for part in (f"### {escaped(title)}", _points(texts))]
     parts += ["## Dataset by dataset", *said] if said else []
     tables = each_note_once(tables, (*analysis.notes, *notes_of(analysis)))
     for title in (*(section for section, _, _ in _SECTIONS), _MORE):

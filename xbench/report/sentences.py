@@ -20,16 +20,21 @@ def headlines(analysis: Analysis) -> tuple[str, ...]:
     """Return what a report found, each point a sentence or two of plain text."""
     datasets, runs = analysis.datasets, analysis.runs
     return (
-        *(
-            f"{run.run.label} on {dataset_title(run.run.dataset)}: {warning}"
-            for run in runs
-            if (warning := run.run.results.sign_warning())
-        ),
+        *warnings(runs),
         *_best_models(datasets),
         *_no_better_than_floors(datasets),
-        *_recognised_elsewhere(runs),
+        *recognised_elsewhere(runs),
         *_correlations(analysis),
         *_means_over_runs(runs),
+    )
+
+
+def warnings(runs: Sequence[RunAnalysis]) -> tuple[str, ...]:
+    """Return what makes a run's numbers doubtful as a whole, as maps that look upside down."""
+    return tuple(
+        f"{run.run.label} on {dataset_title(run.run.dataset)}: {warning}"
+        for run in runs
+        if (warning := run.run.results.sign_warning())
     )
 
 
@@ -71,12 +76,7 @@ def _no_better_than_floors(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]
         for run in dataset.runs:
             where = f"{run.run.label} on {dataset_title(dataset.dataset)}"
             # A floor of the macro would mix findings that the middle of the image hits always with those it never does.
-            beaten = [
-                finding
-                for finding, numbers in run.findings.items()
-                if _at_most(numbers.get("pointing_game"), floor_of(dataset, finding, "pointing_game"))
-            ]
-            if beaten:
+            if beaten := beaten_findings(dataset, run):
                 guessing.append(f"{where} for {listed(beaten)}")
             if image is not None and _at_most(run.macro.get("dice_best"), image.macro.get("dice_best"), 1e-4):
                 whole.append(where)
@@ -89,8 +89,20 @@ def _no_better_than_floors(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]
         )
 
 
-def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> Iterator[str]:
-    """Say how often a model recognises a finding and looks elsewhere, near misses left out."""
+def beaten_findings(dataset: DatasetAnalysis, run: RunAnalysis) -> list[str]:
+    """Return the findings on which a run's pointing game is no higher than the highest floor."""
+    return [
+        finding
+        for finding, numbers in run.findings.items()
+        if _at_most(numbers.get("pointing_game"), floor_of(dataset, finding, "pointing_game"))
+    ]
+
+
+def recognised_elsewhere(runs: Sequence[RunAnalysis], names: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Say how often a model recognises a finding and looks elsewhere, near misses left out.
+
+    `names` are other words for labels of runs.
+    """
     recognised, elsewhere = Counter[str](), Counter[str]()
     for run in runs:
         for quadrants in run.quadrants.values():
@@ -100,6 +112,7 @@ def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> Iterator[str]:
     if not shares:
         return
     (least, first), (most, last) = shares[0], shares[-1]
+    first, last = ((names or {}).get(label, label) for label in (first, last))
     who = first if len(shares) == 1 else "a model"
     said = _percent(most)
     if least != most:

@@ -24,6 +24,7 @@ QUIET = (
 )
 AXE = Path(axe_core_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 360, "height": 740}
+PHONE = {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,7 @@ def page(browser, report):
     opened.on("console", lambda message: opened.complaints.append(f"{message.type}: {message.text}"))
     opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
     opened.goto(report.as_uri())
+    opened.evaluate("() => document.querySelectorAll('details.more').forEach((part) => { part.open = true; })")
     yield opened
     context.close()
 
@@ -88,12 +90,41 @@ def press(page, target, *keys):
     return element
 
 
-def test_every_chart_is_drawn(page):
-    for figure in page.query_selector_all(".chart"):
-        figure.scroll_into_view_if_needed()
-        page.wait_for_function("figure => figure.querySelector('.plot svg')", arg=figure)
-        assert figure.query_selector(".reading").text_content() or figure.get_attribute("id") == "chart-quadrants"
-    assert page.locator("#chart-overview .plot .errorbar").count() >= 4
+CLIPPED = """() => [...document.querySelectorAll(
+    'h1, h2, .say, .plain, .n span, .v, .lb, .bar .what, .col caption, .col th span, .keys li, .ruler i, .xt')]
+  .filter((part) => part.checkVisibility() && part.getClientRects().length)
+  .filter((part) => {
+    const box = part.getBoundingClientRect(), fold = part.closest('details:not([open])');
+    return !fold && box.width > 2 && (box.left < -0.5 || box.right > innerWidth + 0.5
+      || (part.scrollWidth > part.clientWidth + 1 && getComputedStyle(part).overflow !== 'visible'));
+  }).map((part) => part.outerHTML.slice(0, 120))"""
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW, PHONE], ids=["1440", "360", "390"])
+def test_the_answer_is_on_the_first_screen_and_nothing_is_cut(page, size):
+    page.set_viewport_size(size)
+    page.evaluate("() => scrollTo(0, 0)")
+    for part in (".say", ".ladder tbody tr:last-child", ".share"):
+        box = page.locator(part).bounding_box()
+        assert box["y"] + box["height"] <= size["height"], f"{part} ends at {box['y'] + box['height']}"
+    assert page.evaluate(CLIPPED) == []
+    page.set_viewport_size(WIDE)
+
+
+def test_charts_have_floors_intervals_and_a_row_for_each_series(page):
+    rows = page.locator(".ladder tbody tr")
+    assert rows.count() == 3, "all of the first dataset, as CLIP was not run on the second"
+    assert page.locator("#ranking .none").all_text_contents() == ["not run"]
+    for row in rows.all():
+        assert row.locator(".ci").count() == row.locator(".floor").count() == row.locator("svg.sym").count() - 1 == 1
+    places = page.evaluate(
+        """() => [...document.querySelectorAll('.axis .sym')].map((mark) => {
+          const axis = mark.parentElement.getBoundingClientRect(), box = mark.getBoundingClientRect();
+          const drawn = (box.left + box.width / 2 - axis.left) / axis.width;
+          return [drawn, Number(mark.style.getPropertyValue('--p')) / 100];
+        }).filter(([drawn]) => Number.isFinite(drawn) && drawn >= 0)"""
+    )
+    assert len(places) > 10 and all(abs(drawn - said) < 0.01 for drawn, said in places)
 
 
 def test_sorting_by_click_and_by_key(page):
@@ -119,13 +150,13 @@ def test_sorting_by_click_and_by_key(page):
     buttons.nth(4).click()
 
 
-def test_intervals_on_demand(page):
+def test_intervals_are_on_and_can_be_hidden(page):
     interval = page.locator("#table-grounding .interval").first
-    assert not interval.is_visible()
-    press(page, "#table-grounding .show-intervals", "Space")
     assert interval.is_visible() and interval.text_content().startswith("[")
-    page.keyboard.press("Space")
+    press(page, "#table-grounding .show-intervals", "Space")
     assert not interval.is_visible()
+    page.keyboard.press("Space")
+    assert interval.is_visible()
 
 
 def test_first_column_and_headings_stay_in_sight(page):
@@ -144,47 +175,18 @@ def test_first_column_and_headings_stay_in_sight(page):
     assert place[0] == 300 and abs(place[1]) <= 1.5 and place[2] >= -1.5
 
 
-def test_a_dataset_is_chosen_for_all_charts(page):
-    page.locator("#overview-dataset").select_option(label="RSNA Pneumonia")
-    assert page.locator("#curves-dataset").input_value() == page.locator("#overview-dataset").input_value()
-    details = page.locator("#chart-overview .numbers")
-    details.locator("summary").click()
-    shown = details.locator("tbody th").all_text_contents()
-    assert "KAD" in shown and "CLIP" not in shown
-    page.locator("#overview-dataset").select_option(label="ChestX-ray14")
-    assert "CLIP" in details.locator("tbody th").all_text_contents()
-    details.locator("summary").click()
-
-
-def test_models_are_hidden_in_all_charts(page):
-    chip = press(page, page.locator("#chart-overview .legend button", has_text="KAD"), "Enter")
-    twin = page.locator("#chart-curves .legend button", has_text="KAD")
-    assert chip.get_attribute("aria-pressed") == twin.get_attribute("aria-pressed") == "false"
-    page.locator("#chart-curves").scroll_into_view_if_needed()
-    expect(page.locator("#chart-curves .readout")).not_to_contain_text("KAD")
-    twin.click()
-    expect(page.locator("#chart-curves .readout")).to_contain_text("KAD")
-
-
-def test_other_points_of_the_correlation(page):
-    page.locator("#chart-correlation").scroll_into_view_if_needed()
-    reading = page.locator("#chart-correlation .reading")
-    expect(reading).not_to_be_empty()
-    page.locator("#correlation-scope").select_option(label="a model and finding, ChestX-ray14")
-    expect(reading).to_contain_text("9 points")
-
-
-def test_threshold_by_key_reads_the_curves(page):
-    scores = page.locator("#chart-curves .readout tbody td:nth-child(2)")
-    # The page draws when the browser has told it of the key, which takes a moment on a busy machine.
-    press(page, "#threshold", "Home")
-    expect(page.locator("#threshold-value")).to_have_text("0.00")
-    everything = scores.all_text_contents()
-    page.keyboard.press("End")
-    expect(page.locator("#threshold-value")).to_have_text("1.00")
-    assert scores.all_text_contents() != everything
-    # At threshold 0 every map marks the whole image.
-    assert len({text.split(" ")[0] for text in everything}) == 1
+def test_a_series_is_followed_through_all_charts(page):
+    button = press(page, page.locator("#ranking .names button", has_text="KAD"), "Enter")
+    assert button.get_attribute("aria-pressed") == "true"
+    key = button.get_attribute("data-follow")
+    opacity = "(mark) => getComputedStyle(mark).opacity"
+    assert page.locator(f".ladder .axis .sym.{key}").evaluate(opacity) == "1"
+    others = page.locator(f".axis .sym:not(.{key})")
+    assert {others.nth(place).evaluate(opacity) for place in range(3)} == {"0.16"}
+    page.keyboard.press("Enter")
+    assert button.get_attribute("aria-pressed") == "false"
+    button.blur()
+    assert page.locator("main[data-follow]").count() == 0
 
 
 def test_filters_of_cases(page):
@@ -250,18 +252,14 @@ def test_the_dialog_by_keyboard_alone(page):
 
 def test_dark_theme_on_the_screen_and_light_on_paper(page):
     ground = "getComputedStyle(document.body).backgroundColor"
-    ink = "document.querySelector('#chart-overview .plot .xtick text').style.fill"
-    page.locator("#chart-overview").scroll_into_view_if_needed()
-    light, printed = page.evaluate(ground), page.evaluate(ink)
+    light = page.evaluate(ground)
     assert press(page, "#theme", "Enter").get_attribute("aria-pressed") == "true"
     assert page.evaluate(ground) != light
-    page.wait_for_function(f"before => {ink} !== before", arg=printed)
-    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
-    assert page.evaluate("document.documentElement.dataset.theme") == "light"
-    widths = page.eval_on_selector_all(".plot svg.main-svg", "all => all.map((svg) => svg.clientWidth)")
-    assert len(widths) >= 7 and {*widths} == {660}
-    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.emulate_media(media="print")
+    assert page.evaluate(ground) == light, "paper is white in either theme"
+    first = page.locator("#answer").bounding_box(), page.locator(".lightbox").bounding_box()
+    assert all(box["height"] for box in first)
+    page.emulate_media(media="screen")
     page.locator("#theme").click()
     assert page.evaluate(ground) == light
 
@@ -270,8 +268,8 @@ def test_without_scripts(browser, report):
     bare = browser.new_page(viewport=NARROW, color_scheme="dark", reduced_motion="reduce", java_script_enabled=False)
     bare.goto(report.as_uri())
     # The style sheet alone follows the system's theme.
-    assert bare.locator("body").evaluate("body => getComputedStyle(body).backgroundColor") == "rgb(21, 24, 27)"
-    assert bare.locator("#table-grounding").is_visible()
+    assert bare.locator("body").evaluate("body => getComputedStyle(body).backgroundColor") == "rgb(18, 23, 29)"
+    assert bare.locator(".ladder").is_visible() and bare.locator(".matrix, .grid").first.is_visible()
     skip = bare.locator(".skip")
     assert skip.evaluate("link => link.getBoundingClientRect().bottom <= 0")
     bare.keyboard.press("Tab")
@@ -298,7 +296,7 @@ def test_the_page_never_scrolls_sideways(page, size):
 def test_axe_finds_no_violation(page, part):
     # Three rows of each table stand for all, and charts are as screen readers have them.
     page.evaluate(
-        """() => document.querySelectorAll('tbody tr:nth-child(n+4), .case:nth-child(n+3), .plot > *')
+        """() => document.querySelectorAll('tbody tr:nth-child(n+4), .case:nth-child(n+3)')
           .forEach((part) => part.remove())"""
     )
     page.add_script_tag(content=AXE)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from itertools import groupby
@@ -19,15 +16,28 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
-from numpy.typing import NDArray
-from plotly.offline import get_plotlyjs
 
+from xbench.report.answer import (
+    answer,
+    best_finding,
+    differences_finding,
+    failures_finding,
+    head_of,
+    recognition_finding,
+    thresholds_finding,
+    whole,
+)
 from xbench.report.cases import COLOURS, CaseMap, choose_cases, read_maps
-from xbench.report.names import model_order
-from xbench.report.schema import NEAR, NUMBERS, Analysis, Estimate, RunAnalysis, in_order
-from xbench.report.sentences import headlines
+from xbench.report.names import model_title
+from xbench.report.page import charts
+from xbench.report.page.films import films_of
+from xbench.report.page.pictures import encoded, outline_of
+from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis
+from xbench.report.sentences import count_of, recognised_elsewhere, warnings
+from xbench.report.series import Series, outline
+from xbench.report.standings import Standing, Standings, standings
 from xbench.report.statistics.analyse import Progress
-from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
+from xbench.report.tables.table import MISSING, TIED, Table, each_note_once, p_value
 from xbench.runs.maps import shrunk
 from xbench.runtime.files import atomic_writer
 
@@ -35,7 +45,7 @@ from xbench.runtime.files import atomic_writer
 def write_page(
     analysis: Analysis, tables: Sequence[Table], path: Path, cases: int = 24, progress: Progress | None = None
 ) -> None:
-    """Write the report as one HTML file with all styles, scripts, plotly.js (about 5 MB), tables and pictures in it.
+    """Write the report as one HTML file with all styles, scripts, tables, charts and pictures in it.
 
     It loads nothing from a network, and its content security policy forbids it to. The browser of cases has up to
     `cases` of each dataset. `progress` is called for every case and after the last.
@@ -47,27 +57,78 @@ def write_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    text = environment.get_template("page.html").render(
-        analysis=analysis,
-        models=len({run.run.model for run in analysis.runs}),
-        configurations=len({run.run.label for run in analysis.runs}),
-        datasets=[(analysis.heading(dataset), dataset) for dataset in analysis.datasets],
-        runs=[(analysis.heading(dataset), run) for dataset in analysis.datasets for run in dataset.runs],
-        headlines=headlines(analysis),
-        numbers=list(NUMBERS.values()),
-        tables=_Shelf(each_note_once(tables, analysis.notes)),
-        spans=_spans,
-        missing=MISSING,
-        near=f"{100 * NEAR:g}",
-        tied=TIED,
-        asset=_asset,
-        plotly=Markup(get_plotlyjs()),
-        written=partial(json.dumps, indent=2, ensure_ascii=False),
-        charts=_json(_chart_data(analysis)),
-        cases=_json(_case_data(analysis, cases, progress)),
+    looks, found = charts.in_turn(analysis), standings(analysis)
+    scored = bool(found.rows)
+    found = found if scored else standings(analysis, "auroc")
+    head = head_of(analysis, found) if found.rows else None
+    case_data = _case_data(analysis, cases, progress, {label: series.name for label, series in looks.items()})
+    large, small = charts.scatters(analysis) if scored else ([], [])
+    notes = [*analysis.notes, *(note for dataset in analysis.datasets for note in dataset.notes)]
+    context = {
+        "analysis": analysis,
+        "looks": looks,
+        "keys": {label: f"k-{number}" for number, label in enumerate(looks)},
+        "outline": outline,
+        "whole": whole,
+        "what": _what(analysis),
+        "answer": answer(analysis),
+        "found": found,
+        "averaged": _averaged(found),
+        "outcomes": charts.outcomes(found.datasets, head.label) if head and scored else None,
+        "films": films_of(_entries(analysis, found, head)) if head and scored else {},
+        "whose": _whose(analysis, found, head) if head else "",
+        "near": f"{100 * NEAR:g}",
+        "warnings": warnings(analysis.runs),
+        "best": best_finding(analysis) if found.rows else None,
+        "matrix": charts.matrix(analysis, found) if found.rows else [],
+        "large": large,
+        "small": small,
+        "recognition": recognition_finding(analysis)[0],
+        "elsewhere": list(recognised_elsewhere(analysis.runs, {label: series.name for label, series in looks.items()})),
+        "floor_words": found.floor.does if found.floor else "",
+        "many_models": len({entry.run.model for entry in analysis.runs}) > 1,
+        "several_datasets": len(analysis.datasets) > 1,
+        "drawn": lambda panels: {line.label for panel in panels for line in panel.lines},
+        "sizes": charts.sizes(analysis) if scored else [],
+        "positions": list(_positions(analysis, head, looks)) if head and scored else [],
+        "failures": failures_finding(analysis) if scored else None,
+        "has_cases": bool(case_data["cases"]),
+        "gaps": charts.gaps(analysis) if scored else [],
+        "curves": charts.curves(analysis) if scored else [],
+        "thresholds": thresholds_finding(analysis) if scored else None,
+        "forests": charts.forests(analysis),
+        "differences": differences_finding(analysis),
+        "signed": _signed,
+        "p_words": _p_words,
+        "folds": analysis.folds,
+        "notes": notes,
+        "runs": [(analysis.heading(dataset), run) for dataset in analysis.datasets for run in dataset.runs],
+        "numbers": list(NUMBERS.values()),
+        "spans": _spans,
+        "missing": MISSING,
+        "tied": TIED,
+        "asset": _asset,
+        "written": partial(json.dumps, indent=2, ensure_ascii=False),
+        "cases": _json(case_data),
         # The 256 colours of maps, from the least value to the greatest.
-        colours=_json(matplotlib.colormaps[COLOURS](range(256), bytes=True)[:, :3].tolist()),
-    )
+        "colours": _json(matplotlib.colormaps[COLOURS](range(256), bytes=True)[:, :3].tolist()),
+    }
+    published = any(table.name.startswith("published") for table in tables)
+    parts = {
+        "answer": "Answer",
+        "ranking": ("Models" if context["many_models"] else "Settings" if len(looks) > 1 else "Findings")
+        * bool(found.rows),
+        "recognition": "Recognition" * bool(large),
+        "failures": "Failures" * bool(context["sizes"] or context["positions"]),
+        "cases": "Cases" * bool(context["has_cases"]),
+        "thresholds": "Thresholds" * bool(context["gaps"]),
+        "differences": "Differences" * bool(context["forests"]),
+        "published": "Published" * published,
+        "method": "Method",
+    }
+    shelf = _Shelf(each_note_once(tables, notes))
+    sections = [(place, name) for place, name in parts.items() if name]
+    text = environment.get_template("page.html").render(context, tables=shelf, sections=sections)
     with atomic_writer(path) as file:
         file.write(text.encode("utf-8"))
 
@@ -101,65 +162,68 @@ def _json(value: Any) -> Markup:
     return htmlsafe_json_dumps(value, dumps=partial(json.dumps, allow_nan=False, separators=(",", ":")))
 
 
-def _chart_data(analysis: Analysis) -> dict[str, Any]:
-    """Return everything that the charts show; what does not exist is None, never NaN."""
-    models = {label: run.run.model for label, run in in_order(analysis.runs).items()}
-    # Each of the paper's seven models has a colour of its own in the style sheet; three are left for others.
-    others = [model for model in dict.fromkeys(models.values()) if model_order(model) >= 7]
-    places = {model: 7 + number % 3 for number, model in enumerate(others)}
-    return {
-        "models": list(models),
-        "colours": [places.get(model, model_order(model)) for model in models.values()],
-        "numbers": {key: {"title": number.title, "meaning": number.meaning} for key, number in NUMBERS.items()},
-        "datasets": [
-            {
-                "title": analysis.heading(dataset),
-                "findings": dataset.findings,
-                "runs": [_run(run) for run in dataset.runs],
-                "references": [
-                    {"title": floor.title, "kind": floor.kind, "macro": _plain(floor.macro)}
-                    for floor in dataset.references
-                ],
-            }
-            for dataset in analysis.datasets
-        ],
-        "correlations": [
-            # The page has words of its own for all datasets together.
-            {**_plain(line), "dataset": None if line.dataset is None else title}
-            for line, title in (*analysis.lines("models"), *analysis.lines("findings"))
-            if line.points
-        ],
-    }
+def _what(analysis: Analysis) -> tuple[str, str]:
+    """Return what was run, in two halves of which narrow screens show the second alone."""
+    models = count_of(len({entry.run.model for entry in analysis.runs}), "model")
+    labels = {entry.run.label for entry in analysis.runs}
+    if len(analysis.datasets) != 1:
+        runs = f", {count_of(len(analysis.runs), 'run')}"
+        return f"{models} on ", f"{count_of(len(analysis.datasets), 'dataset')}{runs}"
+    (dataset,) = analysis.datasets
+    settings = f", {len(labels)} settings" if models == "1 model" and len(labels) > 1 else ""
+    films = max((entry.run.results.counts.images for entry in dataset.runs), default=0)
+    findings = count_of(len(dataset.findings), "finding")
+    return f"{models}{settings} on ", f"{analysis.heading(dataset)}: {count_of(films, 'film')}, {findings}"
 
 
-def _run(run: RunAnalysis) -> dict[str, Any]:
-    return {
-        "label": run.run.label,
-        "macro": _plain(run.macro),
-        "thresholds": [round(value, 4) for value in run.run.results.grounding.thresholds],
-        "curve": _plain(run.dice_curve),
-        "areas": _plain(run.areas),
-        "positions": _plain(run.positions),
-        "quadrants": _plain({finding: shares for finding, shares in run.quadrants.items() if shares.count}),
-    }
+def _entries(analysis: Analysis, found: Standings, head: Standing) -> list[tuple[str, RunAnalysis]]:
+    return [
+        (analysis.heading(dataset), entry)
+        for dataset in found.datasets
+        for entry in dataset.runs
+        if entry.run.label == head.label
+    ]
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: estimates as [value, low, high], other parts of an analysis by field."""
-    if isinstance(value, Estimate):
-        return [_plain(number) for number in (value.value, value.low, value.high)]
-    if is_dataclass(value):
-        value = vars(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) else None
-    return value
+def _averaged(found: Standings) -> str:
+    if len(found.datasets) > 1:
+        return f"{len(found.datasets)} datasets"
+    return count_of(len(found.datasets[0].findings) if found.datasets else 0, "finding")
 
 
-def _case_data(analysis: Analysis, count: int, progress: Progress | None = None) -> dict[str, Any]:
+def _whose(analysis: Analysis, found: Standings, head: Standing) -> str:
+    if len({entry.run.model for entry in analysis.runs}) > 1:
+        return "by the best model" if head is found.rows[0] else f"by {head.series.name}"
+    return "at its own settings" if len(found.rows) > 1 else f"by {model_title(head.series.model)}"
+
+
+def _positions(
+    analysis: Analysis, head: Standing, looks: Mapping[str, Series]
+) -> Iterator[tuple[str, str | None, list[tuple[float | None, str]]]]:
+    """Give the pictures of position: of every series on one dataset, of the head on several; then where maps peak."""
+    several = len(analysis.datasets) > 1
+    for dataset in analysis.datasets:
+        by_label = {entry.run.label: entry for entry in dataset.runs if entry.positions}
+        for label in [head.label] if several else [label for label in looks if label in by_label][:7]:
+            if label in by_label:
+                cells = [(cell.scores["pointing_game"].value, f"{cell.count:,}") for cell in by_label[label].positions]
+                yield analysis.heading(dataset), None if several else label, cells
+        if not several and head.label in by_label:
+            yield "Peaks of its maps, %", None, [(cell.peaks, "") for cell in by_label[head.label].positions]
+
+
+def _signed(value: float | None) -> str:
+    if value is None:
+        return MISSING
+    text, sign = whole(abs(value)), "+" if value > 0 else "\u2212"
+    return text if text == "0" else f"{sign}{text}"
+
+
+def _p_words(p: float | None) -> str:
+    return "not tested" if p is None else f"p {p_value(p).text}" if p_value(p).text.startswith("<") else f"p = {p:.3f}"
+
+
+def _case_data(analysis: Analysis, count: int, progress: Progress | None, names: Mapping[str, str]) -> dict[str, Any]:
     """Return up to `count` chosen cases of every dataset, and their radiographs, each once.
 
     Radiographs are JPEG (10 to 40 kB each), maps grey PNG (about 6 kB a model), regions SVG paths. `progress` is called
@@ -177,16 +241,16 @@ def _case_data(analysis: Analysis, count: int, progress: Progress | None = None)
             picture = f"{title}/{case.image_id}"
             if picture not in pictures:
                 radiograph = shrunk(maps[0].pair.display, 448)
-                pictures[picture] = _base64(".jpg", radiograph, (cv2.IMWRITE_JPEG_QUALITY, 78))
+                pictures[picture] = encoded(".jpg", radiograph, (cv2.IMWRITE_JPEG_QUALITY, 78))
             region = maps[0].pair.region
             shown.append(
                 {
                     "image": case.image_id,
                     "finding": case.finding,
-                    "reasons": case.reasons,
-                    "region": _outline(region),
+                    "reasons": [_named(reason, names) for reason in case.reasons],
+                    "region": outline_of(region),
                     "size": [*reversed(region.shape)],
-                    "panels": [_panel(one) for one in maps],
+                    "panels": [_panel(one, names) for one in maps],
                     "dataset": title,
                     "picture": picture,
                 }
@@ -196,35 +260,23 @@ def _case_data(analysis: Analysis, count: int, progress: Progress | None = None)
     return {"pictures": pictures, "cases": shown}
 
 
-def _panel(shown: CaseMap) -> dict[str, Any]:
+def _named(reason: str, names: Mapping[str, str]) -> str:
+    """Say in a reason the short name of a run instead of its label."""
+    what, _, label = reason.partition(" of ")
+    return f"{what} of {names[label]}" if label in names else reason
+
+
+def _panel(shown: CaseMap, names: Mapping[str, str]) -> dict[str, Any]:
     scores = shown.scores
     # Models draw on 32 x 32 cells or fewer, and 85 steps of grey compress to two thirds and look the same.
     grey = (np.round(shrunk(shown.saliency, 112) * 85) * 3).astype(np.uint8)
     return {
-        "model": shown.run.run.label,
+        "model": names[shown.run.run.label],
         "hit": round(scores.pointing_hit, 4),
         "look": scores.look,
         "dice": round(scores.dice, 4),
         "probability": float(f"{scores.probability:.4g}"),
         "recognised": scores.recognised,
         "peak": [round(share, 4) for share in shown.peak],
-        "map": _base64(".png", grey, (cv2.IMWRITE_PNG_COMPRESSION, 9)),
+        "map": encoded(".png", grey, (cv2.IMWRITE_PNG_COMPRESSION, 9)),
     }
-
-
-def _outline(region: NDArray[np.bool_]) -> str:
-    """Draw the border of a region (H, W) along the edges of its pixels, as a path in pixels of the grid."""
-    # OpenCV draws through the centres of pixels. At twice the size, with a border, halving leads to the nearest edge.
-    twice = np.pad(region.astype(np.uint8).repeat(2, axis=0).repeat(2, axis=1), 1)
-    contours, _ = cv2.findContours(twice, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
-    # Half a pixel is less than a screen shows, and most of what a ragged outline weighs.
-    tolerance = max(1.0, max(region.shape) / 224) / 2
-    smooth = [cv2.approxPolyDP(contour // 2, tolerance, True)[:, 0] for contour in contours]
-    return "".join("M" + "L".join(f"{x} {y}" for x, y in points) + "Z" for points in smooth)
-
-
-def _base64(ending: str, image: NDArray[np.uint8], options: tuple[int, int]) -> str:
-    done, encoded = cv2.imencode(ending, image, options)
-    if not done:
-        raise ValueError(f"a picture of {image.shape} {image.dtype} cannot be encoded as {ending}")
-    return base64.b64encode(encoded.tobytes()).decode("ascii")

@@ -29,25 +29,9 @@ const report = (() => {
     return value === null || value === undefined ? "\u2013" : (100 * value).toFixed(digits);
   }
 
-  /** Writes [value, low, high] in per cent with its interval. */
-  function estimate(values, digits = 2) {
-    if (!values || values[0] === null) return "\u2013";
-    const range = values[1] === null ? "" : ` [${percent(values[1], digits)}, ${percent(values[2], digits)}]`;
-    return percent(values[0], digits) + range;
-  }
-
-  /** Shows a theme for a while, such as light on paper; null ends it. */
-  let own = null;
-  function lend(theme) {
-    own ??= root.dataset.theme;
-    root.dataset.theme = theme ?? own;
-    if (!theme) own = null;
-  }
-
   function setTheme(theme) {
     root.dataset.theme = theme;
     document.getElementById("theme").setAttribute("aria-pressed", String(theme === "dark"));
-    document.dispatchEvent(new Event("themechange"));
   }
 
   const toggle = document.getElementById("theme");
@@ -66,32 +50,5 @@ const report = (() => {
     if (!chosen) setTheme(event.matches ? "dark" : "light");
   });
 
-  // The contents are a column beside the text where there is room, and fold where there is not.
-  const contents = document.getElementById("contents");
-  const wide = matchMedia("(min-width: 70rem)");
-  const arrange = () => {
-    contents.open = wide.matches;
-  };
-  wide.addEventListener("change", arrange);
-  arrange();
-
-  const links = new Map([...contents.querySelectorAll("a")].map((link) => [link.hash.slice(1), link]));
-  const seen = new Set();
-  const observer = new IntersectionObserver(
-    (entries) => {
-      for (const entry of entries) {
-        if (entry.isIntersecting) seen.add(entry.target.id);
-        else seen.delete(entry.target.id);
-      }
-      const first = [...links.keys()].find((id) => seen.has(id));
-      for (const [id, link] of links) {
-        if (id === first) link.setAttribute("aria-current", "true");
-        else link.removeAttribute("aria-current");
-      }
-    },
-    { rootMargin: "-10% 0px -60% 0px" },
-  );
-  for (const id of links.keys()) observer.observe(document.getElementById(id));
-
-  return { data, element, fill, percent, estimate, lend };
+  return { data, element, fill, percent };
 })();

@@ -48,7 +48,7 @@
   for (const table of document.querySelectorAll("table.sortable")) makeSortable(table);
   for (const box of document.querySelectorAll(".show-intervals")) {
     const block = box.closest(".table-block");
-    const show = () => block.classList.toggle("with-intervals", box.checked);
+    const show = () => block.classList.toggle("without-intervals", !box.checked);
     box.addEventListener("change", show);
     // Browsers keep boxes checked over a reload.
     show();
