@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,7 @@ def write_report(
     from xbench.report.figures.write import count_figures, write_figures
     from xbench.report.page.write import write_page
     from xbench.report.runs import collect
+    from xbench.report.series import series_of
     from xbench.report.statistics.analyse import analyse
     from xbench.report.tables.contents import all_tables
     from xbench.report.tables.latex import to_latex
@@ -82,8 +84,10 @@ def write_report(
         analysis = analyse(collection, seed=seed, progress=_bar_of(bars, "Numbers"))
         write_analysis(out / _RECORD, analysis)
         tables = all_tables(analysis)
+        names = {label: series.name for label, series in series_of(analysis.runs).items()}
+        in_latex = partial(to_latex, named=lambda text: names.get(text, text))
         for table in tables:
-            for ending, write in ((".md", to_markdown), (".csv", to_csv), (".tex", to_latex)):
+            for ending, write in ((".md", to_markdown), (".csv", to_csv), (".tex", in_latex)):
                 (out / "tables" / f"{table.name}{ending}").write_text(write(table), encoding="utf-8")
         figures, drawn, total = [], _bar_of(bars, "Figures"), count_figures(analysis)
         for figure in write_figures(analysis, out / "figures", cases):

@@ -164,7 +164,7 @@ def test_odd_names_are_escaped_and_splits_told_apart(odd):
     assert [column.group for column in grounding.columns[1::3]] == ["a&b_c (test)", "a&b_c (val)"]
     markdown, latex = to_markdown(grounding), to_latex(grounding)
     assert r"my\_model &amp; co &lt;b&gt; (prompts name)" in markdown
-    assert r"my\_model \& co \textless{}b\textgreater{} (prompts name) &" in latex
+    assert r"my\_model \& co \textless{}b\textgreater{} (prompts &" in latex
     assert r"\multicolumn{3}{c}{a\&b\_c (test)}" in latex
     names = [row["Model"] for row in read(grounding)]
     assert names[-3:] == ["Whole image", "Random", "Centre prior"]

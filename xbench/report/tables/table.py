@@ -89,14 +89,14 @@ def each_note_once(tables: Iterable[Table], shown: Iterable[str] = ()) -> list[T
     return found
 
 
-def percentage(value: float, signed: bool = False) -> str:
-    """Write a fraction in per cent with two decimals.
+def percentage(value: float, signed: bool = False, digits: int = 2) -> str:
+    """Write a fraction in per cent with so many decimals.
 
     >>> percentage(0.61574), percentage(-0.00001), percentage(0.02, signed=True)
     ('61.57', '0.00', '+2.00')
     """
-    text = f"{100 * value:+.2f}" if signed else f"{100 * value:.2f}"
-    return "0.00" if float(text) == 0 else text
+    text = f"{100 * value:+.{digits}f}" if signed else f"{100 * value:.{digits}f}"
+    return f"{0:.{digits}f}" if float(text) == 0 else text
 
 
 @dataclass(frozen=True)
