@@ -87,3 +87,14 @@ def test_a_container_installs_the_pinned_libraries(tmp_path, index):
         assert index in lines[1] and lines[1].split()[-2:] == pins
     needed = (tmp_path / "requirements.txt").read_text().split("\n")
     assert any(line.startswith("torch ") for line in needed) and not any("#" in line for line in needed)
+
+
+def test_pictures_are_there_described_and_small():
+    shown = [
+        (page, said, page.parent / target)
+        for page in [ROOT / "README.md", *ROOT.glob("docs/*.md")]
+        for said, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text())
+    ]
+    for page, said, picture in shown:
+        assert said and picture.is_file() and picture.stat().st_size < 200_000, f"{page}: {picture}"
+    assert {picture.resolve() for *_, picture in shown} >= {*(ROOT / "docs/assets").glob("*.png")}

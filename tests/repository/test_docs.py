@@ -157,7 +157,9 @@ def test_other_programs_are_called_as_they_are():
             assert options[:3] == ["--pyargs", "xbench.conformance", "--model"], options
         else:
             assert (
-                program in {"python", "pip", "torchrun", "srun", "sbatch", "wandb", "source", "export"} | CONTAINERS
+                program
+                in {"python", "pip", "torchrun", "srun", "sbatch", "wandb", "source", "export", "git", "cd"}
+                | CONTAINERS
             ), options
 
 
@@ -352,7 +354,7 @@ def test_a_metric_of_ones_own_runs(workplace, command):
 
 @pytest.fixture
 def my_data(workplace) -> Path:
-    """Data that the README's dataset reads."""
+    """Data that the dataset of `docs/adding.md` reads."""
     folder = workplace / "my_data"
     (folder / "images").mkdir(parents=True)
     rows = [["image", "x0", "y0", "x1", "y1"]]
@@ -391,8 +393,8 @@ def test_a_box_that_begins_outside_of_the_image_keeps_the_part_inside(my_data):
 
 
 def test_use_from_python(tmp_path, monkeypatch, capsys):
-    (code,) = (block for page, block in blocks("python") if page == "README.md" and "trainer.test(" in block)
+    (code,) = (block for page, block in blocks("python") if page == "docs/api.md" and "trainer.test(" in block)
     monkeypatch.chdir(tmp_path)
-    exec(compile(code.replace("images=50", "images=16"), "README.md", "exec"), {})
+    exec(compile(code.replace("images=50", "images=16"), "docs/api.md", "exec"), {})
     assert 0.3 < float(capsys.readouterr().out.splitlines()[-1]) <= 1
     assert list(tmp_path.glob("demo_phantom/*/results.json"))
