@@ -297,7 +297,9 @@ def best_finding(analysis: Analysis) -> Answer:
     found = standings(analysis)
     models = len({entry.run.model for entry in analysis.runs})
     question = (
-        f"Which {'model' if models > 1 else 'setting'} grounds best?" if len(found.rows) > 1 else "Which findings?"
+        f"Which {'model' if models > 1 else 'setting'} grounds best?"
+        if len(found.rows) > 1
+        else "Which findings does it look at?"
     )
     head = found.rows[0] if models > 1 else next((row for row in found.rows if row.series.own), found.rows[0])
     if len(found.datasets) > 1:
@@ -374,7 +376,8 @@ def recognition_finding(analysis: Analysis) -> tuple[Answer, Correlation | None]
     chance = ""
     if line.p is not None and line.p > SIGNIFICANT and line.r_squared is not None and line.r_squared >= 0.3:
         chance = " So few points could show this by chance."
-    return Answer(question, Said(text), (Said(f"{explains}{chance}"),) if explains else ()), line
+    more = f"{explains}{chance}".strip()
+    return Answer(question, Said(text), (Said(more),) if more else ()), line
 
 
 def recognition_line(analysis: Analysis) -> Correlation | None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+import numpy as np
+from numpy.typing import NDArray
+
 from xbench.report.answer import whole
+from xbench.report.runs import Run
 from xbench.report.schema import (
+    NEAR,
     Analysis,
     AreaBin,
     DatasetAnalysis,
     Estimate,
-    Quadrants,
     RunAnalysis,
     floor_of,
     number_of,
@@ -429,18 +433,25 @@ class Outcomes:
 
 
 def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None:
-    """Return the shares of a label's lesions by outcome; None where no finding has both labels and a scored pair."""
-    entries = [entry for dataset in datasets for entry in dataset.runs if entry.run.label == label and entry.quadrants]
-    if not entries:
-        return None
+    """Return the shares of a label's lesions by outcome; None where no finding has both labels and a scored pair.
 
-    def share(of: Callable[[Quadrants], float]) -> float:
-        means = [sum(map(of, entry.quadrants.values())) / len(entry.quadrants) for entry in entries]
-        return sum(means) / len(means)
+    Where several places of a map are equally high, the share of them in the region counts as a hit, as in the pointing
+    game, and the rest as what the map is otherwise.
+    """
+    found = []
+    for entry in (entry for dataset in datasets for entry in dataset.runs if entry.run.label == label):
+        shares = [_outcomes(entry.run, finding, one.threshold) for finding, one in entry.quadrants.items()]
+        if shares:
+            found.append(np.mean(shares, axis=0))
+    return Outcomes(*np.mean(found, axis=0).tolist()) if found else None
 
-    return Outcomes(
-        hit=share(lambda one: one.both + one.grounded_only),
-        near=share(lambda one: one.near_miss),
-        elsewhere=share(lambda one: one.elsewhere),
-        missed=share(lambda one: one.neither),
-    )
+
+def _outcomes(run: Run, finding: str, threshold: float) -> NDArray[np.float64]:
+    """Return the shares of a finding's scored pairs that hit, nearly hit, look elsewhere, and are missed, (4,)."""
+    column, images = run.results.findings.index(finding), run.images
+    scored = images.scored[:, column]
+    hit = images.pointing_hit[scored, column].astype(np.float64)
+    recognised = images.probabilities[scored, column] >= threshold
+    near = images.peak_distance[scored, column] <= NEAR
+    rest = [recognised & near, recognised & ~near, ~recognised]
+    return np.array([hit.mean(), *(((1 - hit) * part).mean() for part in rest)])

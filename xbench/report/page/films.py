@@ -58,7 +58,8 @@ def _film(shown: CaseMap, case: ChosenCase, dataset: str) -> Film:
         share = whole(scores.peak_distance)
         where = f"{share}% of the film\u2019s width away" if share != "0" else "just beside the outline"
     on = f" in {dataset}" if dataset else ""
-    said = f" (score {float(f'{scores.probability:.2g}'):g}). The peak is {where}."
+    score = "< 0.001" if scores.probability < 0.001 else f"{scores.probability:.3f}"
+    said = f" (score {score}). The peak is {where}."
     radiograph = shrunk(shown.pair.display, 448)
     return Film(
         case.finding,

@@ -1,0 +1,234 @@
+"""The answer of a report, over the combinations of models, settings and datasets that it can be about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from xbench.report.answer import (
+    answer,
+    best_finding,
+    differences_finding,
+    failures_finding,
+    recognition_finding,
+    thresholds_finding,
+)
+from xbench.report.page import charts
+from xbench.report.schema import Comparison, Correlation, Estimate, Reference
+from xbench.report.standings import over_datasets, standings
+
+
+@pytest.fixture
+def report(three_analysed):
+    """Make a report: by label `MODEL` or `MODEL/prompts`, the scores on each dataset, all with one floor."""
+    (base,) = three_analysed.datasets
+
+    def made(scores, floor=0.13, tied=(), p=None, auroc=0.8, titles=("vindr", "rsna"), width=0.04):
+        count = len(next(iter(scores.values())))
+        datasets = []
+        for place in range(count):
+            entries = []
+            for label, values in scores.items():
+                model, _, prompts = label.partition("/")
+                template = base.runs[0]
+                told_by = {"prompts": prompts or "official"}
+                run = replace(template.run, label=label, told_by=told_by, settings=told_by | {"image_size": "224"})
+                named = replace(run.results, model=model, dataset=titles[place])
+                run = replace(run, results=named)
+                value = values[place]
+                ends = (None, None, None) if value is None else (value, max(0, value - width), min(1, value + width))
+                macro = template.macro | {
+                    "pointing_game": Estimate(*ends),
+                    "auroc": Estimate(auroc, auroc - 0.02, auroc + 0.02),
+                }
+                findings = {
+                    name: numbers | ({} if value is not None else {"pointing_game": Estimate(None)})
+                    for name, numbers in template.findings.items()
+                }
+                entries.append(replace(template, run=run, macro=macro, findings=findings))
+            floors = (Reference("Centre prior", "floor", {"pointing_game": Estimate(floor)}, {}),)
+            labels = list(scores)
+            pairs = tuple(
+                Comparison("pointing_game", one, other, 100, Estimate(0.1, 0.0, 0.2), p, p)
+                for at, one in enumerate(labels)
+                for other in labels[at + 1 :]
+                if p is not None
+            )
+            best = max(labels, key=lambda label: scores[label][place] or 0)
+            datasets.append(
+                replace(
+                    base,
+                    dataset=titles[place],
+                    runs=tuple(entries),
+                    references=floors,
+                    comparisons=pairs,
+                    notes=(),
+                    tied_with_best={"pointing_game": frozenset({best, *tied})},
+                )
+            )
+        return replace(three_analysed, datasets=tuple(datasets), correlations=())
+
+    return made
+
+
+CASES = {
+    "one model": (
+        {"scores": {"kad": [0.79]}},
+        "Does KAD look at the lesion, or only guess the label?",
+        "Mostly at the lesion: its map points at 79 of 100 lesions.",
+        ["so the rate could be anywhere from 75 to 83 (95% interval)", "every film would score 13, a perfect map 100"],
+    ),
+    "half": ({"scores": {"kad": [0.52]}}, "KAD", "About half the time: its map points at 52 of 100 lesions.", []),
+    "rarely": ({"scores": {"kad": [0.30]}}, "KAD", "Less than half the time: its map points at 30 of 100 lesions.", []),
+    "nearly always": ({"scores": {"kad": [0.96]}}, "KAD", "Nearly always at the lesion: its map points at 96", []),
+    "one guesses": (
+        {"scores": {"kad": [0.15]}},
+        "KAD",
+        "15 of 100 lesions, not significantly more often than the middle of the film does (13).",
+        [],
+    ),
+    "a setting matters": (
+        {"scores": {"kad": [0.79], "kad/name": [0.5]}, "p": 0.001},
+        "Does KAD look",
+        "Mostly at the lesion: its map points at 79 of 100 lesions.",
+        ["The setting matters once: with name prompts it falls to 50."],
+    ),
+    "no setting matters": (
+        {"scores": {"kad": [0.79], "kad/name": [0.78], "kad/other": [0.8]}, "p": 0.6, "tied": ("kad", "kad/name")},
+        "Does KAD look",
+        "points at 79 of 100 lesions.",
+        ["None of the two other settings makes a significant difference (78 to 80)."],
+    ),
+    "one other setting": (
+        {"scores": {"kad": [0.79], "kad/name": [0.78]}, "p": 0.6, "tied": ("kad/name",)},
+        "Does KAD look",
+        "points at 79 of 100 lesions.",
+        ["The other setting makes no significant difference (78)."],
+    ),
+    "several models": (
+        {"scores": {"kad": [0.79], "mavl": [0.5]}, "p": 0.001},
+        "Do two models look at the lesion, or only guess the label?",
+        "Mostly at the lesion: the best, KAD, points at 79 of 100 lesions.",
+        ["the rate of KAD could be anywhere from 75 to 83"],
+    ),
+    "a tie": (
+        {"scores": {"kad": [0.79], "mavl": [0.78], "clip": [0.3]}, "p": 0.2, "tied": ("mavl",)},
+        "Do three models",
+        "MAVL share first place with 79 and 78 of 100 lesions, not significantly different.",
+        [],
+    ),
+    "all tied": (
+        {"scores": {"kad": [0.79], "mavl": [0.75]}, "p": 0.2, "tied": ("mavl",)},
+        "Do two models",
+        "Mostly at the lesion: the two models point at 75 to 79 of 100 lesions, and no difference is significant.",
+        [],
+    ),
+    "one at the floor": (
+        {"scores": {"kad": [0.79], "mavl": [0.1]}, "p": 0.001},
+        "Do two models",
+        "the best, KAD,",
+        [
+            "One is at the floor: MAVL points at lesions not significantly more",
+            "although it recognises better than chance",
+        ],
+    ),
+    "all at the floor": (
+        {"scores": {"kad": [0.12], "mavl": [0.1]}, "p": 0.001},
+        "Do two models",
+        "They guess: no map points at lesions significantly more often than the middle of the film does (13 of 100).",
+        [],
+    ),
+    "one model on two datasets": (
+        {"scores": {"kad": [0.8, 0.4]}},
+        "Does KAD",
+        "over two datasets its map points at 60 of 100 lesions, from 40 (RSNA Pneumonia) to 80 (VinDr-CXR).",
+        ["Over two datasets, each counting the same, the rate could be anywhere from 57 to 63", "Lowest on 40 (RSNA"],
+    ),
+    "two models on two datasets": (
+        {"scores": {"kad": [0.8, 0.4], "mavl": [0.3, 0.5]}},
+        "Do two models",
+        "Mostly at the lesion: the best, KAD, points at 60 of 100 lesions.",
+        ["KAD is ahead on 1 of 2 datasets, and lowest on 40 (RSNA Pneumonia)."],
+    ),
+    "a run is missing": (
+        {"scores": {"kad": [0.8, 0.4], "mavl": [0.3, None]}, "p": 0.001},
+        "Do two models",
+        "the best, KAD, points at 80 of 100 lesions.",
+        ["Only on VinDr-CXR: not everything was run on the other datasets."],
+    ),
+    "never tested": (
+        {"scores": {"kad": [0.79], "mavl": [0.5]}},
+        "Do two models",
+        "the highest score is that of KAD, 79 of 100 lesions.",
+        ["No ranking: MAVL could not be tested against KAD."],
+    ),
+    "labels only": (
+        {"scores": {"kad": [None]}},
+        "Does KAD recognise findings?",
+        "These runs have no annotated regions, so they cannot show where the model looks.",
+        ["AUROC is 80 (78 to 82, 95% interval); a coin flip has 50."],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[name.replace(" ", "-") for name in CASES])
+def test_the_answer_is_true(report, case):
+    made, question, said, more = CASES[case]
+    analysis = report(**made)
+    found = answer(analysis)
+    assert question in found.question and said in found.answer.text
+    for text in more:
+        assert any(text in other for other in found.texts[1:]), found.texts
+    for one in (found.answer, *found.more):
+        assert one.strong in one.text and "".join(one.parts) == one.text
+        assert one.text.endswith(".") and "  " not in one.text and "None" not in one.text.replace("None of", "")
+    if len(analysis.datasets) == 1:
+        assert "averaged over" not in " ".join(found.texts) and "datasets" not in " ".join(found.texts)
+    if standings(analysis).rows:
+        for of in (best_finding, failures_finding, thresholds_finding, differences_finding):
+            text = of(analysis).answer.text
+            assert (text.endswith(".") and text[0].isupper()) or text[0].isdigit()
+        assert charts.matrix(analysis, standings(analysis))[0]
+
+
+def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope="models"):
+    points = tuple((name, x, y) for name, x, y in zip("abc", xs, ys, strict=False))
+    return Correlation(scope, None, points, slope, 0.0, r_squared, p)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "said"),
+    [
+        (line(0.67, 1.0), "Largely. Between three models, AUROC explains 67% of the variation"),
+        (line(0.4, 1.0, p=0.3), "In part."),
+        (line(0.1, 1.0), "Hardly."),
+        (line(0.7, -1.0), "The other way round"),
+        (line(0.001, 0.1, xs=(0.97, 0.98, 1.0)), "Not here. Every model is recognised"),
+        (line(None, None, xs=(0.6,), ys=(0.2,), scope="findings"), "1 point cannot tell"),
+        (None, "There are too few points to tell."),
+    ],
+)
+def test_whether_recognition_predicts_grounding(three_analysed, drawn, said):
+    analysis = replace(three_analysed, correlations=() if drawn is None else (drawn,))
+    found, behind = recognition_finding(analysis)
+    assert said in found.answer.text and behind == drawn
+    if drawn is not None and drawn.p == 0.3:
+        assert "by chance" in found.more[0].text
+
+
+def test_means_over_datasets_recover_the_intervals():
+    one = Estimate(0.5, 0.4, 0.6)
+    assert over_datasets([one]) is one
+    both = over_datasets([one, Estimate(0.7, 0.6, 0.8)])
+    assert both.value == pytest.approx(0.6)
+    assert both.high - both.value == pytest.approx((0.1**2 + 0.1**2) ** 0.5 / 2)
+    assert over_datasets([one, Estimate(0.7)]) == Estimate(pytest.approx(0.6))
+    assert over_datasets([one, Estimate(None)]) == Estimate(None)
+
+
+def test_outcomes_sum_to_one_and_begin_with_the_pointing_game(three_analysed):
+    for run in three_analysed.datasets[0].runs:
+        found = charts.outcomes(three_analysed.datasets, run.run.label)
+        assert found.hit == pytest.approx(run.macro["pointing_game"].value)
+        assert found.hit + found.near + found.elsewhere + found.missed == pytest.approx(1)
