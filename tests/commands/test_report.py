@@ -46,7 +46,7 @@ def written(runs, tmp_path_factory) -> tuple[Path, str]:
     (out / "tables" / "pointing_game_of_old.csv").write_text("stale")
     (out / "tables" / "mine.txt").write_text("kept")
     with redirect_stdout(StringIO()) as screen:
-        assert main(["report", str(runs), "--out", str(out), "--cases", "2"]) == 0
+        assert main(["report", str(runs), "--out", str(out), "--cases", "2", "--card"]) == 0
     return out, screen.getvalue()
 
 
@@ -85,6 +85,7 @@ def test_everything_is_written_and_an_earlier_report_replaced(written, three_ana
     )
     names = {f"{stem}{ending}" for stem in stems for ending in (".pdf", ".svg", ".png")}
     assert {path.name for path in (out / "figures").iterdir()} == names
+    assert {path.stem for path in (out / "cards").iterdir()} == {"kad", "carzero", "clip"}
     assert (out / "index.html").stat().st_size > 1e5
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _CASES = 24
 _RECORD = "analysis.json"
-_ENDINGS = {"tables": (".md", ".csv", ".tex"), "figures": (".pdf", ".svg", ".png")}
+_ENDINGS = {"tables": (".md", ".csv", ".tex"), "figures": (".pdf", ".svg", ".png"), "cards": (".md",)}
 
 
 def report(arguments: Sequence[str]) -> None:
@@ -36,6 +36,8 @@ def report(arguments: Sequence[str]) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the exchanges in paired tests (default 0)")
     cases = f"pictured cases of each dataset on the page (default {_CASES})"
     parser.add_argument("--cases", type=int, default=_CASES, help=cases)
+    card = "write cards/MODEL.md as well: each model's results as hubs of models read them, to paste into its card"
+    parser.add_argument("--card", action="store_true", help=card)
     wandb = "log the report to Weights & Biases as well, with its pictures of patients; --cases 0 makes it without"
     parser.add_argument("--wandb", choices=("true", "false"), default="false", help=wandb)
     given = parser.parse_args(arguments)
@@ -43,7 +45,7 @@ def report(arguments: Sequence[str]) -> None:
         raise UserError("report: --seed and --cases take 0 or more.", exit_status=2)
     folders = [path.expanduser() for path in given.runs]
     out = (given.out or folders[0] / "report").expanduser()
-    analysis, tables = write_report(folders, out, given.seed, given.cases)
+    analysis, tables = write_report(folders, out, given.seed, given.cases, given.card)
     if given.wandb == "true":
         from xbench.report.wandb.log_report import log_report
 
@@ -52,12 +54,12 @@ def report(arguments: Sequence[str]) -> None:
 
 
 def write_report(
-    runs: Sequence[Path], out: Path, seed: int = 0, cases: int = _CASES
+    runs: Sequence[Path], out: Path, seed: int = 0, cases: int = _CASES, card: bool = False
 ) -> tuple[Analysis, tuple[Table, ...]]:
     """Write a report on `runs`, folders with finished runs at any depth, into `out`, where it replaces an earlier one.
 
-    `seed` is that of the exchanges in paired tests, `cases` how many are pictured of each dataset. Return what the
-    report says, and its tables.
+    `seed` is that of the exchanges in paired tests, `cases` how many are pictured of each dataset; with `card`
+    every model gets a card. Return what the report says, and its tables.
 
     Raises:
         UserError: No finished run, or a folder that cannot be written to.
@@ -83,6 +85,10 @@ def write_report(
     with _clear(out), Progress(*columns, what, console=console, transient=True) as bars:
         analysis = analyse(collection, seed=seed, progress=_bar_of(bars, "Numbers"))
         write_analysis(out / _RECORD, analysis)
+        if card:
+            from xbench.report.card import write_cards
+
+            write_cards(analysis, out / "cards")
         tables = all_tables(analysis)
         names = {label: series.name for label, series in series_of(analysis.runs).items()}
         in_latex = partial(to_latex, named=lambda text: names.get(text, text))
@@ -112,8 +118,9 @@ def _clear(out: Path) -> Iterator[None]:
         )
     try:
         for name, endings in _ENDINGS.items():
-            (out / name).mkdir(parents=True, exist_ok=True)
-            for path in (out / name).iterdir():
+            if name != "cards":
+                (out / name).mkdir(parents=True, exist_ok=True)
+            for path in (out / name).glob("*"):
                 if path.suffix in endings:
                     path.unlink()
         yield

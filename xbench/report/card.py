@@ -1,0 +1,138 @@
+"""Model cards: what a report found of each model, as hubs of models read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from xbench.report.names import model_title
+from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, number_of
+from xbench.report.series import series_of
+from xbench.report.statistics.correlation import own_settings
+from xbench.report.tables.table import escaped
+from xbench.runtime.files import atomic_writer
+
+# By number its task and metric, as the hub calls them.
+_TASKS = {
+    "grounding": ("image-segmentation", "Grounding of findings on chest radiographs"),
+    "classification": ("zero-shot-image-classification", "Recognition of findings on chest radiographs"),
+}
+_METRICS = {
+    "pointing_game": "pointing_game",
+    "dice_cross_fitted": "dice",
+    "dice_fixed": "dice",
+    "auroc": "roc_auc",
+    "average_precision": "average_precision",
+}
+
+
+def write_cards(analysis: Analysis, folder: Path) -> list[Path]:
+    """Write a card `MODEL.md` for each model of a report into a folder, and return where they are.
+
+    The metadata has the numbers of the model's own settings on every dataset; the table below has its others as well.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for model in dict.fromkeys(run.run.model for run in analysis.runs):
+        path = folder / (re.sub(r"[^\w.-]+", "_", model) + ".md")
+        with atomic_writer(path) as file:
+            file.write(card(analysis, model).encode())
+        written.append(path)
+    return written
+
+
+def card(analysis: Analysis, model: str) -> str:
+    """Return the card of a model: metadata as YAML, then a section on its evaluation as Markdown."""
+    results = [
+        result
+        for dataset in analysis.datasets
+        for run in own_settings(dataset.runs)
+        if run.run.model == model
+        for result in _results(analysis, dataset, run)
+    ]
+    title = model_title(model)
+    # A model that nothing could be measured of has no results, which the hub takes for a mistake.
+    data = ModelCardData(model_name=title, eval_results=results) if results else ModelCardData()
+    head = data.to_yaml(line_break="\n").strip()
+    return f"---\n{head}\n---\n\n" + "\n".join(_section(analysis, model, title)) + "\n"
+
+
+def _results(analysis: Analysis, dataset: DatasetAnalysis, run: RunAnalysis) -> Iterator[EvalResult]:
+    about = _about(run)
+    for key, metric in _METRICS.items():
+        estimate = number_of(run, key)
+        if estimate.value is None:
+            continue
+        task, task_name = _TASKS[NUMBERS[key].group]
+        interval = {} if estimate.low is None or estimate.high is None else {"interval_95": _ends(estimate)}
+        yield EvalResult(
+            task_type=task,
+            task_name=task_name,
+            dataset_type=dataset.dataset,
+            dataset_name=analysis.heading(dataset),
+            dataset_split=dataset.split,
+            dataset_args=about,
+            metric_type=metric,
+            metric_name=f"{NUMBERS[key].title}, mean over findings",
+            metric_value=round(estimate.value, 4),
+            metric_args={**interval, "clusters": f"{run.clusters} {run.clustered_by}"},
+        )
+
+
+def _about(run: RunAnalysis) -> dict[str, Any]:
+    """Return what a run was scored on, and with which settings."""
+    results, settings = run.run.results, dict(run.run.settings)
+    labels, regions = settings.pop("scored_labels"), settings.pop("scored_regions")
+    settings.pop("scored_images", None)
+    return {
+        "images": results.counts.images,
+        "findings": list(results.findings),
+        "labels_digest": labels,
+        "regions_digest": regions,
+        "xbench": str((results.provenance.get("versions") or {}).get("xbench", "unknown")),
+        "settings": settings,
+    }
+
+
+def _ends(estimate: Estimate) -> list[float]:
+    return [round(end, 4) for end in (estimate.low, estimate.high) if end is not None]
+
+
+def _section(analysis: Analysis, model: str, title: str) -> Iterator[str]:
+    names = {label: series.name for label, series in series_of(analysis.runs).items()}
+    shown = [key for key in _METRICS if any(number_of(run, key).value is not None for run in analysis.runs)]
+    yield "## Evaluation\n"
+    yield (
+        f"Does {escaped(title)} look at the lesion? Means over findings in per cent, with 95 % intervals in brackets. "
+        "The floor is the best map or guess that ignores the image.\n"
+    )
+    yield f"| Dataset | Run | Images | {' | '.join(NUMBERS[key].title for key in shown)} |"
+    yield f"| :--- | :--- | ---: |{' ---: |' * len(shown)}"
+    for dataset in analysis.datasets:
+        where = f"{escaped(analysis.heading(dataset))}, {escaped(dataset.split)}"
+        runs = [run for run in dataset.runs if run.run.model == model]
+        for run in runs:
+            cells = " | ".join(_percent(number_of(run, key)) for key in shown)
+            yield f"| {where} | {escaped(names[run.run.label])} | {run.run.results.counts.images} | {cells} |"
+        if runs:
+            cells = " | ".join(_percent(_floor(dataset, key)) for key in shown)
+            yield f"| {where} | *floor* | \u2013 | {cells} |"
+    yield ""
+    for key in shown:
+        yield f"- {NUMBERS[key].title}: {NUMBERS[key].meaning}"
+
+
+def _floor(dataset: DatasetAnalysis, key: str) -> Estimate:
+    floors = [number_of(floor, key).value for floor in dataset.references if floor.kind == "floor"]
+    return Estimate(max((value for value in floors if value is not None), default=None))
+
+
+def _percent(estimate: Estimate) -> str:
+    if estimate.value is None:
+        return "\u2013"
+    between = f" [{', '.join(f'{100 * end:.1f}' for end in _ends(estimate))}]" if _ends(estimate) else ""
+    return f"{100 * estimate.value:.1f}{between}"
