@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from pkgutil import resolve_name
 import pytest
 import yaml
 from places import ROOT
+from synthetic import write_run
 
 import xbench
 
@@ -98,3 +100,22 @@ def test_pictures_are_there_described_and_small():
     for page, said, picture in shown:
         assert said and picture.is_file() and picture.stat().st_size < 200_000, f"{page}: {picture}"
     assert {picture.resolve() for *_, picture in shown} >= {*(ROOT / "docs/assets").glob("*.png")}
+
+
+sys.path.append(str(ROOT / "scripts"))
+notebooks = import_module("notebooks")
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_on_any_run(tmp_path, path):
+    notebook = json.loads(path.read_text())
+    before = [[output["output_type"] for output in cell.get("outputs", ())] for cell in notebook["cells"]]
+    notebooks.run(notebook, RUN=write_run(tmp_path, "clip"))
+    after = [[output["output_type"] for output in cell.get("outputs", ())] for cell in notebook["cells"]]
+    assert after == before, "python scripts/notebooks.py writes the outputs anew"
+    page, figures = notebooks.as_page(notebook, path.stem)
+    assert len(figures) == 2 and all(
+        png.startswith(b"\x89PNG") and f"({name})" in page for name, png in figures.items()
+    )
+    assert "Nodule" in page and "0x" not in page
