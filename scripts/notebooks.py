@@ -94,6 +94,11 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Link to the page of a notebook, where the file's link is to the notebook itself, as a forge shows it."""
+    return markdown.replace(".ipynb)", ".md)")
+
+
 if __name__ == "__main__":
     path, folder = map(Path, sys.argv[1:])
     loaded = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""The command line: `python -m xbench.cli COMMAND ...`."""
+"""The command line: `xbench COMMAND ...`, or `python -m xbench.cli COMMAND ...`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pkgutil import resolve_name
 from typing import NamedTuple
 
 import xbench
+from xbench.commands.arguments import answer_at_once
+from xbench.commands.configs import did_you_mean
 from xbench.errors import UserError, explain_machine_error
 from xbench.runtime.output import forgive_output, refused_output
 
@@ -43,12 +45,13 @@ COMMANDS = {
         "the same run again, and the drift", "reproduce:reproduce", ("reproduce runs/clip_siim/TIME",)
     ),
     "list": Command("models, datasets, findings, configs", "list:print_list", ("list models",)),
+    "completion": Command("for the Tab key of bash or zsh", "completion:completion", ("completion bash",)),
 }
 """All commands by name, in the order of the usage."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command of the words after `python -m xbench.cli`, by default those of the process.
+    """Run a command of the words after `xbench`, by default those of the process.
 
     Returns:
         The exit status: 0 done, 2 wrong arguments or configuration, 130 stopped by Ctrl-C, 1 anything else.
@@ -76,10 +79,11 @@ def _run(command: str, options: Sequence[str]) -> int:
             print(_usage(), end="")
         elif command == "--version":
             print(f"xbench {xbench.__version__}")
-        elif command in COMMANDS:
-            resolve_name(f"xbench.commands.{COMMANDS[command].function}")(options)
-        else:
-            raise UserError(f"{command} is not a command. See python -m xbench.cli --help.", exit_status=2)
+        elif command not in COMMANDS:
+            near = did_you_mean(command, COMMANDS)
+            raise UserError(f"{command} is not a command.{near} See xbench --help.", exit_status=2)
+        elif (words := answer_at_once(command, options)) is not None:
+            resolve_name(f"xbench.commands.{COMMANDS[command].function}")(words)
         return 0
     except KeyboardInterrupt:
         # commands/run.py, prepare.py and bench say what is kept, and how to go on; this is for all others.
@@ -94,7 +98,7 @@ def _run(command: str, options: Sequence[str]) -> int:
 
 
 def _usage() -> str:
-    lines = ["usage: python -m xbench.cli COMMAND [options]", ""]
+    lines = ["usage: xbench COMMAND [options]", ""]
     for name, command in COMMANDS.items():
         labels = (f"{name:<10} {command.summary}", *[""] * (len(command.examples) - 1))
         lines += [f"  {label:<47} {words}" for label, words in zip(labels, command.examples, strict=True)]

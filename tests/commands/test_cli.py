@@ -174,11 +174,11 @@ def test_list(command):
     [
         (
             ("oracle_phantom", "--data.grid", "typo"),
-            "--data.grid of .*PhantomCXR expects int, tuple.*'native', not 'typo'",
+            "--data.grid of .*PhantomCXR expects int, tuple.*, one of native, not 'typo'",
         ),
         (("oracle_phantom", "--data.batch_size", "many"), "--data.batch_size of .* expects int, not 'many'"),
         (("oracle_siim",), "SIIMPneumothorax needs --data.root"),
-        (("clip_phantom", "--model.saliency", "nope"), "--model.saliency of .* expects one of 'patch', .*, not 'nope'"),
+        (("clip_phantom", "--model.saliency", "nope"), "--model.saliency of .* expects one of patch, .*, not 'nope'"),
     ],
 )
 def test_a_wrong_value_is_answered_with_what_would_be_right(command, options, message):

@@ -17,6 +17,7 @@ from small_networks import BLOCKS, shrink
 from transformers import ViTConfig, ViTModel
 
 from xbench.commands import convert
+from xbench.commands.arguments import convertible
 from xbench.errors import UserError
 from xbench.models import CLIP, DeViDe
 
@@ -106,7 +107,10 @@ def test_devide_of_somebodys_own_names(command, tmp_path: Path, monkeypatch: pyt
         (["medklip", "a", "b.safetensors", "--model.image_size", "big"], "--model.image_size expects int, not 'big'"),
         (["kad", "a", "b.safetensors", "--model.image_size"], "--model.image_size: expected one argument"),
         (["devide", "a", "b.safetensors", "--model.key_map", "[1]"], "--model.key_map expects dict[str, str | None]"),
-        (["mavl", "a", "b.safetensors", "--model.mode", "texts"], "expects one of 'feature', 'text', not 'texts'"),
+        (
+            ["mavl", "a", "b.safetensors", "--model.mode", "texts"],
+            "one of feature, text, not 'texts'. Did you mean text?",
+        ),
     ],
 )
 def test_wrong_arguments(words: list[str], says: str, command) -> None:
@@ -131,5 +135,5 @@ def test_help(command, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_model_that_is_offered_takes_a_checkpoint() -> None:
-    for name in convert._models():
+    for name in convertible():
         assert "checkpoint" in inspect.signature(convert._model_class(name)).parameters, name

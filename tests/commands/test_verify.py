@@ -318,7 +318,7 @@ def test_a_setting_of_none_differs_from_none_on_record(stored, again, words):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["verify"], "takes the folder"),
+        (["verify"], "required: RUN"),
         (["verify", "nowhere"], "not the folder of a finished run"),
         (["reproduce"], "required: RUN"),
         (["reproduce", "nowhere"], "not the folder of a finished run"),

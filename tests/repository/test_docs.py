@@ -33,7 +33,7 @@ from xbench.callbacks.case_keeper import CaseKeeper
 from xbench.callbacks.evaluation import Evaluation
 from xbench.callbacks.results_writer import ResultsWriter
 from xbench.callbacks.wandb_logger import WandbLogger
-from xbench.cli import main
+from xbench.cli import COMMANDS, main
 from xbench.commands.bench.config import parse, plan, read_bench
 from xbench.commands.configs import shipped
 from xbench.commands.options import RunParser, run_parser
@@ -69,14 +69,18 @@ def shell() -> list[list[str]]:
 
 
 def ours() -> list[list[str]]:
-    """The words behind `python -m xbench.cli`, in shell blocks, within other commands, and in the text."""
-    found = [words[words.index("xbench.cli") + 1 :] for words in shell() if "xbench.cli" in words]
-    inner = [word.partition("-m xbench.cli ")[2] for words in shell() for word in words]
+    """The words behind `xbench`, in shell blocks, within other commands, and in the text."""
+    found = [words[index + 1 :] for words in shell() for index in _starts(words)]
+    inner = [word.removeprefix("xbench ") for words in shell() for word in words if word.startswith("xbench ")]
     for _, span in SPANS:
-        begun = re.match(r"(?:python -m xbench\.cli (?=\w+ )|(?=bench --))(.+)", span)
+        begun = re.match(r"(?:xbench (?=\w+ )|(?=bench --))(.+)", span)
         if begun and not PLACEHOLDERS.search(span):
             inner.append(begun[1])
     return [*found, *(shlex.split(line) for line in dict.fromkeys(inner) if line)]
+
+
+def _starts(words: list[str]) -> list[int]:
+    return [index for index, word in enumerate(words[:-1]) if word in ("xbench", "xbench.cli") and index < 4]
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +162,7 @@ def test_other_programs_are_called_as_they_are():
         else:
             assert (
                 program
-                in {"python", "pip", "torchrun", "srun", "sbatch", "wandb", "source", "export", "git", "cd"}
+                in {"xbench", "python", "pip", "torchrun", "srun", "sbatch", "wandb", "source", "export", "git", "cd"}
                 | CONTAINERS
             ), options
 
@@ -170,13 +174,12 @@ def options_of(*classes: type) -> set[str]:
 
 
 def test_options_exist(resolver, capsys):
-    helps = [resolver.format_help()]
-    for command in ("report", "bench", "rescore", "reproduce"):
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
-        helps.append(capsys.readouterr().out)
+    for command in COMMANDS:
+        if command != "completion":
+            assert main([command, "--help"]) == 0
+    helps = [resolver.format_help(), capsys.readouterr().out]
     assert main(["--version"]) == 0
-    known = {*re.findall(r"--\w+", " ".join(helps))} | FOREIGN | {"--version", "--help", "--print_config"}
+    known = {*re.findall(r"--\w+", " ".join(helps))} | FOREIGN | {"--version", "--help", "--help-all", "--print_config"}
     for page, span in SPANS:
         if not span.startswith(("wandb ", "pip ", "torchrun", "mkdocs")):
             for option in re.findall(r"(?<![\w-])--[a-z][\w-]*(?![\w.-])", span):

@@ -1,4 +1,4 @@
-"""What all commands share: a parser, the shipped configurations, and how a name on the command line becomes one.
+"""What all commands share: the shipped configurations, and how a name on the command line becomes one.
 
 A file in `configs/models` or `configs/data` is all it takes to register a model or a dataset. Its first line is a
 comment that says what it is. Imports neither torch nor Lightning.
@@ -6,13 +6,12 @@ comment that says what it is. Imports neither torch nor Lightning.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import math
 from collections.abc import Iterable
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import yaml
 
@@ -27,18 +26,6 @@ Kind = Literal["models", "data", "runs", "bench"]
 
 _MAX_ENTRIES = 100_000
 _MAX_DEPTH = 100
-
-
-class CommandParser(argparse.ArgumentParser):
-    """Parser of a command that runs no model; `kwargs` are those of `argparse.ArgumentParser`."""
-
-    def __init__(self, command: str, **kwargs: Any) -> None:
-        super().__init__(prog=f"python -m xbench.cli {command}", **kwargs)
-        self._command = command
-
-    def error(self, message: str) -> NoReturn:
-        """Raise what is wrong with the options as a `UserError`."""
-        raise UserError(f"{self._command}: {message}. See {self.prog} --help.", exit_status=2)
 
 
 def defaults(command: str) -> list[Path]:

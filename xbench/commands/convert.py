@@ -12,34 +12,20 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 from safetensors.torch import save_file
 
+from xbench.commands.arguments import convertible
 from xbench.commands.configs import resolve_class, shipped
 from xbench.commands.options import expected
 from xbench.errors import UserError
 from xbench.runtime.digests import file_sha256
 
-_USAGE = """usage: python -m xbench.cli convert MODEL CHECKPOINT OUT.safetensors [--model.X value ...]
-
-  Load a checkpoint into its model, strictly, and write the tensors under the same names, and nothing else.
-  Options are those that `test` takes with this checkpoint:
-
-  convert carzero CARZero_best_model.ckpt carzero.safetensors
-  convert clip open_clip_pytorch_model.bin clip.safetensors --model.architecture ViT-L-14-quickgelu
-  convert devide mine.pt devide.safetensors --model.key_map '{"vit.": "image_encoder."}'
-
-MODEL is {models}. `convert MODEL --help` shows its options.
-"""
-
 
 def convert(arguments: Sequence[str]) -> None:
     """Convert a checkpoint, which is loaded into the model, strictly, so that what is written is known to fit."""
-    if arguments and arguments[0] in ("-h", "--help"):
-        print(_USAGE.replace("{models}", ", ".join(_models())), end="")
-        return
     if not arguments:
         raise UserError(_WANTED, exit_status=2)
     name = arguments[0]
     model_class = _model_class(name)
-    usage = f"python -m xbench.cli convert {name} CHECKPOINT OUT.safetensors [--model.X value ...]"
+    usage = f"xbench convert {name} CHECKPOINT OUT.safetensors [--model.X value ...]"
     parser = _Parser(prog=f"convert {name}", usage=usage, allow_abbrev=False)
     for dest, metavar in (("name", "MODEL"), ("checkpoint", "CHECKPOINT"), ("out", "OUT.safetensors")):
         parser.add_argument(dest, metavar=metavar)
@@ -72,21 +58,16 @@ class _Parser(ArgumentParser):
         """Raise what jsonargparse found wrong."""
         key = re.search(r'Parser key "([^"]+)"', message)
         if key and (values := expected(message)):
-            raise UserError(f"{self.prog}: --{key[1]} expects {values}.", exit_status=2)
+            raise UserError(f"{self.prog}: --{key[1]} expects {values}", exit_status=2)
         raise UserError(
-            f"{_WANTED} Wrong here: {message}. `python -m xbench.cli {self.prog} --help` shows all options.",
+            f"{_WANTED} Wrong here: {message}. `xbench {self.prog} --help` shows all options.",
             exit_status=2,
         )
 
 
-def _models() -> list[str]:
-    """Names of the shipped models that have a checkpoint."""
-    return [name for name in shipped("models") if name not in ("centre", "demo", "oracle", "random")]
-
-
 def _model_class(name: str) -> type[Any]:
-    if name not in _models():
-        have = ", ".join(_models())
+    if name not in convertible():
+        have = ", ".join(convertible())
         raise UserError(
             f"convert {name}: there is no such model, or it has no checkpoint. Those that have: {have}.", exit_status=2
         )

@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from xbench.commands.arguments import KINDS, list_parser
 from xbench.commands.configs import Kind, shipped, summary
-from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, TABLE, distinct_spellings
 
 _FOLDERS: dict[str, Kind] = {"models": "models", "datasets": "data", "configs": "runs", "benches": "bench"}
-_KINDS = ("models", "datasets", "findings", "configs", "benches")
 
 
 def print_list(arguments: Sequence[str]) -> None:
     """Print one kind of thing, or all of them."""
-    if len(arguments) > 1 or (arguments and arguments[0] not in _KINDS):
-        raise UserError(f"list {' '.join(arguments)}: give one of {', '.join(_KINDS)}, or nothing.", exit_status=2)
+    wanted = list_parser().parse_args(arguments).kind
     console = Console()
-    for kind in arguments or _KINDS:
+    for kind in [wanted] if wanted else KINDS:
         if kind == "findings":
             console.print(_findings(), "")
             console.print(_count(), "")

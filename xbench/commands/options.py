@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
@@ -12,17 +13,11 @@ from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, instantiate_class
 
-from xbench.commands.configs import defaults, resolve_config
+from xbench.commands.arguments import PURPOSES
+from xbench.commands.configs import defaults, did_you_mean, resolve_class, resolve_config
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
-
-_PURPOSES = {
-    "test": "Evaluate a model on a dataset.",
-    "predict": "Write a model's logits and saliency maps for a dataset, which needs no annotations.",
-    "prepare": "Decode and resize a dataset once, into a cache that test and predict read.",
-    "check": "Validate files, annotations, checkpoint and versions without running the model.",
-}
 
 
 class _NamedConfig(ActionConfigFile):
@@ -51,6 +46,8 @@ class RunParser(LightningArgumentParser):
         if not self.exit_on_error:
             # A parser of nested options: the outer one collects its errors.
             super().error(message, ex)
+        if unknown := re.match(r"unrecognized arguments: --([\w.]+)", message):
+            message += "." + did_you_mean(unknown[1], self.get_defaults(skip_validation=True).keys())
         raise user_error_behind(ex) or UserError(in_one_paragraph(message), exit_status=2)
 
     def read(self, words: Sequence[str]) -> Namespace:
@@ -89,8 +86,8 @@ def run_parser(command: Literal["test", "predict", "prepare", "check"]) -> RunPa
     """Return the parser of a command."""
     parser = RunParser(
         default_config_files=[str(path) for path in defaults(command)],
-        description=_PURPOSES[command],
-        usage=f"python -m xbench.cli {command} --config NAME_OR_PATH [--model.X ...] [--data.X ...] [--trainer.X ...]",
+        description=PURPOSES[command],
+        usage=f"xbench {command} --config NAME_OR_PATH [--model.X ...] [--data.X ...] [--trainer.X ...]",
     )
     parser.add_argument(
         "-c",
@@ -164,18 +161,27 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
 
 
 def expected(message: str) -> str:
-    """Shorten jsonargparse's message about a value of a wrong type; return nothing for any other message.
+    """Shorten jsonargparse's message about a wrong value to a sentence's end; return nothing for any other message.
 
     >>> expected("Expected a <class 'int'>. Got value: three")
-    "int, not 'three'"
+    "int, not 'three'."
+    >>> expected("Subtypes: [Literal['stop', 'skip']]. Given value: skp")
+    "one of stop, skip, not 'skp'. Did you mean skip?"
+    >>> expected("Subtypes: [<class 'int'>, Literal['native']]. Given value: naive")
+    "int, one of native, not 'naive'. Did you mean native?"
     """
     types = re.search(r"Subtypes: \[(.+)\]", message) or re.search(r"Expected an? (.+?)\. Got value", message)
     value = re.search(r"(?:Got|Given) value: (.+)", message)
     if types is None or value is None:
         return ""
     plain = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", types[1]).replace("typing.", "")
-    plain = re.sub(r"Literal\[([^]]*)\]", r"one of \1", plain)
-    return f"{plain}, not {value[1].strip()!r}"
+    literals = re.findall(r"Literal\[([^]]*)\]", plain)
+    choices = [*dict.fromkeys(re.findall(r"[\w-]+", ", ".join(literals)))]
+    if choices:
+        # What else is taken, such as int, stands before them; that an option may be left out does not.
+        others = re.sub(r"Literal\[[^]]*\]|\bNoneType\b", "", plain).replace("Union[", "").strip(", ]")
+        plain = ", ".join([*filter(None, [others]), f"one of {', '.join(choices)}"])
+    return f"{plain}, not {value[1].strip()!r}.{did_you_mean(value[1].strip(), choices)}"
 
 
 def in_one_paragraph(message: str) -> str:
@@ -186,21 +192,26 @@ def in_one_paragraph(message: str) -> str:
     key = re.search(r'Parser key "([^"]+)"', message)
     chosen = re.search(r"Problem with given class_path '([^']+)':\s*(.+)", message, re.S)
     required = re.search(r"arguments are required: (.+)", message)
-    text = re.sub(r"\s*\n[\s-]*", "; ", message.strip()) + "."
+    text = re.sub(r"\s*\n[\s-]*", "; ", message.strip().rstrip(".")) + ("" if message.endswith("?") else ".")
     if required and not chosen and (missing := re.findall(r"\b(data|model)\b", required[1])):
         return (
             f"No {' and no '.join(sorted(missing, reverse=True))} was chosen: give --config with a shipped name or a "
-            "file, such as --config demo; `python -m xbench.cli list` shows what there is."
+            "file, such as --config demo; `xbench list` shows what there is."
         )
     if key and chosen:
         name, problem = chosen[1], chosen[2]
         option = re.match(r'Parser key "([^"]+)":', problem)
         if option and (values := expected(problem)):
-            text = f"--{key[1]}.{option[1]} of {name} expects {values}."
+            text = f"--{key[1]}.{option[1]} of {name} expects {values}"
         elif required:
             text = f"{name} needs {', '.join(f'--{key[1]}.{one.strip()}' for one in required[1].split(','))}."
+        elif unknown := re.search(r"Option '(\w+)' is not accepted", problem):
+            owners = resolve_class(name).__mro__
+            options = {option for owner in owners for option in inspect.signature(owner).parameters}
+            near = did_you_mean(unknown[1], sorted(options))
+            text = f"{name} has no option --{key[1]}.{unknown[1]}.{near}"
         else:
             text = f"--{key[1]} {name}: {problem.splitlines()[0]}."
-    return (
-        f"{text} See `python -m xbench.cli test --help`, and `--data.help CLASS` or `--model.help CLASS` for a class."
-    )
+    elif key and (values := expected(message)):
+        text = f"--{key[1]} expects {values}"
+    return f"{text} See `xbench test --help`, and `--data.help CLASS` or `--model.help CLASS` for a class."

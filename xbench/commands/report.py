@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xbench.commands.configs import CommandParser
+from xbench.commands.arguments import USUAL_CASES, report_parser
 from xbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,28 +19,13 @@ if TYPE_CHECKING:
     from xbench.report.statistics.analyse import Progress as OnProgress
     from xbench.report.tables.table import Table
 
-_CASES = 24
 _RECORD = "analysis.json"
 _ENDINGS = {"tables": (".md", ".csv", ".tex"), "figures": (".pdf", ".svg", ".png"), "cards": (".md",)}
 
 
 def report(arguments: Sequence[str]) -> None:
     """Write a report; `arguments` are the words after `report`."""
-    parser = CommandParser(
-        "report",
-        description="Writes tables, figures and one page from finished runs: index.html, report.md, tables/, figures/, "
-        "analysis.json.",
-    )
-    parser.add_argument("runs", metavar="RUNS", nargs="+", type=Path, help="folders with finished runs, at any depth")
-    parser.add_argument("--out", type=Path, help="folder of the report; RUNS/report of the first RUNS by default")
-    parser.add_argument("--seed", type=int, default=0, help="of the exchanges in paired tests (default 0)")
-    cases = f"pictured cases of each dataset on the page (default {_CASES})"
-    parser.add_argument("--cases", type=int, default=_CASES, help=cases)
-    card = "write cards/MODEL.md as well: each model's results as hubs of models read them, to paste into its card"
-    parser.add_argument("--card", action="store_true", help=card)
-    wandb = "log the report to Weights & Biases as well, with its pictures of patients; --cases 0 makes it without"
-    parser.add_argument("--wandb", choices=("true", "false"), default="false", help=wandb)
-    given = parser.parse_args(arguments)
+    given = report_parser().parse_args(arguments)
     if given.seed < 0 or given.cases < 0:
         raise UserError("report: --seed and --cases take 0 or more.", exit_status=2)
     folders = [path.expanduser() for path in given.runs]
@@ -54,7 +39,7 @@ def report(arguments: Sequence[str]) -> None:
 
 
 def write_report(
-    runs: Sequence[Path], out: Path, seed: int = 0, cases: int = _CASES, card: bool = False
+    runs: Sequence[Path], out: Path, seed: int = 0, cases: int = USUAL_CASES, card: bool = False
 ) -> tuple[Analysis, tuple[Table, ...]]:
     """Write a report on `runs`, folders with finished runs at any depth, into `out`, where it replaces an earlier one.
 

@@ -15,7 +15,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from xbench.commands.configs import CommandParser, check_yaml
+from xbench.commands.arguments import reproduce_parser
+from xbench.commands.configs import check_yaml
 from xbench.errors import UserError
 from xbench.runs.files import CONFIG, RESULTS
 from xbench.runs.finished import FinishedRun
@@ -63,14 +64,7 @@ def reproduce(arguments: Sequence[str]) -> None:
 
     `arguments` are the run's folder and further options of the new run, such as `--data.root`.
     """
-    parser = CommandParser(
-        "reproduce",
-        description="Runs a stored result's configuration again, in a fresh process, and prints how far each number is "
-        "from the stored one and what differs between the two runs.",
-    )
-    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run")
-    parser.add_argument("--out", type=Path, help="keep the new run there; otherwise it is deleted after comparison")
-    given, options = parser.parse_known_args(arguments)
+    given, options = reproduce_parser().parse_known_args(arguments)
     stored = FinishedRun.open(given.run.expanduser(), CONFIG).results
     if (stored.provenance.get("rescored") or {}).get("images"):
         raise UserError(

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import yaml
@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from xbench.commands.configs import CommandParser, check_yaml
+from xbench.commands.arguments import rescore_parser
+from xbench.commands.configs import check_yaml
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.provenance import utf8, versions
@@ -39,33 +40,17 @@ from xbench.runs.maps import SavedImage, write_saved_images
 from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
 from xbench.runs.scores import BatchScores, ImageScores, pair_counts_writer, write_per_image
 from xbench.runtime.files import atomic_writer
-from xbench.runtime.processes import end_with_parent, usable_cores
+from xbench.runtime.processes import end_with_parent
 from xbench.runtime.stopwatch import Stopwatch
-from xbench.types import Rules, TieRule
+from xbench.types import Rules
 
 # Far more than one process can read for.
 _MOST_WORKERS = 64
-_USUAL_WORKERS = 16
 
 
 def rescore(arguments: Sequence[str]) -> None:
     """Score a finished run again, and write the results as a run of their own."""
-    parser = CommandParser(
-        "rescore",
-        description="Scores a finished run again by other rules, without the model and without the dataset, from the "
-        "maps and regions that it kept. What is not given stays as it was. The evaluation grid cannot change.",
-    )
-    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run")
-    parser.add_argument("--thresholds", type=int, help="number of thresholds from 0 to 1; odd")
-    tied = "what counts when several pixels share the maximum of a map"
-    parser.add_argument("--ties", choices=get_args(TieRule), help=tied)
-    parser.add_argument("--gamma", type=float, help="share of a grid pixel that an annotation must cover, in (0, 1]")
-    named = "score only the images that this text file names, one a line"
-    parser.add_argument("--images", type=Path, metavar="FILE", help=named)
-    number = f"processes that score, by default as many as cores, {_USUAL_WORKERS} at most; 0: only this one"
-    parser.add_argument("--workers", type=int, metavar="N", help=number, default=min(_USUAL_WORKERS, usable_cores()))
-    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the results; by default beside RUN")
-    given = parser.parse_args(arguments)
+    given = rescore_parser().parse_args(arguments)
     run = FinishedRun.open(given.run.expanduser(), PER_IMAGE, MAPS, REGIONS, PICTURES)
     rules = _rules(run, given.thresholds, given.ties, given.gamma)
     if not 0 <= given.workers <= _MOST_WORKERS:

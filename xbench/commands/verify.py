@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from scipy.stats import binomtest, mannwhitneyu
 
+from xbench.commands.arguments import verify_parser
 from xbench.errors import UserError
 from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, REGIONS, RESULTS, reading
 from xbench.runs.finished import FinishedRun
@@ -52,9 +53,7 @@ class Disagreement:
 
 def verify(arguments: Sequence[str]) -> None:
     """Print whether the numbers of a run follow from its tables; `arguments` is the run's folder."""
-    if len(arguments) != 1 or arguments[0] in ("-h", "--help"):
-        raise UserError("verify takes the folder of a finished run: verify runs/MODEL_DATASET/TIME.", exit_status=2)
-    folder = Path(arguments[0]).expanduser()
+    folder = verify_parser().parse_args(arguments).run.expanduser()
     found = [*_numbers(_read(folder))]
     wrong = [Disagreement(*one) for one in found if not _agrees(one[1], one[2])]
     # Names of findings may look like markup.

@@ -8,6 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 import lightning.pytorch as pl
@@ -150,6 +151,11 @@ class VLM(SaliencyModel):
         self._compile_forward = compile
         self._channels_last = channels_last
         self._cache_queries = cache_queries
+        if not (prompts is None or prompts in STYLES or Path(prompts).expanduser().exists()):
+            raise UserError(
+                f"--model.prompts {prompts} is neither a style ({', '.join(STYLES)}) nor a file that exists.",
+                exit_status=2,
+            )
         # By canonical name, or by the file's own. Read now: a wrong file must not be found after the data was.
         self._given_prompts: dict[str, list[str]] = {}
         for name, texts in () if prompts is None or prompts in STYLES else read_prompts(prompts).items():

@@ -50,7 +50,7 @@ def wording(finding: str) -> Wording:
         raise UserError(
             f"The package has no wording for the finding {_short(finding)}, so it cannot be described to the model. "
             "Give prompts of your own for it, in a file of prompts or as a template, or use a canonical name: "
-            "`python -m xbench.cli list findings` prints them.",
+            "`xbench list findings` prints them.",
             exit_status=2,
         )
     return found

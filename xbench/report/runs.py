@@ -107,7 +107,7 @@ def collect(paths: Sequence[Path]) -> Collection:
         more = f" {len(aside)} unfinished or unreadable: {aside[0].folder} ({aside[0].reason})." if aside else ""
         raise UserError(
             f"There is no finished run, that is no results.json, in {', '.join(map(str, paths))}.{more} Give the "
-            "folder that python -m xbench.cli test wrote to, runs by default."
+            "folder that xbench test wrote to, runs by default."
         )
     newest: dict[tuple[Any, ...], Run] = {}
     for run in sorted(found, key=lambda run: run.folder.name):

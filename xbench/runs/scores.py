@@ -90,7 +90,7 @@ class ImageScores(_Columns):
         if lacking.any() or (self.region_digests[self.has_region] == b"").any():
             raise ValueError(
                 f"{PER_IMAGE} has no peak_distance, minimum_hit and region_digest, for an earlier version wrote it: "
-                "python -m xbench.cli rescore RUN makes a run that has them, without the model"
+                "xbench rescore RUN makes a run that has them, without the model"
             )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +35,9 @@ def bench(options: Sequence[str]) -> None:
     alone = given.part is None and given.report == "true"
     try:
         with interruptible():
-            if given.check == "true":
+            if given.dry_run:
+                _dry_run(jobs, out, console)
+            elif given.check == "true":
                 _check(jobs, out, console)
             else:
                 with folder_lock(out / "bench", shared=not alone):
@@ -84,6 +87,30 @@ def _work(jobs: Sequence[Job], out: Path, leave_out: bool, alone: bool, console:
             f"{len(failed)} of {len(jobs)} runs failed: {', '.join(failed)}. Logs are in {out / 'bench' / 'logs'}; the "
             "same command tries again what failed."
         )
+
+
+def _dry_run(jobs: Sequence[Job], out: Path, console: Console) -> None:
+    """Print each run with its command, or why it would not be done."""
+    from xbench.commands.bench.preflight import look
+
+    with console.status("Looking at configurations, data and weights"):
+        planned, problems, _ = look(jobs, out)
+    finished = {plan.job.name for plan in planned if plan.done}
+    problem_of = {job.name: problem.text for problem in problems for job in problem.jobs}
+    for job in jobs:
+        if job.name in problem_of:
+            text = f"cannot run: {problem_of[job.name]}"
+        elif job.name in finished:
+            text = "finished and unchanged, would be skipped"
+        else:
+            text = f"would run: xbench test {shlex.join(job.options)}"
+        console.print(f"{job.name}: {text}", soft_wrap=True, markup=False, highlight=False)
+    to_do = len(jobs) - len(finished) - len(problem_of)
+    console.print(
+        f"Of {len(jobs)} runs {to_do} would run, {len(finished)} are finished, {len(problem_of)} cannot run. "
+        "Nothing was run.",
+        highlight=False,
+    )
 
 
 def _check(jobs: Sequence[Job], out: Path, console: Console) -> None:

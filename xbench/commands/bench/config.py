@@ -14,68 +14,14 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
-from xbench.commands.configs import CommandParser, did_you_mean, shipped
+from xbench.commands.arguments import bench_parser
+from xbench.commands.configs import did_you_mean, shipped
 from xbench.errors import UserError
-
-_EXAMPLES = """
-examples:
-  bench --config demo                           models without a download on drawn radiographs, in minutes
-  bench                                         the paper: data in $XBENCH_DATA, weights in $XBENCH_WEIGHTS
-  bench --config mine.yaml --models clip kad    what mine.yaml says, two models of it
-  bench --config mine.yaml --config resolution  the same, and once more at 448 pixels
-  bench --config mine.yaml --data.batch_size 32 --trainer.precision bf16-mixed
-
-mine.yaml says where things lie, and what of it is to run:
-  models:
-    clip: {}
-    carzero: {checkpoint: /models/carzero.safetensors}
-  datasets:
-    vindr: {root: /data/vindr}
-  trainer: {precision: bf16-mixed}
-  variants:
-    by_name: {model: {prompts: name}}
-
-A run is skipped if it is finished and would come out the same: same configuration but for what moves no number, same
-code and versions, checkpoint, annotation files and number of images. Whatever failed is tried again.
-"""
 
 
 def parse(options: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return the options of the benchmark, and those that every run gets."""
-    parser = CommandParser(
-        "bench",
-        description="Runs models on datasets one after another, each in a fresh process; goes on after a failure, "
-        "skips what is finished and unchanged, and ends with the report.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="NAME_OR_PATH",
-        help="what the benchmark consists of; may be repeated, the later over the earlier; shipped are those of "
-        "`list benches`; where none names models or datasets, those of the paper count",
-    )
-    parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="these models alone")
-    parser.add_argument("--datasets", nargs="+", default=[], metavar="NAME", help="these datasets alone")
-    parser.add_argument("--out", metavar="DIR", help="where runs go (default: runs)")
-    parser.add_argument(
-        "--part", metavar="K/N", help="every Nth run from the Kth on, for several processes at once; no report"
-    )
-    for option, default, text in (
-        ("--report", "true", "end with the report (default: true); without it several benchmarks can share a folder"),
-        ("--check", "false", "look at data and weights, and run nothing"),
-    ):
-        parser.add_argument(option, choices=("true", "false"), default=default, help=text)
-    parser.add_argument(
-        "--missing",
-        choices=("stop", "skip"),
-        default="stop",
-        help="stop before anything runs if data or weights are missing, or leave those runs out (default: stop)",
-    )
-    parser.add_argument_group("--model.X, --data.X, --trainer.X", "options of every run, as test has them")
+    parser = bench_parser()
     given, more = parser.parse_known_args(options)
     for section in ("models", "datasets"):
         names = ",".join(getattr(given, section)).split(",")
@@ -171,7 +117,7 @@ def _read(name: str) -> dict[str, Any]:
         if (stem := name.removesuffix(".yaml")) not in found:
             raise UserError(
                 f"bench --config {name}: there is no such file, and no such benchmark is shipped."
-                f"{did_you_mean(stem, found)} Shipped are {', '.join(found)}; `python -m xbench.cli list benches` says "
+                f"{did_you_mean(stem, found)} Shipped are {', '.join(found)}; `xbench list benches` says "
                 "what they are.",
                 exit_status=2,
             )

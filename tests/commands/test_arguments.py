@@ -1,0 +1,117 @@
+"""Help on one screen, and suggestions for what is misspelt."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+
+from xbench.cli import COMMANDS
+from xbench.commands.arguments import OPTIONS, PURPOSES, rescore_parser, short_help
+from xbench.commands.completion import completions
+from xbench.commands.options import run_parser
+from xbench.protocol.prompts import STYLES
+from xbench.types import TieRule
+
+
+@pytest.mark.parametrize("command", PURPOSES)
+def test_every_option_of_the_short_help_exists(command):
+    shown = {option.name for options in OPTIONS.values() for option in options if command in option.commands.split()}
+    parser = run_parser(command)
+    options = parser.read(["--config", "clip_siim", "--data.root", "/data"])
+    known = {key.replace(".init_args.", ".") for key in vars(options.as_flat())}
+    assert shown <= known | {"config", "trainer.logger"}
+    text = short_help(command).splitlines()
+    assert len(text) <= 45
+    assert max(map(len, text)) <= 110
+
+
+def test_help_and_a_misspelt_configuration_are_answered_without_torch():
+    script = (
+        "import sys\nfrom xbench.cli import main\n"
+        "assert main(['test', '--help']) == 0 and main(['test', '--config', 'dmeo']) == 2\n"
+        "assert not {'torch', 'lightning', 'numpy'} & {*sys.modules}"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "--data.limit" in done.stdout
+    assert "Did you mean demo?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--data.limt", "3"), "no option --data.limt. Did you mean limit"),
+        (("--model.promts", "name"), "Did you mean prompts?"),
+        (("--trainer.devcies", "2"), "Did you mean trainer.devices"),
+        (("--trainer.precision", "bf61"), "one of 64, 32, 16, "),
+        (("--data.on_error", "skp"), "one of stop, skip, not 'skp'. Did you mean skip?"),
+        (("--model.prompts", "offical"), "neither a style (name, phrase, description, aspects) nor a file"),
+    ],
+)
+def test_what_is_misspelt(command, words, told):
+    run = command("test", "--config", "demo", "--trainer.logger", "false", *words)
+    assert run.status == 2
+    assert told in run.errors
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "completion"])
+def test_every_command_has_help_on_one_screen(command, name):
+    run = command(name, "--help")
+    assert run.status == 0
+    lines = run.output.splitlines()
+    assert lines[0].startswith(f"usage: xbench {name}")
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 118
+
+
+def test_names_of_commands_and_values_are_those_of_their_homes():
+    assert {*completions([""])} - {"--help", "--version"} == {*COMMANDS}
+    (ties,) = (action for action in rescore_parser()._actions if action.dest == "ties")
+    assert tuple(ties.choices or ()) == get_args(TieRule)
+    (prompts,) = (option for option in OPTIONS["What to run"] if option.name == "model.prompts")
+    assert {*prompts.choices.split()} == {*STYLES}
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["te"], ["test"]),
+        (["test", "--config", "clip_s"], ["clip_siim"]),
+        (["test", "--model.prompts", ""], ["name", "phrase", "description", "aspects"]),
+        (["test", "--config", "demo", "--data.li"], ["--data.limit"]),
+        (["predict", "--data.gamma"], []),
+        (["rescore", "runs", "--ties", ""], ["share", "any", "first"]),
+        (["bench", "--models", "car"], ["carzero"]),
+        (["bench", "--config", "res"], ["resolution"]),
+        (["list", "f"], ["findings"]),
+        (["convert", "kad"], ["kad"]),
+        (["convert", "kad", "x"], []),
+        (["report", "--out", ""], []),
+        (["nonsense", ""], []),
+    ],
+)
+def test_completion(words, found):
+    assert completions(words) == found
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_completes(shell, tmp_path, command):
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell}")
+    (tmp_path / "xbench").write_text(f'#!/bin/sh\nexec {sys.executable} -m xbench "$@"\n')
+    (tmp_path / "xbench").chmod(0o755)
+    ask = {
+        "bash": 'COMP_WORDS=(xbench test --config clip_si); COMP_CWORD=3; _xbench; echo "${COMPREPLY[@]}"',
+        "zsh": "compadd() { shift; echo ${(P)1}; }; words=(xbench test --config clip_si); CURRENT=4; _xbench",
+    }[shell]
+    script = f"{'compdef() {{ :; }}' if shell == 'zsh' else ''}\n{command('completion', shell).output}\n{ask}"
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [shell, "-c", script], capture_output=True, text=True, timeout=60, env={**os.environ, "PATH": path}
+    )
+    assert done.stdout.strip() == "clip_siim", done.stderr

@@ -1,0 +1,314 @@
+"""What each command takes, and its help, on one screen; imports neither torch nor Lightning, so help comes at once.
+
+`test`, `predict`, `prepare` and `check` build a model, and have the options of its class as well: see
+`commands/options.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from xbench.commands.configs import resolve_config, shipped
+from xbench.errors import UserError
+from xbench.runtime.processes import usable_cores
+
+KINDS = ("models", "datasets", "findings", "configs", "benches")
+"""What `list` prints."""
+
+USUAL_WORKERS = 16
+"""Processes that `rescore` starts at most where it is not told how many."""
+
+USUAL_CASES = 24
+"""Pictured cases of each dataset in a report."""
+
+
+class _Wide(argparse.HelpFormatter):
+    """Help with an option and its text on one line where they fit; examples keep their lines."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34, width=110)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parser of a command that runs no model; `kwargs` are those of `argparse.ArgumentParser`."""
+
+    def __init__(self, command: str, **kwargs: Any) -> None:
+        super().__init__(prog=f"xbench {command}", formatter_class=_Wide, **kwargs)
+        self._command = command
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what is wrong with the options as a `UserError`."""
+        raise UserError(f"{self._command}: {message}. See {self.prog} --help.", exit_status=2)
+
+
+PURPOSES = {
+    "test": "Evaluate a model on a dataset.",
+    "predict": "Write a model's logits and saliency maps for a dataset, which needs no annotations.",
+    "prepare": "Decode and resize a dataset once, into a cache that test and predict read.",
+    "check": "Validate files, annotations, checkpoint and versions without running the model.",
+}
+
+
+class _Option(NamedTuple):
+    name: str
+    value: str
+    text: str
+    commands: str = "test predict prepare check"
+    # What a shell completes it to, where the value does not say so itself.
+    choices: str = ""
+
+
+_SCORING, _RUNNING = "test", "test predict"
+
+OPTIONS = {
+    "What to run": [
+        _Option("config", "NAME|FILE", "demo, clip_siim, any MODEL_DATASET, or your own file; may be repeated"),
+        _Option("model.checkpoint", "FILE", "weights, where the model does not fetch its own"),
+        _Option(
+            "model.prompts",
+            "STYLE|FILE",
+            "name, phrase, description, aspects, or a JSON or YAML file",
+            choices="name phrase description aspects",
+        ),
+    ],
+    "Data": [
+        _Option("data.root", "FOLDER", "where the dataset lies, as it was downloaded"),
+        _Option("data.split", "NAME", "another split than the dataset's own"),
+        _Option("data.limit", "N", "the first N images only"),
+        _Option("data.on_error", "stop|skip", "what an unreadable image does (stop)"),
+        _Option("data.cache", "true|false|FOLDER", "prepared images: read them, do not, or where they lie (true)"),
+    ],
+    "Scoring": [
+        _Option("data.grid", "N|native", "side of the grid that everything is scored on (224)", _SCORING),
+        _Option("data.gamma", "SHARE", "share of a grid pixel that an annotation must cover (0.5)", _SCORING),
+    ],
+    "The machine": [
+        _Option("data.batch_size", "N", "images in a batch (8)"),
+        _Option("data.num_workers", "N", "processes that load images (as many as cores, at most 4)"),
+        _Option("trainer.accelerator", "auto|cpu|gpu", "where the model runs (auto)", _RUNNING),
+        _Option("trainer.devices", "N|auto", "how many GPUs; on a CPU, how many processes (auto)", _RUNNING),
+        _Option(
+            "trainer.precision",
+            "PRECISION",
+            "32-true, bf16-mixed, 16-mixed, bf16-true, ... (32-true)",
+            _RUNNING,
+            "32-true bf16-mixed 16-mixed bf16-true 16-true",
+        ),
+    ],
+    "Results": [
+        _Option("trainer.default_root_dir", "FOLDER", "where runs go (runs)"),
+        _Option("trainer.logger", "false", "without Weights & Biases", _SCORING),
+        _Option("resume", "true", "go on with the newest unfinished run of this pair", _SCORING),
+    ],
+}
+"""The options by what they are about, without the two hyphens."""
+
+
+_CONVERT = """usage: xbench convert MODEL CHECKPOINT OUT.safetensors [--model.X value ...]
+
+  Load a checkpoint into its model, strictly, and write the tensors under the same names, and nothing else.
+  Options are those that `test` takes with this checkpoint:
+
+  convert carzero CARZero_best_model.ckpt carzero.safetensors
+  convert clip open_clip_pytorch_model.bin clip.safetensors --model.architecture ViT-L-14-quickgelu
+  convert devide mine.pt devide.safetensors --model.key_map '{"vit.": "image_encoder."}'
+
+MODEL is {models}. `convert MODEL --help` shows its options.
+"""
+
+
+def convertible() -> list[str]:
+    """Return the names of the shipped models that have a checkpoint."""
+    return [name for name in shipped("models") if name not in ("centre", "demo", "oracle", "random")]
+
+
+_BENCHES = """
+examples:
+  bench --config demo                           models without a download on drawn radiographs, in minutes
+  bench                                         the paper: data in $XBENCH_DATA, weights in $XBENCH_WEIGHTS
+  bench --config mine.yaml --models clip kad    what mine.yaml says, two models of it
+  bench --config mine.yaml --config resolution  the same, and once more at 448 pixels
+  bench --config mine.yaml --data.batch_size 32 --trainer.precision bf16-mixed
+
+mine.yaml says where things lie, and what of it is to run:
+  models:
+    clip: {}
+    carzero: {checkpoint: /models/carzero.safetensors}
+  datasets:
+    vindr: {root: /data/vindr}
+  trainer: {precision: bf16-mixed}
+  variants:
+    by_name: {model: {prompts: name}}
+
+A run is skipped if it is finished and would come out the same: same configuration but for what moves no number, same
+code and versions, checkpoint, annotation files and number of images. Whatever failed is tried again.
+"""
+
+
+def verify_parser() -> CommandParser:
+    """Return the parser of `verify`."""
+    parser = CommandParser(
+        "verify",
+        description="Derives every number of a run again from its tables, by other code than wrote it, and names each "
+        "that differs; the exit status is 1 then.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run: runs/MODEL_DATASET/TIME")
+    return parser
+
+
+def reproduce_parser() -> CommandParser:
+    """Return the parser of `reproduce`."""
+    parser = CommandParser(
+        "reproduce",
+        description="Runs a stored result's configuration again, in a fresh process, and prints how far each number is "
+        "from the stored one and what differs between the two runs.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run")
+    parser.add_argument("--out", type=Path, help="keep the new run there; otherwise it is deleted after comparison")
+    return parser
+
+
+def rescore_parser() -> CommandParser:
+    """Return the parser of `rescore`."""
+    parser = CommandParser(
+        "rescore",
+        description="Scores a finished run again by other rules, without the model and without the dataset, from the "
+        "maps and regions that it kept. What is not given stays as it was. The evaluation grid cannot change.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run")
+    parser.add_argument("--thresholds", type=int, help="number of thresholds from 0 to 1; odd")
+    tied = "what counts when several pixels share the maximum of a map"
+    parser.add_argument("--ties", choices=("share", "any", "first"), help=tied)
+    parser.add_argument("--gamma", type=float, help="share of a grid pixel that an annotation must cover, in (0, 1]")
+    named = "score only the images that this text file names, one a line"
+    parser.add_argument("--images", type=Path, metavar="FILE", help=named)
+    number = f"processes that score, by default as many as cores, {USUAL_WORKERS} at most; 0: only this one"
+    parser.add_argument("--workers", type=int, metavar="N", help=number, default=min(USUAL_WORKERS, usable_cores()))
+    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the results; by default beside RUN")
+    return parser
+
+
+def report_parser() -> CommandParser:
+    """Return the parser of `report`."""
+    parser = CommandParser(
+        "report",
+        description="Writes tables, figures and one page from finished runs: index.html, report.md, tables/, figures/, "
+        "analysis.json.",
+    )
+    parser.add_argument("runs", metavar="RUNS", nargs="+", type=Path, help="folders with finished runs, at any depth")
+    parser.add_argument("--out", type=Path, help="folder of the report; RUNS/report of the first RUNS by default")
+    parser.add_argument("--seed", type=int, default=0, help="of the exchanges in paired tests (default 0)")
+    cases = f"pictured cases of each dataset on the page (default {USUAL_CASES})"
+    parser.add_argument("--cases", type=int, default=USUAL_CASES, help=cases)
+    card = "write cards/MODEL.md as well: each model's results as hubs of models read them, to paste into its card"
+    parser.add_argument("--card", action="store_true", help=card)
+    wandb = "log the report to Weights & Biases as well, with its pictures of patients; --cases 0 makes it without"
+    parser.add_argument("--wandb", choices=("true", "false"), default="false", help=wandb)
+    return parser
+
+
+def bench_parser() -> CommandParser:
+    """Return the parser of `bench`."""
+    parser = CommandParser(
+        "bench",
+        description="Runs models on datasets one after another, each in a fresh process; goes on after a failure, "
+        "skips what is finished and unchanged, and ends with the report.",
+        epilog=_BENCHES,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME_OR_PATH",
+        help="what the benchmark consists of; may be repeated, the later over the earlier; shipped are those of "
+        "`list benches`; where none names models or datasets, those of the paper count",
+    )
+    parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="these models alone")
+    parser.add_argument("--datasets", nargs="+", default=[], metavar="NAME", help="these datasets alone")
+    parser.add_argument("--out", metavar="DIR", help="where runs go (default: runs)")
+    parser.add_argument(
+        "--part", metavar="K/N", help="every Nth run from the Kth on, for several processes at once; no report"
+    )
+    for option, default, text in (
+        ("--report", "true", "end with the report (default: true); without it several benchmarks can share a folder"),
+        ("--check", "false", "look at data and weights, and run nothing"),
+    ):
+        parser.add_argument(option, choices=("true", "false"), default=default, help=text)
+    parser.add_argument(
+        "--missing",
+        choices=("stop", "skip"),
+        default="stop",
+        help="stop before anything runs if data or weights are missing, or leave those runs out (default: stop)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would run, and with which command; run nothing"
+    )
+    parser.add_argument_group("--model.X, --data.X, --trainer.X", "options of every run, as test has them")
+    return parser
+
+
+def list_parser() -> CommandParser:
+    """Return the parser of `list`."""
+    parser = CommandParser("list", description="Prints what there is: one kind of thing, or all of them.")
+    parser.add_argument("kind", nargs="?", choices=KINDS, help="by default all of them")
+    return parser
+
+
+PARSERS: Mapping[str, Callable[[], CommandParser]] = {
+    "report": report_parser,
+    "bench": bench_parser,
+    "verify": verify_parser,
+    "rescore": rescore_parser,
+    "reproduce": reproduce_parser,
+    "list": list_parser,
+}
+"""Parsers of the commands that build no model."""
+
+
+def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
+    """Answer what needs none of the packages that take seconds to import: help, and a misspelt configuration.
+
+    Returns:
+        The words for the command itself, to which `--help-all` is `--help`; None where all is said.
+
+    Raises:
+        UserError: There is no such configuration.
+    """
+    asked = "--help" in words or "-h" in words
+    if asked and command in PURPOSES:
+        print(short_help(command))
+    elif asked and command in PARSERS:
+        PARSERS[command]().print_help()
+    elif command == "convert" and words[:1] in (["-h"], ["--help"]):
+        print(_CONVERT.replace("{models}", ", ".join(convertible())), end="")
+    else:
+        for before, word in zip(["", *words], words, strict=False):
+            if command in PURPOSES and (before in ("-c", "--config") or word.startswith("--config=")):
+                resolve_config(word.removeprefix("--config="))
+        return ["--help" if word == "--help-all" else word for word in words]
+    return None
+
+
+def short_help(command: str) -> str:
+    """Return the help of a command: at most 45 lines of 100 characters."""
+    lines = [f"usage: xbench {command} --config NAME|FILE [options]", "", PURPOSES[command]]
+    for title, options in OPTIONS.items():
+        shown = [option for option in options if command in option.commands.split()]
+        lines += ["", f"{title}:"] if shown else []
+        lines += [f"  {f'--{option.name} {option.value}':<38} {option.text}" for option in shown]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "Any other argument of the model, the data and Lightning's Trainer: --model.X, --data.X, --trainer.X",
+            f"  xbench {command} --help-all                      all of them, several screens",
+            f"  xbench {command} --config demo --print_config    what each is set to",
+        ]
+    )
