@@ -150,7 +150,7 @@ AREAS = {
     "Fracture": (0.0008, 0.02),
     "Mass": (0.002, 0.06),
     "Nodule": (0.0002, 0.009),
-    "Pleural Effusion": (0.0005, 0.36),
+    "Pleural Effusion": (0.006, 0.36),
     "Pneumothorax": (0.003, 0.14),
 }
 

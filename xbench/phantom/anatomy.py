@@ -12,12 +12,11 @@ from xbench.phantom.canvas import Frame, Layer, Mask, Points, band_noise, blur, 
 _AIR = 1.55
 
 # How much of the air in front of and behind the heart is displaced by it, and how dense its blood is.
-_HEART_DISPLACES = 0.86
+_HEART_DISPLACES = 0.97
 _BLOOD = 0.40
 
-_POSTERIOR = 0.40
-_ANTERIOR = 0.22
-_CLAVICLE = 0.42
+_POSTERIOR = 0.34
+_ANTERIOR = 0.16
 _RIBS = 10
 
 _STEMS = 9
@@ -118,27 +117,43 @@ def rib_layer(frame: Frame, curves: Sequence[Points], widths: Sequence[float]) -
     return blur(_tubes(frame, curves, widths), frame.length(0.0065))
 
 
-def skeleton_layer(rng: np.random.Generator, frame: Frame, build: Build, ribs: Sequence[Rib], belly: Layer) -> Layer:
-    """Attenuation (H, W) of all bones; ribs fade where the abdomen `belly` (H, W) in [0, 1] covers them."""
-    density = rng.uniform(0.85, 1.2)
+def rib_contrast(air: Layer) -> Layer:
+    """How much of a rib can be seen (H, W) in [0, 1]: scatter hides it where there is no air (H, W) behind it."""
+    contrast: Layer = np.float32(0.25) + np.float32(0.75) * np.minimum(np.float32(1.6) * air, 1)
+    return contrast
+
+
+def rib_cage(rng: np.random.Generator, frame: Frame, ribs: Sequence[Rib], air: Layer) -> Layer:
+    """Attenuation (H, W) of the ribs before the lungs' air (H, W) in [0, 1]."""
     back = _tubes(frame, [rib.curve[: rib.turn + 3] for rib in ribs], [rib.width for rib in ribs])
-    front = _tubes(frame, [rib.curve[rib.turn :] for rib in ribs], [1.08 * rib.width for rib in ribs])
     half = frame.halved()
-    clavicles, blades, heads = [], [], []
+    front = _tubes(half, [rib.curve[rib.turn :] for rib in ribs], [1.08 * rib.width for rib in ribs])
+    # In front, bone turns to cartilage.
+    front *= np.float32(_ANTERIOR) * smooth_step(np.abs(half.grid()[0]), 0.24, 0.5)
+    bones = np.float32(_POSTERIOR) * back + frame.doubled(front)
+    return np.float32(rng.uniform(0.85, 1.2)) * blur(bones, frame.length(0.0075)) * rib_contrast(air)
+
+
+def skeleton_layer(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
+    """Attenuation (H, W) of shoulders and spine."""
+    half = frame.halved()
+    clavicles, blades, heads, shafts = [], [], [], []
     for side in (-1, 1):
         tilt, out = rng.normal(0, 0.025), rng.uniform(-0.03, 0.07)
-        line = [(0.075, -0.56), (0.20, -0.585), (0.36, -0.66 + tilt), (0.52, -0.745 + tilt), (0.70, -0.80 + 2 * tilt)]
+        line = [(0.075, -0.56), (0.20, -0.585), (0.36, -0.66 + tilt), (0.52, -0.745 + tilt)]
+        line += [(0.70, -0.79 + tilt), (0.90, -0.80)]
         clavicles.append(build.warp(smooth_curve(mirrored(line, side))))
         blade = [(0.60 + out, -0.70), (0.64 + out, -0.40), (0.72 + out, -0.06), (0.78 + out, -0.10), (0.86, -0.55)]
         blade += [(0.98, -0.74), (0.80, -0.80)]
         blades.append(build.warp(smooth_curve(mirrored(blade, side), closed=True)))
-        heads.append(build.warp(ring((side * 1.0, -0.70), 0.11, 0.11)))
-    bones = np.float32(_POSTERIOR) * back * (1 - np.float32(0.4) * belly)
-    bones += np.float32(_ANTERIOR) * front * (1 - np.float32(0.85) * belly)
-    bones += np.float32(_CLAVICLE) * _tubes(frame, clavicles, [0.06, 0.06])
-    scapula = np.float32(0.10) * half.fill(*blades) + np.float32(0.13) * half.stroke(blades, [0.018] * 2, [1.0] * 2)
-    broad = blur(scapula + np.float32(0.5) * dome(half.fill(*heads), half.length(0.06), 0.5), half.length(0.008))
-    return np.float32(density) * (blur(bones, frame.length(0.0065)) + frame.doubled(broad + _spine(rng, half, build)))
+        heads.append(build.warp(ring((side * 1.0, -0.69), 0.10, 0.115)))
+        shafts.append(build.warp(mirrored([(1.02, -0.66), (1.2, -0.45), (1.5, -0.1)], side)))
+    bones = np.float32(0.08) * half.fill(*blades) + np.float32(0.10) * half.stroke(blades, [0.018] * 2, [1.0] * 2)
+    bones += np.float32(0.36) * _tubes(half, clavicles, [0.058, 0.058])
+    arms = np.float32(0.9) * _tubes(half, shafts, [0.1, 0.1])
+    arms = np.maximum(arms, dome(half.fill(*heads), half.length(0.09), 0.3))
+    bones += np.float32(0.34) * blur(arms, half.length(0.012))
+    return frame.doubled(blur(bones, half.length(0.009)) + _spine(rng, half, build))
 
 
 def _tubes(frame: Frame, curves: Sequence[Points], widths: Sequence[float]) -> Layer:
@@ -157,19 +172,19 @@ def _spine(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
     discs = np.stack([np.stack([-0.95 * half, 0.95 * half], -1), np.stack([high, high], -1) + 0.006], -1)
     processes = np.stack([np.stack([none, none], -1), np.stack([level + 0.01, level + 0.055], -1)], -1)
     count = len(level)
-    column = np.float32(0.22) * frame.fill(*bodies)
-    column += np.float32(0.14) * frame.stroke(list(build.warp(discs)), [0.010] * count, [1.0] * count)
-    column += np.float32(0.12) * frame.stroke(list(build.warp(processes)), [0.02] * count, [1.0] * count)
-    return blur(column, frame.length(0.008))
+    column = np.float32(0.10) * frame.fill(*bodies)
+    column += np.float32(0.035) * frame.stroke(list(build.warp(discs)), [0.010] * count, [1.0] * count)
+    column += np.float32(0.05) * frame.stroke(list(build.warp(processes)), [0.02] * count, [1.0] * count)
+    return blur(column, frame.length(0.012))
 
 
 def mediastinum_layer(frame: Frame, build: Build) -> Layer:
     """The mediastinum without the heart, (H, W) in [0, 1]."""
-    column = [(0.10, -1.6), (0.10, -0.85), (0.12, -0.62), (0.135, -0.30), (0.13, 0.0), (0.12, 0.4), (0.15, 0.8)]
+    column = [(0.12, -1.6), (0.13, -0.95), (0.12, -0.62), (0.135, -0.30), (0.13, 0.0), (0.12, 0.4), (0.15, 0.8)]
     right, left = (smooth_curve(mirrored([*column, (0.2, 1.6)], side)) for side in (-1, 1))
     half = frame.halved()
     outline = build.warp(np.concatenate([left, right[::-1]]))
-    return frame.doubled(blur(half.fill(outline), half.length(0.022)))
+    return frame.doubled(blur(half.fill(outline), half.length(0.04)))
 
 
 def belly_layer(frame: Frame, build: Build) -> Layer:
@@ -193,17 +208,21 @@ def tissue_layer(rng: np.random.Generator, frame: Frame, build: Build, hila: lis
     inner = _great_vessels(rng, half, build, hila) - _airways(rng, half, build)
     inner += _breasts(rng, half, build) - _gastric_bubble(rng, half, build)
     _, y = frame.grid()
-    inner_full = frame.doubled(inner) + np.float32(0.48) * mediastinum
-    inner_full += np.float32(0.5) * np.clip((y / np.float32(build.tallness) - 0.35) / 0.6, 0, 1)
+    down: Layer = np.clip((y / np.float32(build.tallness) - 0.35) / 0.6, 0, 1)
+    # The belly is as dense beside the spine as before it.
+    inner_full: Layer = frame.doubled(inner) + np.float32(0.46) * mediastinum * (1 - np.float32(0.6) * down)
+    inner_full += np.float32(0.5) * down
     return trunk + inner_full * body
 
 
 def _great_vessels(rng: np.random.Generator, frame: Frame, build: Build, hila: list[Points]) -> Layer:
     size = rng.uniform(0.075, 0.098)
     knob = frame.fill(build.warp(ring((0.105, -0.335), size, 1.1 * size)))
-    layer = np.float32(0.5) * blur(dome(knob, frame.length(0.08), 0.45), frame.length(0.009))
+    layer = np.float32(0.16) * blur(dome(knob, frame.length(0.08), 0.45), frame.length(0.015))
     descending = build.warp(smooth_curve(np.array([(0.13, -0.30), (0.135, 0.0), (0.11, 0.3), (0.08, 0.6)])))
-    layer += np.float32(0.18) * blur(frame.stroke([descending], [0.10], [1.0]), frame.length(0.01))
+    # In front of the belly the aorta is lost.
+    seen = np.float32(0.18) * (1 - smooth_step(frame.grid()[1] / np.float32(build.tallness), 0.1, 0.5))
+    layer += seen * blur(frame.stroke([descending], [0.10], [1.0]), frame.length(0.01))
     stems = []
     for side, hilum in zip((-1, 1), hila, strict=True):
         stems.append(smooth_curve(hilum + np.array([[0.0, -0.05], [0.035 * side, 0.0], [0.025 * side, 0.07]])))
@@ -218,14 +237,16 @@ def _airways(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
         [(0.0, -1.6), (0.0, -0.9), (bend, -0.55), end],
     ]
     curves = [build.warp(smooth_curve(np.array(line))) for line in lines]
-    return np.float32(0.5) * blur(frame.stroke(curves, [0.042, 0.048, 0.068], [0.55, 0.6, 1.0]), frame.length(0.011))
+    return np.float32(0.36) * blur(frame.stroke(curves, [0.042, 0.048, 0.07], [0.5, 0.55, 1.0]), frame.length(0.015))
 
 
 def _gastric_bubble(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
     seen = rng.random() < 0.6
-    at = (rng.uniform(0.32, 0.46), 0.68 + build.inspiration[1])
+    at = (rng.uniform(0.30, 0.42), 0.60 + build.inspiration[1])
     shape = build.warp(ring(at, rng.uniform(0.08, 0.15), rng.uniform(0.045, 0.07)))
-    return np.float32(0.6 * seen) * blur(frame.fill(shape), frame.length(0.015))
+    # Gas above, a level of fluid below.
+    gas = frame.fill(shape) * smooth_step(frame.grid()[1] / np.float32(build.tallness), at[1] + 0.035, at[1] + 0.02)
+    return np.float32(0.32 * seen) * blur(gas, frame.length(0.014))
 
 
 def _breasts(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
@@ -246,12 +267,12 @@ def vessel_tree(rng: np.random.Generator, hilum: Points, side: int) -> tuple[lis
     lengths = rng.uniform(0.14, 0.22, _STEMS)
     levels = []
     for division in range(_DIVISIONS):
-        bend = rng.normal(0, 0.25, len(angles))
+        bend = rng.normal(0, 0.38, len(angles))
         t = np.linspace(0, 1, 5)[None, :]
         heading = angles[:, None] + bend[:, None] * t
         step = lengths[:, None] / 4 * np.stack([side * np.cos(heading), np.sin(heading)])
         path = starts[:, None] + np.moveaxis(np.cumsum(step, -1) - step[..., :1], 0, -1)
-        levels.append((path, widths, 0.95 * 0.80**division))
+        levels.append((path, widths, 0.95 * 0.72**division))
         starts = np.repeat(path[:, -1], 2, 0)
         fork = rng.uniform(0.18, 0.55, len(angles))
         angles = np.stack([angles + bend + fork, angles + bend - 0.8 * fork], -1).reshape(-1)
@@ -287,6 +308,7 @@ class Anatomy:
         ribs: The right ones from above, then the left ones.
         heart: Outline (N, 2) in the patient's frame.
         heart_thickness: (H, W) in [0, 1].
+        bones: The ribs (H, W), as attenuation.
         hidden: Where the heart cannot be told from mediastinum and abdomen (H, W) in [0, 1].
         vessels: Vessels and fine lung texture (H, W), as attenuation.
         solid: All else that is not air (H, W), as attenuation.
@@ -297,21 +319,28 @@ class Anatomy:
     ribs: tuple[Rib, ...]
     heart: Points
     heart_thickness: Layer
+    bones: Layer
     hidden: Layer
     vessels: Layer
     solid: Layer
 
+    def air(self) -> Layer:
+        """The thickness of both lungs (H, W) in [0, 1]."""
+        air: Layer = self.lungs[0].air + self.lungs[1].air
+        return air
+
     def attenuation(self, heart: Layer) -> Layer:
         """Attenuation (H, W) along the rays, with a heart of the given thickness (H, W) in [0, 1]."""
         blood = np.float32(_BLOOD) * heart * (1 - self.hidden)
-        return self.solid + self.vessels * (1 - np.float32(0.75) * heart) - self._air(heart) + blood
+        shadows: Layer = self.vessels * (1 - np.float32(0.75) * heart) + self.bones * (1 - np.float32(0.8) * heart)
+        return self.solid + shadows - self._air(heart) + blood
 
     def aeration(self) -> Layer:
         """Attenuation (H, W) that the lungs would gain if their air were replaced by fluid."""
         return self._air(self.heart_thickness)
 
     def _air(self, heart: Layer) -> Layer:
-        return np.float32(_AIR) * (self.lungs[0].air + self.lungs[1].air) * (1 - np.float32(_HEART_DISPLACES) * heart)
+        return np.float32(_AIR) * self.air() * (1 - np.float32(_HEART_DISPLACES) * heart)
 
 
 def heart_layer(frame: Frame, *contours: Points) -> Layer:
@@ -327,21 +356,25 @@ def draw_anatomy(rng: np.random.Generator, height: int, width: int) -> Anatomy:
     ribs = tuple(rib for lung in lungs for rib in build_ribs(rng, build, lung.side, lung.contour))
     mediastinum, belly = mediastinum_layer(frame, build), belly_layer(frame, build)
     solid = tissue_layer(rng, frame, build, [lung.hilum for lung in lungs], mediastinum)
-    solid += skeleton_layer(rng, frame, build, ribs, belly)
+    solid += skeleton_layer(rng, frame, build)
+    bones = rib_cage(rng, frame, ribs, lungs[0].air + lungs[1].air)
     heart = build.warp(_heart(build))
     thickness = heart_layer(frame, heart)
     vessels = _lung_markings(rng, frame, lungs)
-    return Anatomy(frame, lungs, ribs, heart, thickness, np.maximum(mediastinum, belly), vessels, solid)
+    return Anatomy(frame, lungs, ribs, heart, thickness, bones, np.maximum(mediastinum, belly), vessels, solid)
 
 
 def _lung(frame: Frame, build: Build, side: int) -> Lung:
     # The right dome stands higher, with the liver below it.
     down = build.inspiration[(side + 1) // 2] + (0.05 if side == 1 else 0.0)
-    lateral = [(0.17, -0.72), (0.27, -0.80), (0.38, -0.76), (0.50, -0.60), (0.60, -0.36), (0.67, -0.05), (0.715, 0.28)]
-    lateral += [(0.735, 0.50 + 0.8 * down), (0.73, 0.62 + 0.8 * down)]
+    lateral = [(0.15, -0.66), (0.19, -0.77), (0.29, -0.82), (0.42, -0.75), (0.54, -0.57), (0.63, -0.32)]
+    lateral += [(0.69, -0.03), (0.72, 0.28), (0.735, 0.50 + 0.8 * down), (0.73, 0.62 + 0.8 * down)]
     base = [(0.73, 0.62 + 0.8 * down), (0.66, 0.53 + 0.9 * down), (0.54, 0.45 + down), (0.40, 0.415 + down)]
     base += [(0.25, 0.43 + down), (0.09, 0.50 + down)]
-    medial = [(0.09, 0.50 + down), (0.085, 0.20), (0.09, -0.10), (0.10, -0.40), (0.13, -0.60), (0.17, -0.72)]
+    # The left lung gives way to the arch of the aorta.
+    aorta = [(0.15, -0.23), (0.185, -0.33), (0.15, -0.43)] if side == 1 else [(0.13, -0.25), (0.125, -0.42)]
+    medial = [(0.09, 0.50 + down), (0.085, 0.20), (0.10, -0.10), *aorta, (0.13, -0.56)]
+    medial += [(0.15, -0.66)]
     # Three separate curves, so that the costophrenic angle stays sharp.
     parts = [smooth_curve(mirrored(part, side)) for part in (lateral, base, medial)]
     contour = build.warp(np.concatenate([part[:-1] for part in parts]))
@@ -351,8 +384,9 @@ def _lung(frame: Frame, build: Build, side: int) -> Lung:
 
 
 def _heart(build: Build) -> Points:
-    outline = [(0.0, -0.20), (0.14, -0.17), (0.215, -0.04), (0.32, 0.13), (0.415, 0.31), (0.435, 0.45), (0.35, 0.56)]
-    outline += [(0.18, 0.60), (0.0, 0.57), (-0.13, 0.50), (-0.19, 0.34), (-0.185, 0.16), (-0.135, 0.0), (-0.11, -0.15)]
+    outline = [(0.0, -0.22), (0.14, -0.20), (0.215, -0.08), (0.30, 0.04), (0.39, 0.19), (0.435, 0.34)]
+    outline += [(0.43, 0.46), (0.34, 0.56), (0.18, 0.60), (0.0, 0.57), (-0.13, 0.50), (-0.19, 0.34)]
+    outline += [(-0.185, 0.16), (-0.135, 0.0), (-0.11, -0.15)]
     points = np.array(outline, dtype=np.float64)
     points[:, 0] *= build.heart
     points[:, 1] += 0.35 * sum(build.inspiration) * np.clip(points[:, 1] + 0.2, 0, None)
@@ -365,5 +399,5 @@ def _lung_markings(rng: np.random.Generator, frame: Frame, lungs: tuple[Lung, Lu
     tree = blur(strokes, max(frame.length(0.004), 0.4))
     air = lungs[0].air + lungs[1].air
     texture = band_noise(rng, frame, 0.03) + band_noise(rng, frame, 0.013)
-    gain, grain = rng.uniform(0.38, 0.62), rng.uniform(0.015, 0.035)
+    gain, grain = rng.uniform(0.30, 0.46), rng.uniform(0.02, 0.045)
     return np.float32(gain) * tree * np.minimum(np.float32(1.3) * air, 1) + np.float32(grain) * texture * air

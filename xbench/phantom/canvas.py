@@ -141,10 +141,15 @@ def blur(layer: Layer, sigma: float) -> Layer:
 
 def dome(coverage: Layer, rim: float, edge: float) -> Layer:
     """The thickness of a rounded body with the given outline: `edge` at its border, 1 at `rim` pixels inside."""
-    inside = (coverage > 0.5).astype(np.uint8)
+    thickness: Layer = np.zeros_like(coverage)
+    left, top, width, height = cv2.boundingRect((coverage > 0).astype(np.uint8))
+    # With the empty pixels round it that the distance transform looks for.
+    part = slice(max(top - 2, 0), top + height + 2), slice(max(left - 2, 0), left + width + 2)
+    covered = coverage[part]
+    inside = (covered > 0.5).astype(np.uint8)
     depth = np.asarray(cv2.distanceTransform(inside, cv2.DIST_L2, cv2.DIST_MASK_5), np.float32)
     shallow = np.maximum(depth * np.float32(-1 / rim) + 1, 0)
-    thickness: Layer = coverage * (np.float32(edge) + np.float32(1 - edge) * np.sqrt(1 - shallow * shallow))
+    thickness[part] = covered * (np.float32(edge) + np.float32(1 - edge) * np.sqrt(1 - shallow * shallow))
     return thickness
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import cv2
 import numpy as np
@@ -47,13 +48,13 @@ def draw_phantom(seed: int, index: int, height: int = _SIDE, width: int = _SIDE)
 
 
 def _draw(seed: int, index: int, height: int, width: int, *, with_lesions: bool) -> Phantom:
-    body, lesions, film = np.random.SeedSequence([seed, index]).spawn(3)
+    body, lesions, film = _streams(seed, index)
     anatomy = draw_anatomy(np.random.default_rng(body), height, width)
     attenuation = healthy = anatomy.attenuation(anatomy.heart_thickness)
     masks: dict[str, Mask] = {}
     if with_lesions:
         usual = _usual_size(height, width)
-        places = None if usual == (height, width) else _places(body, lesions, usual)
+        places = None if usual == (height, width) else _places(seed, index, usual)
         change, masks, _ = draw_lesions(np.random.default_rng(lesions), anatomy, places)
         attenuation = healthy + change
     return Phantom(_expose(np.random.default_rng(film), anatomy, healthy, attenuation), masks)
@@ -65,9 +66,21 @@ def _usual_size(height: int, width: int) -> tuple[int, int]:
     return round(height * _SIDE / side), round(width * _SIDE / side)
 
 
-def _places(body: np.random.SeedSequence, lesions: np.random.SeedSequence, size: tuple[int, int]) -> Iterator[Place]:
+def _streams(seed: int, index: int) -> list[np.random.SeedSequence]:
+    """The random numbers of anatomy, lesions and film."""
+    return np.random.SeedSequence([seed, index]).spawn(3)
+
+
+def _places(seed: int, index: int, size: tuple[int, int]) -> Iterator[Place]:
     """Where lesions lie in a drawing of this size, which is made when the first place is asked for."""
-    yield from draw_lesions(np.random.default_rng(lesions), draw_anatomy(np.random.default_rng(body), *size))[2]
+    yield from _chosen(seed, index, size)
+
+
+# Whoever draws a phantom again or at several sizes asks for the same places.
+@lru_cache(maxsize=1024)
+def _chosen(seed: int, index: int, size: tuple[int, int]) -> list[Place]:
+    body, lesions, _ = _streams(seed, index)
+    return draw_lesions(np.random.default_rng(lesions), draw_anatomy(np.random.default_rng(body), *size))[2]
 
 
 def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: Layer) -> NDArray[np.uint8]:
@@ -120,12 +133,16 @@ def _marker(rng: np.random.Generator, height: int, width: int, grey: Layer) -> L
 
 
 def _collimator(rng: np.random.Generator, height: int, width: int) -> Layer:
-    margins = np.where(rng.random(4) < 0.35, rng.uniform(0.005, 0.04, 4), 0.0)
+    margins = np.where(rng.random(4) < 0.35, rng.uniform(0.005, 0.04, 4), -1.0)
     tilt = rng.normal(0, 0.006)
-    if not margins.any():
+    if margins.max() < 0:
         return np.ones((1, 1), np.float32)
     x = np.linspace(0, 1, width, dtype=np.float32)[None, :]
     y = np.linspace(0, 1, height, dtype=np.float32)[:, None]
     u, v = x + np.float32(tilt) * (y - 0.5), y - np.float32(tilt) * (x - 0.5)
-    exposed = (u >= margins[0]) & (u <= 1 - margins[1]) & (v >= margins[2]) & (v <= 1 - margins[3])
-    return np.where(exposed, np.float32(1), np.float32(0.02))
+    film = np.ones((height, width), np.float32)
+    for distance, margin in zip((u, 1 - u, v, 1 - v), margins, strict=True):
+        if margin > 0:
+            # The blades throw a soft edge.
+            film *= np.clip((distance - np.float32(margin)) * np.float32(1 / 0.006), 0.02, 1)
+    return film

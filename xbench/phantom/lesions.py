@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from xbench.phantom.anatomy import Anatomy, Lung, Rib, heart_layer, rib_layer
+from xbench.phantom.anatomy import Anatomy, Lung, Rib, heart_layer, rib_contrast, rib_layer
 from xbench.phantom.canvas import Layer, Mask, Points, band_noise, blur, smooth_step
 from xbench.protocol.findings import FINDINGS as FINDINGS_BY_DATASET
 
@@ -21,7 +21,7 @@ _PREVALENCE = 0.16
 _CUT = 0.12
 
 # The pleural line is smoothed over this many points to each side.
-_SLACK = 7
+_SLACK = 12
 
 _Change = tuple[Layer, Mask]
 _Choice = Callable[[np.random.Generator, float], Points]
@@ -97,19 +97,19 @@ def _place(
 
 
 def _ball(
-    rng: np.random.Generator, anatomy: Anatomy, centre: Points, radius: float, lobes: float, density: float
+    rng: np.random.Generator, anatomy: Anatomy, at: Points, radius: float, lobes: float, solid: float, density: float
 ) -> _Change:
-    """A rounded body whose radius varies by the share `lobes`."""
-    frame, part = anatomy.frame.window(centre, 1.4 * radius)
+    """A rounded body whose radius varies by the share `lobes`, and whose edge fades from the share `solid` of it."""
+    frame, part = anatomy.frame.window(at, 1.4 * radius)
     x, y = frame.grid()
-    dx, dy = x - np.float32(centre[0]), y - np.float32(centre[1])
+    dx, dy = x - np.float32(at[0]), y - np.float32(at[1])
     angle = np.arctan2(dy, dx)
     outline = np.ones_like(angle)
-    for order in (2, 3, 4, 5):
+    for order in (2, 3, 4, 5, 7):
         wave = np.cos(order * angle + np.float32(rng.uniform(0, 2 * np.pi)))
         outline += np.float32(lobes * rng.uniform(0.3, 1.0) / np.sqrt(order)) * wave
     reach = np.hypot(dx, dy) / (np.float32(radius) * outline)
-    ball = np.sqrt(np.clip(1 - reach**2, 0, 1)) * (1 - smooth_step(reach, 0.78, 1.0))
+    ball = (1 - np.float32(0.3) * np.minimum(reach, 1) ** 2) * (1 - smooth_step(reach, solid, 1.0))
     change, mask = np.zeros(anatomy.solid.shape, np.float32), np.zeros(anatomy.solid.shape, bool)
     change[part], mask[part] = _soft(ball, density)
     return change, mask
@@ -117,12 +117,12 @@ def _ball(
 
 def _nodule(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     radius = rng.uniform(0.024, 0.052)
-    return _ball(rng, anatomy, place(rng, 1.3 * radius), radius, 0.04, rng.uniform(0.62, 0.85))
+    return _ball(rng, anatomy, place(rng, 1.3 * radius), radius, 0.10, 0.3, rng.uniform(0.62, 0.85))
 
 
 def _mass(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
     radius = rng.uniform(0.085, 0.155)
-    return _ball(rng, anatomy, place(rng, 0.7 * radius), radius, 0.12, rng.uniform(0.85, 1.15))
+    return _ball(rng, anatomy, place(rng, 0.7 * radius), radius, 0.10, 0.35, rng.uniform(0.7, 0.95))
 
 
 def _consolidation(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
@@ -137,13 +137,13 @@ def _consolidation(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -
     u, v = (dx * cos + dy * sin) / along, (dy * cos - dx * sin) / across
     fluff = band_noise(rng, frame, 0.11) + np.float32(0.6) * band_noise(rng, frame, 0.05)
     reach = np.sqrt(u * u + v * v)
-    profile = smooth_step(1 - reach + 0.17 * fluff * np.minimum(2 * reach, 1), 0.0, 0.5)
+    profile = smooth_step(1 - reach + 0.14 * fluff * np.clip(2 * reach - 0.5, 0, 1), 0.0, 0.6)
     if rng.random() < 0.35:
         # A lobe's border: one side of a nearly level line through the centre stays clear.
         line = np.float32(rng.choice([-1, 1])) * (dy + np.float32(rng.uniform(-0.3, 0.3)) * dx) + np.float32(0.05)
         profile = profile * smooth_step(line, 0.0, 0.02)
     profile = profile * smooth_step(lung.air, 0.2, 0.5)
-    density = np.float32(rng.uniform(0.62, 0.8)) * (0.85 + 0.10 * fluff)
+    density = np.float32(rng.uniform(0.5, 0.66)) * (0.9 + 0.07 * fluff)
     bronchi = 1.7 * anatomy.vessels
     return _soft(profile, np.clip(density * anatomy.aeration() - bronchi, 0.15, None))
 
@@ -162,8 +162,8 @@ def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> 
         middle = (tip + end) / 2
         outline = [tip, middle + 0.3 * spread * across, end + spread * across, end - spread * across]
         outline.append(middle - 0.3 * spread * across)
-        profile = blur(frame.fill(np.stack(outline)), frame.length(0.012))
-        return _soft(profile * smooth_step(lung.air, 0.1, 0.4), 0.6 * np.maximum(anatomy.aeration(), 0.4))
+        profile = blur(frame.fill(np.stack(outline)), frame.length(0.02))
+        return _soft(profile * smooth_step(lung.air, 0.1, 0.4), 0.5 * np.maximum(anatomy.aeration(), 0.4))
     slope = rng.normal(0, 0.35)
     half = rng.uniform(0.11, 0.20)
     direction = np.array([np.cos(slope), np.sin(slope)])
@@ -171,12 +171,14 @@ def _atelectasis(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> 
     sag = rng.normal(0, 0.025)
     curves = []
     for shift in [0.0] if rng.random() < 0.6 else [-0.035, 0.035]:
-        t = np.linspace(-1, 1, 9)[:, None]
-        curves.append(centre + normal * (shift + sag * (1 - t * t)) + direction * half * (t + rng.uniform(-0.1, 0.1)))
-    width = rng.uniform(0.024, 0.045)
-    band = frame.stroke(curves, [width] * len(curves), [1.0] * len(curves))
-    profile = blur(band, frame.length(0.007)) * smooth_step(lung.air, 0.1, 0.4)
-    return _soft(profile, rng.uniform(0.5, 0.75))
+        t = np.linspace(-1, 1, 15)[:, None]
+        reach = half * rng.uniform(0.6, 1.0)
+        line = centre + normal * (shift + sag * (1 - t * t)) + direction * reach * (t + rng.uniform(-0.2, 0.2))
+        taper = normal * rng.uniform(0.013, 0.022) * np.sqrt(1 - t * t)
+        curves.append(np.concatenate([line + taper, (line - taper)[::-1]]))
+    band = frame.fill(*curves)
+    profile = blur(band, frame.length(0.010)) * smooth_step(lung.air, 0.1, 0.4)
+    return _soft(profile, rng.uniform(0.45, 0.65))
 
 
 def _effusion(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
@@ -195,11 +197,16 @@ def _effusion_of(rng: np.random.Generator, anatomy: Anatomy, lung: Lung) -> _Cha
     rise = np.clip((lateral - 0.4) / 0.6, 0, None) ** 2 + 0.25 * np.clip((0.4 - lateral) / 0.4, 0, None) ** 2
     climb = 0.10 + 0.22 * min(height, 0.7)
     surface = np.float32(floor - height + climb) - np.float32(climb) * rise
-    profile = smooth_step(y - surface, 0.0, 0.06) * smooth_step(lung.air, 0.05, 0.3)
-    if height < 0.32:
-        # A small one stays in the costophrenic angle.
-        profile = profile * smooth_step(lateral, 0.40, 0.55)
-    return _soft(profile, rng.uniform(0.78, 0.92) * anatomy.aeration() + 0.06 - 0.8 * anatomy.vessels)
+    # Behind the dome the fluid reaches down into the recess, so that the diaphragm is lost.
+    depth = np.array([0.0, rng.uniform(0.08, 0.14)])
+    recess = blur(anatomy.frame.fill(lung.contour, lung.contour + depth), anatomy.frame.length(0.02))
+    beside = 0.2 * smooth_step(lateral, 0.2, 0.7) * (1 - anatomy.heart_thickness)
+    fluid = rng.uniform(0.86, 0.98) * anatomy.aeration() + beside
+    profile = np.maximum(recess, np.minimum(8 * lung.air, 1)) * smooth_step(y - surface, 0.0, 0.06)
+    # A small one stays in the costophrenic angle.
+    near = 0.40 if height < 0.32 else 0.25 if height < 0.6 else 0.0
+    profile = profile * smooth_step(lateral, near, near + 0.2) * smooth_step(fluid, 0.04, 0.2)
+    return _soft(profile, np.maximum(fluid - 0.8 * anatomy.vessels - 0.7 * anatomy.bones, 0.03))
 
 
 def _pneumothorax(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Change:
@@ -209,9 +216,9 @@ def _pneumothorax(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) ->
     low, high = points[:, 1].min(), points[:, 1].max()
     level = (points[:, 1] - low) / (high - low)
     outer = np.abs(points[:, 0]) / np.abs(points[:, 0]).max()
-    depth = rng.uniform(0.13, 0.42)
+    depth = rng.uniform(0.2, 0.48)
     reach = rng.uniform(0.55, 0.86)
-    fade = np.clip((reach - level) / 0.35, 0, 1) * np.clip((outer - 0.15) / 0.25, 0, 1)
+    fade = np.clip((reach - level) / 0.35, 0, 1) * np.clip((outer - 0.15 - 0.5 * level) / 0.25, 0, 1)
     inward = (depth * fade)[:, None] * (lung.hilum + np.array([0.0, 0.08]) - points)
     around = np.concatenate([inward[-_SLACK:], inward, inward[:_SLACK]])
     window = np.full(2 * _SLACK + 1, 1 / (2 * _SLACK + 1))
@@ -222,7 +229,7 @@ def _pneumothorax(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) ->
     emptied = -inside * (anatomy.vessels * 0.95 + np.float32(rng.uniform(0.16, 0.26)) * np.minimum(1.2 * lung.air, 1))
     pleura = blur(frame.stroke([retracted], [0.012], [1.0]), frame.length(0.0055))
     near = (blur(inside, frame.length(0.012)) > 0.15) & lung.mask
-    line = np.where(near, np.float32(rng.uniform(0.6, 0.8)) * pleura, 0)
+    line = np.where(near, np.float32(rng.uniform(0.34, 0.5)) * pleura, 0)
     mask = mask | (line > 0.1)
     return np.where(mask, emptied + line, 0).astype(np.float32), mask
 
@@ -266,14 +273,14 @@ def _fracture(rng: np.random.Generator, anatomy: Anatomy, place: _Choice) -> _Ch
     new = np.maximum(rib_layer(frame, [moved], [rib.width]), rib_layer(frame, [stays], [rib.width]))
     corners = np.array([[-0.45], [0.45]]) * rib.width * across
     ends = [piece[0] + corners for piece in (moved[:2], stays[-2:]) if len(piece)]
-    new += np.float32(0.55) * blur(frame.stroke(ends, [0.013] * len(ends), [1.0] * len(ends)), frame.length(0.003))
+    new += np.float32(0.3) * blur(frame.stroke(ends, [0.013] * len(ends), [1.0] * len(ends)), frame.length(0.003))
 
     x, y = frame.grid()
     middle = (point + offset / 2 * across).astype(np.float32)
     distance = np.hypot(x - middle[0], y - middle[1])
-    reach = rng.uniform(1.35, 1.75) * rib.width
+    reach = rng.uniform(1.8, 2.4) * rib.width
     window = 1 - smooth_step(distance, 0.7 * reach, reach)
-    change = np.float32(0.58 if back else 0.52) * window * (new - old)
+    change = np.float32(0.50 if back else 0.46) * window * (new - old) * rib_contrast(anatomy.air()[part])
     # The pixels that changed visibly, without the holes between them.
     visible = (np.abs(change) > 0.03).astype(np.float32)
     mask = (blur(visible, max(frame.length(0.008), 0.8)) > 0.25) & (window > 0.05)
@@ -288,8 +295,8 @@ def _site(rng: np.random.Generator, anatomy: Anatomy) -> tuple[Rib, int]:
     margin = 0.03 * min(frame.height, frame.width)
     sites = []
     for rib in anatomy.ribs[1:9] + anatomy.ribs[11:19]:
-        # The front ends are too faint on a film for a break to be seen there.
-        for at in range(4, rib.turn + 6):
+        # At the side of the chest and at the front ends ribs are too faint for a break to be seen.
+        for at in (*range(4, rib.turn - 4), rib.turn + 4, rib.turn + 5):
             x, y = frame.pixels(rib.curve[at])
             inside = margin < x < frame.width - margin and margin < y < frame.height - margin
             if inside and rib.curve[at][1] < lowest:
