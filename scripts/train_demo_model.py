@@ -7,6 +7,8 @@ film, as a pair loss in the manner of SigLIP (Zhai et al., 2023): binary cross-e
 sentences in a batch. Masks are drawn by the same code but are read only by the evaluation at the end; that the maps
 point at lesions is learned from image-level sentences.
 
+On one kind of machine, with as many threads, it writes the same weights to the byte.
+
 Sentences only affirm: a score that is a smooth maximum over patches asks "is it anywhere?", and an absence has no
 place.
 
