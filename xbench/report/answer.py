@@ -293,8 +293,10 @@ def _labels_only(analysis: Analysis, who: str, models: int) -> Answer:
 
 
 def best_finding(analysis: Analysis) -> Answer:
-    """Say who grounds best, and where even the best does not."""
+    """Say who grounds best, and where even the best does not; where nothing is grounded, what is recognised best."""
     found = standings(analysis)
+    if not found.rows:
+        return _best_recognised(standings(analysis, "auroc"))
     models = len({entry.run.model for entry in analysis.runs})
     question = (
         f"Which {'model' if models > 1 else 'setting'} grounds best?"
@@ -335,6 +337,23 @@ def best_finding(analysis: Analysis) -> Answer:
     return Answer(question, Said(f"{who}.{weakest}"))
 
 
+def _best_recognised(found: Standings) -> Answer:
+    best, last = found.rows[0], found.rows[-1]
+    if len(found.rows) > 1:
+        text = f"{best.series.name} has the highest AUROC, {whole(best.score.value)}"
+        text += f"; {last.series.name} the lowest, {whole(last.score.value)}."
+        return Answer("Who recognises best?", Said(text))
+    entry = next(entry for entry in found.datasets[0].runs if entry.run.label == best.label)
+    scores = sorted(
+        (value, finding)
+        for finding, numbers in entry.findings.items()
+        if (value := numbers.get("auroc", Estimate(None)).value) is not None
+    )
+    (low, worst), (high, top) = scores[0], scores[-1]
+    text = f"AUROC is {whole(high)} for {top}" + (f", and {whole(low)} for {worst}." if len(scores) > 1 else ".")
+    return Answer("Which findings does it recognise best?", Said(text))
+
+
 def _both(count: int) -> str:
     return "both" if count == 2 else f"the {in_words(count)}"
 
@@ -362,22 +381,15 @@ def recognition_finding(analysis: Analysis) -> tuple[Answer, Correlation | None]
         text = f"Not here. Every {what} is recognised about equally well ({span}), but the map points at {apart}."
     elif line.r_squared is None:
         return Answer(question, Said(f"{count_of(len(xs), 'point')} cannot tell: {span}, {apart}.")), line
+    elif line.p is not None and line.p > SIGNIFICANT and line.r_squared >= 0.3:
+        text, explains = f"Not shown. {explains.removesuffix('.')}, which so few points could show by chance.", ""
     elif line.slope is not None and line.slope < 0 and line.r_squared >= 0.3:
         text = "The other way round: where AUROC is higher, the map points at fewer lesions."
     else:
         how = "Largely" if line.r_squared >= 0.6 else "In part" if line.r_squared >= 0.3 else "Hardly"
         text = f"{how}. {explains}"
         explains = ""
-        explains = (
-            explains.replace("explains", "spans " + span.removeprefix("AUROC ") + " and explains")
-            if False
-            else explains
-        )
-    chance = ""
-    if line.p is not None and line.p > SIGNIFICANT and line.r_squared is not None and line.r_squared >= 0.3:
-        chance = " So few points could show this by chance."
-    more = f"{explains}{chance}".strip()
-    return Answer(question, Said(text), (Said(more),) if more else ()), line
+    return Answer(question, Said(text), (Said(explains),) if explains else ()), line
 
 
 def recognition_line(analysis: Analysis) -> Correlation | None:
