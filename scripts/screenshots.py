@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from rich.console import Console
 
 from xbench.callbacks.console_summary import _table
 from xbench.cli import main as xbench
+from xbench.phantom import draw_phantom
 from xbench.runs.finished import FinishedRun
 
 OUT = Path(__file__).parents[1] / "docs/assets"
@@ -49,13 +51,21 @@ def pictures(report: Path, page: Page) -> Iterator[tuple[str, bytes]]:
         (sheet,) = Path(folder).rglob("contact_sheet.png")
         yield "contact-sheet", sheet.read_bytes()
 
+        films = (draw_phantom(0, number, 512, 512) for number in itertools.count())
+        film = next(film for film in films if len(film.masks) == 3)
+        Image.fromarray(film.image).save(f"{folder}/film.png")
+        words = ("--data.root", f"{folder}/film.png", "--data.findings", ",".join(film.masks))
+        xbench(["predict", "--config", "demo_folder", *words, f"--trainer.default_root_dir={folder}"])
+        (sheet,) = Path(folder).rglob("sheets/*.png")
+        yield "overlays", sheet.read_bytes()
+
 
 def shrink(name: str, png: bytes) -> Image.Image:
-    """Return a picture of at most 1,200 pixels a side in 256 colours; of the contact sheet two rows."""
+    """Return a picture of at most 1,200 pixels a side (films: 860) in 256 colours; of the contact sheet two rows."""
     image = Image.open(io.BytesIO(png)).convert("RGB")
     if name == "contact-sheet":
         image = image.crop((0, 0, image.width, round(image.width * 0.375)))
-    image.thumbnail((1200, 1200))
+    image.thumbnail((860, 860) if name == "overlays" else (1200, 1200))
     return image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.FLOYDSTEINBERG)
 
 

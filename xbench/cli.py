@@ -27,7 +27,9 @@ _SIIM = "--config clip_siim --data.root /data/siim"
 
 COMMANDS = {
     "test": Command("evaluate a model on a dataset", "run:run_test", ("test --config demo.yaml", f"test {_SIIM}")),
-    "predict": Command("write logits and saliency maps", "run:run_predict", (f"predict {_SIIM}",)),
+    "predict": Command(
+        "scores, maps, pictures of any folder", "run:run_predict", ("predict --config clip_folder --data.root films",)
+    ),
     "check": Command("look at data and weights first", "run:run_check", (f"check {_SIIM}",)),
     "prepare": Command("decode a dataset once, for later", "run:run_prepare", (f"prepare {_SIIM}",)),
     "report": Command("tables, figures, one page of runs", "report:report", ("report runs",)),

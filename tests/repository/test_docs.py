@@ -88,8 +88,9 @@ def _starts(words: list[str]) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def resolver() -> RunParser:
-    return run_parser("test")
+def resolvers() -> dict[str, RunParser]:
+    """The parser of `test`, which `prepare` and `check` share, and that of `predict`."""
+    return {command: run_parser(command) for command in ("test", "predict")}
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def workplace(tmp_path, monkeypatch) -> Iterator[Path]:
         sys.modules.pop(path.stem, None)
 
 
-def test_commands_are_understood(workplace, resolver, monkeypatch):
+def test_commands_are_understood(workplace, resolvers, monkeypatch):
     """Options are parsed, nothing runs."""
     reports = []
     monkeypatch.setattr("xbench.commands.report.write_report", lambda *given: reports.append(given) or (None, ()))
@@ -116,12 +117,13 @@ def test_commands_are_understood(workplace, resolver, monkeypatch):
     seen = set()
     # Parsing a run's options takes a while, so those of one configuration are parsed together.
     runs: dict[tuple[str, ...], list[str]] = {}
+    predictions: dict[tuple[str, ...], list[str]] = {}
     for command, *options in ours():
         seen.add(command)
         if {"--help", "--help-all"} & {*options} or command == "--help":
             continue
         if command in ("test", "predict", "prepare", "check"):
-            with_configs_apart(options, runs)
+            with_configs_apart(options, predictions if command == "predict" else runs)
         elif command == "bench":
             given, more = parse(options)
             jobs = plan(read_bench(given.config, given.models, given.datasets), workplace / "runs", more)
@@ -142,10 +144,11 @@ def test_commands_are_understood(workplace, resolver, monkeypatch):
             assert command in ("report", "list"), command
             with redirect_stdout(io.StringIO()):
                 assert main([command, *options]) == 0, options
-    for configs, options in runs.items():
-        resolver.resolve([*(f"--config={config}" for config in configs), *options])
+    for command, of_configs in (("test", runs), ("predict", predictions)):
+        for configs, options in of_configs.items():
+            resolvers[command].resolve([*(f"--config={config}" for config in configs), *options])
     assert len(reports) > 3 and len(runs) > 20
-    assert seen >= {"test", "prepare", "check", "report", "bench", "verify", "rescore", "reproduce", "list"}
+    assert seen >= {"test", "predict", "prepare", "check", "report", "bench", "verify", "rescore", "reproduce", "list"}
 
 
 def with_configs_apart(options: Sequence[str], runs: dict[tuple[str, ...], list[str]]) -> None:
@@ -177,11 +180,11 @@ def options_of(*classes: type) -> set[str]:
     return {name for parent in parents for name in inspect.signature(parent.__init__).parameters}
 
 
-def test_options_exist(resolver, capsys):
+def test_options_exist(resolvers, capsys):
     for command in COMMANDS:
         if command != "completion":
             assert main([command, "--help"]) == 0
-    helps = [resolver.format_help(), capsys.readouterr().out]
+    helps = [*(resolver.format_help() for resolver in resolvers.values()), capsys.readouterr().out]
     assert main(["--version"]) == 0
     known = {*re.findall(r"--\w+", " ".join(helps))} | FOREIGN | {"--version", "--help", "--help-all", "--print_config"}
     for page, span in SPANS:

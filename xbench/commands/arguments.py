@@ -49,7 +49,7 @@ class CommandParser(argparse.ArgumentParser):
 
 PURPOSES = {
     "test": "Evaluate a model on a dataset.",
-    "predict": "Write a model's logits and saliency maps for a dataset, which needs no annotations.",
+    "predict": "Write scores, maps and pictures, without annotations, for a dataset or any folder (MODEL_folder).",
     "prepare": "Decode and resize a dataset once, into a cache that test and predict read.",
     "check": "Validate files, annotations, checkpoint and versions without running the model.",
 }
@@ -103,6 +103,7 @@ OPTIONS = {
     ],
     "Results": [
         _Option("trainer.default_root_dir", "FOLDER", "where runs go (runs)"),
+        _Option("overlays", "FINDINGS|false", "draw the maps of these findings, or none (true: all)", "predict"),
         _Option("trainer.logger", "false", "without Weights & Biases", _SCORING),
         _Option("resume", "true", "go on with the newest unfinished run of this pair", _SCORING),
     ],

@@ -121,6 +121,14 @@ def run_parser(command: Literal["test", "predict", "prepare", "check"]) -> RunPa
         "--trainer.default_root_dir, if there is one; its finished images are not done again, and the results are "
         "those of an unbroken run.",
     )
+    if command == "predict":
+        parser.add_argument(
+            "--overlays",
+            type=bool | list[str] | str,
+            default=True,
+            help="The findings to draw over each image, in a list or with commas between; true for all, false for no "
+            "pictures.",
+        )
     # The data module deals the batches; Lightning's sampler would count some images twice.
     parser.set_defaults({"trainer.use_distributed_sampler": False})
     # Parts are built in this order: a wrong data folder is found before weights are loaded.

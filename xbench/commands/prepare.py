@@ -29,7 +29,7 @@ def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: b
         UserError: Images cannot be prepared, or not be written; or an image cannot be read and `on_error` is `stop`,
             once all others are done.
     """
-    data.setup("test")
+    data.setup("prepare")
     store = data.store_for(preprocessing)
     if all(record.files is None for record in data.records):
         raise UserError(

@@ -21,6 +21,8 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from xbench.callbacks.evaluation import find
+from xbench.callbacks.prediction_writer import PredictionWriter
 from xbench.callbacks.progress_bar import RunProgressBar
 from xbench.commands.check import check
 from xbench.commands.options import RunParser, build, run_parser, user_error_behind
@@ -107,6 +109,8 @@ def _evaluate(command: Literal["test", "predict"], arguments: Sequence[str]) -> 
     trainer = _build_trainer(parts.trainer, SaveConfigCallback(parser, config))
     _refuse_too_many_processes(trainer, data, command, config.oversubscribe)
     trainer.resume = config.resume  # type: ignore[attr-defined]
+    if command == "predict" and (writer := find(trainer, PredictionWriter)) is not None:
+        writer.overlays = config.overlays
     for logger in trainer.loggers:
         # W&B takes a run's group only when the run begins, and Lightning begins it before any callback's turn.
         if hasattr(logger, "describe"):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from xbench.data.datasets.chestxray14 import ChestXray14 as ChestXray14
     from xbench.data.datasets.chexlocalize import CheXlocalize as CheXlocalize
     from xbench.data.datasets.covid import COVID19Rural as COVID19Rural
+    from xbench.data.datasets.folder import ImageFolder as ImageFolder
     from xbench.data.datasets.phantom import PhantomCXR as PhantomCXR
     from xbench.data.datasets.rsna import RSNAPneumonia as RSNAPneumonia
     from xbench.data.datasets.siim import SIIMPneumothorax as SIIMPneumothorax
@@ -26,6 +27,7 @@ __getattr__ = lazy_names(
     ChestXDet10="datasets.chestxdet10",
     ChestXray14="datasets.chestxray14",
     ChestXrayDataModule="datamodule",
+    ImageFolder="datasets.folder",
     PhantomCXR="datasets.phantom",
     RSNAPneumonia="datasets.rsna",
     Radiograph="records",

@@ -291,7 +291,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             failure = batch.failures[0]
             raise UserError(
                 f"{self.name}: image {unreadable(failure.image_id, failure.reason)} Repair the file, or leave out such "
-                "images with --data.on_error skip (they are counted and named in results.json)."
+                "images with --data.on_error skip (the run counts and names them)."
             )
         timed_out = {failure.index: failure.timed_out for failure in batch.failures}
         for index in sorted({*timed_out, *batch.truth.index.tolist()}):

@@ -144,6 +144,16 @@ def canonical(name: str) -> str | None:
     return _CANONICAL.get(_fold(name))
 
 
+def chosen(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return findings as a user lists them, or writes them with commas between, by canonical names where there are any.
+
+    >>> chosen("effusion, Tree in bud"), chosen(["NODULE"])
+    (('Pleural Effusion', 'Tree in bud'), ('Nodule',))
+    """
+    listed = names.split(",") if isinstance(names, str) else names
+    return tuple(dict.fromkeys(canonical(name) or name.strip() for name in listed if name.strip()))
+
+
 def distinct_spellings(datasets: Iterable[str]) -> set[str]:
     """Return every string by which one of the datasets names one of its findings."""
     return {name for dataset in datasets for name in spellings(dataset).values()}

@@ -1,0 +1,121 @@
+"""Pictures of one film: the map of a finding over it, and all maps side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from math import ceil, sqrt
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from xbench.data.annotations.folder import IMAGE_SUFFIXES
+from xbench.report.cases import tinted
+
+SIDE = 448
+"""The longer side of a film in pixels."""
+
+_NARROWEST = 240
+_CAPTION = 30
+_GAP = 10
+_GROUND, _INK, _FAINT = (0, 0, 0), (255, 255, 255), (176, 176, 176)
+
+
+def shown(film: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a film (H, W) at the size at which it is shown."""
+    scale = SIDE / max(film.shape)
+    size = max(1, round(film.shape[1] * scale)), max(1, round(film.shape[0] * scale))
+    return np.asarray(cv2.resize(film, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC), np.uint8)
+
+
+def film_tile(film: NDArray[np.uint8], caption: str) -> Image.Image:
+    """Return a film (H, W) with a caption below it."""
+    return _captioned(np.repeat(film[..., None], 3, axis=2), caption, "")
+
+
+def map_tile(film: NDArray[np.uint8], saliency: NDArray[np.float32], finding: str, probability: float) -> Image.Image:
+    """Return a film (H, W) under a map, with a cross at the map's peak and finding and probability below.
+
+    The map (H, W) is in [0, 1]; one that is the same everywhere has no peak.
+    """
+    picture = tinted(film, saliency)
+    if np.ptp(saliency) > 0:
+        # Of tied places the mean, as in the scores.
+        y, x = np.argwhere(saliency == saliency.max()).mean(axis=0).round().astype(int).tolist()
+        for grey, weight in ((0, 5), (255, 2)):
+            for across, down in ((8, 0), (0, 8)):
+                ends = (x - across, y - down), (x + across, y + down)
+                cv2.line(picture, *ends, (grey, grey, grey), weight, cv2.LINE_AA)
+    return _captioned(picture, finding, "< 0.001" if probability < 0.001 else f"{probability:.3f}")
+
+
+def sheet(tiles: Sequence[Image.Image], foot: str) -> Image.Image:
+    """Return tiles of one size in rows, with a line of words below."""
+    across, down = tiles[0].width + _GAP, tiles[0].height + _GAP
+    # Somewhat wider than high, with few places empty.
+    wanted = sqrt(1.4 * len(tiles) * down / across)
+    several = range(max(1, round(wanted)), min(len(tiles), round(1.6 * wanted)) + 1)
+    columns = min(several, key=lambda count: (-len(tiles) % count, count))
+    size = columns * across + _GAP, ceil(len(tiles) / columns) * down + _GAP + _CAPTION
+    page = Image.new("RGB", size, _GROUND)
+    for place, tile in enumerate(tiles):
+        page.paste(tile, (_GAP + place % columns * across, _GAP + place // columns * down))
+    pen = ImageDraw.Draw(page)
+    pen.text((_GAP + 6, size[1] - _CAPTION / 2 - 4), _cut(foot, size[0] - 4 * _GAP, 15), _FAINT, _font(15), "lm")
+    return page
+
+
+def file_names(names: Iterable[str]) -> list[str]:
+    """Return paths without an ending for names of images or findings, all different and safe on any disk.
+
+    Slashes make folders; an image's ending is cut off; letters, digits, dots, underscores and hyphens stay.
+
+    >>> file_names(["ward 3/a.dcm", "ward_3/A.png", "../x", "Nodule/Mass"])
+    ['ward_3/a', 'ward_3/A_000001', '_/x', 'Nodule/Mass']
+    """
+    found: list[str] = []
+    taken: set[str] = set()
+    for place, name in enumerate(names):
+        stem = name[: -len(ending)] if (ending := _ending(name)) and len(ending) < len(name) else name
+        parts = [re.sub(r"[^\w.-]+", "_", part).strip(".")[:60] or "_" for part in stem.split("/")]
+        # No folder is called as a picture may be.
+        path = "/".join(re.sub(r"\.png$", "_png", part, flags=re.I) for part in parts)
+        # Some disks do not tell capital letters from small ones.
+        while path.casefold() in taken:
+            path += f"_{place:06d}"
+        taken.add(path.casefold())
+        found.append(path)
+    return found
+
+
+def _ending(name: str) -> str:
+    return next((ending for ending in IMAGE_SUFFIXES if name.lower().endswith(ending)), "")
+
+
+def _captioned(picture: NDArray[np.uint8], left: str, right: str) -> Image.Image:
+    height, width = picture.shape[:2]
+    tile = Image.new("RGB", (max(width, _NARROWEST), height + _CAPTION), _GROUND)
+    tile.paste(Image.fromarray(picture), ((tile.width - width) // 2, 0))
+    pen, middle = ImageDraw.Draw(tile), height + _CAPTION / 2 + 1
+    room = tile.width - 16 - (_font(15).getlength(right) + 12 if right else 0)
+    pen.text((6, middle), _cut(left, room, 15), _INK, _font(15), "lm")
+    pen.text((tile.width - 6, middle), right, _FAINT, _font(15), "rm")
+    return tile
+
+
+def _cut(text: str, width: float, size: int) -> str:
+    """Shorten a text that is wider than so many pixels, in the middle."""
+    if _font(size).getlength(text) <= width:
+        return text
+    kept = len(text)
+    while kept > 2 and _font(size).getlength(f"{text[: kept // 2]}\u2026{text[-(kept // 2) :]}") > width:
+        kept -= 2
+    return f"{text[: kept // 2]}\u2026{text[-(kept // 2) :]}"
+
+
+@cache
+def _font(size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
+    return ImageFont.load_default(size)
