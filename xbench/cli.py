@@ -12,6 +12,7 @@ from xbench.commands.arguments import answer_at_once
 from xbench.commands.configs import did_you_mean
 from xbench.errors import UserError, explain_machine_error
 from xbench.runtime.output import forgive_output, refused_output
+from xbench.runtime.start_up import import_lean_torchmetrics
 
 
 class Command(NamedTuple):
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     command, *options = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     forgive_output()
+    import_lean_torchmetrics()
     try:
         status = _run(command, options)
     finally:

@@ -12,15 +12,18 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import lightning.pytorch as pl
 import torch
 
 import xbench
-from xbench.data.datamodule import ChestXrayDataModule
-from xbench.models.base import SaliencyModel
 from xbench.runtime.digests import file_sha256, source_sha256
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+
+    from xbench.data.datamodule import ChestXrayDataModule
+    from xbench.models.base import SaliencyModel
 
 _PACKAGES: tuple[str, ...] = ("torch", "torchvision", "lightning", "torchmetrics", "open_clip_torch", "timm")
 _PACKAGES += ("transformers", "albumentations", "opencv-python-headless", "pydicom", "pillow", "numpy")

@@ -8,12 +8,12 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 import lightning.pytorch as pl
 import torch
-import transformers
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._pytree import tree_map_only
@@ -257,7 +257,7 @@ class VLM(SaliencyModel):
         if depends_on is None:
             return self.encode_prompts(prompts)
         depends_on = {**depends_on, "device": self.device.type, "dtype": str(self.dtype)}
-        code = [type(self).__qualname__, source_sha256(type(self)), torch.__version__, transformers.__version__]
+        code = [type(self).__qualname__, source_sha256(type(self)), torch.__version__, version("transformers")]
         text = json.dumps([prompts, depends_on, code, torch.get_num_threads()], sort_keys=True, default=list)
         path = cache_folder() / "queries" / f"{hashlib.sha256(text.encode()).hexdigest()}.pt"
         try:

@@ -9,10 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-from lightning.pytorch import Trainer
-from lightning.pytorch.cli import SaveConfigCallback
+from typing import TYPE_CHECKING, Any
 
 from xbench.errors import UserError
 from xbench.protocol.findings import is_folder_name
@@ -20,6 +17,10 @@ from xbench.runs.files import CONFIG, RESULTS
 from xbench.runs.journal import ABOUT, difference, finished_batches, read_about
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.locks import Busy, try_lock
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.cli import SaveConfigCallback
 
 _JOURNAL = "journal"
 
@@ -99,6 +100,9 @@ def new_folder(parent: Path) -> Path:
 
 def saved_config(trainer: Trainer) -> SaveConfigCallback | None:
     """Return the callback that knows the configuration of the command line; None for a run started from Python."""
+    # Here, for `rescore` names folders too, and does without Lightning.
+    from lightning.pytorch.cli import SaveConfigCallback
+
     return next((callback for callback in trainer.callbacks if isinstance(callback, SaveConfigCallback)), None)  # type: ignore[attr-defined]
 
 

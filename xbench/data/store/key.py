@@ -18,9 +18,8 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import albumentations as A
 import lightning.pytorch as pl
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +30,9 @@ from xbench.data.records import Grid, Record
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing
 from xbench.runtime.digests import files_sha256
+
+if TYPE_CHECKING:
+    import albumentations as A
 
 _PACKAGE = Path(xbench.__file__).parent
 # The code that turns a record into a prepared image; xbench.types and xbench.errors only name things.

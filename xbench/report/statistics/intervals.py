@@ -19,8 +19,7 @@ from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit
-from scipy.stats import t as student
+from scipy.special import expit, logit, stdtrit
 
 Floats = NDArray[np.float64]
 Limits = tuple[float, float]
@@ -311,7 +310,7 @@ def _errors_of_sum(variances: Floats, spreads: Sequence[Spread]) -> float:
 
 @lru_cache(maxsize=4096)
 def _errors(freedom: float) -> float:
-    return _NORMAL if freedom == inf else float(student.ppf(0.975, freedom))
+    return _NORMAL if freedom == inf else float(stdtrit(freedom, 0.975))
 
 
 class _Means:

@@ -1,0 +1,67 @@
+"""What commands do not import before they need it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from xbench.runtime import start_up
+
+
+@pytest.fixture
+def fresh(monkeypatch) -> Iterator[None]:
+    """Let torchmetrics be imported once more, and put the one that all others use back afterwards."""
+    used = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "torchmetrics"}
+    for name in used:
+        del sys.modules[name]
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    start_up.import_lean_torchmetrics()
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchmetrics"]:
+        del sys.modules[name]
+    sys.modules.update(used)
+
+
+def test_the_rest_of_torchmetrics_comes_when_it_is_asked_for(fresh):
+    import torchmetrics
+    from torchmetrics import Metric
+
+    assert "torchmetrics.functional" not in sys.modules
+    assert torchmetrics.__version__
+    with pytest.raises(AttributeError, match="no attribute '__wrapped__'"):
+        torchmetrics.__wrapped__  # noqa: B018
+    assert issubclass(torchmetrics.AUROC, object)
+    assert "torchmetrics.functional" in sys.modules
+    assert issubclass(torchmetrics.MeanMetric, Metric)
+    assert torchmetrics.Metric is Metric
+    with pytest.raises(AttributeError):
+        torchmetrics.nothing  # noqa: B018
+
+
+def test_a_part_of_torchmetrics_is_imported_as_ever(fresh):
+    from torchmetrics.classification import BinaryAUROC
+    from torchmetrics.metric import Metric
+
+    assert issubclass(BinaryAUROC, Metric)
+
+
+def test_another_torchmetrics_is_imported_whole(fresh, monkeypatch):
+    monkeypatch.setattr(start_up, "_MODULES", {"utilities": (), "metric": ("Metric", "NotInThisVersion")})
+    import torchmetrics
+
+    assert "torchmetrics.functional" in sys.modules
+    assert issubclass(torchmetrics.MeanMetric, torchmetrics.Metric)
+
+
+def test_rescore_imports_no_lightning_and_nothing_that_models_need():
+    script = (
+        "import sys\nfrom xbench.runtime.start_up import import_lean_torchmetrics\nimport_lean_torchmetrics()\n"
+        "import xbench.commands.rescore\n"
+        "found = {'lightning', 'torchvision', 'transformers', 'scipy', 'albumentations', 'wandb'} & {*sys.modules}\n"
+        "assert not found, found"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
