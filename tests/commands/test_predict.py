@@ -89,6 +89,11 @@ def test_other_commands_on_a_folder(command, films, name):
         assert not [*films.parent.glob("runs/*")]
 
 
+def test_a_folder_given_to_the_phantoms(command, films):
+    run = command("predict", "--config", "demo", "--data.root", films)
+    assert run.status == 2 and "--config demo_folder" in run.errors
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [

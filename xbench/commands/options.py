@@ -217,6 +217,8 @@ def in_one_paragraph(message: str) -> str:
             owners = resolve_class(name).__mro__
             options = {option for owner in owners for option in inspect.signature(owner).parameters}
             near = did_you_mean(unknown[1], sorted(options))
+            if unknown[1] == "root":
+                near = " A folder of images of your own is the dataset `folder`, as in --config demo_folder."
             text = f"{name} has no option --{key[1]}.{unknown[1]}.{near}"
         else:
             text = f"--{key[1]} {name}: {problem.splitlines()[0]}."
