@@ -348,18 +348,24 @@ def heart_layer(frame: Frame, *contours: Points) -> Layer:
     return blur(dome(frame.fill(*contours), frame.length(0.22), 0.5), frame.length(0.008))
 
 
-def draw_anatomy(rng: np.random.Generator, height: int, width: int) -> Anatomy:
-    """A healthy chest in a random pose and of a random build."""
+def draw_anatomy(rng: np.random.Generator, height: int, width: int, *, shapes_only: bool = False) -> Anatomy:
+    """A healthy chest in a random pose and of a random build.
+
+    Places and masks of lesions follow from lungs, ribs and heart: `shapes_only` leaves all other layers empty.
+    """
     frame = random_pose(rng, height, width)
     build = Build.random(rng)
     lungs = (_lung(frame, build, -1), _lung(frame, build, 1))
     ribs = tuple(rib for lung in lungs for rib in build_ribs(rng, build, lung.side, lung.contour))
+    heart = build.warp(_heart(build))
+    thickness = heart_layer(frame, heart)
+    if shapes_only:
+        empty = np.zeros((height, width), np.float32)
+        return Anatomy(frame, lungs, ribs, heart, thickness, empty, empty, empty, empty)
     mediastinum, belly = mediastinum_layer(frame, build), belly_layer(frame, build)
     solid = tissue_layer(rng, frame, build, [lung.hilum for lung in lungs], mediastinum)
     solid += skeleton_layer(rng, frame, build)
     bones = rib_cage(rng, frame, ribs, lungs[0].air + lungs[1].air)
-    heart = build.warp(_heart(build))
-    thickness = heart_layer(frame, heart)
     vessels = _lung_markings(rng, frame, lungs)
     return Anatomy(frame, lungs, ribs, heart, thickness, bones, np.maximum(mediastinum, belly), vessels, solid)
 

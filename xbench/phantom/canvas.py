@@ -122,7 +122,9 @@ def smooth_curve(points: Points, *, closed: bool = False, steps: int = 8) -> Poi
 
 def smooth_step(values: Layer, low: float, high: float) -> Layer:
     """0 below low, 1 above high, a cubic between."""
-    t: Layer = np.clip((values - np.float32(low)) / np.float32(high - low), 0, 1)
+    t: Layer = values - np.float32(low)
+    t /= np.float32(high - low)
+    np.clip(t, 0, 1, out=t)
     return t * t * (3 - 2 * t)
 
 

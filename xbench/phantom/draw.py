@@ -80,7 +80,8 @@ def _places(seed: int, index: int, size: tuple[int, int]) -> Iterator[Place]:
 @lru_cache(maxsize=1024)
 def _chosen(seed: int, index: int, size: tuple[int, int]) -> list[Place]:
     body, lesions, _ = _streams(seed, index)
-    return draw_lesions(np.random.default_rng(lesions), draw_anatomy(np.random.default_rng(body), *size))[2]
+    anatomy = draw_anatomy(np.random.default_rng(body), *size, shapes_only=True)
+    return draw_lesions(np.random.default_rng(lesions), anatomy)[2]
 
 
 def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: Layer) -> NDArray[np.uint8]:
@@ -141,8 +142,10 @@ def _collimator(rng: np.random.Generator, height: int, width: int) -> Layer:
     y = np.linspace(0, 1, height, dtype=np.float32)[:, None]
     u, v = x + np.float32(tilt) * (y - 0.5), y - np.float32(tilt) * (x - 0.5)
     film = np.ones((height, width), np.float32)
-    for distance, margin in zip((u, 1 - u, v, 1 - v), margins, strict=True):
+    # Each blade with its soft edge covers a strip along its side of the film.
+    across, down = (1 + np.ceil((margins.max() + 0.006 + abs(tilt) / 2) * side).astype(int) for side in (width, height))
+    strips: list[tuple[slice, slice]] = [np.s_[:, :across], np.s_[:, -across:], np.s_[:down, :], np.s_[-down:, :]]
+    for strip, distance, margin in zip(strips, (u, 1 - u, v, 1 - v), margins, strict=True):
         if margin > 0:
-            # The blades throw a soft edge.
-            film *= np.clip((distance - np.float32(margin)) * np.float32(1 / 0.006), 0.02, 1)
+            film[strip] *= np.clip((distance[strip] - np.float32(margin)) * np.float32(1 / 0.006), 0.02, 1)
     return film
