@@ -89,6 +89,11 @@ def test_other_commands_on_a_folder(command, films, name):
         assert not [*films.parent.glob("runs/*")]
 
 
+def test_an_output_that_is_not_finite_is_refused(command, toy_config):
+    run = command("predict", "--config", toy_config, "--model.fault", "nan")
+    assert run.status == 1 and "NaN or infinity" in run.errors
+
+
 def test_a_folder_given_to_the_phantoms(command, films):
     run = command("predict", "--config", "demo", "--data.root", films)
     assert run.status == 2 and "--config demo_folder" in run.errors

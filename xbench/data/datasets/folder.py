@@ -57,7 +57,7 @@ class ImageFolder(ChestXrayDataModule):
             raise UserError(f"folder: --data.findings: {problem}.", exit_status=2)
         known = [finding.name for finding in TABLE]
         for finding in self.findings:
-            if finding not in known and (near := get_close_matches(finding, known, n=1)):
+            if finding not in known and (near := get_close_matches(finding, known, n=1, cutoff=0.8)):
                 rank_zero_warn(
                     f"folder: --data.findings: {finding} is not a name that xbench knows, so the model is asked for it "
                     f"in these words. Did you mean {near[0]}?"
