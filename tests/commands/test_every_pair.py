@@ -152,4 +152,4 @@ def test_the_references(command, downloads: Downloads, checked: list[Any], model
 
 def test_nothing_else_is_shipped():
     assert {*shipped("models")} == {*MODELS, *REFERENCES}
-    assert {*shipped("data")} == {*CLASSES, "phantom", "folder"}
+    assert {*shipped("data")} == {*CLASSES, "phantom", "folder", "coco", "csv", "masks"}

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from xbench.data.datasets.chexlocalize import CheXlocalize as CheXlocalize
     from xbench.data.datasets.covid import COVID19Rural as COVID19Rural
     from xbench.data.datasets.folder import ImageFolder as ImageFolder
+    from xbench.data.datasets.own_coco import CocoDataset as CocoDataset
+    from xbench.data.datasets.own_csv import CsvDataset as CsvDataset
+    from xbench.data.datasets.own_masks import MaskFolderDataset as MaskFolderDataset
     from xbench.data.datasets.phantom import PhantomCXR as PhantomCXR
     from xbench.data.datasets.rsna import RSNAPneumonia as RSNAPneumonia
     from xbench.data.datasets.siim import SIIMPneumothorax as SIIMPneumothorax
@@ -28,6 +31,9 @@ __getattr__ = lazy_names(
     ChestXray14="datasets.chestxray14",
     ChestXrayDataModule="datamodule",
     ImageFolder="datasets.folder",
+    CocoDataset="datasets.own_coco",
+    CsvDataset="datasets.own_csv",
+    MaskFolderDataset="datasets.own_masks",
     PhantomCXR="datasets.phantom",
     RSNAPneumonia="datasets.rsna",
     Radiograph="records",

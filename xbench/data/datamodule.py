@@ -220,7 +220,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         if missing and self.on_error == "stop":
             raise UserError(
                 f"{self.name}: {len(missing)} of {len(self.records)} annotated images have no file (first: "
-                f"{', '.join(missing[:3])}). {self.where_images_are()} Complete the download, or leave out such images "
+                f"{', '.join(missing[:3])}). {self.where_images_are()} Add these files, or leave out such images "
                 "with --data.on_error skip (they are counted and named in results.json)."
             )
 

@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ def collect_provenance(
             "threads": torch.get_num_threads(),
         },
         "checkpoint_sha256": details.pop("checkpoint_sha256", None),
-        "annotation_sha256": {path.name: file_sha256(path) for path in data.annotation_files()},
+        "annotation_sha256": annotation_digests(data.annotation_files()),
         "prompts": details.pop("prompts", None),
         "preprocessing": model.preprocessing.description(),
         "model": {
@@ -131,6 +131,15 @@ def options_that_count(
             chosen = {"class": chosen.get("class_path"), **arguments}
         counted[part] = chosen
     return counted
+
+
+def annotation_digests(files: Sequence[Path]) -> dict[str, str]:
+    """Return the digests of annotation files by name, or by their place below a common folder where names repeat."""
+    names = [path.name for path in files]
+    if len({*names}) < len({*files}):
+        folder = os.path.commonpath([path.absolute().parent for path in files])
+        names = [os.path.relpath(path.absolute(), folder) for path in files]
+    return {name: file_sha256(path) for name, path in zip(names, files, strict=True)}
 
 
 def utf8(path: str) -> str:

@@ -21,7 +21,7 @@ from xbench.commands.options import build, run_parser
 from xbench.commands.run import silence_libraries
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
-from xbench.evaluation.provenance import options_that_count, versions
+from xbench.evaluation.provenance import annotation_digests, options_that_count, versions
 from xbench.runs.files import CONFIG, RESULTS, RunFileError
 from xbench.runs.finished import FinishedRun
 from xbench.runs.results import Results
@@ -35,7 +35,8 @@ _LOOKED_AT = 8
 _NOT_RECORDS = ChestXrayDataModule.neutral_options | {"batch_size", "gamma", "grid"}
 
 # Options that name no file, or one that is compared by its digest.
-_COMPARED = frozenset({"annotations", "book", "cache", "checkpoint", "concepts", "image_list", "root", "split"})
+_COMPARED = frozenset({"annotations", "book", "cache", "checkpoint", "concepts", "image_list", "labels", "masks"})
+_COMPARED |= {"root", "split"}
 
 
 class DataState:
@@ -44,7 +45,7 @@ class DataState:
     def __init__(self, data: ChestXrayDataModule) -> None:
         data.setup("test")
         self.data = data
-        self.annotations = {path.name: file_sha256(path) for path in data.annotation_files()}
+        self.annotations = annotation_digests(data.annotation_files())
 
     @cached_property
     def labels(self) -> list[tuple[str, dict[str, int]]]:

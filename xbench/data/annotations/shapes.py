@@ -88,6 +88,29 @@ class Box(Shape):
 
 
 @dataclass(frozen=True)
+class FractionBox(Shape):
+    """A rectangle whose edges are fractions of the image's width and height, at the nearest edges of pixels."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def draw(self, height: int, width: int) -> Mask:
+        """Draw the part of the box that lies in the frame."""
+        return self._in(height, width).draw(height, width)
+
+    def leaves(self, height: int, width: int) -> bool:
+        """Tell whether the box reaches over an edge of the frame."""
+        return self._in(height, width).leaves(height, width)
+
+    def _in(self, height: int, width: int) -> Box:
+        # To the nearest: 0.7 of 320 pixels is 223.99999999999997.
+        edges = self.left * width, self.top * height, self.right * width, self.bottom * height
+        return Box(*(round(_finite(edge)) for edge in edges))
+
+
+@dataclass(frozen=True)
 class Polygon(Shape):
     """A closed polygon, outline included, with corners (x, y) in fractional pixels; rasterised as Pillow does.
 
@@ -182,6 +205,27 @@ class CocoRLE(Shape):
         if not isinstance(self.counts, str) or not self.counts or re.search(r"[^0-o]", self.counts):
             raise UserError(f"{str(self.counts)[:40]!r} is not a COCO run-length encoding.")
 
+    @classmethod
+    def of_counts(cls, counts: Iterable[int], height: int, width: int) -> CocoRLE:
+        """Return the mask of uncompressed counts: pixels off, on, off ... column by column, from the upper left.
+
+        Raises a UserError unless they are whole numbers >= 0 that add up to the pixels of the frame.
+        """
+        frame_of(height, width)
+        runs = [*counts]
+        if not all(type(run) is int and run >= 0 for run in runs) or sum(runs) != height * width:
+            raise UserError(
+                f"The counts of a run-length encoding are not whole numbers >= 0 that add up to the {height * width} "
+                f"pixels of a mask of {width} x {height}."
+            )
+        encoded = coco.frPyObjects({"counts": runs, "size": [height, width]}, height, width)
+        return cls(encoded["counts"].decode(), height, width)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the runs are well-formed and fill the frame; of others `draw` fails."""
+        return _runs(self.counts, self.height * self.width) is not None
+
     @property
     def empty(self) -> bool:
         """Whether no pixel is set. A malformed mask is not empty: to draw it fails."""
@@ -213,7 +257,7 @@ class MaskImage(Shape):
         if mask.shape != (height, width):
             raise UserError(
                 f"{self.path} is {mask.shape[1]} x {mask.shape[0]} pixels, the image that it annotates {width} x "
-                f"{height}: one of the two was resized. Take both from the original download."
+                f"{height}: one of the two was resized. Take both in their original size."
             )
         return mask
 
@@ -255,11 +299,15 @@ def reader_agreement(annotations: Iterable[Annotation], height: int, width: int)
     return dice, iou
 
 
-def _whole(value: float) -> int:
+def _finite(value: float) -> float:
     # Drawing beyond what a pixel can be takes memory and overflows; such a number is a damaged file.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e6:
         raise UserError(f"The coordinate {str(value)[:40]!r} is not a pixel.")
-    return int(value)
+    return value
+
+
+def _whole(value: float) -> int:
+    return int(_finite(value))
 
 
 def _runs(counts: str, pixels: int) -> NDArray[np.int64] | None:

@@ -16,7 +16,8 @@ from typing import Any
 
 from xbench.errors import UserError
 
-_AGAIN = "Take the file as its owners publish it."
+AGAIN = "Take the file as its owners publish it."
+"""What to do about a damaged annotation file, unless the dataset advises otherwise."""
 
 # Ten times the largest file of the seven datasets. Small values take up to twenty times their room when they are read.
 _MAX_BYTES = 2**27
@@ -42,7 +43,8 @@ _LIST_HEADERS = (
 class Row:
     """A row of a dataset's table: the line of its file, from 1, and stripped values by stripped column name.
 
-    `ended` is False for the last row of a file without a line end, which may have been cut off within its last value.
+    `ended` is False for the last row of a file without a line end, which may have been cut off within its last value;
+    `advice` ends every message.
     """
 
     dataset: str
@@ -50,6 +52,7 @@ class Row:
     line: int
     values: dict[str, str]
     ended: bool = True
+    advice: str = AGAIN
 
     def __getitem__(self, column: str) -> str:
         """Return a value, stripped; empty where the file has none."""
@@ -99,10 +102,12 @@ class Row:
         # A quoted value may hold line breaks, and a hundred thousand characters.
         said = " ".join(problem.split())
         said = said if len(said) <= 500 else f"{said[:497]}..."
-        return UserError(f"{self.dataset}: {self.path}, line {self.line}: {said}. {_AGAIN}")
+        return UserError(f"{self.dataset}: {self.path}, line {self.line}: {said}. {self.advice}")
 
 
-def read_csv(dataset: str, path: Path, columns: Sequence[str], header: Sequence[str] | None = None) -> Iterator[Row]:
+def read_csv(
+    dataset: str, path: Path, columns: Sequence[str], header: Sequence[str] | None = None, advice: str = AGAIN
+) -> Iterator[Row]:
     """Read a table row by row, empty lines left out.
 
     Args:
@@ -111,13 +116,14 @@ def read_csv(dataset: str, path: Path, columns: Sequence[str], header: Sequence[
         columns: Columns that it must have; it may have more.
         header: Names to give the columns by position, where the file's own header cannot be split at its commas; the
             first two of the file must be the same. Columns after these are left aside.
+        advice: What to do about a file that is wrong, for messages.
 
     Raises:
         UserError: The file cannot be read, lacks a column, or a row has not a value for each column; or it has no line
             end, and no row or fewer values in its last row than in the one before.
     """
     try:
-        _check_table(dataset, path)
+        _check_table(dataset, path, advice)
         with open(path, "rb") as binary:
             binary.seek(max(0, os.path.getsize(path) - 1000))
             # A last line of blanks and commas is no row.
@@ -135,12 +141,12 @@ def read_csv(dataset: str, path: Path, columns: Sequence[str], header: Sequence[
                 found = repr(", ".join(names[:20])[:200]) if names else "none"
                 raise UserError(
                     f"{dataset}: {path} lacks {', '.join(missing)}. Expected columns: {', '.join(columns)}; found: "
-                    f"{found}. {_AGAIN}"
+                    f"{found}. {advice}"
                 )
             filled = ((values, reader.line_num) for values in reader if any(map(str.strip, values)))
             width = 0
             for (values, line), after in pairwise(chain(filled, [([], 0)])):
-                row = Row(dataset, path, line, dict.fromkeys(names, ""), ended or bool(after[0]))
+                row = Row(dataset, path, line, dict.fromkeys(names, ""), ended or bool(after[0]), advice)
                 if not row.ended and len(values) < width:
                     raise row.error(f"the file is cut off: {len(values)} values, and {width} in the row before")
                 width = len(values)
@@ -150,13 +156,13 @@ def read_csv(dataset: str, path: Path, columns: Sequence[str], header: Sequence[
                 row.values.update((name, value.strip()) for name, value in zip(names, values, strict=False))
                 yield row
             if not (ended or width):
-                raise UserError(f"{dataset}: {path} ends within its first line: it is cut off. {_AGAIN}")
+                raise UserError(f"{dataset}: {path} ends within its first line: it is cut off. {advice}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{dataset}: the annotation file {path} cannot be read: {error}. {_AGAIN}") from error
+        raise UserError(f"{dataset}: the annotation file {path} cannot be read: {error}. {advice}") from error
 
 
-def read_json(dataset: str, path: Path) -> Any:
-    """Read a JSON file; UserError if it cannot be read."""
+def read_json(dataset: str, path: Path, advice: str = AGAIN) -> Any:
+    """Read a JSON file; UserError, which ends with the advice, if it cannot be read."""
     try:
         check_file(path)
         content = path.read_bytes()
@@ -166,7 +172,7 @@ def read_json(dataset: str, path: Path) -> Any:
             raise ValueError(f"it has {parts:,} lists and entries; more than {_MAX_PARTS:,} are not read")
         return json.loads(content.decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{dataset}: the annotation file {path} cannot be read: {error}. {_AGAIN}") from error
+        raise UserError(f"{dataset}: the annotation file {path} cannot be read: {error}. {advice}") from error
 
 
 def read_image_list(dataset: str, path: Path) -> list[str]:
@@ -176,7 +182,7 @@ def read_image_list(dataset: str, path: Path) -> list[str]:
     cannot be read or names no image is refused with a `UserError`.
     """
     try:
-        _check_table(dataset, path)
+        _check_table(dataset, path, AGAIN)
         with open(path, newline="", encoding="utf-8-sig") as file:
             entries = [row[0].strip(" \t\"'") for row in csv.reader(file, skipinitialspace=True) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -193,13 +199,13 @@ def read_image_list(dataset: str, path: Path) -> list[str]:
     return [entry for entry in entries if entry]
 
 
-def _check_table(dataset: str, path: Path) -> None:
+def _check_table(dataset: str, path: Path, advice: str) -> None:
     """Refuse a file that is none, and a table of so many lines that reading them would take minutes."""
     check_file(path)
     with open(path, "rb") as file:
         lines = sum(part.count(b"\n") for part in iter(lambda: file.read(2**20), b""))
     if lines > _MAX_LINES:
-        raise UserError(f"{dataset}: {path} has {lines:,} lines; more than {_MAX_LINES:,} are not read. {_AGAIN}")
+        raise UserError(f"{dataset}: {path} has {lines:,} lines; more than {_MAX_LINES:,} are not read. {advice}")
 
 
 def reason(error: Exception) -> str:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
 from xbench.data.annotations.shapes import Annotation, MaskImage, reader_agreement, union
-from xbench.data.annotations.tables import Row, read_csv, read_image_list
+from xbench.data.annotations.tables import AGAIN, Row, read_csv, read_image_list
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
@@ -66,11 +66,13 @@ class DownloadedDataset(ChestXrayDataModule):
     Attributes:
         layout: What is expected in `root`, in words, for messages.
         suffixes: Endings of its image files, in lower case.
+        advice: What to do about an annotation file that is wrong, for messages.
         folders: Names of the folders that hold the images of a split, where the download separates them.
     """
 
     layout: ClassVar[str]
     suffixes: ClassVar[Sequence[str]] = IMAGE_SUFFIXES
+    advice: ClassVar[str] = AGAIN
     folders: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def __init__(self, root: str, annotations: str | None = None, image_list: str | None = None, **kwargs: Any) -> None:
@@ -123,7 +125,7 @@ class DownloadedDataset(ChestXrayDataModule):
 
     def rows(self, path: Path, columns: Sequence[str], header: Sequence[str] | None = None) -> Iterator[Row]:
         """Read a table row by row as `read_csv` does, its first column being the image, and note a doubtful end."""
-        for row in read_csv(self.name, path, columns, header):
+        for row in read_csv(self.name, path, columns, header, self.advice):
             if not row.ended:
                 self.note(_NOT_ENDED, self.listed_key(row.name(columns[0])))
             yield row
@@ -229,7 +231,7 @@ class DownloadedDataset(ChestXrayDataModule):
             raise UserError(
                 f"{self.name}: an image under {self.root} or in its annotation files is called {odd[:60]!r}"
                 f"{' and so on' if len(odd) > 60 else ''}, which is no name of an image: printable characters, 255 at "
-                "most. Take the files as their owners publish them."
+                f"most. {self.advice}"
             )
 
     def _record(self, name: str, case: ImageAnnotations, images: Mapping[str, Sequence[Path]]) -> Record:

@@ -1,0 +1,504 @@
+"""Datasets that YAML alone configures: what is read, and each thing that may be wrong with the files."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import own
+import pytest
+from downloads import CUT_OFF, notes_of, records_of
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from PIL import Image
+
+from xbench.data import CocoDataset, CsvDataset, MaskFolderDataset
+from xbench.data.annotations.shapes import CocoRLE, FractionBox
+from xbench.errors import UserError
+
+IMAGE = "p0/view0"
+BOXES, OUTLINES = ("boxes", "polygons"), ("rle", "counts")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    return own.write_images(tmp_path_factory.mktemp("own"))
+
+
+@pytest.fixture
+def root(images, tmp_path) -> Path:
+    shutil.copytree(images, tmp_path / "root")
+    return tmp_path / "root"
+
+
+def regions_of(data) -> dict[str, dict[str, np.ndarray]]:
+    return {image: dict(data.load(record).regions) for image, record in records_of(data).items()}
+
+
+def assert_reads(data, boxed: bool) -> None:
+    """Assert that labels, patients and regions are those of the phantoms."""
+    truth = own.truth()
+    records = records_of(data)
+    assert list(records) == sorted(truth)
+    for image, record in records.items():
+        assert dict(record.labels) == {finding: int(finding in truth[image]) for finding in own.LABELS.values()}
+        assert record.patient_id in (image.partition("/")[0], None)
+        radiograph = data.load(record)
+        np.testing.assert_array_equal(radiograph.image, own.phantoms()[image].image)
+        assert radiograph.regions.keys() == truth[image].keys() and radiograph.notes == ()
+        for finding, mask in truth[image].items():
+            np.testing.assert_array_equal(radiograph.regions[finding], own.boxed(mask) if boxed else mask)
+    assert data.notes == []
+
+
+@pytest.mark.parametrize("kind", [*BOXES, *OUTLINES])
+def test_coco(root, kind):
+    data = CocoDataset(str(own.write_coco(root, kind=kind)), own.LABELS)
+    assert_reads(data, kind in BOXES)
+    assert data.findings == tuple(own.LABELS.values())
+    assert records_of(data)[IMAGE].patient_id == "p0"
+    assert_reads(CocoDataset(str(root), own.LABELS, shapes="boxes"), boxed=True)
+
+
+@pytest.mark.parametrize("fractions", [False, True])
+@pytest.mark.parametrize("corners", [False, True])
+def test_tables(root, fractions, corners):
+    own.write_csv(root, fractions=fractions, corners=corners)
+    how = {"units": "fractions" if fractions else "pixels", "box": "xyxy" if corners else "xywh"}
+    data = CsvDataset(str(root), own.LABELS, **how)
+    assert_reads(data, boxed=True)
+    assert records_of(data)[IMAGE].patient_id == "p0"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "empty", "labels", "without"),
+    [
+        ("{finding}/{image}", True, False, "unknown"),
+        ("{image}_{finding}", False, False, "absent"),
+        ("{finding}/{image}-mask", False, True, "unknown"),
+    ],
+)
+def test_masks(root, pattern, empty, labels, without):
+    own.write_masks(root, empty, pattern)
+    if labels:
+        own.write_csv(root)
+    data = MaskFolderDataset(
+        str(root), own.LABELS, pattern=pattern, without_mask=without, labels="labels.csv" if labels else None
+    )
+    assert_reads(data, boxed=False)
+
+
+def test_images_without_a_mask_are_no_negatives(root):
+    own.write_masks(root, empty=False)
+    data = MaskFolderDataset(str(root), own.LABELS)
+    healthy = [image for image, regions in own.truth().items() if not regions]
+    assert records_of(data).keys() == own.truth().keys() - {*healthy}
+    assert notes_of(data) == {"an image that the annotation files do not name, left out": healthy}
+    assert all(set(record.labels.values()) == {1} for record in data.records)
+
+
+def test_one_finding_needs_no_folder_for_it(root):
+    (root / "masks").mkdir()
+    Image.fromarray(own.truth()[image := named("Nodule")]["Nodule"]).save(root / "masks/one.png")
+    (root / "one.png").write_bytes((root / f"{image}.png").read_bytes())
+    data = MaskFolderDataset(str(root), ["Nodule"])
+    assert list(records_of(data)) == ["one"]
+
+
+def named(finding: str) -> str:
+    """An image that has the finding."""
+    return next(image for image, regions in own.truth().items() if finding in regions)
+
+
+# Options
+
+
+def test_several_labels_for_one_finding_and_others_left_out(root):
+    own.write_csv(root)
+    data = CsvDataset(str(root), {"nod": "Lesion", "cardio": "Lesion"})
+    truth = own.truth()
+    both = {image: {"Nodule", "Cardiomegaly"} & {*regions} for image, regions in truth.items()}
+    records = records_of(data)
+    assert {image: record.labels["Lesion"] for image, record in records.items()} == {
+        image: int(bool(found)) for image, found in both.items()
+    }
+    for image, found in both.items():
+        if found:
+            expected = np.logical_or.reduce([own.boxed(truth[image][finding]) for finding in found])
+            np.testing.assert_array_equal(data.load(records[image]).regions["Lesion"], expected)
+    left_out = sorted(image for image, regions in truth.items() if "Pleural Effusion" in regions)
+    assert notes_of(data) == {"an annotation of 'eff', which --data.findings does not name, left out": left_out}
+
+
+def test_recognition_only(root):
+    content = own.coco_content()
+    for annotation in content["annotations"]:
+        if annotation["category_id"] == 2:
+            annotation |= {"bbox": None, "segmentation": []}
+    data = CocoDataset(str(own.write_coco(root, content)), own.LABELS, recognition_only=["Cardiomegaly", "Nodule"])
+    assert {finding for regions in regions_of(data).values() for finding in regions} == {"Pleural Effusion"}
+    assert sum(record.labels["Cardiomegaly"] for record in data.records) > 0
+    (note,) = notes_of(data)
+    assert note == "something drawn of Nodule, which is scored for recognition only, left aside"
+
+
+def test_columns_by_other_names(root):
+    labels, boxes = own.label_rows(), own.box_rows()
+    labels[0][0], boxes[0][:2], boxes[0][5] = "file", ["file", "class"], "h"
+    own.write_csv(root, labels, boxes)
+    assert_reads(
+        CsvDataset(str(root), own.LABELS, columns={"image": "file", "finding": "class", "height": "h"}), boxed=True
+    )
+
+
+def test_unknown_is_not_absent(root):
+    labels = own.label_rows()
+    image = named("Nodule")
+    (row,) = (row for row in labels if row[0] == f"{image}.png")
+    row[2:] = ["", -1, -1]
+    rows = [row for row in own.box_rows() if row[0] != f"{image}.png" or row[1] == "nod"]
+    data = CsvDataset(str(own.write_csv(root, labels, rows)), own.LABELS)
+    assert records_of(data)[image].labels == {"Nodule": 1}
+    assert notes_of(data) == {"a box of a finding that the table of labels calls unknown; it is present": [image]}
+
+
+def test_a_label_without_a_box_is_scored_for_recognition(root):
+    image = named("Nodule")
+    rows = [row for row in own.box_rows() if row[:2] != [f"{image}.png", "nod"]]
+    data = CsvDataset(str(own.write_csv(root, boxes=[*rows, [f"{image}.png", "", "", "", "", ""]])), own.LABELS)
+    record = records_of(data)[image]
+    assert record.labels["Nodule"] == 1 and "Nodule" not in data.load(record).regions
+
+
+def test_files_elsewhere(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own.write_coco(root)
+    (root / "annotations.json").rename(root / "other.json")
+    assert_reads(CocoDataset("root", own.LABELS, annotations="other.json"), boxed=False)
+    (root / "other.json").rename(tmp_path / "third.json")
+    assert_reads(CocoDataset("root", own.LABELS, annotations="third.json"), boxed=False)
+
+
+@pytest.mark.parametrize("line", ["{}", "{}.png", "./{}.dcm", "{root}/{}.png", "p{}"])
+def test_image_lists_and_names(root, tmp_path, line):
+    own.write_coco(root)
+    (tmp_path / "list.txt").write_text(line.format(IMAGE[line == "p{}" :], root=root) + "\n")
+    data = CocoDataset(str(root), own.LABELS, image_list=str(tmp_path / "list.txt"))
+    assert list(records_of(data)) == [IMAGE]
+
+
+def test_names_may_leave_out_the_first_folders(root):
+    own.write_coco(root)
+    data = CocoDataset(str(root.parent), own.LABELS)
+    assert [*records_of(data)] == [f"root/{image}" for image in sorted(own.truth())]
+    assert not any(record.missing for record in data.records)
+
+
+def test_prediction_needs_no_annotations(root):
+    own.write_masks(root)
+    for data in (CocoDataset(str(root / "p0"), ["Nodule"]), MaskFolderDataset(str(root), own.LABELS)):
+        data.setup("predict")
+        assert len(data.records) == (2 if isinstance(data, CocoDataset) else len(own.truth()))
+
+
+# Shapes
+
+
+SIDES = st.integers(1, 9)
+
+
+@given(st.tuples(SIDES, SIDES).flatmap(lambda shape: arrays(bool, shape)))
+def test_run_lengths_of_both_kinds(mask):
+    counts = own.plain_counts(mask)
+    drawn = CocoRLE.of_counts(counts, *mask.shape)
+    np.testing.assert_array_equal(drawn.draw(*mask.shape), mask)
+    assert drawn.empty == (not mask.any())
+    # Runs of no pixel change nothing.
+    np.testing.assert_array_equal(CocoRLE.of_counts([0, 0, *counts, 0], *mask.shape).draw(*mask.shape), mask)
+
+
+@pytest.mark.parametrize("counts", [[], [3], [5], [2.0, 2], [-1, 5], [True, 3], ["4"], [10**400]])
+def test_counts_that_do_not_add_up(counts):
+    with pytest.raises(UserError, match="add up to the 4 pixels"):
+        CocoRLE.of_counts(counts, 2, 2)
+
+
+@given(st.integers(1, 3000), st.integers(0, 3000), st.integers(0, 3000))
+def test_fractions_give_back_whole_pixels(side, one, other):
+    left, right = sorted((one % (side + 1), other % (side + 1)))
+    box = FractionBox(left / side, 0.0, left / side + (right - left) / side, 1.0)
+    drawn = box.draw(1, side)[0]
+    assert np.flatnonzero(drawn).tolist() == [*range(left, right)]
+    assert not box.leaves(1, side)
+
+
+# What is odd, and what is wrong
+
+
+def test_what_is_odd_is_counted(root):
+    content = own.coco_content()
+    first, second, third, *_ = content["annotations"]
+    first["iscrowd"] = 1
+    second |= {"segmentation": None, "bbox": [-3, 2, 20, 20]}
+    content["annotations"].append(third | {"category_id": 4})
+    content["categories"].append({"id": 4, "name": "Wire"})
+    content["images"][0] |= {"width": 2 * own.WIDTH, "height": 2 * own.HEIGHT}
+    content["annotations"] = [a for a in content["annotations"] if a["image_id"] or a["category_id"] == 4]
+    (root / "p9").mkdir()
+    shutil.copy(root / f"{IMAGE}.png", root / "p9/stray.png")
+    data = CocoDataset(str(own.write_coco(root, content)), own.LABELS)
+    regions_of(data)
+    notes = notes_of(data)
+    assert notes["an image that the annotation files do not name, left out"] == ["p9/stray"]
+    assert [*notes] and any("iscrowd 1" in note for note in notes)
+    assert any("'Wire'" in note for note in notes) and any("for want of an outline" in note for note in notes)
+    cut = [record.image_id for record in data.records if CUT_OFF in data.load(record).notes]
+    assert len(cut) == 1
+
+
+def test_a_smaller_copy_is_drawn_in_the_stated_frame(root):
+    content = own.coco_content("boxes")
+    image = named("Nodule")
+    with Image.open(root / f"{image}.png") as picture:
+        picture.resize((own.WIDTH // 2, own.HEIGHT // 2)).save(root / f"{image}.png")
+    data = CocoDataset(str(own.write_coco(root, content)), own.LABELS)
+    radiograph = data.load(records_of(data)[image])
+    assert radiograph.regions["Nodule"].shape == (own.HEIGHT, own.WIDTH)
+    assert any("another size" in note for note in radiograph.notes)
+    with Image.open(root / f"{image}.png") as picture:
+        picture.transpose(Image.Transpose.ROTATE_90).save(root / f"{image}.png")
+    with pytest.raises(UserError, match="do not fit a copy of other proportions"):
+        data.load(records_of(data)[image])
+
+
+def refusal(data, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        data().setup("test")
+    message = str(caught.value)
+    assert says in message, message
+    assert (
+        "\n" not in message and message[-1] in ".?)" and ".." not in message.replace("...", "") and len(message) < 900
+    )
+
+
+def with_first(**change):
+    """COCO's JSON with a change to its first annotation."""
+    content = own.coco_content()
+    content["annotations"][0] |= change
+    return content
+
+
+def with_part(part, place=0, **change):
+    content = own.coco_content()
+    content[part][place] |= change
+    return content
+
+
+def respelled():
+    content = with_first(category_id=9)
+    content["categories"].append({"id": 9, "name": "NOD"})
+    return content
+
+
+RLE = {"size": [own.HEIGHT, own.WIDTH], "counts": [own.HEIGHT * own.WIDTH]}
+COCO = {
+    "no dictionary": ([], "is not COCO's format"),
+    "no categories": ({"images": [], "annotations": []}, "lists of images, annotations, categories"),
+    "category missing": (with_part("categories", name="nodule 2"), "has no category 'nod'"),
+    "category twice": (with_part("categories", id=2), "category 2: the id 2 is there a second time"),
+    "another spelling": (respelled(), "'NOD' is not 'nod'"),
+    "category unknown": (with_first(category_id=77), "annotation 1 (id 1): there is no category with the id 77"),
+    "image unknown": (with_first(image_id=77), "there is no image with the id 77"),
+    "image twice": (with_part("images", id=1), "image 2: the id 1 is there a second time"),
+    "file twice": (with_part("images", file_name="p0/view1.png"), "p0/view1 is annotated twice"),
+    "file ambiguous": (with_part("images", file_name="view1.png"), "6 images under"),
+    "file empty": (with_part("images", file_name=" "), "image 1: file_name is empty"),
+    "no file name": (with_part("images", file_name=None), "file_name is empty"),
+    "file gone": (with_part("images", file_name="p0/none.png"), "annotated images have no file (first: p0/none)"),
+    "path too long": (with_part("images", file_name="data/p0/view0.png"), "the annotation files call it data/p0/view0"),
+    "size": (with_part("images", width=0), "A frame of 0 x 90 pixels is not possible"),
+    "half a size": (with_part("images", width=None), "A frame of None x 90 pixels"),
+    "no list": (own.coco_content() | {"annotations": [7]}, "annotation 1: "),
+    "nothing drawn": (with_first(segmentation=[], bbox=[]), "neither a segmentation nor a bbox"),
+    "empty mask": (with_first(segmentation=RLE), "its mask has no pixel"),
+    "mask of another size": (with_first(segmentation=RLE | {"size": [9, 800]}), "800 x 9 pixels, and the image 80"),
+    "mask cut off": (with_first(segmentation=RLE | {"counts": [5]}), "that add up to the 7200 pixels"),
+    "run lengths cut off": (with_first(segmentation=RLE | {"counts": "_m1"}), "do not fill a mask of 80 x 90 pixels"),
+    "no run lengths": (with_first(segmentation=RLE | {"counts": "\x07"}), "is not a COCO run-length encoding"),
+    "no counts": (with_first(segmentation={"size": [own.HEIGHT, own.WIDTH]}), "'counts' is missing"),
+    "flat polygon": (with_first(segmentation=[1, 2, 3, 4, 5, 6]), "within the list of parts"),
+    "odd polygon": (with_first(segmentation=[[1, 2, 3, 4, 5, 6, 7]]), "at least three points"),
+    "polygon of text": (with_first(segmentation=[["1", 2, 3, 4, 5, 6]]), "'1' is not a pixel"),
+    "polygon outside": (with_first(segmentation=[[200, 2, 230, 4, 205, 6]]), "outside the image of 80 x 90"),
+    "box of three": (with_first(segmentation=None, bbox=[1, 2, 3]), "unpack"),
+    "NaN": (with_first(segmentation=None, bbox=[1, 2, float("nan"), 3]), "'nan' is not a pixel"),
+    "no side": (with_first(segmentation=None, bbox=[1, 2, 0, 3]), "none is whole"),
+    "negative side": (with_first(segmentation=None, bbox=[1, 2, -4, 3]), "a negative side"),
+    "box outside": (with_first(segmentation=None, bbox=[100, 2, 4, 3]), "outside the image of 80 x 90"),
+}  # fmt: skip
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+@given(st.data())
+def test_any_change_of_the_json(images, tmp_path_factory, data):
+    """Each is read, or refused in a paragraph."""
+    part = content = own.coco_content(data.draw(st.sampled_from([*BOXES, *OUTLINES])))
+    while data.draw(st.integers(0, 4)) and isinstance(part, dict | list) and part:
+        inside, key = part, data.draw(st.sampled_from([*part] if isinstance(part, dict) else range(len(part))))
+        part = part[key]
+    if part is not content:
+        inside[key] = data.draw(JSON)
+    path = own.write_coco(tmp_path_factory.getbasetemp(), content) / "annotations.json"
+    dataset = CocoDataset(str(images), own.LABELS, annotations=str(path), on_error="skip")
+    try:
+        regions_of(dataset)
+    except UserError as error:
+        assert "\n" not in str(error) and len(str(error)) < 1500
+
+
+@pytest.mark.parametrize("content", COCO)
+def test_wrong_coco(root, content):
+    own.write_coco(root, COCO[content][0])
+    refusal(lambda: CocoDataset(str(root), own.LABELS), COCO[content][1])
+
+
+def labels_with(*cells, row=1, column=2):
+    rows = own.label_rows()
+    rows[row][column : column + len(cells)] = cells
+    return {"labels": rows}
+
+
+def boxes_with(*cells, row=1, column=2):
+    rows = own.box_rows()
+    rows[row][column : column + len(cells)] = cells
+    return {"boxes": rows}
+
+
+FIRST = own.box_rows()[1]
+HEALTHY = 1 + [*own.truth().values()].index({})
+TABLES = {
+    "no column": (labels_with("wire", row=0), "there is no column for Nodule; there is image, patient_id, wire"),
+    "no label": (labels_with("2"), "a label is 1, 0 or, unknown, -1"),
+    "word": (labels_with("yes"), "line 2: nod is 'yes', not a number"),
+    "image twice": (labels_with("p0/view1.png", column=0), "p0/view1 is there a second time"),
+    "no image": (labels_with("", column=0), "image is empty"),
+    "image gone": (labels_with("none.png", row=HEALTHY, column=0), "1 of 12 annotated images have no file"),
+    "image ambiguous": (labels_with("view1.png", column=0), "line 2: 6 images under"),
+    "columns": (boxes_with("x1", row=0), "lacks x. Expected columns: image, finding, x, y, width, height"),
+    "image unknown": (boxes_with("none.png", column=0), "line 2: the table of labels does not name none"),
+    "NaN": (boxes_with("nan"), "x is 'nan', not a number"),
+    "empty side": (boxes_with("", column=4), "width is '', not a number"),
+    "no side": (boxes_with(0, column=4), "holds no pixel"),
+    "negative": (boxes_with(-3, column=4), "a negative side"),
+    "too large": (boxes_with(1e9), "is not a pixel"),
+    "another spelling": (boxes_with(f"{FIRST[1]}_".upper(), column=1), "is not"),
+    "absent": ({"labels": [[0 if cell == 1 else cell for cell in row] for row in own.label_rows()]}, "calls absent on"),
+    "never": ({"boxes": [row for row in own.box_rows() if row[1] != "eff"]}, "has nothing drawn of Pleural Effusion"),
+    "fractions": ({"boxes": own.box_rows(fractions=True)}, "is in --data.units fractions, not pixels"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", TABLES)
+def test_wrong_tables(root, content):
+    own.write_csv(root, **TABLES[content][0])
+    refusal(lambda: CsvDataset(str(root), own.LABELS), TABLES[content][1])
+
+
+def test_boxes_outside_are_found_with_the_image(root):
+    own.write_csv(root, **boxes_with(own.WIDTH, 3, 5, 5))
+    data = CsvDataset(str(root), own.LABELS)
+    image = str(FIRST[0]).removesuffix(".png")
+    with pytest.raises(UserError, match=f"image {image}, .*It lies outside the image of 80 x 90 pixels"):
+        data.load(records_of(data)[image])
+
+
+def test_pixels_that_are_no_fractions(root):
+    own.write_csv(root)
+    refusal(lambda: CsvDataset(str(root), own.LABELS, units="fractions"), "is not in fractions of the image")
+
+
+def save(path: Path, pixels, mode: str | None = None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.asarray(pixels, np.uint8), mode).save(path)
+
+
+SQUARE = np.zeros((own.HEIGHT, own.WIDTH), np.uint8)
+SQUARE[9:20, 9:20] = 255
+CLEAR = np.dstack([SQUARE * 0, SQUARE * 0, SQUARE * 0, SQUARE])
+MASKS = {
+    "grey values": ("nod/p0/view0.png", SQUARE // 2 + np.arange(own.WIDTH, dtype=np.uint8), "grey values, from 0"),
+    "never black": ("nod/p0/view0.png", SQUARE // 2 + 1, "has 2 grey values, from 1"),
+    "transparent": ("nod/p0/view0.png", CLEAR, "is transparent in places"),
+    "two files": ("nod/p0/view0.jpg", SQUARE, "p0/view0 has two masks of nod"),
+    "no image": ("nod/none.png", SQUARE, "annotated images have no file (first: none)"),
+    "no finding": ("stray.png", SQUARE, "does not fit by --data.pattern {finding}/{image}"),
+    "another spelling": ("Nod/p0/view0.png", SQUARE, "'Nod' is not 'nod'"),
+    "no picture": ("nod/p0/view0.png", None, "cannot be decoded"),
+}
+
+
+@pytest.mark.parametrize("case", MASKS)
+def test_wrong_masks(root, case):
+    own.write_masks(root)
+    path, pixels, says = MASKS[case]
+    if pixels is None:
+        (root / "masks" / path).write_text("no picture")
+    else:
+        save(root / "masks" / path, pixels)
+    refusal(lambda: MaskFolderDataset(str(root), own.LABELS), says)
+
+
+def test_masks_against_labels_and_images(root):
+    own.write_csv(own.write_masks(root), **labels_with(*([1 - int(own.label_rows()[1][2])])))
+    refusal(lambda: MaskFolderDataset(str(root), own.LABELS, labels="labels.csv"), "labels.csv calls Nodule")
+    save(root / "masks/nod/p0/view0.png", SQUARE[:50])
+    data = MaskFolderDataset(str(root), own.LABELS)
+    with pytest.raises(UserError, match="80 x 50 pixels, the image that it annotates 80 x 90"):
+        data.load(records_of(data)[IMAGE])
+    shutil.rmtree(root / "masks/eff")
+    refusal(lambda: MaskFolderDataset(str(root), own.LABELS), "has nothing drawn of Pleural Effusion")
+    shutil.rmtree(root / "masks")
+    refusal(lambda: MaskFolderDataset(str(root), own.LABELS), "is not a folder, and none of that name lies in")
+
+
+def test_a_mask_that_two_findings_claim(root):
+    (root / "masks").mkdir()
+    save(root / "masks/a_b_c.png", SQUARE)
+    refusal(lambda: MaskFolderDataset(str(root), ["b_c", "c"], pattern="{image}_{finding}"), "may be of b_c or c")
+
+
+OPTIONS = {
+    "no finding": ({"findings": {}}, "--data.findings: there is none"),
+    "macro": ({"findings": ["macro"]}, "what tables call the mean"),
+    "another's name": ({"name": "rsna"}, "is what a dataset of the package is called"),
+    "a path": ({"name": "a/b"}, "no slash"),
+    "a formula": ({"split": "=1"}, "no slash, no = + - @ first"),
+    "unknown": ({"recognition_only": ["Mass"]}, "--data.recognition_only Mass is none of the findings"),
+    "columns": ({"columns": {"left": "l"}}, "--data.columns left: give image, finding, x, y, width, height"),
+    "annotations": ({"annotations": "a.csv"}, "masks lie in --data.masks"),
+    "pattern": ({"pattern": "{image}_{side}"}, "write {image} once"),
+    "pattern of one": ({"pattern": "{image}"}, "{finding} once if there are several"),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_wrong_options(root, case):
+    options, says = OPTIONS[case]
+    cls = CsvDataset if "columns" in options else MaskFolderDataset
+    refusal(lambda: cls(str(root), **({"findings": own.LABELS} | options)), says)
+
+
+@pytest.mark.parametrize(
+    ("cls", "says"),
+    [(CocoDataset, "no annotations.json lies under"), (CsvDataset, "no labels.csv lies under")],
+)
+def test_files_that_are_missing(root, cls, says):
+    refusal(lambda: cls(str(root), own.LABELS), says)

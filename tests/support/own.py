@@ -1,0 +1,165 @@
+"""Phantoms written to disk as anybody's own data: images, with COCO's JSON, tables of labels and boxes, or masks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pycocotools import mask as coco
+
+from xbench.phantom import Phantom, draw_phantom
+
+LABELS = {"nod": "Nodule", "cardio": "Cardiomegaly", "eff": "Pleural Effusion"}
+"""What the files call the findings."""
+HEIGHT, WIDTH = 90, 80
+Mask = NDArray[np.bool_]
+
+
+@cache
+def phantoms() -> dict[str, Phantom]:
+    """A dozen small phantoms by image, half of them in folders of the same names of files."""
+    drawn = {f"p{index // 2}/view{index % 2}": draw_phantom(1, index, HEIGHT, WIDTH) for index in range(12)}
+    assert all(1 <= sum(finding in p.masks for p in drawn.values()) < len(drawn) for finding in LABELS.values())
+    return drawn
+
+
+def truth() -> dict[str, dict[str, Mask]]:
+    """Regions by image and finding, of the three findings."""
+    return {
+        image: {finding: phantom.masks[finding] for finding in LABELS.values() if finding in phantom.masks}
+        for image, phantom in phantoms().items()
+    }
+
+
+def box_of(mask: Mask) -> tuple[int, int, int, int]:
+    """x, y, width and height of the smallest box around a mask."""
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    return int(columns[0]), int(rows[0]), int(np.ptp(columns)) + 1, int(np.ptp(rows)) + 1
+
+
+def boxed(mask: Mask) -> Mask:
+    """The box around a mask, drawn."""
+    x, y, width, height = box_of(mask)
+    drawn = np.zeros_like(mask)
+    drawn[y : y + height, x : x + width] = True
+    return drawn
+
+
+def plain_counts(mask: Mask) -> list[int]:
+    """COCO's uncompressed run lengths, pixel by pixel."""
+    counts, value = [0], False
+    for column in range(mask.shape[1]):
+        for row in range(mask.shape[0]):
+            if bool(mask[row, column]) != value:
+                value = not value
+                counts.append(0)
+            counts[-1] += 1
+    return counts
+
+
+def compressed(mask: Mask) -> str:
+    """COCO's compressed run lengths."""
+    text: str = coco.encode(np.asfortranarray(mask, np.uint8))["counts"].decode()
+    return text
+
+
+def write_images(root: Path) -> Path:
+    """Write the phantoms as PNG files."""
+    for image, phantom in phantoms().items():
+        path = root / f"{image}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(phantom.image).save(path)
+    return root
+
+
+def coco_content(kind: str = "rle") -> dict[str, Any]:
+    """COCO's JSON of the phantoms: segmentations as `rle`, `counts` or `polygons` (of the boxes), or `boxes` alone."""
+    images, annotations = [], []
+    numbers = {finding: number for number, finding in enumerate(LABELS.values(), 1)}
+    for number, (image, regions) in enumerate(truth().items()):
+        images.append(
+            {
+                "id": number, "file_name": f"{image}.png", "width": WIDTH, "height": HEIGHT,
+                "patient_id": image.partition("/")[0],
+            }
+        )  # fmt: skip
+        for finding, mask in regions.items():
+            x, y, width, height = box_of(mask)
+            # Pillow's polygons hold their outlines.
+            right, bottom = x + width - 1, y + height - 1
+            outline: dict[str, Any] = {
+                "rle": {"size": [HEIGHT, WIDTH], "counts": compressed(mask)},
+                "counts": {"size": [HEIGHT, WIDTH], "counts": plain_counts(mask)},
+                "polygons": [[x, y, right, y, right, bottom, x, bottom]],
+                "boxes": [],
+            }
+            annotations.append(
+                {
+                    "id": len(annotations) + 1, "image_id": number, "category_id": numbers[finding],
+                    "segmentation": outline[kind], "bbox": [x, y, width, height], "iscrowd": 0,
+                }
+            )  # fmt: skip
+    categories = [{"id": number, "name": label} for number, label in enumerate(LABELS, 1)]
+    return {"images": images, "annotations": annotations, "categories": categories}
+
+
+def write_coco(root: Path, content: Any = None, kind: str = "rle") -> Path:
+    """Write `annotations.json`."""
+    (root / "annotations.json").write_text(json.dumps(coco_content(kind) if content is None else content))
+    return root
+
+
+def label_rows() -> list[list[object]]:
+    """The table of labels, its header first."""
+    rows: list[list[object]] = [["image", "patient_id", *LABELS]]
+    for image, regions in truth().items():
+        flags = [int(finding in regions) for finding in LABELS.values()]
+        rows.append([f"{image}.png", image.partition("/")[0], *flags])
+    return rows
+
+
+def box_rows(fractions: bool = False, corners: bool = False) -> list[list[object]]:
+    """The table of boxes, its header first."""
+    sides = ("x1", "y1", "x2", "y2") if corners else ("x", "y", "width", "height")
+    rows: list[list[object]] = [["image", "finding", *sides]]
+    across, down = (WIDTH, HEIGHT) if fractions else (1, 1)
+    for image, regions in truth().items():
+        for label, finding in LABELS.items():
+            if finding in regions:
+                x, y, width, height = box_of(regions[finding])
+                right, bottom = (x + width, y + height) if corners else (width, height)
+                rows.append([f"{image}.png", label, x / across, y / down, right / across, bottom / down])
+    return rows
+
+
+def write_table(path: Path, rows: Iterable[Sequence[object]]) -> Path:
+    """Write a CSV file."""
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+def write_csv(root: Path, labels: Any = None, boxes: Any = None, **how: bool) -> Path:
+    """Write `labels.csv` and `boxes.csv`."""
+    write_table(root / "labels.csv", label_rows() if labels is None else labels)
+    write_table(root / "boxes.csv", box_rows(**how) if boxes is None else boxes)
+    return root
+
+
+def write_masks(root: Path, empty: bool = True, pattern: str = "{finding}/{image}") -> Path:
+    """Write `masks`: also where nothing is present, unless that is left out."""
+    for image, regions in truth().items():
+        for label, finding in LABELS.items():
+            if empty or finding in regions:
+                path = root / "masks" / f"{pattern.format(finding=label, image=image)}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                mask = regions.get(finding, np.zeros((HEIGHT, WIDTH), bool))
+                Image.fromarray(mask.astype(np.uint8) * 255).save(path)
+    return root

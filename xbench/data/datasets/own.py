@@ -1,0 +1,219 @@
+"""What the datasets share that YAML alone configures: names of findings, images by path, a table of labels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
+from xbench.data.annotations.shapes import Annotation, Shape
+from xbench.data.annotations.tables import Row
+from xbench.data.datasets.downloaded import DownloadedDataset, Source
+from xbench.data.records import Radiograph, Record
+from xbench.errors import UserError
+from xbench.protocol.findings import FINDINGS, findings_problem, is_folder_name, is_name
+from xbench.runtime.paths import expand
+
+_OTHER_SIZE = "an image of another size than its annotation file states; shapes are drawn in the stated one"
+
+
+class OwnDataset(DownloadedDataset):
+    """Images and annotations of the user's own, in a common format.
+
+    An annotation file names an image by its path below `root`, or by as many of the last parts of the path as only one
+    image has; endings do not matter. Labels that `findings` does not name are left out, counted and named.
+
+    Args:
+        root: Folder of the images. `~` and environment variables are expanded.
+        findings: What the annotation files call each finding, and the name that models and results know it by, as
+            `{nodule: Nodule, eff: Pleural Effusion}`; several may stand for one finding. A list if both are the same.
+        name: Name of the dataset in results and run folders.
+        split: Name of the split in results.
+        recognition_only: Findings that are labelled and not drawn: they are scored for recognition alone, and what is
+            drawn of one is left aside and counted.
+        patient: Column of the labels, or key of COCO's images, that says whose image it is. Where there is none, each
+            image counts as a patient's only one.
+        **kwargs: `annotations`, `image_list` and the options of every dataset. A file that is not in the working
+            directory is looked for in `root`.
+    """
+
+    advice: ClassVar[str] = "Correct it there."
+
+    def __init__(
+        self,
+        root: str,
+        findings: dict[str, str] | list[str],
+        name: str = "own",
+        split: str = "all",
+        recognition_only: list[str] | None = None,
+        patient: str = "patient_id",
+        **kwargs: Any,
+    ) -> None:
+        names = dict(findings) if isinstance(findings, Mapping) else {finding: finding for finding in findings}
+        self.names = {str(label).strip(): finding for label, finding in names.items()}
+        self.findings = tuple(dict.fromkeys(self.names.values()))
+        self.recognition_only = tuple(recognition_only or ())
+        self.name, self.splits, self.patient = name, (split,), patient
+        problem = ""
+        if not is_folder_name(name) or not is_name(split):
+            problem = f"--data.name {name} --data.split {split}: give printable characters, no slash, no = + - @ first"
+        elif name in FINDINGS:
+            problem = f"--data.name {name} is what a dataset of the package is called: give another"
+        elif wrong := findings_problem(self.findings):
+            problem = f"--data.findings: {wrong}"
+        elif unknown := [finding for finding in self.recognition_only if finding not in self.findings]:
+            problem = f"--data.recognition_only {unknown[0]} is none of the findings, {', '.join(self.findings)}"
+        if problem:
+            raise UserError(f"{problem}.", exit_status=2)
+        super().__init__(root, split=split, **kwargs)
+        self.annotations = self.place(self.annotations)
+        self._by_last: dict[str, list[str]] = {}
+        self._images: Mapping[str, Sequence[Path]] = {}
+        self._patients: dict[str, str] = {}
+        self._elsewhere_named = ""
+
+    def place(self, path: str | Path | None) -> Path | None:
+        """Return the path of a file or folder that an option names: in the working directory, or else in `root`."""
+        given = None if path is None else expand(path)
+        return given if given is None or given.exists() or not (self.root / given).exists() else self.root / given
+
+    def image_key(self, path: Path) -> str | None:
+        """Return the path of an image below `root`, without its ending."""
+        return path.relative_to(self.root).with_suffix("").as_posix()
+
+    def listed_key(self, entry: str) -> str:
+        """Return the image that an annotation file means; UserError if several images end in that path."""
+        path = entry.strip().replace("\\", "/").removeprefix(f"{self.root.as_posix()}/").removeprefix("./")
+        path = path.rpartition(".")[0] if path.lower().endswith(IMAGE_SUFFIXES) else path
+        if path in self._images:
+            return path
+        near = [key for key in self._by_last.get(_last(path), ()) if key.endswith(f"/{path}")]
+        if len(near) > 1:
+            raise UserError(
+                f"{len(near)} images under {self.root} are called {entry!r:.80} (first: {', '.join(near[:3])}): write "
+                "the path below --data.root, or set --data.root to a folder that holds one of them."
+            )
+        return near[0] if near else path
+
+    def patient_of(self, image_id: str) -> str | None:
+        """Return whose an image is, where the annotation files say."""
+        return self._patients.get(image_id)
+
+    def finding_of(self, label: str, image_id: str) -> str | None:
+        """Return the finding that a label stands for; None, and a note, if it is to be left out.
+
+        Raises a UserError if the label differs from one that is named by capitals, spaces or underscores alone.
+        """
+        if label in self.names:
+            return self.names[label]
+        for known in self.names:
+            if _folded(known) == _folded(label):
+                raise UserError(f"{label!r:.60} is not {known!r}, which --data.findings names: name both there")
+        self.note(f"an annotation of {label!r}, which --data.findings does not name, left out", image_id)
+        return None
+
+    def drawn(self, finding: str, shape: Shape, label: str, image_id: str) -> list[Annotation]:
+        """Return the annotation; none, and a note, if the finding is scored for recognition only."""
+        if finding not in self.recognition_only:
+            return [Annotation(finding, shape, label)]
+        self.note(f"something drawn of {finding}, which is scored for recognition only, left aside", image_id)
+        return []
+
+    def check_drawn(self, path: Path, drawn: Iterable[str]) -> None:
+        """Raise a UserError for a finding of which nothing is drawn on any image, unless none is expected."""
+        if never := [f for f in self.findings if f not in {*drawn, *self.recognition_only}]:
+            raise UserError(
+                f"{self.name}: {path} has nothing drawn of {never[0]}, on any image. If that is as it should be, add "
+                f"it to --data.recognition_only; else correct its name in --data.findings."
+            )
+
+    def read_labels(self, path: Path, image_column: str) -> dict[str, dict[str, int]]:
+        """Read a table of labels: a row an image, a column a finding, in each 1, 0, or empty or -1 for unknown."""
+        labels: dict[str, dict[str, int]] = {}
+        for row in self.rows(self.reading(path), [image_column]):
+            columns = self._columns(row)
+            name = row.name(image_column)
+            with row.blamed():
+                image = self.listed_key(name)
+            if image in labels:
+                raise row.error(f"{image} is there a second time")
+            if patient := row.get(self.patient):
+                self._patients[image] = patient
+            flags = {finding: [row.flag(name) for name in columns[finding]] for finding in self.findings}
+            labels[image] = {
+                finding: int(1 in found) for finding, found in flags.items() if 1 in found or None not in found
+            }
+        return labels
+
+    def _columns(self, row: Row) -> dict[str, list[str]]:
+        columns = {
+            finding: [name for name in row.values if name == finding or self.names.get(name) == finding]
+            for finding in self.findings
+        }
+        if missing := [finding for finding, names in columns.items() if not names]:
+            raise row.error(f"there is no column for {', '.join(missing)}; there is {', '.join(row.values)}")
+        return columns
+
+    def read_records(self, annotated: bool) -> Sequence[Record]:
+        """List the images that the annotation files name, by name; for prediction all under `root`."""
+        self._patients = {}
+        records = super().read_records(annotated)
+        missing = (record.image_id for record in records if record.missing)
+        self._elsewhere_named = next((name for name in missing if _last(name) in self._by_last), "")
+        return records
+
+    def where_images_are(self) -> str:
+        """Say where images are expected."""
+        if name := self._elsewhere_named:
+            found = self._images[self._by_last[_last(name)][0]][0]
+            return (
+                f"There is {found}, and the annotation files call it {name}: name images by their path below "
+                f"--data.root, which is {self.root}."
+            )
+        return super().where_images_are()
+
+    def load(self, record: Record) -> Radiograph:
+        """Load an image with its regions.
+
+        Raises a UserError where the file cannot be read, or something is drawn that lies outside the image.
+        """
+        radiograph = super().load(record)
+        source: Source = record.source
+        height, width = radiograph.image.shape
+        for annotation in source.annotations:
+            try:
+                check_inside(annotation.shape, source.frame or (height, width))
+            except UserError as error:
+                raise UserError(
+                    f"{self._files_in_words()}, image {record.image_id}, {annotation.finding}: {error} {self.advice}"
+                ) from None
+        if not source.annotations or source.frame in (None, (height, width)):
+            return radiograph
+        return replace(radiograph, notes=(*radiograph.notes, _OTHER_SIZE))
+
+    def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:
+        self._images = super()._images_of_split(folder)
+        by_last: defaultdict[str, list[str]] = defaultdict(list)
+        for image in self._images:
+            by_last[_last(image)].append(image)
+        self._by_last = dict(by_last)
+        return self._images
+
+
+def check_inside(shape: Shape, frame: tuple[int, int]) -> None:
+    """Raise a UserError for a shape of which no pixel lies in its frame."""
+    if shape.leaves(*frame) and not np.any(shape.draw(*frame)):
+        raise UserError(f"It lies outside the image of {frame[1]} x {frame[0]} pixels.")
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _folded(label: str) -> str:
+    return " ".join(label.replace("_", " ").replace("-", " ").split()).casefold()

@@ -1,0 +1,170 @@
+"""A dataset of the user's own, annotated in COCO's format."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from xbench.data.annotations.folder import Folder
+from xbench.data.annotations.shapes import Annotation, Box, CocoRLE, Polygon, Shape, frame_of
+from xbench.data.annotations.tables import read_json, reason
+from xbench.data.datasets.downloaded import ImageAnnotations
+from xbench.data.datasets.own import OwnDataset, check_inside
+from xbench.errors import UserError
+
+_TABLE = "annotations.json"
+_CROWD = "an annotation with iscrowd 1, drawn like any other"
+_BOX = "a box drawn for want of an outline, which other annotations of the file have"
+
+Frame = tuple[int, int] | None
+
+
+class CocoDataset(OwnDataset):
+    """Images with a JSON file in COCO's format: boxes, polygons and run lengths, compressed or not.
+
+    The file lists the images; one that it lists without an annotation of a finding is negative for it. A region is the
+    union of all annotations of the finding. The stated width and height of an image are the pixels that its annotations
+    are drawn in: its file may be a smaller copy, and of other proportions it is refused.
+
+    Args:
+        root: Folder of the images.
+        findings: What the file's categories stand for, as `{nodule: Nodule, eff: Pleural Effusion}`.
+        annotations: The JSON file; `annotations.json` below `root` unless it is given.
+        shapes: `outlines` draws the segmentation, and the box of an annotation that has none; `boxes` all boxes.
+        **kwargs: `name`, `split`, `recognition_only`, `patient`, `image_list` and the options of every dataset.
+    """
+
+    name = "coco"
+    layout = f"{_TABLE} in COCO's format, and the images that it names"
+
+    def __init__(
+        self,
+        root: str,
+        findings: dict[str, str] | list[str],
+        annotations: str | None = None,
+        shapes: Literal["outlines", "boxes"] = "outlines",
+        name: str = "coco",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(root, findings, annotations=annotations, name=name, **kwargs)
+        self.shapes = shapes
+
+    def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
+        """Read the JSON file."""
+        path = self.table(folder, _TABLE)
+        content = read_json(self.name, path, self.advice)
+        parts = ("images", "annotations", "categories")
+        if not isinstance(content, dict) or not all(isinstance(content.get(part), list) for part in parts):
+            raise UserError(f"{self.name}: {path} is not COCO's format: it is to have lists of {', '.join(parts)}.")
+        labels = self._unique(path, content["categories"], "category", lambda entry: str(entry["name"]).strip())
+        if absent := [label for label in self.names if label not in labels.values()]:
+            raise UserError(
+                f"{self.name}: {path} has no category {absent[0]!r:.60}, which --data.findings names; it has "
+                f"{', '.join(map(repr, labels.values())):.300}."
+            )
+        images = self._unique(path, content["images"], "image", self._read_image)
+        frames: dict[object, Frame] = {number: frame for number, (_, frame) in images.items()}
+        drawn: defaultdict[object, list[Annotation]] = defaultdict(list)
+        present: defaultdict[object, set[str]] = defaultdict(set)
+        outlined, boxed = False, []
+        for place, entry in enumerate(content["annotations"], 1):
+            where = f"annotation {place}"
+            try:
+                where += f" (id {entry.get('id')!r:.20})"
+                number = self._listed(images, entry["image_id"], "image")
+                image = images[number][0]
+                label = labels[self._listed(labels, entry["category_id"], "category")]
+                where += f" on {image}, {label!r:.60}"
+                finding = self.finding_of(label, image)
+                if finding is None:
+                    continue
+                present[number].add(finding)
+                shapes, frames[number] = self._read_shapes(entry, frames[number])
+                if not shapes and finding not in self.recognition_only:
+                    raise ValueError(
+                        "it has neither a segmentation nor a bbox: add one, or the finding to --data.recognition_only"
+                    )
+                if entry.get("iscrowd"):
+                    self.note(_CROWD, image)
+                is_box = isinstance(shapes[0], Box) if shapes else False
+                outlined |= bool(shapes) and not is_box
+                boxed += [image] if is_box and self.shapes == "outlines" else []
+                for shape in shapes:
+                    drawn[number] += self.drawn(finding, shape, label, image)
+            except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
+                raise UserError(f"{self.name}: {path}, {where}: {reason(error):.500}. {self.advice}") from None
+        for image in boxed if outlined else ():
+            self.note(_BOX, image)
+        return [
+            ImageAnnotations(
+                image, {f: int(f in present[number]) for f in self.findings}, tuple(drawn[number]), frames[number]
+            )
+            for number, (image, _) in images.items()
+        ]
+
+    def _unique(self, path: Path, entries: list[Any], kind: str, read: Callable[[Any], Any]) -> dict[object, Any]:
+        """What is read of the entries of a list, by their ids; UserError where one is malformed or there twice."""
+        found: dict[object, Any] = {}
+        for place, entry in enumerate(entries, 1):
+            try:
+                number = entry["id"]
+                if number in found:
+                    raise ValueError(f"the id {number!r:.60} is there a second time")
+                found[number] = read(entry)
+            except (UserError, LookupError, TypeError, ValueError) as error:
+                raise UserError(f"{self.name}: {path}, {kind} {place}: {reason(error):.500}. {self.advice}") from None
+        return found
+
+    def _listed(self, known: Mapping[object, Any], number: object, kind: str) -> object:
+        if number not in known:
+            raise ValueError(f"there is no {kind} with the id {number!r:.60}")
+        return number
+
+    def _read_image(self, entry: Mapping[str, Any]) -> tuple[str, Frame]:
+        name = entry["file_name"]
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError("file_name is empty")
+        image = self.listed_key(name)
+        if (patient := entry.get(self.patient)) not in (None, ""):
+            self._patients[image] = str(patient)
+        stated = entry.get("height"), entry.get("width")
+        return image, None if stated == (None, None) else frame_of(*stated)
+
+    def _read_shapes(self, entry: Mapping[str, Any], frame: Frame) -> tuple[list[Shape], Frame]:
+        """Return the shapes of an annotation, and the frame as far as it is known now."""
+        outline, shapes = entry.get("segmentation"), list[Shape]()
+        if outline and self.shapes == "outlines":
+            if isinstance(outline, Mapping):
+                height, width = size = frame_of(*outline["size"])
+                counts = outline["counts"]
+                make = CocoRLE.of_counts if isinstance(counts, list) else CocoRLE
+                mask = make(counts, height, width)
+                if frame not in (None, size):
+                    raise ValueError(f"its mask has {width} x {height} pixels, and the image {frame[1]} x {frame[0]}")
+                if not mask.complete:
+                    raise ValueError(f"its run lengths do not fill a mask of {width} x {height} pixels")
+                if mask.empty:
+                    raise ValueError("its mask has no pixel: remove the annotation, an image without one is negative")
+                shapes, frame = [mask], size
+            else:
+                shapes = [_polygon(part) for part in outline]
+        elif entry.get("bbox"):
+            x, y, width, height = entry["bbox"]
+            box = Box.from_corner_and_size(x, y, width, height)
+            if box.right == box.left or box.bottom == box.top:
+                raise ValueError(f"its bbox has {width} x {height} pixels, of which none is whole")
+            shapes = [box]
+        if frame is not None:
+            for shape in shapes:
+                check_inside(shape, frame)
+        return shapes, frame
+
+
+def _polygon(part: Any) -> Polygon:
+    if not isinstance(part, list) or len(part) < 6 or len(part) % 2:
+        raise ValueError(
+            "a polygon is to be a list of at least three points, [x1, y1, x2, y2, x3, y3], within the list of parts"
+        )
+    return Polygon.of(zip(part[::2], part[1::2], strict=True))

@@ -1,0 +1,107 @@
+"""A dataset of the user's own: a table of boxes, and a table of labels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from xbench.data.annotations.folder import Folder
+from xbench.data.annotations.shapes import Annotation, Box, FractionBox, Shape
+from xbench.data.datasets.downloaded import ImageAnnotations
+from xbench.data.datasets.own import OwnDataset
+from xbench.errors import UserError
+
+_BOXES, _LABELS = "boxes.csv", "labels.csv"
+_SIDES = {"xywh": ("x", "y", "width", "height"), "xyxy": ("x1", "y1", "x2", "y2")}
+_UNKNOWN = "a box of a finding that the table of labels calls unknown; it is present"
+
+
+class CsvDataset(OwnDataset):
+    """Images with a CSV file of boxes, a row each, and one of labels, a row an image.
+
+    The table of labels says which images there are and has a column for each finding: 1, 0, or unknown (empty or -1).
+    A box makes its finding present where that is unknown, and is refused where it is absent. A finding that is present
+    without a box is scored for recognition only.
+
+    Args:
+        root: Folder of the images.
+        findings: What the columns of the labels and the boxes stand for, as `{nodule: Nodule, eff: Pleural Effusion}`.
+        annotations: The table of boxes; `boxes.csv` below `root` unless it is given.
+        labels: The table of labels; `labels.csv` below `root` unless it is given.
+        columns: What columns are called, where that is not `image`, `finding`, and `x`, `y`, `width`, `height` or `x1`,
+            `y1`, `x2`, `y2`: as `{image: file, finding: class}`.
+        box: `xywh` are the upper left corner and the size, `xyxy` two corners, the second just outside of the box.
+        units: `pixels` of the image, or `fractions` of its width and height.
+        **kwargs: `name`, `split`, `recognition_only`, `patient`, `image_list` and the options of every dataset.
+    """
+
+    name = "csv"
+    layout = f"{_BOXES} and {_LABELS}, and the images that they name"
+    advice = "Correct it, or say with --data.columns, --data.box and --data.units how it is to be read."
+
+    def __init__(
+        self,
+        root: str,
+        findings: dict[str, str] | list[str],
+        annotations: str | None = None,
+        labels: str | None = None,
+        columns: dict[str, str] | None = None,
+        box: Literal["xywh", "xyxy"] = "xywh",
+        units: Literal["pixels", "fractions"] = "pixels",
+        name: str = "csv",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(root, findings, annotations=annotations, name=name, **kwargs)
+        self.labels = self.place(labels)
+        self.box, self.units = box, units
+        usual = ("image", "finding", *_SIDES[box])
+        self.columns = {column: column for column in usual} | (columns or {})
+        if unknown := self.columns.keys() - {*usual}:
+            raise UserError(f"--data.columns {min(unknown)}: give {', '.join(usual)}.", exit_status=2)
+
+    def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
+        """Read the tables of labels and of boxes."""
+        labels = self.read_labels(self.labels or self.choose(folder, _LABELS, option="labels"), self.columns["image"])
+        boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
+        path = self.table(folder, _BOXES)
+        drawn = set()
+        sides = [self.columns[side] for side in _SIDES[self.box]]
+        for row in self.rows(path, [self.columns["image"], self.columns["finding"], *sides]):
+            name, label = row.name(self.columns["image"]), row[self.columns["finding"]]
+            with row.blamed():
+                image = self.listed_key(name)
+                if image not in labels:
+                    raise UserError(f"the table of labels does not name {image}")
+                # A row of an image without a box.
+                if not label and not any(row[side] for side in sides):
+                    continue
+                finding = self.finding_of(label, image)
+            if finding is None:
+                continue
+            if labels[image].get(finding) == 0:
+                raise row.error(f"there is a box of {finding}, which the table of labels calls absent on {image}")
+            if finding not in labels[image]:
+                self.note(_UNKNOWN, image)
+                labels[image][finding] = 1
+            numbers = [row.number(side) for side in sides]
+            with row.blamed():
+                boxes[image] += self.drawn(finding, self._shape(*numbers), label, image)
+            drawn.add(finding)
+        self.check_drawn(path, drawn)
+        return [ImageAnnotations(image, flags, tuple(boxes[image])) for image, flags in labels.items()]
+
+    def _shape(self, x: float, y: float, right: float, bottom: float) -> Shape:
+        if self.units == "pixels":
+            if max(map(abs, (x, y, right, bottom))) <= 1:
+                raise UserError(f"the box {x}, {y}, {right}, {bottom} is in --data.units fractions, not pixels")
+            make = Box.from_corner_and_size if self.box == "xywh" else Box.from_corners
+            shape: Box | FractionBox = make(x, y, right, bottom)
+        else:
+            edges = (x, y, x + right, y + bottom) if self.box == "xywh" else (x, y, right, bottom)
+            if max(map(abs, edges)) > 2:
+                raise UserError(f"the box ({', '.join(map(str, edges))}) is not in fractions of the image")
+            shape = FractionBox(*edges)
+        if shape.right <= shape.left or shape.bottom <= shape.top:
+            raise UserError(f"the box {x}, {y}, {right}, {bottom} ({self.box}) holds no pixel")
+        return shape

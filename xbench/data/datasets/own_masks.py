@@ -1,0 +1,145 @@
+"""A dataset of the user's own: a folder of images, and a folder of masks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from xbench.data.annotations.folder import Folder
+from xbench.data.annotations.shapes import Annotation, MaskImage
+from xbench.data.datasets.downloaded import ImageAnnotations
+from xbench.data.datasets.own import OwnDataset
+from xbench.data.decoding import decode_image
+from xbench.errors import UserError
+
+
+class MaskFolderDataset(OwnDataset):
+    """Images with a mask image for each finding that is outlined: 0 outside of the lesion, one other value inside.
+
+    A mask of zeros says that the finding is absent. What an image without a mask means has to be said: it is left out
+    unless a table of labels names it, or `without_mask` calls it negative.
+
+    Args:
+        root: Folder of the images.
+        findings: What the names of the masks stand for, as `{nodule: Nodule, eff: Pleural Effusion}`.
+        masks: Folder of the masks, PNG files of the same size as their images; images in it are no radiographs.
+        pattern: Path of a mask below `masks` without its ending. By default `{finding}/{image}`, and `{image}` if
+            `findings` names one alone.
+        labels: A table of labels, with columns `image` and one for each finding: 1, 0, or unknown (empty or -1).
+        without_mask: What a finding is where there is neither a mask nor a label: `unknown` or `absent`.
+        **kwargs: `name`, `split`, `recognition_only`, `patient`, `image_list` and the options of every dataset.
+    """
+
+    name = "masks"
+    layout = "the images, and masks/<finding>/<image>.png"
+
+    def __init__(
+        self,
+        root: str,
+        findings: dict[str, str] | list[str],
+        masks: str = "masks",
+        pattern: str | None = None,
+        labels: str | None = None,
+        without_mask: Literal["unknown", "absent"] = "unknown",
+        name: str = "masks",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(root, findings, name=name, **kwargs)
+        if self.annotations is not None:
+            raise UserError("--data.annotations: masks lie in --data.masks, labels in --data.labels.", exit_status=2)
+        self.masks, self.labels = Path(self.place(masks) or masks), self.place(labels)
+        self.pattern = pattern or ("{image}" if len(self.names) == 1 else "{finding}/{image}")
+        self.without_mask = without_mask
+        fields = sorted(re.findall(r"{(\w*)}", self.pattern))
+        if fields not in (["image"], ["finding", "image"]) or (len(fields) == 1 and len(self.names) > 1):
+            raise UserError(
+                f"--data.pattern {self.pattern}: write {{image}} once, and {{finding}} once if there are several.",
+                exit_status=2,
+            )
+
+    def image_key(self, path: Path) -> str | None:
+        """Return the path of an image below `root`, without its ending; None for a mask."""
+        masks, image = os.path.abspath(self.masks), os.path.abspath(path)
+        return None if image.startswith(f"{masks}{os.sep}") else super().image_key(path)
+
+    def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
+        """Find the masks, and read the table of labels if there is one."""
+        if not self.masks.is_dir():
+            raise UserError(
+                f"{self.name}: --data.masks {self.masks} is not a folder, and none of that name lies in {self.root}."
+            )
+        files = Folder(self.masks, lambda path: path.relative_to(self.masks).with_suffix("").as_posix()).images
+        labels = {} if self.labels is None else self.read_labels(self.labels, "image")
+        drawn: defaultdict[str, list[Annotation]] = defaultdict(list)
+        masked: defaultdict[tuple[str, str], bool] = defaultdict(bool)
+        seen: dict[tuple[str, str], Path] = {}
+        for key, paths in files.items():
+            match = self._match(key, paths[0])
+            if match is None:
+                continue
+            image, label = match
+            finding, path = self.names[label], self.reading(paths[0])
+            other = paths[1] if len(paths) > 1 else seen.setdefault(match, path)
+            if other != path:
+                raise UserError(f"{self.name}: {image} has two masks of {label}, {path} and {other}. Leave one there.")
+            if self._is_empty(path):
+                masked[image, finding] |= False
+            else:
+                masked[image, finding] = True
+                drawn[image] += self.drawn(finding, MaskImage(path), label, image)
+        self.check_drawn(self.masks, {finding for _, finding in masked})
+        flags = {image: dict(found) for image, found in labels.items()}
+        for (image, finding), found in masked.items():
+            stated = flags.setdefault(image, {}).setdefault(finding, int(found))
+            if stated != found:
+                raise UserError(
+                    f"{self.name}: {self.labels} calls {finding} {'present' if stated else 'absent'} on {image}, and "
+                    f"its mask has {'pixels' if found else 'none'}. Correct one of them."
+                )
+        if self.without_mask == "absent":
+            for image in {*self._images, *flags} - {*labels}:
+                flags[image] = dict.fromkeys(self.findings, 0) | flags.get(image, {})
+        return [ImageAnnotations(image, found, tuple(drawn[image])) for image, found in flags.items()]
+
+    def _match(self, key: str, path: Path) -> tuple[str, str] | None:
+        """Return the image and the label that a mask is of; None, and a note, for another label."""
+        fitting = {}
+        for label in self.names if "{finding}" in self.pattern else list(self.names)[:1]:
+            if found := re.fullmatch(_expression(self.pattern, re.escape(label)), key):
+                fitting[label] = self.listed_key(found["image"])
+        known = {label: image for label, image in fitting.items() if image in self._images} or fitting
+        if len(known) == 1:
+            ((label, image),) = known.items()
+            return image, label
+        if not known and (other := re.fullmatch(_expression(self.pattern, "[^/]+"), key)):
+            try:
+                self.finding_of(other["finding"], other["image"])
+            except UserError as error:
+                raise UserError(f"{self.name}: the mask {path}: {error}.") from None
+            return None
+        fits = f"may be of {' or '.join(known)}" if known else "does not fit"
+        raise UserError(f"{self.name}: the mask {path} {fits} by --data.pattern {self.pattern}. Rename it there.")
+
+    def _is_empty(self, path: Path) -> bool:
+        values = np.unique(decode_image(path))
+        with Image.open(path) as picture:
+            clear = "A" in picture.getbands() or "transparency" in picture.info
+            clear = clear and np.ptp(picture.convert("RGBA").getchannel("A").getextrema()) > 0
+        if len(values) > 2 or (len(values) == 2 and values[0]) or clear:
+            what = "is transparent in places" if clear else f"has {len(values)} grey values, from {values[0]}"
+            raise UserError(
+                f"{self.name}: the mask {path} {what}. A mask has 0 outside of the lesion and one other value inside: "
+                "save it as a grey PNG (JPEG blurs edges), and a map of several findings as one for each."
+            )
+        return not np.any(values)
+
+
+def _expression(pattern: str, finding: str) -> str:
+    return re.escape(pattern).replace(r"\{image\}", "(?P<image>.+)").replace(r"\{finding\}", f"(?P<finding>{finding})")
