@@ -1,7 +1,10 @@
-"""The ceiling on all seven datasets: exactly 1 wherever there is a number, and the counts of what was written."""
+"""The ceiling on all seven datasets and on data of one's own: exactly 1 wherever there is a number, and the counts."""
 
 from __future__ import annotations
 
+import json
+
+import own
 import pytest
 from downloads import CLASSES, Downloads
 from official.base import Official
@@ -37,11 +40,60 @@ def test_the_oracle_scores_one(command, downloads: Downloads, name, options, wri
     run = command(
         "test", "--config", f"oracle_{name}", "--data.root", official.root, "--data.num_workers", "0", *OPTIONS, *words
     )
+    images = images_of(official, name, options)
+    assert_ceiling(run, official, images, list(CLASSES[name].findings))
+    for row in run.rows:
+        mask = official.masks[row["image_id"]].get(row["finding"])
+        if name == "siim":
+            assert row["region_area"] == (None if mask is None else Coverage.of(mask, (224, 224)).at(0.5).mean())
+    outside = sorted({image for image, _ in official.outside if image in images})
+    cut_off = [note["first"] for note in run.results["counts"]["notes"] if "over the edge" in note["note"]]
+    # Run lengths end where their image does.
+    assert cut_off == ([outside] if outside and name != "chexlocalize" else [])
+
+
+OWN = {
+    "coco": (own.write_coco, {}),
+    "csv": (own.write_csv, {}),
+    "masks": (own.write_masks, {"masks": "../masks"}),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_oracle_scores_one_on_data_of_ones_own(command, tmp_path, name):
+    write, options = OWN[name]
+    root = own.write_images(write(own.make(tmp_path / "mine")) / "images")
+    for table in root.parent.glob("*.*"):
+        table.rename(root / table.name)
+    config = {"data": {"root": str(root), "name": "mine", "split": "first", "findings": own.LABELS} | options}
+    (tmp_path / "mine.yaml").write_text(json.dumps(config))
+    words = ("--config", f"oracle_{name}", "--config", "mine.yaml", "--data.num_workers", "0")
+    assert command("check", *words).output.endswith("Nothing is wrong.\n")
+    run = command("test", *words, *OPTIONS)
+    assert (run.results["dataset"], run.results["split"]) == ("mine", "first")
+    truth = own.truth()
+    labels = {image: {f: int(f in regions) for f in own.LABELS.values()} for image, regions in truth.items()}
+    assert_ceiling(run, Official(root, labels=labels, masks=truth), sorted(truth), [*own.LABELS.values()])
+    for row in run.rows:
+        mask = truth[row["image_id"]].get(row["finding"])
+        mask = own.boxed(mask) if name == "csv" and mask is not None else mask
+        assert row["region_area"] == (None if mask is None else Coverage.of(mask, (224, 224)).at(0.5).mean())
+    assert run.results["counts"]["notes"] == []
+    assert command("verify", str(run.folder)).status == 0
+    assert command("prepare", *words, "--data.cache", "cache").status == 0
+    again = command("test", *words, *OPTIONS, "--data.cache", "cache")
+    assert again.results["provenance"]["prepared"]["images"] == len(truth)
+    assert again.results["grounding"] == run.results["grounding"]
+    predicted = command("predict", *words, *OPTIONS)
+    assert predicted.status == 0 and predicted.output.startswith(f"Images: {len(truth)}."), predicted.errors
+
+
+def assert_ceiling(run, official: Official, images: list[str], findings: list[str]) -> None:
+    """Assert that every number is 1, and that images, labels and regions are those that were written."""
     assert run.status == 0, run.errors
     results = run.results
-    images = images_of(official, name, options)
     assert (results["counts"]["images"], results["counts"]["skipped"]) == (len(images), [])
-    assert results["findings"] == list(CLASSES[name].findings)
+    assert results["findings"] == findings
     recognised = grounded = 0
     for finding in results["findings"]:
         labels = [official.labels[image].get(finding) for image in images]
@@ -68,11 +120,3 @@ def test_the_oracle_scores_one(command, downloads: Downloads, name, options, wri
     if recognised:
         assert {*results["classification"]["macro"].values()} == {1}
     assert grounded
-    for row in run.rows:
-        mask = official.masks[row["image_id"]].get(row["finding"])
-        if name == "siim":
-            assert row["region_area"] == (None if mask is None else Coverage.of(mask, (224, 224)).at(0.5).mean())
-    outside = sorted({image for image, _ in official.outside if image in images})
-    cut_off = [note["first"] for note in results["counts"]["notes"] if "over the edge" in note["note"]]
-    # Run lengths end where their image does.
-    assert cut_off == ([outside] if outside and name != "chexlocalize" else [])

@@ -79,6 +79,12 @@ def write_images(root: Path) -> Path:
     return root
 
 
+def make(folder: Path) -> Path:
+    """Make a folder, and return it."""
+    folder.mkdir(parents=True)
+    return folder
+
+
 def coco_content(kind: str = "rle") -> dict[str, Any]:
     """COCO's JSON of the phantoms: segmentations as `rle`, `counts` or `polygons` (of the boxes), or `boxes` alone."""
     images, annotations = [], []

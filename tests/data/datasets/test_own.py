@@ -438,7 +438,7 @@ MASKS = {
     "never black": ("nod/p0/view0.png", SQUARE // 2 + 1, "has 2 grey values, from 1"),
     "transparent": ("nod/p0/view0.png", CLEAR, "is transparent in places"),
     "two files": ("nod/p0/view0.jpg", SQUARE, "p0/view0 has two masks of nod"),
-    "no image": ("nod/none.png", SQUARE, "annotated images have no file (first: none)"),
+    "no image": ("nod/none.png", SQUARE, "Masks are matched with images by --data.pattern {finding}/{image}"),
     "no finding": ("stray.png", SQUARE, "does not fit by --data.pattern {finding}/{image}"),
     "another spelling": ("Nod/p0/view0.png", SQUARE, "'Nod' is not 'nod'"),
     "no picture": ("nod/p0/view0.png", None, "cannot be decoded"),

@@ -69,6 +69,10 @@ class MaskFolderDataset(OwnDataset):
         masks, image = os.path.abspath(self.masks), os.path.abspath(path)
         return None if image.startswith(f"{masks}{os.sep}") else super().image_key(path)
 
+    def where_images_are(self) -> str:
+        """Say where images are expected, and how masks are matched with them."""
+        return f"{super().where_images_are()} Masks are matched with images by --data.pattern {self.pattern}."
+
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Find the masks, and read the table of labels if there is one."""
         if not self.masks.is_dir():
