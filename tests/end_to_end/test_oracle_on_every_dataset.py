@@ -85,7 +85,7 @@ def test_the_oracle_scores_one_on_data_of_ones_own(command, tmp_path, name):
     assert again.results["provenance"]["prepared"]["images"] == len(truth)
     assert again.results["grounding"] == run.results["grounding"]
     predicted = command("predict", *words, *OPTIONS)
-    assert predicted.status == 0 and predicted.output.startswith(f"Images: {len(truth)}."), predicted.errors
+    assert predicted.status == 0 and predicted.output.startswith(f"{len(truth)} images."), predicted.errors
 
 
 def assert_ceiling(run, official: Official, images: list[str], findings: list[str]) -> None:

@@ -132,6 +132,11 @@ def test_several_labels_for_one_finding_and_others_left_out(root):
     assert notes_of(data) == {"an annotation of 'eff', which --data.findings does not name, left out": left_out}
 
 
+def test_names_become_canonical(root):
+    data = CsvDataset(str(own.write_csv(root)), {"eff": "effusion", "nod": "Bump"}, recognition_only=["Effusion"])
+    assert (data.findings, data.recognition_only) == (("Pleural Effusion", "Bump"), ("Pleural Effusion",))
+
+
 def test_recognition_only(root):
     content = own.coco_content()
     for annotation in content["annotations"]:

@@ -68,7 +68,7 @@ class ImageFolder(ChestXrayDataModule):
         if stage == "test":
             raise UserError(
                 "folder: a folder of images has no annotations, so there is nothing to score: use `predict`, which "
-                "writes scores, maps and pictures. Images with boxes or masks need a dataset (docs/datasets.md).",
+                "writes scores, maps and pictures. Images with boxes or masks need a dataset (docs/own-data.md).",
                 exit_status=2,
             )
         super().setup(stage)

@@ -16,7 +16,7 @@ from xbench.data.annotations.tables import Row
 from xbench.data.datasets.downloaded import DownloadedDataset, Source
 from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
-from xbench.protocol.findings import FINDINGS, findings_problem, is_folder_name, is_name
+from xbench.protocol.findings import FINDINGS, canonical, findings_problem, is_folder_name, is_name
 from xbench.runtime.paths import expand
 
 _OTHER_SIZE = "an image of another size than its annotation file states; shapes are drawn in the stated one"
@@ -32,12 +32,13 @@ class OwnDataset(DownloadedDataset):
         root: Folder of the images. `~` and environment variables are expanded.
         findings: What the annotation files call each finding, and the name that models and results know it by, as
             `{nodule: Nodule, eff: Pleural Effusion}`; several may stand for one finding. A list if both are the same.
+            Any spelling that `list findings` shows becomes the name there.
         name: Name of the dataset in results and run folders.
         split: Name of the split in results.
         recognition_only: Findings that are labelled and not drawn: they are scored for recognition alone, and what is
             drawn of one is left aside and counted.
-        patient: Column of the labels, or key of COCO's images, that says whose image it is. Where there is none, each
-            image counts as a patient's only one.
+        patient: Column of the labels, or key of COCO's images, that says whose image it is. Without one, each image
+            counts by itself.
         **kwargs: `annotations`, `image_list` and the options of every dataset. A file that is not in the working
             directory is looked for in `root`.
     """
@@ -55,9 +56,9 @@ class OwnDataset(DownloadedDataset):
         **kwargs: Any,
     ) -> None:
         names = dict(findings) if isinstance(findings, Mapping) else {finding: finding for finding in findings}
-        self.names = {str(label).strip(): finding for label, finding in names.items()}
+        self.names = {str(label).strip(): canonical(finding) or finding for label, finding in names.items()}
         self.findings = tuple(dict.fromkeys(self.names.values()))
-        self.recognition_only = tuple(recognition_only or ())
+        self.recognition_only = tuple(canonical(finding) or finding for finding in recognition_only or ())
         self.name, self.splits, self.patient = name, (split,), patient
         problem = ""
         if not is_folder_name(name) or not is_name(split):
