@@ -91,7 +91,7 @@ def test_other_commands_on_a_folder(command, films, name):
 
 def test_an_output_that_is_not_finite_is_refused(command, toy_config):
     run = command("predict", "--config", toy_config, "--model.fault", "nan")
-    assert run.status == 1 and "NaN or infinity" in run.errors
+    assert run.status == 1 and "NaN, infinity" in run.errors
 
 
 def test_a_folder_given_to_the_phantoms(command, films):
