@@ -38,7 +38,7 @@ COMMANDS = {
     "convert": Command(
         "an official checkpoint, made clean",
         "convert:convert",
-        ("convert carzero CARZero_best_model.ckpt carzero.safetensors",),
+        ("convert carzero official.ckpt carzero.safetensors",),
     ),
     "verify": Command("every number from the rows again", "verify:verify", ("verify runs/clip_siim/TIME",)),
     "rescore": Command(
@@ -105,8 +105,8 @@ def _usage() -> str:
     lines = ["usage: xbench COMMAND [options]", ""]
     for name, command in COMMANDS.items():
         labels = (f"{name:<10} {command.summary}", *[""] * (len(command.examples) - 1))
-        lines += [f"  {label:<47} {words}" for label, words in zip(labels, command.examples, strict=True)]
-    end = "COMMAND --help shows the options of a command. Names, first steps and what each number means: README.md."
+        lines += [f"  {label:<48} {words}" for label, words in zip(labels, command.examples, strict=True)]
+    end = "COMMAND --help shows the options of a command. First steps, and what each number means: README.md."
     return "\n".join([*lines, "", end, ""])
 
 

@@ -174,7 +174,7 @@ def test_list(command):
     [
         (
             ("oracle_phantom", "--data.grid", "typo"),
-            "--data.grid of .*PhantomCXR expects int, tuple.*, one of native, not 'typo'",
+            "--data.grid of .*PhantomCXR expects int, tuple.* or native, not 'typo'",
         ),
         (("oracle_phantom", "--data.batch_size", "many"), "--data.batch_size of .* expects int, not 'many'"),
         (("oracle_siim",), "SIIMPneumothorax needs --data.root"),

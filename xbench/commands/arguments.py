@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from xbench.commands.configs import resolve_config, shipped
+from xbench.commands.configs import did_you_mean, resolve_config, shipped
 from xbench.errors import UserError
 from xbench.runtime.processes import usable_cores
 
@@ -29,7 +30,7 @@ class _Wide(argparse.HelpFormatter):
     """Help with an option and its text on one line where they fit; examples keep their lines."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=34, width=110)
+        super().__init__(prog, max_help_position=30, width=100)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
@@ -44,7 +45,12 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong with the options as a `UserError`."""
-        raise UserError(f"{self._command}: {message}. See {self.prog} --help.", exit_status=2)
+        near = ""
+        if choice := re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message):
+            near = did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2]))
+        elif option := re.search(r"unrecognized arguments: (--[\w-]+)|^(--[\w-]+) is no option", message):
+            near = did_you_mean(option[1] or option[2], self._option_string_actions)
+        raise UserError(f"{self._command}: {message}.{near} See {self.prog} --help.", exit_status=2)
 
 
 PURPOSES = {
@@ -68,7 +74,7 @@ _SCORING, _RUNNING = "test", "test predict"
 
 OPTIONS = {
     "What to run": [
-        _Option("config", "NAME|FILE", "demo, clip_siim, any MODEL_DATASET, or your own file; may be repeated"),
+        _Option("config", "NAME|FILE", "demo, clip_siim, any MODEL_DATASET or file; may be repeated"),
         _Option("model.checkpoint", "FILE", "weights, where the model does not fetch its own"),
         _Option(
             "model.prompts",
@@ -113,14 +119,15 @@ OPTIONS = {
 
 _CONVERT = """usage: xbench convert MODEL CHECKPOINT OUT.safetensors [--model.X value ...]
 
-  Load a checkpoint into its model, strictly, and write the tensors under the same names, and nothing else.
-  Options are those that `test` takes with this checkpoint:
+  Load a checkpoint into its model, strictly, and write the tensors under the same names, and
+  nothing else. Options are those that `test` takes with this checkpoint:
 
   convert carzero CARZero_best_model.ckpt carzero.safetensors
   convert clip open_clip_pytorch_model.bin clip.safetensors --model.architecture ViT-L-14-quickgelu
   convert devide mine.pt devide.safetensors --model.key_map '{"vit.": "image_encoder."}'
 
-MODEL is {models}. `convert MODEL --help` shows its options.
+MODEL is {models}.
+`convert MODEL --help` shows its options.
 """
 
 
@@ -129,10 +136,30 @@ def convertible() -> list[str]:
     return [name for name in shipped("models") if name not in ("centre", "demo", "oracle", "random")]
 
 
+def check_convertible(name: str) -> None:
+    """Refuse a model that is not shipped, or has no checkpoint, with a `UserError`."""
+    known = convertible()
+    if name not in known:
+        raise UserError(
+            f"convert {name}: there is no such model, or it has no checkpoint.{did_you_mean(name, known)} Those that "
+            f"have: {', '.join(known)}.",
+            exit_status=2,
+        )
+
+
+def none_chosen(*parts: str) -> UserError:
+    """Return the error that a model or a dataset is missing: `parts` are `model`, `data` or both."""
+    return UserError(
+        f"No {' and no '.join(parts)} was chosen: give --config with a shipped name or a file, such as --config demo; "
+        "`xbench list` shows what there is.",
+        exit_status=2,
+    )
+
+
 _BENCHES = """
 examples:
-  bench --config demo                           models without a download on drawn radiographs, in minutes
-  bench                                         the paper: data in $XBENCH_DATA, weights in $XBENCH_WEIGHTS
+  bench --config demo                           drawn radiographs, no download, in minutes
+  bench                                         the paper: $XBENCH_DATA and $XBENCH_WEIGHTS
   bench --config mine.yaml --models clip kad    what mine.yaml says, two models of it
   bench --config mine.yaml --config resolution  the same, and once more at 448 pixels
   bench --config mine.yaml --data.batch_size 32 --trainer.precision bf16-mixed
@@ -147,8 +174,8 @@ mine.yaml says where things lie, and what of it is to run:
   variants:
     by_name: {model: {prompts: name}}
 
-A run is skipped if it is finished and would come out the same: same configuration but for what moves no number, same
-code and versions, checkpoint, annotation files and number of images. Whatever failed is tried again.
+A run is skipped if it is finished and would come out the same: same configuration but for what
+moves no number, same code and versions, checkpoint, annotation files and number of images.
 """
 
 
@@ -228,8 +255,8 @@ def bench_parser() -> CommandParser:
         action="append",
         default=[],
         metavar="NAME_OR_PATH",
-        help="what the benchmark consists of; may be repeated, the later over the earlier; shipped are those of "
-        "`list benches`; where none names models or datasets, those of the paper count",
+        help="what to run, by default the paper: a file, or a name of `list benches`; may be repeated, the "
+        "later over the earlier",
     )
     parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="these models alone")
     parser.add_argument("--datasets", nargs="+", default=[], metavar="NAME", help="these datasets alone")
@@ -274,13 +301,13 @@ PARSERS: Mapping[str, Callable[[], CommandParser]] = {
 
 
 def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
-    """Answer what needs none of the packages that take seconds to import: help, and a misspelt configuration.
+    """Answer what needs none of the packages that take seconds to import: help, and most of what is misspelt.
 
     Returns:
         The words for the command itself, to which `--help-all` is `--help`; None where all is said.
 
     Raises:
-        UserError: There is no such configuration.
+        UserError: There is no such configuration or model, or an option of a command that builds no model is wrong.
     """
     asked = "--help" in words or "-h" in words
     if asked and command in PURPOSES:
@@ -290,9 +317,17 @@ def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
     elif command == "convert" and words[:1] in (["-h"], ["--help"]):
         print(_CONVERT.replace("{models}", ", ".join(convertible())), end="")
     else:
-        for before, word in zip(["", *words], words, strict=False):
-            if command in PURPOSES and (before in ("-c", "--config") or word.startswith("--config=")):
-                resolve_config(word.removeprefix("--config="))
+        if command in PURPOSES:
+            for before, word in zip(["", *words], words, strict=False):
+                if before in ("-c", "--config") or word.startswith("--config="):
+                    resolve_config(word.removeprefix("--config="))
+            # Options that choose, print what is chosen, or may be short for one of these.
+            if not any(word.startswith(("-c", "--c", "--d", "--h", "--m", "--p")) for word in words):
+                raise none_chosen("model", "data")
+        elif command == "convert" and words:
+            check_convertible(words[0])
+        elif command in PARSERS and command != "bench":
+            PARSERS[command]().parse_args(words)
         return ["--help" if word == "--help-all" else word for word in words]
     return None
 
@@ -303,7 +338,7 @@ def short_help(command: str) -> str:
     for title, options in OPTIONS.items():
         shown = [option for option in options if command in option.commands.split()]
         lines += ["", f"{title}:"] if shown else []
-        lines += [f"  {f'--{option.name} {option.value}':<38} {option.text}" for option in shown]
+        lines += [f"  {f'--{option.name} {option.value}':<36} {option.text}" for option in shown]
     return "\n".join(
         [
             *lines,

@@ -27,12 +27,16 @@ _xbench() {
 compdef _xbench xbench"""
 
 
+_USE = 'In ~/.bashrc: eval "$(xbench completion bash)"; in ~/.zshrc the same with zsh, after compinit.'
+
 _SHIPPED: Mapping[str, Kind] = {"--models": "models", "--datasets": "data", "--config": "bench"}
 
 
 def completion(arguments: Sequence[str]) -> None:
     """Print the lines that a shell evaluates, or what the last of the words after `--words` could become."""
     match arguments:
+        case ["-h" | "--help"]:
+            print(f"usage: xbench completion bash|zsh\n\nPrints what a shell needs for the Tab key.\n\n{_USE}")
         case ["bash"]:
             print(_BASH)
         case ["zsh"]:
@@ -40,7 +44,7 @@ def completion(arguments: Sequence[str]) -> None:
         case ["--words", *words]:
             print("\n".join(completions(words)))
         case _:
-            raise UserError('completion takes bash or zsh. In ~/.bashrc: eval "$(xbench completion bash)".', 2)
+            raise UserError(f"completion takes bash or zsh. {_USE}", 2)
 
 
 def completions(words: Sequence[str]) -> list[str]:

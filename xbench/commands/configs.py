@@ -71,10 +71,13 @@ def resolve_config(name: str) -> str:
     )
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names up to three known names like this one, with a space before it; else nothing."""
+def did_you_mean(name: str, known: Iterable[str], before: str = "") -> str:
+    """Return a question that names up to three known names like this one, with a space before it; else nothing.
+
+    `before` is shown before each of them.
+    """
     close = difflib.get_close_matches(name, [*known], n=3)
-    return f" Did you mean {' or '.join(close)}?" if close else ""
+    return f" Did you mean {' or '.join(f'{before}{one}' for one in close)}?" if close else ""
 
 
 def resolve_class(path: str) -> type[Any]:

@@ -12,8 +12,8 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 from safetensors.torch import save_file
 
-from xbench.commands.arguments import convertible
-from xbench.commands.configs import resolve_class, shipped
+from xbench.commands.arguments import check_convertible
+from xbench.commands.configs import did_you_mean, resolve_class, shipped
 from xbench.commands.options import expected
 from xbench.errors import UserError
 from xbench.runtime.digests import file_sha256
@@ -59,17 +59,15 @@ class _Parser(ArgumentParser):
         key = re.search(r'Parser key "([^"]+)"', message)
         if key and (values := expected(message)):
             raise UserError(f"{self.prog}: --{key[1]} expects {values}", exit_status=2)
+        unknown = re.match(r"unrecognized arguments: (--\S+)", message)
+        near = did_you_mean(unknown[1], self._option_string_actions) if unknown else ""
         raise UserError(
-            f"{_WANTED} Wrong here: {message}. `xbench {self.prog} --help` shows all options.",
+            f"{_WANTED} Wrong here: {message}.{near} `xbench {self.prog} --help` shows all options.",
             exit_status=2,
         )
 
 
 def _model_class(name: str) -> type[Any]:
-    if name not in convertible():
-        have = ", ".join(convertible())
-        raise UserError(
-            f"convert {name}: there is no such model, or it has no checkpoint. Those that have: {have}.", exit_status=2
-        )
+    check_convertible(name)
     path = yaml.safe_load(shipped("models")[name].read_text(encoding="utf-8"))["class_path"]
     return resolve_class(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, Literal, NoReturn
 
 import yaml
@@ -13,7 +14,7 @@ from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, instantiate_class
 
-from xbench.commands.arguments import PURPOSES
+from xbench.commands.arguments import PURPOSES, none_chosen
 from xbench.commands.configs import defaults, did_you_mean, resolve_class, resolve_config
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
@@ -40,15 +41,25 @@ class RunParser(LightningArgumentParser):
         super().__init__(*args, **kwargs)
         # The classes that the configurations chose, by part (`model`, `data`).
         self.chosen: dict[str, str] = {}
+        # Whose options these are.
+        self.command = "test"
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise what jsonargparse found wrong as one paragraph."""
         if not self.exit_on_error:
             # A parser of nested options: the outer one collects its errors.
             super().error(message, ex)
+        missing = re.search(r"arguments are required: (.+)", message)
+        if missing and "class_path" not in message and (parts := re.findall(r"\b(data|model)\b", missing[1])):
+            raise none_chosen(*sorted(parts, reverse=True))
         if unknown := re.match(r"unrecognized arguments: --([\w.]+)", message):
-            message += "." + did_you_mean(unknown[1], self.get_defaults(skip_validation=True).keys())
-        raise user_error_behind(ex) or UserError(in_one_paragraph(message), exit_status=2)
+            known = [*self.get_defaults(skip_validation=True).keys()]
+            known += [f"{part}.{option}" for part, name in self.chosen.items() for option in _options(name)]
+            part, _, name = unknown[1].rpartition(".")
+            siblings = [one.rpartition(".")[2] for one in known if part and one.rpartition(".")[0] == part]
+            near = did_you_mean(name, siblings, f"--{part}.") if siblings else did_you_mean(unknown[1], known, "--")
+            message += f".{near}"
+        raise user_error_behind(ex) or UserError(in_one_paragraph(message, self.command), exit_status=2)
 
     def read(self, words: Sequence[str]) -> Namespace:
         """Return the options that the words after a command stand for.
@@ -89,6 +100,7 @@ def run_parser(command: Literal["test", "predict", "prepare", "check"]) -> RunPa
         description=PURPOSES[command],
         usage=f"xbench {command} --config NAME_OR_PATH [--model.X ...] [--data.X ...] [--trainer.X ...]",
     )
+    parser.command = command
     parser.add_argument(
         "-c",
         "--config",
@@ -173,55 +185,71 @@ def expected(message: str) -> str:
 
     >>> expected("Expected a <class 'int'>. Got value: three")
     "int, not 'three'."
-    >>> expected("Subtypes: [Literal['stop', 'skip']]. Given value: skp")
+    >>> expected("Subtypes: [typing.Literal['stop', 'skip'], <class 'NoneType'>]. Given value: skp")
     "one of stop, skip, not 'skp'. Did you mean skip?"
-    >>> expected("Subtypes: [<class 'int'>, Literal['native']]. Given value: naive")
-    "int, one of native, not 'naive'. Did you mean native?"
+    >>> expected("Subtypes: [<class 'int'>, tuple[int, int], typing.Literal['native']]. Given value: naive")
+    "int, tuple[int, int] or native, not 'naive'. Did you mean native?"
     """
     types = re.search(r"Subtypes: \[(.+)\]", message) or re.search(r"Expected an? (.+?)\. Got value", message)
     value = re.search(r"(?:Got|Given) value: (.+)", message)
     if types is None or value is None:
         return ""
-    plain = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", types[1]).replace("typing.", "")
-    literals = re.findall(r"Literal\[([^]]*)\]", plain)
-    choices = [*dict.fromkeys(re.findall(r"[\w-]+", ", ".join(literals)))]
+    plain = re.sub(r"<class '([\w.]+)'>", r"\1", types[1])
+    # Of a class the name alone; numbers with a point in them stay.
+    plain = re.sub(r"\b(?:[a-z_]\w*\.)+(\w+)", r"\1", plain)
+    choices = dict.fromkeys(re.findall(r"[\w-]+", ", ".join(re.findall(r"Literal\[([^]]*)\]", plain))))
+    # What else is taken stands before them; None, which stands for an option that is not given, is left out.
+    others = re.sub(r"Literal\[[^]]*\]|\bNoneType\b", "", plain)
+    others = ", ".join(part for part in re.split(r",\s*(?![^[]*\])", others) if part.strip())
     if choices:
-        # What else is taken, such as int, stands before them; that an option may be left out does not.
-        others = re.sub(r"Literal\[[^]]*\]|\bNoneType\b", "", plain).replace("Union[", "").strip(", ]")
-        plain = ", ".join([*filter(None, [others]), f"one of {', '.join(choices)}"])
-    return f"{plain}, not {value[1].strip()!r}.{did_you_mean(value[1].strip(), choices)}"
+        named = ", ".join(choices)
+        others = f"{others} or {named}" if others else f"one of {named}"
+    return f"{others}, not {value[1].strip()!r}.{did_you_mean(value[1].strip(), choices)}"
 
 
-def in_one_paragraph(message: str) -> str:
+def in_one_paragraph(message: str, command: str) -> str:
     """Shorten jsonargparse's message about the options of a run, which lists every member of a union, to one paragraph.
 
     Its exceptions hold nothing but this text.
     """
     key = re.search(r'Parser key "([^"]+)"', message)
     chosen = re.search(r"Problem with given class_path '([^']+)':\s*(.+)", message, re.S)
-    required = re.search(r"arguments are required: (.+)", message)
-    text = re.sub(r"\s*\n[\s-]*", "; ", message.strip().rstrip(".")) + ("" if message.endswith("?") else ".")
-    if required and not chosen and (missing := re.findall(r"\b(data|model)\b", required[1])):
-        return (
-            f"No {' and no '.join(sorted(missing, reverse=True))} was chosen: give --config with a shipped name or a "
-            "file, such as --config demo; `xbench list` shows what there is."
-        )
     if key and chosen:
-        name, problem = chosen[1], chosen[2]
-        option = re.match(r'Parser key "([^"]+)":', problem)
-        if option and (values := expected(problem)):
-            text = f"--{key[1]}.{option[1]} of {name} expects {values}"
-        elif required:
-            text = f"{name} needs {', '.join(f'--{key[1]}.{one.strip()}' for one in required[1].split(','))}."
-        elif unknown := re.search(r"Option '(\w+)' is not accepted", problem):
-            owners = resolve_class(name).__mro__
-            options = {option for owner in owners for option in inspect.signature(owner).parameters}
-            near = did_you_mean(unknown[1], sorted(options))
-            if unknown[1] == "root":
-                near = " A folder of images of your own is the dataset `folder`, as in --config demo_folder."
-            text = f"{name} has no option --{key[1]}.{unknown[1]}.{near}"
-        else:
-            text = f"--{key[1]} {name}: {problem.splitlines()[0]}."
+        return _about_class(key[1], chosen[1], chosen[2], command)
+    text = re.sub(r"\s*\n[\s-]*", "; ", message.strip().rstrip(".")) + ("" if message.endswith("?") else ".")
+    if key and key[1] in ("model", "data") and "Expected a dot import path" in message:
+        example = {"model": "xbench.models.CLIP", "data": "xbench.data.PhantomCXR"}[key[1]]
+        text = (
+            f"--{key[1]} expects a class by its full path, such as {example}; shipped models and datasets go by the "
+            "name of the pair: --config MODEL_DATASET, such as --config clip_siim."
+        )
+    elif key and (limit := re.search(r"Not of type \w+: (\S+) does not conform to restriction v(.+)", message)):
+        text = f"--{key[1]} {limit[1]}: it must be {limit[2].replace('>', 'above ')}."
+    elif part := re.match(r"argument --(data|model): expected one argument", message):
+        text = f"An option --{part[1]}.X has no value."
     elif key and (values := expected(message)):
         text = f"--{key[1]} expects {values}"
-    return f"{text} See `xbench test --help`, and `--data.help CLASS` or `--model.help CLASS` for a class."
+    return f"{text} See `xbench {command} --help`."
+
+
+def _about_class(part: str, name: str, problem: str, command: str) -> str:
+    """Say what is wrong with the options of a class, or with its name."""
+    see = f"`xbench {command} --{part}.help {name}` shows all its options."
+    option = re.match(r'Parser key "([^"]+)":', problem)
+    if option and (values := expected(problem)):
+        return f"--{part}.{option[1]} of {name} expects {values} {see}"
+    if required := re.search(r"arguments are required: (.+)", problem):
+        return f"{name} needs {', '.join(f'--{part}.{one.strip()}' for one in required[1].split(','))}. {see}"
+    if unknown := re.search(r"Option '(\w+)' is not accepted", problem):
+        near = did_you_mean(unknown[1], _options(name), f"--{part}.")
+        return f"{name} has no option --{part}.{unknown[1]}.{near} {see}"
+    if absent := re.match(r"module '([\w.]+)' has no attribute '(\w+)'", problem):
+        module = import_module(absent[1])
+        near = did_you_mean(absent[2], getattr(module, "__all__", dir(module)), f"{absent[1]}.")
+        return f"--{part} {name}: {absent[1]} has no {absent[2]}.{near}"
+    return f"--{part} {name}: {problem.splitlines()[0]}."
+
+
+def _options(name: str) -> list[str]:
+    """Return the arguments of a class and of those that it derives from."""
+    return sorted({option for owner in resolve_class(name).__mro__ for option in inspect.signature(owner).parameters})

@@ -17,14 +17,17 @@ import torch
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.accelerators import AcceleratorRegistry
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from xbench.callbacks.evaluation import find
 from xbench.callbacks.prediction_writer import PredictionWriter
 from xbench.callbacks.progress_bar import RunProgressBar
 from xbench.commands.check import check
+from xbench.commands.configs import did_you_mean
 from xbench.commands.options import RunParser, build, run_parser, user_error_behind
 from xbench.commands.prepare import prepare
 from xbench.data.datamodule import ChestXrayDataModule
@@ -90,6 +93,7 @@ def run_check(arguments: Sequence[str]) -> None:
 
 def _evaluate(command: Literal["test", "predict"], arguments: Sequence[str]) -> None:
     parser, config = _configure(command, arguments)
+    _refuse_unknown(config.trainer)
     for logger in config.trainer.logger if isinstance(config.trainer.logger, list) else [config.trainer.logger]:
         # Loggers that name no folder write where the run does.
         if isinstance(logger, Namespace) and "save_dir" in logger.init_args and logger.init_args.save_dir is None:
@@ -137,6 +141,22 @@ def _configure(
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
     torch.set_num_threads(config.threads)
     return parser, config
+
+
+def _refuse_unknown(options: Namespace) -> None:
+    """Name what there is, where a name is asked for that Lightning does not know."""
+    known = {
+        "accelerator": ["auto", "gpu", *AcceleratorRegistry.available_accelerators()],
+        # What is left out matters to training alone.
+        "strategy": ["auto", *(name for name in StrategyRegistry.available_strategies() if "unused" not in name)],
+    }
+    for option, names in known.items():
+        given = options[option]
+        if isinstance(given, str) and given not in names and "unused" not in given:
+            near = did_you_mean(given, names)
+            raise UserError(
+                f"--trainer.{option} expects one of {', '.join(names)}, not {given!r}.{near}", exit_status=2
+            )
 
 
 def _build_trainer(options: Namespace, resolved: SaveConfigCallback) -> Trainer:
