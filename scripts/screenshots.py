@@ -35,9 +35,9 @@ def pictures(report: Path, page: Page) -> Iterator[tuple[str, bytes]]:
     page.goto(f"{report.resolve().as_uri()}#cases")
     page.locator("#cases").scroll_into_view_if_needed()
     page.wait_for_timeout(1500)
-    page.locator("#case-list button").first.click()
+    page.locator("#case-outcome label.outside").click()
     page.wait_for_timeout(500)
-    yield "case", page.locator("#case-dialog").screenshot()
+    yield "case", page.locator("#case").screenshot()
 
     run = min((report.parents[1] / "demo_phantom").iterdir())
     console = Console(record=True, width=80, file=io.StringIO(), markup=False)

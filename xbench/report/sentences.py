@@ -116,10 +116,10 @@ def recognised_elsewhere(runs: Sequence[RunAnalysis], names: Mapping[str, str] |
     who = first if len(shares) == 1 else "a model"
     said = _percent(most)
     if least != most:
-        said = f"between {_percent(least)} ({first}) and {said} ({last})"
+        said = f"{_percent(least)} ({first}) to {said} ({last})"
     yield (
-        f"Where {who} recognises a finding, its map peaks elsewhere, more than {_percent(NEAR, 0)} of the film's width "
-        f"from the region, in {said} of images."
+        f"Where {who} recognises a finding, its map still peaks more than {_percent(NEAR, 0)} of the film's width away "
+        f"from the region in {said} of images."
     )
 
 

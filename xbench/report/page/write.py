@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import matplotlib
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
@@ -27,10 +26,10 @@ from xbench.report.answer import (
     thresholds_finding,
     whole,
 )
-from xbench.report.cases import COLOURS, CaseMap, choose_cases, read_maps
+from xbench.report.cases import CaseMap, choose_cases, read_maps
 from xbench.report.names import model_title
 from xbench.report.page import charts
-from xbench.report.page.films import films_of
+from xbench.report.page.films import coloured, films_of
 from xbench.report.page.pictures import encoded, outline_of
 from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis
 from xbench.report.sentences import count_of, recognised_elsewhere, warnings
@@ -61,7 +60,9 @@ def write_page(
     scored = bool(found.rows)
     found = found if scored else standings(analysis, "auroc")
     head = head_of(analysis, found) if found.rows else None
-    case_data = _case_data(analysis, cases, progress, {label: series.name for label, series in looks.items()})
+    # The browser of cases opens with the run that the answer is about.
+    in_turn = sorted(looks.items(), key=lambda item: head is None or item[0] != head.label)
+    case_data = _case_data(analysis, cases, progress, {label: series.name for label, series in in_turn})
     large, small = charts.scatters(analysis) if scored else ([], [])
     notes = [*analysis.notes, *(note for dataset in analysis.datasets for note in dataset.notes)]
     context = {
@@ -110,8 +111,8 @@ def write_page(
         "asset": _asset,
         "written": partial(json.dumps, indent=2, ensure_ascii=False),
         "cases": _json(case_data),
-        # The 256 colours of maps, from the least value to the greatest.
-        "colours": _json(matplotlib.colormaps[COLOURS](range(256), bytes=True)[:, :3].tolist()),
+        # Red, green, blue and opacity of the 256 values of a map's grey picture.
+        "colours": _json(coloured(np.arange(256, dtype=np.float32)[None] / 255)[0][:, [2, 1, 0, 3]].tolist()),
     }
     published = any(table.name.startswith("published") for table in tables)
     parts = {
@@ -257,7 +258,9 @@ def _case_data(analysis: Analysis, count: int, progress: Progress | None, names:
             )
     if progress is not None:
         progress(total, total, "done")
-    return {"pictures": pictures, "cases": shown}
+    present = {panel["model"] for case in shown for panel in case["panels"]}
+    models = [name for name in names.values() if name in present]
+    return {"pictures": pictures, "cases": shown, "models": models}
 
 
 def _named(reason: str, names: Mapping[str, str]) -> str:

@@ -1,25 +1,27 @@
 "use strict";
 
-/** The browser of cases: radiographs with maps, regions and the highest place of each map. */
+/** The browser of cases: one film at a time, with its map and its annotated region, large and side by side. */
 (() => {
   const { element, fill, percent } = report;
-  const { cases, pictures } = report.data("case-data");
+  const { cases, pictures, models } = report.data("case-data");
   const colours = report.data("colour-data");
   const SVG = "http://www.w3.org/2000/svg";
-  const PORTION = 8;
+  const OUTCOMES = [
+    ["", "All"],
+    ["right", "Recognised, on the lesion"],
+    ["outside", "Recognised, peak outside"],
+    ["silent", "Not recognised, on the lesion"],
+    ["wrong", "Both wrong"],
+  ];
   const field = (name) => document.getElementById(`case-${name}`);
-  const list = field("list");
-  const dialog = field("dialog");
+  const viewer = document.getElementById("case");
+  const filters = field("filters");
   let shown = [];
-  let portion = PORTION;
-  let opened = -1;
-  let opener = null;
+  let place = 0;
 
   // Pictures
 
   const decoded = new Map();
-  // Where a map is low, the radiograph shows through.
-  const palette = colours.map((rgb, value) => [...rgb, Math.round(255 * Math.min(1, 0.1 + (1.6 * value) / 255))]);
 
   /** Turns the grey picture of a map into colours, on a canvas of its size. */
   async function paint(canvas, map) {
@@ -33,21 +35,9 @@
     const context = canvas.getContext("2d", { willReadFrequently: true });
     context.drawImage(image, 0, 0);
     const pixels = context.getImageData(0, 0, canvas.width, canvas.height);
-    for (let place = 0; place < pixels.data.length; place += 4) {
-      pixels.data.set(palette[pixels.data[place]], place);
-    }
+    for (let at = 0; at < pixels.data.length; at += 4) pixels.data.set(colours[pixels.data[at]], at);
     context.putImageData(pixels, 0, 0);
   }
-
-  const waiting = new Map();
-  const observer = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (!entry.isIntersecting) continue;
-      observer.unobserve(entry.target);
-      paint(entry.target, waiting.get(entry.target));
-      waiting.delete(entry.target);
-    }
-  }, { rootMargin: "300px" });
 
   function drawing(name, attributes = {}, ...children) {
     const made = document.createElementNS(SVG, name);
@@ -56,179 +46,140 @@
     return made;
   }
 
-  function outline(example) {
+  function layer(kind, example, path) {
     const box = `0 0 ${example.size[0]} ${example.size[1]}`;
-    return drawing("svg", { class: "region", viewBox: box, preserveAspectRatio: "none", "aria-hidden": "true" },
-      drawing("path", { class: "under", d: example.region }), drawing("path", { class: "over", d: example.region }));
+    return drawing("svg", { class: kind, viewBox: box, preserveAspectRatio: "none", "aria-hidden": "true" },
+      drawing("path", { class: "casing", d: path }), drawing("path", { class: "line", d: path }));
   }
 
   function cross(example, panel) {
     const [width, height] = example.size;
     const [x, y] = [panel.peak[0] * width, panel.peak[1] * height];
     const arm = Math.max(width, height) / 40;
-    const path = `M${x - arm} ${y - arm}L${x + arm} ${y + arm}M${x - arm} ${y + arm}L${x + arm} ${y - arm}`;
-    return drawing("svg", { class: "peaks", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
-      drawing("path", { class: "peak under", d: path }), drawing("path", { class: "peak", d: path }));
+    return layer("peaks", example, `M${x - arm} ${y}H${x + arm}M${x} ${y - arm}V${y + arm}`);
   }
 
-  /** The layers of one picture: radiograph, map, region, highest place. */
-  function view(example, panel) {
-    const alt = panel ? `${example.finding} in ${example.image}: map of ${panel.model}` : `${example.finding} in ${example.image}: radiograph with region`;
+  /** A film with what lies over it: the map of a panel with its peak, and the outline. */
+  function view(example, alt, panel, outlined) {
     const layers = [element("img", { src: `data:image/jpeg;base64,${pictures[example.picture]}`, alt })];
     if (panel) {
       const canvas = element("canvas", { "aria-hidden": "true" });
-      waiting.set(canvas, panel.map);
-      observer.observe(canvas);
+      paint(canvas, panel.map);
       layers.push(canvas);
     }
-    layers.push(outline(example));
+    if (outlined) layers.push(layer("region", example, example.region));
     if (panel) layers.push(cross(example, panel));
     return element("span", { class: "view", style: `aspect-ratio: ${example.size[0]} / ${example.size[1]}` }, ...layers);
   }
 
   // Words
 
+  const model = () => field("model").value;
+  const panelOf = (example) => example.panels.find((panel) => panel.model === model());
+  const grounded = (panel) => panel.hit >= 0.5;
+
+  function outcome(panel) {
+    if (panel.recognised === null) return "";
+    if (panel.recognised) return grounded(panel) ? "right" : "outside";
+    return grounded(panel) ? "silent" : "wrong";
+  }
+
   function verdict(panel) {
-    if (panel.hit >= 0.5) return element("span", { class: "hit" }, panel.hit < 1 ? `points at it (${percent(panel.hit, 0)} % of ties)` : "points at it");
-    const words = panel.look === "near miss" ? "points just beside it" : "points elsewhere";
-    return element("span", { class: "miss" }, panel.hit > 0 ? `${words} (${percent(panel.hit, 0)} % of ties hit)` : words);
+    const ties = panel.hit > 0 && panel.hit < 1 ? ` (${percent(panel.hit, 0)} % of its tied peaks)` : "";
+    const words = grounded(panel) ? "on the lesion" : panel.look === "near miss" ? "just beside it" : "elsewhere";
+    return element("b", { class: grounded(panel) ? "hit" : "miss" }, `Peak ${words}${ties}`);
   }
 
-  function caption(panel) {
-    const recognised = panel.recognised === null ? "" : panel.recognised ? ", recognised" : ", not recognised";
-    return element("figcaption", {},
-      element("b", {}, panel.model), verdict(panel), element("br"),
-      `Dice at 0.5: ${percent(panel.dice, 1)}`, element("br"), `probability ${Number(panel.probability).toPrecision(3)}${recognised}`);
+  function recognised(panel) {
+    const probability = Number(panel.probability).toPrecision(3);
+    return panel.recognised === null ? `probability ${probability}` : `${panel.recognised ? "recognised" : "not recognised"} (probability ${probability})`;
   }
 
-  function panels(example) {
-    const chosen = field("model").value;
-    const plain = element("figure", { class: "panel" }, view(example, null), element("figcaption", {}, element("b", {}, "Region"), "as annotated"));
-    return element("div", { class: "panels" }, plain, ...example.panels
-      .filter((panel) => !chosen || panel.model === chosen)
-      .map((panel) => element("figure", { class: "panel" }, view(example, panel), caption(panel))));
+  const title = (example) => field("dataset").options.length > 2 ? `${example.finding}, ${example.dataset}` : example.finding;
+
+  // The case
+
+  function show() {
+    viewer.hidden = shown.length === 0;
+    field("none").hidden = shown.length > 0;
+    if (!shown.length) {
+      field("none").textContent = cases.length ? "No case is like that: choose another outcome, or reset." : "The runs kept no maps, so there are no cases to show.";
+      return;
+    }
+    const example = shown[place];
+    const panel = panelOf(example);
+    field("title").textContent = `${title(example)} \u00b7 ${place + 1} of ${shown.length}`;
+    field("about").textContent = `${example.image}. Chosen as: ${example.reasons.join("; ")}.`;
+    const figure = (kind, words, seen) => element("figure", { class: kind }, seen, element("figcaption", {}, words));
+    field("views").replaceChildren(
+      figure("plain", "Film", view(example, `${example.image}: radiograph`, null, false)),
+      figure("mapped", `Map of ${panel.model}`, view(example, `${example.image}: map of ${panel.model} for ${example.finding}`, panel, true)),
+      figure("annotated", `${example.finding} as annotated`, view(example, `${example.image}: annotated region`, null, true)));
+    field("said").replaceChildren(verdict(panel), `, ${recognised(panel)}. Dice at 0.5: ${percent(panel.dice, 1)}.`);
+    const others = example.panels.filter((one) => one !== panel);
+    field("others").replaceChildren(...others.map((one) => {
+      const button = element("button", { type: "button", class: "other", "aria-label": `Show the map of ${one.model}` }, view(example, "", one, true), element("span", {}, one.model), verdict(one));
+      button.addEventListener("click", () => {
+        field("model").value = one.model;
+        refresh(example);
+        viewer.focus({ preventScroll: true });
+      });
+      return button;
+    }));
+    field("link").href = link(example);
+    field("link").textContent = "Copy link";
+    for (const [at, item] of [...field("strip").children].entries()) {
+      const button = item.firstChild;
+      if (at === place) {
+        button.setAttribute("aria-current", "true");
+        field("strip").scrollTo({ left: item.offsetLeft - field("strip").offsetLeft - 120 });
+      } else button.removeAttribute("aria-current");
+    }
   }
 
-  function reasons(example) {
-    return element("ul", { class: "reasons", "aria-label": "Chosen as" }, ...example.reasons.map((reason) => element("li", {}, reason)));
+  function go(to) {
+    if (!shown.length) return;
+    place = (to + shown.length) % shown.length;
+    show();
   }
 
-  const name = (example) => `${example.finding}, ${example.dataset}`;
-
-  function card(example, place) {
-    const button = element("button", { type: "button", "aria-label": `Enlarge ${name(example)}, ${example.image}` }, "Enlarge");
-    button.addEventListener("click", () => open(place, button));
-    const pictured = panels(example);
-    pictured.addEventListener("click", () => open(place, button));
-    return element("article", { class: "case" },
-      element("header", {},
-        element("div", {}, element("h3", {}, name(example)), element("p", {}, example.image), reasons(example)), button),
-      pictured);
+  function thumbnail(example, at) {
+    const panel = panelOf(example);
+    const seen = element("span", { class: "view", style: `aspect-ratio: ${example.size[0]} / ${example.size[1]}` },
+      element("img", { src: `data:image/jpeg;base64,${pictures[example.picture]}`, alt: "", loading: "lazy" }), layer("region", example, example.region));
+    const button = element("button", { type: "button", class: grounded(panel) ? "hit" : "miss", "aria-label": `${title(example)}, ${example.image}` }, seen);
+    button.addEventListener("click", () => go(at));
+    return element("li", {}, button);
   }
 
   // Which cases
 
-  /** The score that filters and sorts: of the chosen model, else the mean over models. */
-  function score(example) {
-    const chosen = field("model").value;
-    const of = example.panels.filter((panel) => !chosen || panel.model === chosen);
-    const key = field("score").value;
-    return of.length ? of.reduce((sum, panel) => sum + panel[key], 0) / of.length : null;
-  }
-
-  function refresh() {
+  /** Lists the cases that are wanted, and shows `kept` if it is among them, else the first. */
+  function refresh(kept) {
     const wanted = { dataset: field("dataset").value, finding: field("finding").value, reason: field("reason").value };
-    const bound = (input, otherwise) => (input.value === "" || Number.isNaN(Number(input.value)) ? otherwise : Number(input.value) / 100);
-    const [low, high] = [bound(field("low"), 0), bound(field("high"), 1)];
-    shown = cases.filter((example) => {
-      const value = score(example);
-      return (!wanted.dataset || example.dataset === wanted.dataset) &&
-        (!wanted.finding || example.finding === wanted.finding) &&
-        (!wanted.reason || example.reasons.includes(wanted.reason)) &&
-        value !== null && value >= low - 1e-9 && value <= high + 1e-9;
-    });
+    const of = cases.filter((example) => panelOf(example) &&
+      (!wanted.dataset || example.dataset === wanted.dataset) &&
+      (!wanted.finding || example.finding === wanted.finding) &&
+      (!wanted.reason || example.reasons.includes(wanted.reason)));
+    const chosen = filters.elements.outcome?.value ?? "";
+    count(of, chosen);
+    shown = of.filter((example) => !chosen || outcome(panelOf(example)) === chosen);
     const order = Number(field("order").value);
-    if (order) shown = [...shown].sort((one, other) => order * (score(one) - score(other)));
-    portion = PORTION;
+    if (order) shown.sort((one, other) => order * (panelOf(one).dice - panelOf(other).dice));
+    place = Math.max(0, shown.indexOf(kept));
+    field("strip").replaceChildren(...shown.map(thumbnail));
     show();
   }
 
-  function show() {
-    for (const canvas of waiting.keys()) observer.unobserve(canvas);
-    waiting.clear();
-    const drawn = shown.slice(0, portion);
-    // Cards of few pictures stand side by side.
-    const widest = Math.max(2, ...drawn.map((example) => (field("model").value ? 2 : example.panels.length + 1)));
-    list.style.setProperty("--across", Math.min(widest, 8));
-    list.replaceChildren(...drawn.map(card));
-    field("more").hidden = shown.length <= portion;
-    const models = field("model").value || "mean over models";
-    field("count").textContent = cases.length
-      ? `${shown.length} of ${cases.length} cases, ${drawn.length} drawn. Scores filter by: ${models}.`
-      : "The runs kept no maps, so there are no cases to show.";
+  /** Says beside each outcome how many cases have it. */
+  function count(of, chosen) {
+    for (const label of field("outcome").querySelectorAll("label")) {
+      const { value } = label.firstChild;
+      const found = of.filter((example) => !value || outcome(panelOf(example)) === value).length;
+      label.lastChild.textContent = String(found);
+      label.classList.toggle("none", found === 0 && value !== chosen);
+    }
   }
-
-  function more() {
-    const first = portion;
-    portion += PORTION;
-    // Those on the page stay as they are; only the new ones are added.
-    list.append(...shown.slice(first, portion).map((example, place) => card(example, first + place)));
-    field("more").hidden = shown.length <= portion;
-    field("count").textContent = field("count").textContent.replace(/\d+ drawn/, `${Math.min(portion, shown.length)} drawn`);
-    list.children[first]?.querySelector("button").focus();
-  }
-
-  // Enlarged
-
-  function enlarge() {
-    const example = shown[opened];
-    field("dialog-title").textContent = `${name(example)} (${opened + 1} of ${shown.length})`;
-    const pictured = element("div", { class: "case" }, element("p", {}, example.image), reasons(example), element("br"), panels(example));
-    field("large").replaceChildren(pictured);
-    field("large").scrollTop = 0;
-    field("large").classList.toggle("few", pictured.querySelectorAll(".panel").length <= 3);
-    field("previous").disabled = opened === 0;
-    field("next").disabled = opened === shown.length - 1;
-  }
-
-  function open(place, from) {
-    opened = place;
-    opener = from;
-    enlarge();
-    // One set of switches for both: while the dialog is open, they are in it.
-    field("large").before(field("layers"));
-    dialog.showModal();
-    field("dialog-title").focus();
-  }
-
-  function go(step) {
-    const next = opened + step;
-    if (next < 0 || next >= shown.length) return;
-    opened = next;
-    enlarge();
-    // A disabled button loses the focus, and with it the arrow keys.
-    if (document.activeElement === document.body || document.activeElement?.disabled) field("dialog-title").focus();
-  }
-
-  field("previous").addEventListener("click", () => go(-1));
-  field("next").addEventListener("click", () => go(1));
-  field("close").addEventListener("click", () => dialog.close());
-  dialog.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step || event.altKey || event.ctrlKey || event.metaKey) return;
-    event.preventDefault();
-    go(step);
-  });
-  dialog.addEventListener("click", (event) => {
-    if (event.target === dialog) dialog.close();
-  });
-  dialog.addEventListener("close", () => {
-    field("large").replaceChildren();
-    filters.append(field("layers"));
-    opener?.focus();
-  });
-
-  // Controls
 
   const distinct = (values) => [...new Set(values)];
   const options = (first, values) => [["", first], ...values.map((value) => [value, value])];
@@ -241,39 +192,92 @@
     if (names.includes(kept)) field("finding").value = kept;
   }
 
-  fill(field("dataset"), options("all", distinct(cases.map((example) => example.dataset))));
-  fill(field("reason"), options("any", distinct(cases.flatMap((example) => example.reasons))));
-  fill(field("model"), options("all", distinct(cases.flatMap((example) => example.panels.map((panel) => panel.model)))));
-  findings();
+  // Links
 
-  function layers() {
-    for (const place of [list, dialog]) {
-      for (const layer of ["image", "map", "region", "peak"]) {
-        place.classList.toggle(`no-${layer}`, !document.getElementById(`show-${layer}`).checked);
-      }
-      place.style.setProperty("--opacity", document.getElementById("opacity").value / 100);
+  const link = (example) => `#case=${[example.dataset, example.image, example.finding, model()].map(encodeURIComponent).join("/")}`;
+
+  /** Shows the case that the address names, whatever was filtered. */
+  function follow() {
+    if (!location.hash.startsWith("#case=")) return;
+    let words = [];
+    try {
+      words = location.hash.slice(6).split("/").map(decodeURIComponent);
+    } catch {
+      // Not a link of ours.
     }
+    const [dataset, image, finding, of] = words;
+    const example = cases.find((one) => one.dataset === dataset && one.image === image && one.finding === finding);
+    document.getElementById("cases").scrollIntoView();
+    if (!example) {
+      field("none").hidden = false;
+      field("none").textContent = "The case that the link names is not in this report.";
+      return;
+    }
+    filters.reset();
+    // Behind what the reset itself sets off.
+    setTimeout(() => {
+      if (example.panels.some((panel) => panel.model === of)) field("model").value = of;
+      refresh(example);
+      viewer.focus({ preventScroll: true });
+    });
   }
 
-  const filters = field("filters");
+  field("link").addEventListener("click", async (event) => {
+    event.preventDefault();
+    history.replaceState(null, "", field("link").href);
+    try {
+      await navigator.clipboard.writeText(location.href);
+      field("link").textContent = "Link copied";
+    } catch {
+      field("link").textContent = "Link is in the address bar";
+    }
+  });
+
+  // Controls
+
+  field("previous").addEventListener("click", () => go(place - 1));
+  field("next").addEventListener("click", () => go(place + 1));
+  document.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const focused = document.activeElement;
+    const here = document.getElementById("cases").contains(focused) && !focused.matches("select, input");
+    if (!step || !here || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    go(place + step);
+  });
   filters.addEventListener("submit", (event) => event.preventDefault());
   filters.addEventListener("input", (event) => {
     if (event.target === field("dataset")) findings();
-    if (event.target.id.startsWith("case-")) refresh();
+    refresh(shown[place]);
   });
-  field("layers").addEventListener("input", layers);
   filters.addEventListener("reset", () => setTimeout(() => {
     findings();
     refresh();
-    layers();
   }));
-  field("more").addEventListener("click", more);
+  field("layers").addEventListener("input", layers);
 
+  function layers() {
+    for (const kind of ["region", "peak"]) viewer.classList.toggle(`no-${kind}`, !document.getElementById(`show-${kind}`).checked);
+    viewer.style.setProperty("--opacity", document.getElementById("opacity").value / 100);
+  }
+
+  for (const [value, words] of OUTCOMES) {
+    field("outcome").append(element("label", { class: value || null },
+      element("input", { type: "radio", name: "outcome", value, checked: value === "" }), words, element("span", { class: "n" }, "")));
+  }
+  fill(field("model"), models.map((name) => [name, name]));
+  field("of-model").hidden = models.length < 2;
+  fill(field("dataset"), options("all", distinct(cases.map((example) => example.dataset))));
+  field("of-dataset").hidden = field("dataset").options.length < 3;
+  fill(field("reason"), options("any", distinct(cases.flatMap((example) => example.reasons))));
   const bar = document.getElementById("colour-bar").getContext("2d");
-  colours.forEach((rgb, place) => {
-    bar.fillStyle = `rgb(${rgb.join(",")})`;
-    bar.fillRect(place, 0, 1, 1);
+  colours.forEach(([red, green, blue, opacity], at) => {
+    bar.fillStyle = `rgb(${red} ${green} ${blue} / ${opacity / 255})`;
+    bar.fillRect(at, 0, 1, 1);
   });
+  findings();
   layers();
   refresh();
+  follow();
+  addEventListener("hashchange", follow);
 })();
