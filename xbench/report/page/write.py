@@ -112,7 +112,7 @@ def write_page(
         "written": partial(json.dumps, indent=2, ensure_ascii=False),
         "cases": _json(case_data),
         # Red, green, blue and opacity of the 256 values of a map's grey picture.
-        "colours": _json(coloured(np.arange(256, dtype=np.float32)[None] / 255)[0][:, [2, 1, 0, 3]].tolist()),
+        "colours": _json(coloured(np.linspace(0, 1, 256, dtype=np.float32)[None])[0][:, [2, 1, 0, 3]].tolist()),
     }
     published = any(table.name.startswith("published") for table in tables)
     parts = {
