@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import HalfPrecision
 from toys import Brightness, Squares
 
-from xbench.evaluation.provenance import numbers_depend_on, options_that_count
+from xbench.evaluation.provenance import annotation_digests, numbers_depend_on, options_that_count
 
 
 @pytest.fixture
@@ -80,3 +80,13 @@ def test_options_of_a_dataset_are_plain_and_name_no_place(tmp_path, from_configu
     if from_configuration:
         shown = {"least": "inf", "draw": "builtins.builtin_function_or_method", "name": {"a": [1, None]}}
         assert options.items() >= shown.items()
+
+
+def test_annotation_files_of_one_name_are_told_apart(tmp_path):
+    files = [tmp_path / "nod/1.png", tmp_path / "eff/1.png", tmp_path / "labels.csv"]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(str(file))
+    assert list(annotation_digests(files)) == ["nod/1.png", "eff/1.png", "labels.csv"]
+    assert list(annotation_digests(files[1:])) == ["1.png", "labels.csv"]
+    assert len({*annotation_digests(files).values()}) == 3

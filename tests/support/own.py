@@ -98,8 +98,7 @@ def coco_content(kind: str = "rle") -> dict[str, Any]:
         )  # fmt: skip
         for finding, mask in regions.items():
             x, y, width, height = box_of(mask)
-            # Pillow's polygons hold their outlines.
-            right, bottom = x + width - 1, y + height - 1
+            right, bottom = x + width, y + height
             outline: dict[str, Any] = {
                 "rle": {"size": [HEIGHT, WIDTH], "counts": compressed(mask)},
                 "counts": {"size": [HEIGHT, WIDTH], "counts": plain_counts(mask)},

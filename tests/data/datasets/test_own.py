@@ -9,13 +9,13 @@ import numpy as np
 import own
 import pytest
 from downloads import CUT_OFF, notes_of, records_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 from xbench.data import CocoDataset, CsvDataset, MaskFolderDataset
-from xbench.data.annotations.shapes import CocoRLE, FractionBox
+from xbench.data.annotations.shapes import CocoPolygon, CocoRLE, FractionBox
 from xbench.errors import UserError
 
 IMAGE = "p0/view0"
@@ -230,6 +230,36 @@ def test_counts_that_do_not_add_up(counts):
         CocoRLE.of_counts(counts, 2, 2)
 
 
+def inside(points, height, width):
+    """Which pixels have their centres inside of a polygon, by rays to the right; None where that is close."""
+    mask = np.zeros((height, width), object)
+    for row in range(height):
+        for column in range(width):
+            x, y, crossed, close = column + 0.5, row + 0.5, False, False
+            for (x0, y0), (x1, y1) in zip(points, [*points[1:], points[0]], strict=True):
+                along = ((x - x0) * (x1 - x0) + (y - y0) * (y1 - y0)) / max((x1 - x0) ** 2 + (y1 - y0) ** 2, 1e-9)
+                along = min(max(along, 0), 1)
+                close |= np.hypot(x0 + along * (x1 - x0) - x, y0 + along * (y1 - y0) - y) < 0.75
+                if (y0 > y) != (y1 > y):
+                    crossed ^= x < x0 + (y - y0) * (x1 - x0) / (y1 - y0)
+            mask[row, column] = None if close else crossed
+    return mask
+
+
+@given(st.integers(3, 14), st.integers(3, 14), st.lists(st.tuples(*[st.floats(-1, 2)] * 2), min_size=3, max_size=6))
+def test_polygons_as_coco_draws_them(height, width, shares):
+    points = [(x * width, y * height) for x, y in shares]
+    drawn, expected = CocoPolygon.of(points).draw(height, width), inside(points, height, width)
+    sure = np.not_equal(expected, None)
+    np.testing.assert_array_equal(drawn[sure], expected[sure].astype(bool))
+
+
+@pytest.mark.parametrize("far", [(31, 5), (-11, 5), (5, 1e6)])
+def test_polygons_far_outside(far):
+    with pytest.raises(UserError, match="far outside of the image of 10 x 10"):
+        CocoPolygon.of([(1, 1), (5, 1), far]).draw(10, 10)
+
+
 @given(st.integers(1, 3000), st.integers(0, 3000), st.integers(0, 3000))
 def test_fractions_give_back_whole_pixels(side, one, other):
     left, right = sorted((one % (side + 1), other % (side + 1)))
@@ -336,7 +366,9 @@ COCO = {
     "flat polygon": (with_first(segmentation=[1, 2, 3, 4, 5, 6]), "within the list of parts"),
     "odd polygon": (with_first(segmentation=[[1, 2, 3, 4, 5, 6, 7]]), "at least three points"),
     "polygon of text": (with_first(segmentation=[["1", 2, 3, 4, 5, 6]]), "'1' is not a pixel"),
-    "polygon outside": (with_first(segmentation=[[200, 2, 230, 4, 205, 6]]), "outside the image of 80 x 90"),
+    "polygon outside": (with_first(segmentation=[[95, 2, 130, 4, 105, 6]]), "outside the image of 80 x 90"),
+    "polygon far outside": (with_first(segmentation=[[1, 2, 3, 4, 1005, 6]]), "far outside of the image of 80 x 90"),
+    "polygon of nothing": (with_first(segmentation=[[1, 2, 3, 2, 5, 2]]), "encloses nothing"),
     "box of three": (with_first(segmentation=None, bbox=[1, 2, 3]), "unpack"),
     "NaN": (with_first(segmentation=None, bbox=[1, 2, float("nan"), 3]), "'nan' is not a pixel"),
     "no side": (with_first(segmentation=None, bbox=[1, 2, 0, 3]), "none is whole"),
@@ -352,6 +384,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_any_change_of_the_json(images, tmp_path_factory, data):
     """Each is read, or refused in a paragraph."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +120,7 @@ class Polygon(Shape):
     points: tuple[tuple[float, float], ...]
 
     @classmethod
-    def of(cls, points: Iterable[Iterable[float]]) -> Polygon:
+    def of(cls, points: Iterable[Iterable[float]]) -> Self:
         """Return the polygon through points; UserError unless there are some, each of two numbers that pixels have."""
         corners = []
         for point in points:
@@ -144,6 +144,25 @@ class Polygon(Shape):
     def leaves(self, height: int, width: int) -> bool:
         """Tell whether a corner lies outside the frame, the far edges not counted as outside."""
         return any(not (0 <= x <= width and 0 <= y <= height) for x, y in self.points)
+
+
+@dataclass(frozen=True)
+class CocoPolygon(Polygon):
+    """A closed polygon, rasterised as COCO's tools do: without its outline, so that small ones do not grow.
+
+    One around a box of whole pixels is that box; of radius 10, Pillow's covers 8 % more than it encloses.
+    """
+
+    def draw(self, height: int, width: int) -> Mask:
+        """Draw the polygon; UserError if it reaches further out of the frame than the frame is wide and high."""
+        if any(not (-width <= x <= 2 * width and -height <= y <= 2 * height) for x, y in self.points):
+            raise UserError(f"A polygon lies far outside of the image of {width} x {height} pixels.")
+        # pycocotools loses parts of what begins outside of its frame.
+        left, top = (width, height) if self.leaves(height, width) else (0, 0)
+        size = height + 2 * top, width + 2 * left
+        corners = [number for x, y in self.points for number in (x + left, y + top)]
+        mask: NDArray[np.uint8] = coco.decode(coco.frPyObjects([corners], *size))[..., 0]
+        return np.ascontiguousarray(mask[top : top + height, left : left + width], np.bool_)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, Box, CocoRLE, Polygon, Shape, frame_of
+from xbench.data.annotations.shapes import Annotation, Box, CocoPolygon, CocoRLE, Shape, frame_of
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset, check_inside
@@ -162,9 +162,12 @@ class CocoDataset(OwnDataset):
         return shapes, frame
 
 
-def _polygon(part: Any) -> Polygon:
+def _polygon(part: Any) -> CocoPolygon:
     if not isinstance(part, list) or len(part) < 6 or len(part) % 2:
         raise ValueError(
             "a polygon is to be a list of at least three points, [x1, y1, x2, y2, x3, y3], within the list of parts"
         )
-    return Polygon.of(zip(part[::2], part[1::2], strict=True))
+    polygon = CocoPolygon.of(zip(part[::2], part[1::2], strict=True))
+    if any(min(side) == max(side) for side in zip(*polygon.points, strict=True)):
+        raise ValueError("a polygon encloses nothing")
+    return polygon

@@ -6,6 +6,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset
 from xbench.data.decoding import decode_image
 from xbench.errors import UserError
+from xbench.runtime.processes import usable_cores
 
 
 class MaskFolderDataset(OwnDataset):
@@ -84,16 +86,16 @@ class MaskFolderDataset(OwnDataset):
         drawn: defaultdict[str, list[Annotation]] = defaultdict(list)
         masked: defaultdict[tuple[str, str], bool] = defaultdict(bool)
         seen: dict[tuple[str, str], Path] = {}
-        for key, paths in files.items():
-            match = self._match(key, paths[0])
-            if match is None:
-                continue
+        matches = [(paths, match) for key, paths in files.items() if (match := self._match(key, paths[0]))]
+        with ThreadPoolExecutor(usable_cores()) as threads:
+            empty = [*threads.map(self._is_empty, (paths[0] for paths, _ in matches))]
+        for (paths, match), is_empty in zip(matches, empty, strict=True):
             image, label = match
             finding, path = self.names[label], self.reading(paths[0])
             other = paths[1] if len(paths) > 1 else seen.setdefault(match, path)
             if other != path:
                 raise UserError(f"{self.name}: {image} has two masks of {label}, {path} and {other}. Leave one there.")
-            if self._is_empty(path):
+            if is_empty:
                 masked[image, finding] |= False
             else:
                 masked[image, finding] = True
@@ -132,7 +134,7 @@ class MaskFolderDataset(OwnDataset):
         raise UserError(f"{self.name}: the mask {path} {fits} by --data.pattern {self.pattern}. Rename it there.")
 
     def _is_empty(self, path: Path) -> bool:
-        values = np.unique(decode_image(path))
+        values = np.flatnonzero(np.bincount(decode_image(path).ravel(), minlength=256))
         with Image.open(path) as picture:
             clear = "A" in picture.getbands() or "transparency" in picture.info
             clear = clear and np.ptp(picture.convert("RGBA").getchannel("A").getextrema()) > 0
