@@ -85,20 +85,21 @@ class MaskFolderDataset(OwnDataset):
         labels = {} if self.labels is None else self.read_labels(self.labels, "image")
         drawn: defaultdict[str, list[Annotation]] = defaultdict(list)
         masked: defaultdict[tuple[str, str], bool] = defaultdict(bool)
-        seen: dict[tuple[str, str], Path] = {}
-        matches = [(paths, match) for key, paths in files.items() if (match := self._match(key, paths[0]))]
-        with ThreadPoolExecutor(usable_cores()) as threads:
-            empty = [*threads.map(self._is_empty, (paths[0] for paths, _ in matches))]
-        for (paths, match), is_empty in zip(matches, empty, strict=True):
-            image, label = match
-            finding, path = self.names[label], self.reading(paths[0])
-            other = paths[1] if len(paths) > 1 else seen.setdefault(match, path)
-            if other != path:
+        masks: dict[tuple[str, str], Path] = {}
+        for key, (path, *more) in files.items():
+            match = self._match(key, path)
+            if match is None:
+                continue
+            if other := more[0] if more else masks.get(match):
+                image, label = match
                 raise UserError(f"{self.name}: {image} has two masks of {label}, {path} and {other}. Leave one there.")
-            if is_empty:
-                masked[image, finding] |= False
-            else:
-                masked[image, finding] = True
+            masks[match] = self.reading(path)
+        with ThreadPoolExecutor(usable_cores()) as threads:
+            empty = [*threads.map(self._is_empty, masks.values())]
+        for ((image, label), path), is_empty in zip(masks.items(), empty, strict=True):
+            finding = self.names[label]
+            masked[image, finding] |= not is_empty
+            if not is_empty:
                 drawn[image] += self.drawn(finding, MaskImage(path), label, image)
         self.check_drawn(self.masks, {finding for _, finding in masked})
         flags = {image: dict(found) for image, found in labels.items()}
