@@ -433,7 +433,7 @@ def _guesses(analysis: Analysis, found: Standings, head: Standing) -> Iterator[S
             on = f" (on {analysis.heading(dataset)})" if len(found.datasets) > 1 else ""
             where.append(f"{listed(beaten)}{on}")
     if where:
-        yield Said(f"{_name(analysis, head)} points no better than a map that ignores the film at {listed(where)}.")
+        yield Said(f"On {listed(where)} a map that ignores the film does as well as {_name(analysis, head)}.")
 
 
 def thresholds_finding(analysis: Analysis) -> Answer:

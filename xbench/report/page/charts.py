@@ -235,7 +235,8 @@ def _named(points: Sequence[Point]) -> Iterator[Named]:
         else:
             shared.append((x, y, [point.name]))
     for (x, y, names), place in zip(shared, _apart([_TALL * y for _, y, _ in shared]), strict=True):
-        yield Named(", ".join(names), x, y, place - _TALL * y, x < 0.68)
+        text = ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others"
+        yield Named(text, x, y, place - _TALL * y, x < 0.68)
 
 
 def _apart(places: Sequence[float]) -> list[float]:
