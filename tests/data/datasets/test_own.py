@@ -444,6 +444,22 @@ TABLES = {
 }  # fmt: skip
 
 
+@settings(max_examples=60)
+@given(st.data())
+def test_any_change_of_the_tables(images, tmp_path_factory, data):
+    """Each is read, or refused in a paragraph."""
+    tables = {"labels": own.label_rows(), "boxes": own.box_rows()}
+    row = data.draw(st.sampled_from(tables[data.draw(st.sampled_from([*tables]))]))
+    content = st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["nod", "p1/view1.png", 0, 1, -1])
+    row[data.draw(st.integers(0, len(row) - 1))] = data.draw(content)
+    folder = own.write_csv(tmp_path_factory.getbasetemp(), **tables)
+    files = {"labels": str(folder / "labels.csv"), "annotations": str(folder / "boxes.csv")}
+    try:
+        regions_of(CsvDataset(str(images), own.LABELS, on_error="skip", **files))
+    except UserError as error:
+        assert "\n" not in str(error) and len(str(error)) < 1500
+
+
 @pytest.mark.parametrize("content", TABLES)
 def test_wrong_tables(root, content):
     own.write_csv(root, **TABLES[content][0])

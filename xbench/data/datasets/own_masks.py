@@ -21,6 +21,8 @@ from xbench.data.decoding import decode_image
 from xbench.errors import UserError
 from xbench.runtime.processes import usable_cores
 
+_SUFFIXES = (".png", ".jpg", ".jpeg")
+
 
 class MaskFolderDataset(OwnDataset):
     """Images with a mask image for each finding that is outlined: 0 outside of the lesion, one other value inside.
@@ -81,12 +83,12 @@ class MaskFolderDataset(OwnDataset):
             raise UserError(
                 f"{self.name}: --data.masks {self.masks} is not a folder, and none of that name lies in {self.root}."
             )
-        files = Folder(self.masks, lambda path: path.relative_to(self.masks).with_suffix("").as_posix()).images
+        index = Folder(self.masks, lambda path: path.relative_to(self.masks).with_suffix("").as_posix(), _SUFFIXES)
         labels = {} if self.labels is None else self.read_labels(self.labels, "image")
         drawn: defaultdict[str, list[Annotation]] = defaultdict(list)
         masked: defaultdict[tuple[str, str], bool] = defaultdict(bool)
         masks: dict[tuple[str, str], Path] = {}
-        for key, (path, *more) in files.items():
+        for key, (path, *more) in index.images.items():
             match = self._match(key, path)
             if match is None:
                 continue
