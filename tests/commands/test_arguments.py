@@ -101,6 +101,9 @@ def test_names_of_commands_and_values_are_those_of_their_homes():
     [
         (["te"], ["test"]),
         (["test", "--config", "clip_s"], ["clip_siim"]),
+        (["test", "--config", "=", "clip_s"], ["clip_siim"]),
+        (["test", "--config=clip_s"], ["--config=clip_siim"]),
+        (["test", "--model.prompts", "="], ["name", "phrase", "description", "aspects"]),
         (["test", "--model.prompts", ""], ["name", "phrase", "description", "aspects"]),
         (["test", "--config", "demo", "--data.li"], ["--data.limit"]),
         (["predict", "--data.gamma"], []),

@@ -49,7 +49,11 @@ def completion(arguments: Sequence[str]) -> None:
 
 def completions(words: Sequence[str]) -> list[str]:
     """Return what the last word, which may be empty or begun, could become; none where it may be any file."""
-    *before, begun = words or [""]
+    # bash takes --option=value apart at the sign, zsh does not.
+    *before, begun = [word for word in words[:-1] if word != "="] + [words[-1].removeprefix("=") if words else ""]
+    option, sign, value = begun.partition("=")
+    if sign and option.startswith("--"):
+        return [f"{option}={one}" for one in completions([*before, option, value])]
     if not before:
         found: Iterable[str] = [*PURPOSES, *PARSERS, "convert", "completion", "--help", "--version"]
     elif before[0] in PURPOSES:
