@@ -206,7 +206,7 @@ def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope
         (line(0.4, 1.0), "In part. Between"),
         (
             line(0.4, 1.0, p=0.3),
-            "AUROC explains 40% of the variation in the pointing game (R\u00b2 0.40, p = 0.300), which so few",
+            "40% of the variation in the pointing game (R\u00b2\u00a00.40, p\u00a0=\u00a00.300), which so few",
         ),
         (line(0.1, 1.0), "Hardly."),
         (line(0.7, -1.0), "The other way round"),

@@ -373,7 +373,8 @@ def recognition_finding(analysis: Analysis) -> tuple[Answer, Correlation | None]
     what = "model" if line.scope == "models" else "finding" if own == 1 else "model and finding"
     explains = ""
     if line.r_squared is not None:
-        fit = f"R\u00b2 {line.r_squared:.2f}{', ' if line.p_in_words else ''}{line.p_in_words}"
+        p = line.p_in_words.replace(" ", "\u00a0")
+        fit = f"R\u00b2\u00a0{line.r_squared:.2f}{', ' if p else ''}{p}"
         points = f"{in_words(len(xs))} {what}s" if " " not in what else f"{len(xs)} pairs of model and finding"
         explains = f"Between {points}, AUROC explains {whole(line.r_squared)}% of the variation in the pointing game "
         explains += f"({fit})."
