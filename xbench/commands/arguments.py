@@ -344,7 +344,8 @@ def short_help(command: str) -> str:
             *lines,
             "",
             "Any other argument of the model, the data and Lightning's Trainer: --model.X, --data.X, --trainer.X",
-            f"  xbench {command} --help-all                      all of them, several screens",
-            f"  xbench {command} --config demo --print_config    what each is set to",
+            f"  {f'xbench {command} --help-all':<47} all of them, several screens",
+            f"  {f'xbench {command} --model.help xbench.models.CLIP':<47} those of a model; --data.help of a dataset",
+            f"  {f'xbench {command} --config demo --print_config':<47} what each is set to",
         ]
     )

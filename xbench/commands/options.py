@@ -38,7 +38,7 @@ class RunParser(LightningArgumentParser):
     """Parser that reports errors in one paragraph; jsonargparse makes further ones of this class for nested options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **{"prog": "xbench test"} | kwargs)
         # The classes that the configurations chose, by part (`model`, `data`).
         self.chosen: dict[str, str] = {}
         # Whose options these are.
