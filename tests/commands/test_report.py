@@ -93,7 +93,9 @@ def test_the_screen_says_what_was_found_and_left_out(written):
     out, said = written
     for words in ("CARZero", "ChestX-ray14", "an older run of the same", "unfinished: it has no results.json"):
         assert words in said
-    assert said.rstrip().endswith(f"Report: {out / 'index.html'}")
+    *_, blank, found, page = said.splitlines()
+    assert page == f"Report: {out / 'index.html'}" and not blank
+    assert re.fullmatch(r".* points? at .*\d+ of 100 lesions.*; 95% interval( of \S+)? \d+ to \d+\.", found)
 
 
 def test_the_document_has_every_table_and_links_that_exist(written, three_analysed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from xbench.report.answer import (
     best_finding,
     differences_finding,
     failures_finding,
+    in_a_line,
     recognition_finding,
     thresholds_finding,
 )
@@ -188,6 +190,9 @@ def test_the_answer_is_true(report, case):
     if len(analysis.datasets) == 1:
         assert "averaged over" not in " ".join(found.texts) and "datasets" not in " ".join(found.texts)
     if standings(analysis).rows:
+        whose = "" if "Does" in question or question == "KAD" else " of KAD"
+        said = re.escape(found.answer.text.removesuffix("."))
+        assert re.fullmatch(rf"{said}; 95% interval{whose} \d+ to \d+\.", in_a_line(analysis))
         for of in (best_finding, failures_finding, thresholds_finding, differences_finding):
             text = of(analysis).answer.text
             assert (text.endswith(".") and text[0].isupper()) or text[0].isdigit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -63,6 +64,7 @@ def write_report(
     from xbench.report.tables.latex import to_latex
     from xbench.report.tables.table import to_csv, to_markdown
 
+    began = time.monotonic()
     console = Console(markup=False, highlight=False)
     collection = collect(runs)
     columns = (TextColumn("{task.fields[part]}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -87,7 +89,7 @@ def write_report(
         drawn(total, total, "done")
         (out / "report.md").write_text(document(analysis, tables, figures), encoding="utf-8")
         write_page(analysis, tables, out / "index.html", cases, _bar_of(bars, "Page"))
-    _summarise(console, analysis, out)
+    _summarise(console, analysis, out, time.monotonic() - began)
     return analysis, tables
 
 
@@ -123,28 +125,37 @@ def _bar_of(bars: Progress, part: str) -> OnProgress:
     return lambda done, total, what: bars.update(task, completed=done, total=total, description=what, visible=True)
 
 
-def _summarise(console: Console, analysis: Analysis, out: Path) -> None:
+def _summarise(console: Console, analysis: Analysis, out: Path, seconds: float) -> None:
     from rich import box
     from rich.markup import escape
     from rich.table import Table as Grid
 
+    from xbench.report.answer import in_a_line
+    from xbench.report.series import series_of
+
+    series = series_of(analysis.runs)
     grid = Grid(title="Pointing game, mean over findings", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for title in ("Dataset", "Best model", "Point.", "95 % interval", "Not significantly different"):
+    for title in ("Dataset", "Best", "Point.", "95 % interval", "Not significantly different"):
         grid.add_column(title, justify="right" if title == "Point." else "left")
     for dataset in analysis.datasets:
         for entry in dataset.runs[:1]:
             best = entry.macro["pointing_game"]
             if best.value is not None:
                 tied = sorted(dataset.tied_with_best.get("pointing_game", frozenset()) - {entry.run.label})
-                tied += [f"{label} (not tested)" for label in dataset.untested("pointing_game", entry.run.label)]
+                tied = [series[label].name for label in tied]
+                tied += [
+                    f"{series[label].name} (not tested)" for label in dataset.untested("pointing_game", entry.run.label)
+                ]
                 others = ", ".join(tied) if len(tied) < 3 else f"{len(tied)} others"
                 # Fractions, as the table of `test` above has them.
                 interval = "" if best.low is None or best.high is None else f"{best.low:.3f} to {best.high:.3f}"
-                names = (escape(analysis.heading(dataset)), escape(entry.run.label))
+                names = (escape(analysis.heading(dataset)), escape(series[entry.run.label].name))
                 grid.add_row(*names, f"{best.value:.3f}", interval, escape(others))
     if grid.row_count:
         console.print(grid)
     for aside in analysis.set_aside:
         console.print(f"Left out: {aside.folder}: {aside.reason}", style="yellow", soft_wrap=True, markup=False)
+    console.print(f"Tables, figures and the page took {seconds:.0f} s.\n", style="dim")
     # soft_wrap: a path that the terminal breaks cannot be copied.
-    console.print(f"Report: {out / 'index.html'}", soft_wrap=True, markup=False)
+    console.print(in_a_line(analysis), style="bold", soft_wrap=True)
+    console.print(f"Report: {out / 'index.html'}", soft_wrap=True)

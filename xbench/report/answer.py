@@ -78,6 +78,19 @@ def answer(analysis: Analysis) -> Answer:
     return Answer(question, text, (_interval(found, head, len(models)), *_further(analysis, found, head, len(models))))
 
 
+def in_a_line(analysis: Analysis) -> str:
+    """Return the answer as plain text, with the interval of the score that it is about."""
+    said, found = answer(analysis), standings(analysis)
+    if not found.rows:
+        return " ".join(said.texts)
+    head = head_of(analysis, found)
+    if head.score.low is None or head.score.high is None:
+        return said.answer.text
+    whose = "" if len({row.series.model for row in found.rows}) == 1 else f" of {head.series.name}"
+    interval = f"95% interval{whose} {whole(head.score.low)} to {whole(head.score.high)}"
+    return f"{said.answer.text.removesuffix('.')}; {interval}."
+
+
 def _one_model(found: Standings) -> tuple[Standing, Said]:
     own = next((row for row in found.rows if row.series.own), found.rows[0])
     rate = _rate(own)

@@ -61,6 +61,14 @@ def test_the_log_is_kept_and_grows(tmp_path, keep):
     assert sys.executable in text
 
 
+def test_runs_of_weights_and_biases_are_called_after_the_variant(tmp_path, keep, monkeypatch):
+    code, log = "import os; print(os.environ['WANDB_NAME'])", tmp_path / "demo_phantom+at_320.log"
+    monkeypatch.delenv("WANDB_NAME", raising=False)
+    assert run(code, log, keep) == (0, "demo_phantom+at_320")
+    monkeypatch.setenv("WANDB_NAME", "mine")
+    assert run(code, log, keep) == (0, "mine")
+
+
 # A run with a helper, each of which writes down how it ended.
 _HELPER = """
 import signal, time

@@ -267,8 +267,9 @@ def interruptible() -> Iterator[None]:
 def run_logged(command: Sequence[str], log: Path, keep_open: int, tick: Callable[[], None]) -> tuple[int, str]:
     """Run a command and append its output to a file; return its exit status and what it said last.
 
-    The process inherits the descriptor `keep_open`, such as of a lock that must live as long as it does. `tick` is
-    called several times a second.
+    A W&B run that the process begins is called like the file unless WANDB_NAME says otherwise. The process inherits
+    the descriptor `keep_open`, such as of a lock that must live as long as it does. `tick` is called several times a
+    second.
 
     Raises:
         Interrupted: The benchmark was told to stop; the process and all that it started have ended.
@@ -287,7 +288,7 @@ def run_logged(command: Sequence[str], log: Path, keep_open: int, tick: Callable
             # Apart from the terminal's group: Ctrl-C reaches the benchmark alone, which passes it on in order.
             start_new_session=True,
             pass_fds=(keep_open,),
-            env={**os.environ, "COLUMNS": "120", "PYTHONUNBUFFERED": "1"},
+            env={"WANDB_NAME": log.stem, **os.environ, "COLUMNS": "120", "PYTHONUNBUFFERED": "1"},
         )
         try:
             while (status := process.poll()) is None:
