@@ -51,7 +51,7 @@ PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT /
 # Words that stand for something of the reader's.
 PLACEHOLDERS = re.compile(r"\b(?:RUNS?|MODEL|DATASET|COMMAND|CHECKPOINT|NAME|FILE|DIR)\b|\.\.\.|MODEL_DATASET")
 # Options of other programs.
-FOREIGN = {"--pyargs", "--shm-size", "--signal", "--requeue", "--model", "--model-args"}
+FOREIGN = {"--extra-index-url", "--pyargs", "--shm-size", "--signal", "--requeue", "--model", "--model-args"}
 CONTAINERS = {"docker", "apptainer"}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 PROSE = {page: BLOCK.sub("", text) for page, text in PAGES.items()}
