@@ -225,12 +225,15 @@ def _by_dataset(found: Standings, head: Standing) -> Said:
     for dataset in found.datasets:
         values = dataset.values("pointing_game")
         ahead += values[head.label] == max(values.values())
-    low, _ = _extremes(found, head.label)
+    low, title = min((one.values(found.number)[head.label], dataset_title(one.dataset)) for one in found.datasets)
     first = ""
     if len(found.rows) > 1:
         first = f"{head.series.name[0].upper()}{head.series.name[1:]} is ahead on {ahead} of {len(found.datasets)} "
         first += "datasets, and"
-    return Said(f"{first} lowest on {low}.".strip().replace("lowest", "Lowest" if not first else "lowest", 1), first)
+    return Said(
+        f"{first} lowest on {title} ({whole(low)}).".strip().replace("lowest", "Lowest" if not first else "lowest", 1),
+        first,
+    )
 
 
 def _extremes(found: Standings, label: str) -> tuple[str, str]:

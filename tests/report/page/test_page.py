@@ -20,7 +20,7 @@ from xbench.report.answer import whole
 from xbench.report.cases import map_on_grid
 from xbench.report.page import charts
 from xbench.report.page.pictures import outline_of
-from xbench.report.page.write import write_page
+from xbench.report.page.write import p_words, write_page
 from xbench.report.runs import collect
 from xbench.report.series import series_of
 from xbench.report.statistics.analyse import analyse
@@ -196,6 +196,21 @@ def test_maps_are_normalised_as_the_metrics_do(three_runs, view, mode):
         case = ScoredPair(0, "a", "b", raw, view, np.zeros((64, 48), bool), np.zeros((64, 48), np.uint8))
         expected = normalise(saliency_on_grid(torch.tensor(raw)[None], [view], (64, 48), mode))
         np.testing.assert_array_equal(map_on_grid(run, case), expected[0].numpy())
+
+
+@pytest.mark.parametrize(
+    ("p", "words"),
+    [
+        (None, "not tested"),
+        (0.00005, "p < 0.001"),
+        (0.0004, "p < 0.001"),
+        (0.049, "p = 0.049"),
+        (0.3, "p = 0.30"),
+        (1.0, "p = 1.00"),
+    ],
+)
+def test_p_values_are_never_zero(p, words):
+    assert p_words(p) == words
 
 
 def test_it_does_with_one_run_and_without_maps(tmp_path):

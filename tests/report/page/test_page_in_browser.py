@@ -127,6 +127,14 @@ def test_charts_have_floors_intervals_and_a_row_for_each_series(page):
     assert len(places) > 10 and all(abs(drawn - said) < 0.01 for drawn, said in places)
 
 
+@pytest.mark.parametrize(("size", "least"), [(WIDE, 180), (PHONE, 130)], ids=["1440", "390"])
+def test_differences_use_the_width(page, size, least):
+    page.set_viewport_size(size)
+    widths = page.eval_on_selector_all(".rows .axis", "all => all.map(axis => axis.getBoundingClientRect().width)")
+    page.set_viewport_size(WIDE)
+    assert widths and min(widths) >= least
+
+
 def test_sorting_by_click_and_by_key(page):
     before = first_column(page, "grounding")
     buttons = page.locator("#table-grounding thead button")

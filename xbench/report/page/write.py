@@ -36,7 +36,7 @@ from xbench.report.sentences import count_of, recognised_elsewhere, warnings
 from xbench.report.series import Series, outline
 from xbench.report.standings import Standing, Standings, standings
 from xbench.report.statistics.analyse import Progress
-from xbench.report.tables.table import MISSING, TIED, Table, each_note_once, p_value
+from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
 from xbench.runs.maps import shrunk
 from xbench.runtime.files import atomic_writer
 
@@ -85,10 +85,14 @@ def write_page(
         "large": large,
         "small": small,
         "recognition": recognition_finding(analysis)[0],
-        "elsewhere": list(recognised_elsewhere(analysis.runs, {label: series.name for label, series in looks.items()})),
+        "elsewhere": [
+            text.replace("\u00a0%", "%")
+            for text in recognised_elsewhere(analysis.runs, {label: series.name for label, series in looks.items()})
+        ],
         "floor_words": found.floor.does if found.floor else "",
         "many_models": len({entry.run.model for entry in analysis.runs}) > 1,
         "several_datasets": len(analysis.datasets) > 1,
+        "head": head,
         "drawn": lambda panels: {line.label for panel in panels for line in panel.lines},
         "sizes": charts.sizes(analysis) if scored else [],
         "positions": list(_positions(analysis, head, looks)) if head and scored else [],
@@ -100,7 +104,7 @@ def write_page(
         "forests": charts.forests(analysis),
         "differences": differences_finding(analysis),
         "signed": _signed,
-        "p_words": _p_words,
+        "p_words": p_words,
         "folds": analysis.folds,
         "notes": notes,
         "runs": [(analysis.heading(dataset), run) for dataset in analysis.datasets for run in dataset.runs],
@@ -210,7 +214,11 @@ def _positions(
                 cells = [(cell.scores["pointing_game"].value, f"{cell.count:,}") for cell in by_label[label].positions]
                 yield analysis.heading(dataset), None if several else label, cells
         if not several and head.label in by_label:
-            yield "Peaks of its maps, %", None, [(cell.peaks, "") for cell in by_label[head.label].positions]
+            yield (
+                f"Peaks of {looks[head.label].name if len(by_label) > 1 else 'its maps'}, %",
+                None,
+                [(cell.peaks, "") for cell in by_label[head.label].positions],
+            )
 
 
 def _signed(value: float | None) -> str:
@@ -220,8 +228,11 @@ def _signed(value: float | None) -> str:
     return text if text == "0" else f"{sign}{text}"
 
 
-def _p_words(p: float | None) -> str:
-    return "not tested" if p is None else f"p {p_value(p).text}" if p_value(p).text.startswith("<") else f"p = {p:.3f}"
+def p_words(p: float | None) -> str:
+    """Return a p-value as the charts say it; small ones never read as zero."""
+    if p is None:
+        return "not tested"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.0995 else f"p = {p:.2f}"
 
 
 def _case_data(analysis: Analysis, count: int, progress: Progress | None, names: Mapping[str, str]) -> dict[str, Any]:
