@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _MODELS = {
     "clip": "CLIP",
     "biomedclip": "BiomedCLIP",
@@ -40,3 +42,8 @@ def dataset_title(name: str) -> str:
 def model_order(name: str) -> int:
     """Return a model's place in tables and legends: the paper's order, others' models behind."""
     return [*_MODELS, name].index(name)
+
+
+def shared_name(names: Sequence[str]) -> str:
+    """Return what points in one place are called: both names, or the first and how many others."""
+    return ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others"

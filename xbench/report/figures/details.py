@@ -128,7 +128,7 @@ def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase], look: Mappin
     words = 0.95 if len(runs) == 1 else 1.25
     width = COLUMN if len(runs) == 1 else PAGE
     side = (width - words) / (1 + len(runs))
-    titles = [wrapped(look[label].name, max(8, int(side / 0.075))) if len(runs) > 1 else "" for label in runs]
+    titles = [wrapped(look[label].name, max(10, int(side / 0.075))) if len(runs) > 1 else "" for label in runs]
     top = 0.06 + 0.14 * max(title.count("\n") + 1 for title in titles) if len(runs) > 1 else 0.0
     side = min(side, (_HEIGHT - top) / len(cases) - 0.3)
     words = width - side * (1 + len(runs))

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from xbench.report.figures.style import COLUMN, EDGE, FAINT, PAGE, ZONE, apart, draw_mark, wrapped
-from xbench.report.names import model_title
+from xbench.report.names import model_title, shared_name
 from xbench.report.schema import Analysis, Correlation
 from xbench.report.series import Series
 
@@ -113,7 +113,7 @@ def _name_points(axis: Axes, points: Sequence[tuple[str, float, float]], height:
         for (names, x, y), at in zip(side, heights, strict=True):
             arrow = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 3}
             axis.annotate(
-                ", ".join(names),
+                shared_name(names),
                 (x, y),
                 (edge, at),
                 ha="right" if left else "left",

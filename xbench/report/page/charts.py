@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.report.answer import whole
+from xbench.report.names import shared_name
 from xbench.report.runs import Run
 from xbench.report.schema import (
     NEAR,
@@ -235,8 +236,7 @@ def _named(points: Sequence[Point]) -> Iterator[Named]:
         else:
             shared.append((x, y, [point.name]))
     for (x, y, names), place in zip(shared, _apart([_TALL * y for _, y, _ in shared]), strict=True):
-        text = ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others"
-        yield Named(text, x, y, place - _TALL * y, x < 0.68)
+        yield Named(shared_name(names), x, y, place - _TALL * y, x < 0.68)
 
 
 def _apart(places: Sequence[float]) -> list[float]:
