@@ -96,7 +96,7 @@ CASES = {
         {"scores": {"kad": [0.79], "kad/name": [0.5]}, "p": 0.001},
         "Does KAD look",
         "Mostly at the lesion: its map points at 79 of 100 lesions.",
-        ["The setting matters once: with name prompts it falls to 50."],
+        ["One setting matters: with name prompts it falls to 50."],
     ),
     "no setting matters": (
         {"scores": {"kad": [0.79], "kad/name": [0.78], "kad/other": [0.8]}, "p": 0.6, "tied": ("kad", "kad/name")},

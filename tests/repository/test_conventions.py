@@ -60,7 +60,7 @@ def test_issue_forms_are_complete(form):
 
 @pytest.mark.parametrize("cpu", [False, True], ids=["with-cuda", "cpu"])
 def test_the_demo_says_what_it_does_and_ends_with_the_report(tmp_path, cpu):
-    words = ["make", "--dry-run", "demo", f"VENV={tmp_path}", *(["CPU=1"] if cpu else [])]
+    words = ["make", "--no-print-directory", "--dry-run", "demo", f"VENV={tmp_path}", *(["CPU=1"] if cpu else [])]
     said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert ("--extra-index-url https://download.pytorch.org/whl/cpu" in said) == cpu == ("CUDA" not in said)
     assert re.findall(r"Step (\d) of 3: .* [Aa]bout ", said) == ["1", "2", "3"]

@@ -326,7 +326,8 @@ def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
                 raise none_chosen("model", "data")
         elif command == "convert" and words:
             check_convertible(words[0])
-        elif command in PARSERS and command != "bench":
+        elif command in PARSERS and command not in ("bench", "reproduce"):
+            # Those two hand on what they do not know.
             PARSERS[command]().parse_args(words)
         return ["--help" if word == "--help-all" else word for word in words]
     return None

@@ -242,6 +242,8 @@ def _about_class(part: str, name: str, problem: str, command: str) -> str:
         return f"{name} needs {', '.join(f'--{part}.{one.strip()}' for one in required[1].split(','))}. {see}"
     if unknown := re.search(r"Option '(\w+)' is not accepted", problem):
         near = did_you_mean(unknown[1], _options(name), f"--{part}.")
+        if unknown[1] == "root" and name.endswith(".PhantomCXR"):
+            near = " Phantoms are drawn: for films of your own, take a dataset, or --config demo_folder to predict."
         return f"{name} has no option --{part}.{unknown[1]}.{near} {see}"
     if absent := re.match(r"module '([\w.]+)' has no attribute '(\w+)'", problem):
         module = import_module(absent[1])

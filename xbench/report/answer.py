@@ -156,17 +156,19 @@ def _rate(row: Standing) -> str:
 
 def _interval(found: Standings, row: Standing, models: int) -> Said:
     films = max((run.run.results.counts.images for dataset in found.datasets for run in dataset.runs), default=0)
+    # Nobody should take a number of phantoms for one of patients.
+    kind = "drawn film" if {dataset.dataset for dataset in found.datasets} == {"phantom"} else "film"
     whose = "its" if models == 1 else f"the rate of {row.series.name}"
     said = ""
     if row.score.low is None or row.score.high is None:
-        span, said = "", f"Measured on {count_of(films, 'film')}, too few for an interval. "
+        span, said = "", f"Measured on {count_of(films, kind)}, too few for an interval. "
     else:
         span = f"from {whole(row.score.low)} to {whole(row.score.high)}"
         rate = "the rate" if models == 1 else whose
         if len(found.datasets) == 1 and films < FEW_FILMS:
-            said = f"Measured on only {count_of(films, 'film')}, so {rate} could be anywhere {span} (95% interval). "
+            said = f"Measured on only {count_of(films, kind)}, so {rate} could be anywhere {span} (95% interval). "
         elif len(found.datasets) == 1:
-            said = f"Measured on {films:,} films, {rate} could be anywhere {span} (95% interval). "
+            said = f"Measured on {films:,} {kind}s, {rate} could be anywhere {span} (95% interval). "
         else:
             over = f"Over {in_words(len(found.datasets))} datasets, each counting the same,"
             said = f"{over} {rate} could be anywhere {span} (95% interval). "
@@ -259,8 +261,7 @@ def _settings(found: Standings, own: Standing) -> Said:
             (changed if test.p_adjusted <= SIGNIFICANT else same).append(row)
     lead, said = "", []
     if changed:
-        times = {1: "once", 2: "twice"}.get(len(changed), f"{in_words(len(changed))} times")
-        lead = f"The setting matters {times}:"
+        lead = f"{in_words(len(changed)).capitalize()} {'setting matters' if len(changed) == 1 else 'settings matter'}:"
         moves = [
             f"{_at(row)} it {'falls' if (row.score.value or 0) < (own.score.value or 0) else 'rises'} to "
             f"{whole(row.score.value)}"
@@ -335,7 +336,7 @@ def best_finding(analysis: Analysis) -> Answer:
         (low, worst), (high, top) = scores[0], scores[-1]
         if len(found.rows) == 1:
             return Answer(question, Said(f"{top}: {whole(high)} of 100 lesions. {worst} is the weakest: {whole(low)}."))
-        of = "" if models == 1 else f" of {head.series.name}"
+        of = f"{' at' if models == 1 else ' of'} {head.series.name}"
         weakest = f" The weakest finding{of} is {worst}: {whole(low)} of 100."
     if len(found.rows) == 1:
         return Answer(question, Said(f"There is only one: its map points at {_rate(head)}."))
@@ -398,7 +399,7 @@ def recognition_finding(analysis: Analysis) -> tuple[Answer, Correlation | None]
         text = f"Not here. Every {what} is recognised about equally well ({span}), but the map points at {apart}."
     elif line.r_squared is None:
         return Answer(question, Said(f"{count_of(len(xs), 'point')} cannot tell: {span}, {apart}.")), line
-    elif line.p is not None and line.p > SIGNIFICANT and line.r_squared >= 0.3:
+    elif line.p is not None and line.p > SIGNIFICANT and line.r_squared >= 0.1:
         text, explains = f"Not shown. {explains.removesuffix('.')}, which so few points could show by chance.", ""
     elif line.slope is not None and line.slope < 0 and line.r_squared >= 0.3:
         text = "The other way round: where AUROC is higher, the map points at fewer lesions."
@@ -464,7 +465,7 @@ def thresholds_finding(analysis: Analysis) -> Answer:
         return Answer(question, Said("The runs have no Dice at 0.5, so this cannot be said."))
     points = f"{100 * gap:.0f} {'point' if f'{100 * gap:.0f}' == '1' else 'points'}"
     begin = "Not 0.5" if gap >= 0.05 else "0.5 is a fair choice"
-    text = f"{begin}: there {name} loses {points} of Dice against its best threshold."
+    text = f"{begin}: there {name} loses {points} of Dice against the best threshold of each finding."
     more = ""
     if optimism is not None:
         more = "Choosing the best threshold on the very films that are scored overstates Dice by "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -97,23 +97,22 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int) -> tuple[ChosenCase, .
 def typical_cases(runs: Sequence[RunAnalysis]) -> dict[str, tuple[int, ChosenCase]]:
     """Return a typical pair of each outcome, with the place of its run, the runs being one model's on several datasets.
 
-    Outcomes are `hit`; `elsewhere`, recognised with the peak far from the region, or beside it where there is no such
-    pair; and `missed`, neither recognised nor hit. Typical is the pair with the Dice nearest to the median.
+    Outcomes are `hit`; `elsewhere`, recognised and not hit; and `missed`, neither, both with the peak far from the
+    region where there is such a pair. Typical is the pair with the Dice nearest to the median.
     """
-    pairs: dict[str, list[tuple[float, int, ChosenCase]]] = {"hit": [], "elsewhere": [], "beside": [], "missed": []}
+    pairs: defaultdict[str, list[tuple[float, int, ChosenCase]]] = defaultdict(list)
     for place, run in enumerate(runs):
         for (image_id, finding, _), scores in _scored_pairs(run).items():
             if scores.recognised is None:
                 continue
             outcome = "hit" if scores.grounded else "missed" if not scores.recognised else "elsewhere"
-            if outcome == "elsewhere" and scores.look == "near miss":
-                outcome = "beside"
+            if outcome != "hit" and scores.look == "near miss":
+                outcome += ", beside"
             case = ChosenCase(run.run.dataset, image_id, finding, (), {run.run.label: scores})
             pairs[outcome].append((scores.dice, place, case))
-    pairs["elsewhere"] = pairs["elsewhere"] or pairs["beside"]
     found = {}
     for outcome in ("hit", "elsewhere", "missed"):
-        if mine := pairs[outcome]:
+        if mine := pairs[outcome] or pairs[f"{outcome}, beside"]:
             median = sorted(dice for dice, _, _ in mine)[(len(mine) - 1) // 2]
             _, place, case = min(mine, key=lambda one: abs(one[0] - median))
             found[outcome] = place, case

@@ -149,6 +149,14 @@ def _names(runs: Mapping[str, Run], own: Mapping[str, Run]) -> dict[str, str]:
     return {label: name if counts[name] == 1 else label for label, name in names.items()}
 
 
+def own_in_words(runs: Sequence[RunAnalysis]) -> str:
+    """Say what the own settings of a report's only model are, where it has others: `224 px, official prompts`."""
+    models = own_settings(runs)
+    if len(models) != 1 or len({entry.run.label for entry in runs}) == 1:
+        return ""
+    return ", ".join(_in_words(key, value) for key, value in models[0].run.told_by.items())
+
+
 def _in_words(key: str, value: str) -> str:
     if key == "image_size" and value.isdecimal():
         return f"{value} px"

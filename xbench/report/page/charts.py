@@ -426,6 +426,8 @@ class Outcomes:
     near: float
     elsewhere: float
     missed: float
+    # The part of `hit` that is not recognised.
+    silent: float
 
     @property
     def outside(self) -> str:
@@ -448,11 +450,11 @@ def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None
 
 
 def _outcomes(run: Run, finding: str, threshold: float) -> NDArray[np.float64]:
-    """Return the shares of a finding's scored pairs that hit, nearly hit, look elsewhere, and are missed, (4,)."""
+    """Return the shares of a finding's pairs that hit, nearly hit, look elsewhere, are missed, and hit unrecognised."""
     column, images = run.results.findings.index(finding), run.images
     scored = images.scored[:, column]
     hit = images.pointing_hit[scored, column].astype(np.float64)
     recognised = images.probabilities[scored, column] >= threshold
     near = images.peak_distance[scored, column] <= NEAR
     rest = [recognised & near, recognised & ~near, ~recognised]
-    return np.array([hit.mean(), *(((1 - hit) * part).mean() for part in rest)])
+    return np.array([hit.mean(), *(((1 - hit) * part).mean() for part in rest), (hit * ~recognised).mean()])

@@ -52,14 +52,14 @@ def films_of(entries: Sequence[tuple[str, RunAnalysis]]) -> dict[str, Film]:
 
 def _film(shown: CaseMap, case: ChosenCase, dataset: str) -> Film:
     scores, (height, width) = shown.scores, shown.pair.region.shape
-    called = {True: "called", False: "not called", None: "no threshold"}[scores.recognised]
+    called = {True: "recognised", False: "not recognised", None: "no threshold"}[scores.recognised]
     where = "inside the outline"
     if not scores.grounded:
         share = whole(scores.peak_distance)
         where = f"{share}% of the film\u2019s width away" if share != "0" else "just beside the outline"
     on = f" in {dataset}" if dataset else ""
-    score = "< 0.001" if scores.probability < 0.001 else f"{scores.probability:.3f}"
-    said = f" (score {score}). The peak is {where}."
+    probability = "< 0.001" if scores.probability < 0.001 else f"{scores.probability:.3f}"
+    said = f" (probability {probability}). The peak is {where}."
     radiograph = shrunk(shown.pair.display, 448)
     return Film(
         case.finding,

@@ -33,7 +33,7 @@ from xbench.report.page.films import coloured, films_of
 from xbench.report.page.pictures import encoded, outline_of
 from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis
 from xbench.report.sentences import count_of, recognised_elsewhere, warnings
-from xbench.report.series import Series, outline
+from xbench.report.series import Series, outline, own_in_words
 from xbench.report.standings import Standing, Standings, standings
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
@@ -78,6 +78,7 @@ def write_page(
         "outcomes": charts.outcomes(found.datasets, head.label) if head and scored else None,
         "films": films_of(_entries(analysis, found, head)) if head and scored else {},
         "whose": _whose(analysis, found, head) if head else "",
+        "own_words": own_in_words(analysis.runs),
         "near": f"{100 * NEAR:g}",
         "warnings": warnings(analysis.runs),
         "best": best_finding(analysis) if found.rows else None,

@@ -87,7 +87,7 @@
   function verdict(panel) {
     const ties = panel.hit > 0 && panel.hit < 1 ? ` (${percent(panel.hit, 0)} % of its tied peaks)` : "";
     const words = grounded(panel) ? "on the lesion" : panel.look === "near miss" ? "just beside it" : "elsewhere";
-    return element("b", { class: grounded(panel) ? "hit" : "miss" }, `Peak ${words}${ties}`);
+    return element("b", { class: grounded(panel) ? "hit" : panel.recognised === false ? "wrong" : "miss" }, `Peak ${words}${ties}`);
   }
 
   function recognised(panel) {
@@ -147,7 +147,7 @@
     const panel = panelOf(example);
     const seen = element("span", { class: "view", style: `aspect-ratio: ${example.size[0]} / ${example.size[1]}` },
       element("img", { src: `data:image/jpeg;base64,${pictures[example.picture]}`, alt: "", loading: "lazy" }), layer("region", example, example.region));
-    const button = element("button", { type: "button", class: grounded(panel) ? "hit" : "miss", "aria-label": `${title(example)}, ${example.image}` }, seen);
+    const button = element("button", { type: "button", class: grounded(panel) ? "hit" : panel.recognised === false ? "wrong" : "miss", "aria-label": `${title(example)}, ${example.image}` }, seen);
     button.addEventListener("click", () => go(at));
     return element("li", {}, button);
   }
