@@ -33,7 +33,7 @@ def test_the_best_model_is_named_with_its_score_and_ties(three_analysed):
     ):
         changed = with_dataset(three_analysed, tied_with_best={"pointing_game": frozenset(tied)})
         text = said(changed, f"On ChestX-ray14, {best} has the highest pointing game")
-        assert words in text and f"{100 * results['grounding']['macro']['pointing_game']:.1f} %" in text
+        assert words in text and f"{100 * results['grounding']['macro']['pointing_game']:.1f}%" in text
 
 
 def test_a_run_that_was_never_tested_is_not_called_worse(three_analysed):
@@ -65,7 +65,7 @@ def test_lesions_recognised_without_looking(three_analysed):
             key: sum(getattr(part, key) * part.count for part in run.quadrants.values())
             for key in ("elsewhere", "near_miss", "both")
         }
-        assert f"{100 * counts['elsewhere'] / sum(counts.values()):.1f} % ({run.run.label})" in text
+        assert f"{100 * counts['elsewhere'] / sum(counts.values()):.1f}% ({run.run.label})" in text
 
 
 def test_means_over_runs(three_analysed):
@@ -75,15 +75,15 @@ def test_means_over_runs(three_analysed):
     text = said(three_analysed, "Threshold 0.5 costs")
     assert f"{100 * gap:.1f} percentage points" in text and f"overstates Dice by {100 * optimism:.1f}" in text
     small = sum(run.areas[0].scores["pointing_game"].value for run in runs) / len(runs)
-    assert f"{100 * small:.1f} % on the smallest" in said(three_analysed, "smallest lesions")
+    assert f"{100 * small:.1f}% on the smallest" in said(three_analysed, "smallest lesions")
 
 
 def test_correlations(three_analysed):
     line = Correlation("models", None, (("A", 0.5, 0.5),) * 7, 1.0, 0.0, 0.62, 0.0004)
     falling = Correlation("findings", None, (("A", 0.5, 0.5),) * 90, -1.0, 0.0, 0.11, 0.2)
     text = said(replace(three_analysed, correlations=(line, falling)), "AUROC")
-    assert "62.0 % of the variation in pointing game (7 models" in text and "p < 0.001" in text
-    assert "11.0 % (90 model-finding pairs" in text and "falling" in text and "p = 0.200" in text
+    assert "62.0% of the variation in pointing game (7 models" in text and "p < 0.001" in text
+    assert "11.0% (90 model-finding pairs" in text and "falling" in text and "p = 0.200" in text
     assert not [text for text in headlines(replace(three_analysed, correlations=())) if "AUROC" in text]
 
 
@@ -117,7 +117,7 @@ def test_the_words_are_the_numbers(three_analysed):
     said = [text.replace("\u00a0", " ") for text in said]
     for sentence, key in zip(said[:3], ("pointing_game", "dice_cross_fitted", "auroc"), strict=True):
         best = max(macro, key=lambda label: macro[label][key])
-        assert f": {best} with {100 * macro[best][key]:.2f} %" in sentence
+        assert f": {best} with {100 * macro[best][key]:.2f}%" in sentence
         tied = dataset.tied_with_best[key] - {best}
         assert ("Not significantly" in sentence) == bool(tied)
         assert all(label in sentence for label in tied)
@@ -134,4 +134,4 @@ def test_the_words_are_the_numbers(three_analysed):
         if shares.count >= 10
     ]
     share, finding, label = max(shares)
-    assert f"elsewhere: {finding} by {label} ({100 * share:.2f} %" in said[5]
+    assert f"elsewhere: {finding} by {label} ({100 * share:.2f}%" in said[5]

@@ -57,7 +57,7 @@ NUMBERS: Mapping[str, Number] = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % interval; None where it does not exist, as the interval of a single patient or image."""
+    """A value with its 95% interval; None where it does not exist, as the interval of a single patient or image."""
 
     value: float | None
     low: float | None = None

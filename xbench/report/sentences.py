@@ -353,13 +353,13 @@ def _over(runs: Sequence[RunAnalysis]) -> str:
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
-    return "\u2013" if value is None else f"{100 * value:.{digits}f}\u00a0%"
+    return "\u2013" if value is None else f"{100 * value:.{digits}f}%"
 
 
 def _interval(estimate: Estimate, digits: int = 1) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
-    return f" (95\u00a0% interval {100 * estimate.low:.{digits}f} to {100 * estimate.high:.{digits}f})"
+    return f" (95% interval {100 * estimate.low:.{digits}f} to {100 * estimate.high:.{digits}f})"
 
 
 def listed(names: Sequence[str]) -> str:

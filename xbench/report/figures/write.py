@@ -69,7 +69,7 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     yield points, auroc_against_pointing_game(analysis, "findings", look)
     for key in INTERVALS:
         caption = (
-            f"{NUMBERS[key].meaning} Means over findings with 95 % intervals, times 100. Grey: what the best map or "
+            f"{NUMBERS[key].meaning} Means over findings with 95% intervals, times 100. Grey: what the best map or "
             "guess that ignores the image gets; dotted: at random."
         )
         yield Drawn(f"intervals_{key}", f"{NUMBERS[key].title} with intervals", caption), intervals(analysis, key, look)
@@ -79,14 +79,14 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
     )
     yield Drawn("dice_gap", "What the fixed threshold costs", caption), dice_gap(analysis, look)
     caption = (
-        "Means over findings with 95 % bands, times 100; marks at 0.1, 0.3, 0.5, 0.7 and 0.9. Grey: marking the whole "
+        "Means over findings with 95% bands, times 100; marks at 0.1, 0.3, 0.5, 0.7 and 0.9. Grey: marking the whole "
         "image."
     )
     yield Drawn("dice_curve", "Dice over thresholds", caption), dice_over_thresholds(analysis, look)
     floors = {"pointing_game": "what a random point gets", "dice_fixed": "marking the whole image"}
     for key, floor in floors.items():
         caption = (
-            "By decile of the area of the region as a share of the film, all findings together, times 100, with 95 % "
+            "By decile of the area of the region as a share of the film, all findings together, times 100, with 95% "
             f"bands. Grey: {floor}."
         )
         title = f"{NUMBERS[key].title} against lesion size"
@@ -96,7 +96,7 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
         caption = (
             "Radiographs with the annotated region outlined, and over them the map of each model, clear where it is "
             "low; +: its peak. A hit is in the region, a near miss at most "
-            f"{100 * NEAR:g} % of the film's width outside; Dice at 0.5, times 100. Chosen by the scores alone, as it "
+            f"{100 * NEAR:g}% of the film's width outside; Dice at 0.5, times 100. Chosen by the scores alone, as it "
             "says at the left; of more than seven models those with the highest pointing game."
         )
         beside = Drawn(f"overlays_{ending}", f"Maps side by side on {where}", caption)
@@ -104,7 +104,7 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
         caption = (
             "Of 100 images with a finding and its region (their number in brackets): whether the model recognises the "
             "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
-            f"whether its map peaks on the lesion, just outside (at most {100 * NEAR:g} % of the film's width) or "
+            f"whether its map peaks on the lesion, just outside (at most {100 * NEAR:g}% of the film's width) or "
             "elsewhere. Numbers: on the lesion."
         )
         yield Drawn(f"quadrants_{ending}", f"Recognised and grounded on {where}", caption), quadrants(dataset, look)

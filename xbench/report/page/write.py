@@ -86,10 +86,7 @@ def write_page(
         "large": large,
         "small": small,
         "recognition": recognition_finding(analysis)[0],
-        "elsewhere": [
-            text.replace("\u00a0%", "%")
-            for text in recognised_elsewhere(analysis.runs, {label: series.name for label, series in looks.items()})
-        ],
+        "elsewhere": list(recognised_elsewhere(analysis.runs, {label: series.name for label, series in looks.items()})),
         "floor_words": found.floor.does if found.floor else "",
         "many_models": len({entry.run.model for entry in analysis.runs}) > 1,
         "several_datasets": len(analysis.datasets) > 1,

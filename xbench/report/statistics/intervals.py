@@ -1,4 +1,4 @@
-"""95 % intervals of numbers from 0 to 1: of one finding, of means over findings, and of differences of these.
+"""95% intervals of numbers from 0 to 1: of one finding, of means over findings, and of differences of these.
 
 Every number comes with what each cluster (patient or image) adds to its error, so that images of one patient count as
 one piece of evidence, and numbers on the same images are known to move together. Nothing is drawn at random.
@@ -52,7 +52,7 @@ class Spread:
     hits: float | None = None
 
     def interval(self) -> Limits | None:
-        """Return the 95 % interval, which holds the value; None for a single cluster, which says nothing of spread."""
+        """Return the 95% interval, which holds the value; None for a single cluster, which says nothing of spread."""
         if self.units < 2:
             return None
         low, high = self.limits(_errors(self.freedom))

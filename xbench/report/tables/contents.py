@@ -182,7 +182,7 @@ def comparisons(dataset: DatasetAnalysis) -> Table:
         "comparisons",
         "Models compared on",
         "Paired tests on the images that both models scored. Difference: first less second, in percentage points, with "
-        "its 95 % interval. Adjusted p: corrected for all comparisons of the number on the dataset.",
+        "its 95% interval. Adjusted p: corrected for all comparisons of the number on the dataset.",
         ["Number", "First", "Second"],
         ["Images", "Difference", "p", "Adjusted p"],
         rows,
@@ -204,7 +204,7 @@ def _quadrants(dataset: DatasetAnalysis) -> Table:
         "Of the images with the finding and its region the share, in per cent, by whether the model recognises the "
         "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
         "whether it grounds it (the maximum of the map lies in the region). What is recognised only is a near miss if "
-        f"the maximum lies at most {100 * NEAR:g} % of the film's width from the region; if it lies elsewhere, the "
+        f"the maximum lies at most {100 * NEAR:g}% of the film's width from the region; if it lies elsewhere, the "
         "model is right for another reason than the lesion.",
         ["Model", "Finding"],
         ["Images", "Threshold", "Both", "Recognised, near miss", "Recognised, elsewhere", "Grounded only", "Neither"],

@@ -17,7 +17,7 @@ MISSING = "\u2013"
 TIED = "\u2020"
 """The sign at what is not significantly different from the best; captions of tables that have it say so."""
 
-INTERVALS = "In brackets 95 % intervals."
+INTERVALS = "In brackets 95% intervals."
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Cell:
     Attributes:
         text: What is shown, without marks; percentages with two decimals, as in the paper.
         value: The number behind it, a fraction; None for words and for what does not exist.
-        low, high: Ends of its 95 % interval, if there is one.
+        low, high: Ends of its 95% interval, if there is one.
         mark: Best or second best of its column among the models.
         tied: Whether it is not significantly different from the best.
     """
