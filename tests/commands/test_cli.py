@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 
 import xbench.runtime.processes
@@ -202,6 +203,14 @@ def test_weights_that_slurm_had_saved_are_not_taken_for_the_models(command, toy_
 def test_what_the_trainer_does_not_know_is_named(command, toy_config, option):
     run = command("test", "--config", toy_config, f"--trainer.{option}", "nonsense")
     assert run.status == 2 and option in run.errors and "Traceback" not in run.errors
+
+
+def test_a_compiled_model_is_evaluated(command, monkeypatch):
+    # Compiling takes long; what is told from a compiled model is that its first layer cannot be looked at.
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    options = ("--data.limit", "2", "--model.compile", "true", "--trainer.logger", "false")
+    run = command("test", "--config", "demo", *options)
+    assert run.status == 0, run.errors
 
 
 @pytest.mark.parametrize("words", [("bench", "--out", "caf\udce9"), ("caf\udce9",)])

@@ -37,6 +37,7 @@ class SaliencyModel(pl.LightningModule, ABC):
         name: Short name in results and run folders; the class name in lower case unless the class sets it.
         preprocessing: How the model wants its input. Set it in the constructor.
         findings: Names of the C findings of the dataset, known from `setup` on.
+        seen: What the first layer got of the first batch (B, 3, h, w), if it could be seen: not in a compiled model.
         saliency_upsample: How maps are enlarged to the evaluation grid; results name it. Set it for a model whose
             authors do not do it bilinearly.
         neutral_options: Options that move no number: runs that differ in these alone are the same run. A class with
@@ -46,6 +47,7 @@ class SaliencyModel(pl.LightningModule, ABC):
     name: str = ""
     preprocessing: Preprocessing
     findings: tuple[str, ...]
+    seen: Tensor | None = None
     saliency_upsample: Upsampling = "bilinear"
     neutral_options: ClassVar[frozenset[str]] = frozenset()
 
