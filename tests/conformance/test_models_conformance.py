@@ -47,7 +47,9 @@ def test_the_models_of_the_package_conform(model: str, monkeypatch: pytest.Monke
         }
         path = yaml.safe_load(shipped("models")[model].read_text())["class_path"]
         options = ("--pyargs", "xbench.conformance", "--model", path, "--model-args", json.dumps(arguments))
-        pytest.main(["-p", "no:cacheprovider", "-p", "no:faulthandler", *options], plugins=[outcomes])
+        # The last of these would collect all garbage ten times.
+        without = ["-pno:cacheprovider", "-pno:faulthandler", "-pno:unraisableexception"]
+        pytest.main([*without, *options], plugins=[outcomes])
     gc.collect()
     assert outcomes.others == []
     assert outcomes.passed == 20

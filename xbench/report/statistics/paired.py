@@ -232,18 +232,25 @@ def _as_far(tests: Sequence[PairedTest], signs: Iterator[NDArray[np.float64]]) -
 
 def _every_exchange(matters: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]:
     places = np.flatnonzero(matters)
-    for some in np.array_split(np.arange(2 ** len(places)), -(-(len(matters) << len(places)) // _SIGNS_AT_A_TIME)):
+    for some in np.array_split(np.arange(2 ** len(places)), -(-(2 ** len(places)) // _at_a_time(len(matters)))):
         signs = np.ones((len(some), len(matters)))
         signs[:, places] -= 2 * (some[:, None] >> np.arange(len(places)) & 1)
         yield signs
 
 
 def _random_exchanges(random: np.random.Generator, exchanges: int, clusters: int) -> Iterator[NDArray[np.float64]]:
-    # In steps of eight: numpy draws that many small numbers from one large one, so the step does not change the draws.
-    step = 8 * max(1, _SIGNS_AT_A_TIME // (8 * clusters))
+    step = _at_a_time(clusters)
     for start in range(0, exchanges, step):
         heads = random.integers(0, 2, (min(step, exchanges - start), clusters), dtype=np.int8)
         yield 2 * heads.astype(np.float64) - 1
+
+
+def _at_a_time(clusters: int) -> int:
+    """How many exchanges are computed together: their sums at every threshold should fit into a core's cache.
+
+    A multiple of eight: numpy draws that many small numbers from one large one, so the step does not change the draws.
+    """
+    return 8 * max(1, min(32, _SIGNS_AT_A_TIME // (8 * clusters)))
 
 
 def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedTest:
@@ -269,12 +276,13 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
 
     def difference(signs: NDArray[np.float64]) -> NDArray[np.float64]:
         of = {fold: signs[:, clusters[fold_of == fold]] @ apart[fold_of == fold] for fold in together}
-        total, moved = np.sum([*together.values()], axis=0), np.sum([*of.values()], axis=0)
+        total, moved = sum(together.values()), sum(of.values())
         rows, found = np.arange(len(signs)), np.zeros(len(signs))
         for fold, both in together.items():
-            for sign in (1, -1):
-                best = (total - both + sign * (moved - of[fold])).argmax(axis=1)
-                found += sign * (both[best] + sign * of[fold][rows, best])
+            rest, moved_rest = total - both, moved - of[fold]
+            for sign, others in ((1, rest + moved_rest), (-1, rest - moved_rest)):
+                best = others.argmax(axis=1)
+                found += sign * both[best] + of[fold][rows, best]
         return found / (2 * scale * len(mine))
 
     return PairedTest(matters, difference)
