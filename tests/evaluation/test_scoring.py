@@ -19,6 +19,7 @@ from xbench.geometry.grid import FULL_VIEW
 from xbench.metrics import pointing_hits
 from xbench.metrics.peaks import peak_distance
 from xbench.metrics.pointing_game import highest_places
+from xbench.report.schema import NEAR
 from xbench.types import GroundTruth
 
 MAPS = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 7)).flatmap(
@@ -64,6 +65,21 @@ def test_plateaus_and_regions_of_many_pixels_have_the_distance_of_their_nearest(
         region = (np.abs(down - draw.integers(size[0])) < 9) & (np.abs(across - draw.integers(size[1])) < 40)
         one, other = (np.argwhere(pixels) / size for pixels in (tied, region))
         assert peak_distance(np.argwhere(tied), region) == pytest.approx(cdist(one, other).min(), abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [(20, 20), (40, 60), (100, 20), (37, 80), (224, 224), (320, 320), (1024, 960)])
+def test_whether_a_peak_is_near_is_decided_as_by_whole_numbers(size):
+    """All steps about as long as `NEAR`, those as long as it to the last digit included."""
+    height, width = size
+    region = np.zeros(size, bool)
+    region[0, 0] = True
+    down, across = np.mgrid[: height // 15 + 1, : width // 15 + 1].reshape(2, -1)[:, 1:]
+    squares = (across * height) ** 2 + (down * width) ** 2
+    exactly = 400 * squares <= (height * width) ** 2
+    # The longest that is near, and the shortest that is not: the rest lies farther from the limit.
+    for place in (np.where(exactly, squares, 0).argmax(), np.where(exactly, squares.max(), squares).argmin()):
+        assert (peak_distance(np.array([[down[place], across[place]]]), region) <= NEAR) == exactly[place]
+    assert exactly.any() and not exactly.all()
 
 
 @given(MAPS, st.data())

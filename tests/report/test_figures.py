@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from synthetic import write_run
 
-from xbench.report.cases import tinted
 from xbench.report.figures import write as figures
 from xbench.report.figures.style import apart, drawing, save, wrapped
+from xbench.report.overlay import coloured, tinted
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 
@@ -164,5 +164,15 @@ def test_an_overlay_leaves_the_radiograph_alone_where_the_map_is_zero():
     display = np.array([[0, 100, 255]], np.uint8)
     picture = tinted(display, np.array([[0, 0, 1]], np.float32))
     assert picture[0, :2].tolist() == [[0, 0, 0], [100, 100, 100]]
-    # Inferno ends in a bright yellow.
-    assert picture[0, 2, 0] > 240 > picture[0, 2, 2]
+    assert picture[0, 2, 0] > 240 > picture[0, 2, 2], "the highest value is yellow"
+
+
+def test_the_higher_a_map_the_less_of_the_film_is_seen_and_the_brighter_it_is():
+    colours = coloured(np.linspace(0, 1, 101, dtype=np.float32)[None])[0].astype(int)
+    assert (colours[:18, 3] == 0).all() and colours[-1, 3] == 200
+    assert (np.diff(colours[:, 3]) >= 0).all() and (np.diff(colours[:, :2].sum(axis=1)) >= 0).all()
+    film = np.arange(101, dtype=np.uint8)[None]
+    expected = [
+        [round(grey + (level - grey) * opacity / 255) for level in rgb] for grey, (*rgb, opacity) in enumerate(colours)
+    ]
+    assert np.abs(tinted(film, np.linspace(0, 1, 101, dtype=np.float32)[None])[0] - np.array(expected)).max() <= 1

@@ -136,7 +136,7 @@ def _summarise(console: Console, analysis: Analysis, out: Path, seconds: float) 
     series = series_of(analysis.runs)
     grid = Grid(title="Pointing game, mean over findings", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     for title in ("Dataset", "Best", "Point.", "95 % interval", "Not significantly different"):
-        grid.add_column(title, justify="right" if title == "Point." else "left")
+        grid.add_column(title, justify="right" if title == "Point." else "left", overflow="fold")
     for dataset in analysis.datasets:
         for entry in dataset.runs[:1]:
             best = entry.macro["pointing_game"]

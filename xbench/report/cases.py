@@ -8,15 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from matplotlib import colormaps
 from numpy.typing import NDArray
 
 from xbench.report.runs import Run
 from xbench.report.schema import NEAR, RunAnalysis
 from xbench.runs.maps import ScoredPair
-
-COLOURS = "inferno"
-"""Matplotlib's name of the colours of maps, in every picture the same."""
 
 
 @dataclass(frozen=True)
@@ -232,11 +228,3 @@ def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
     span = on_grid.max() - on_grid.min()
     normal: NDArray[np.float32] = (on_grid - on_grid.min()) / (span if span > 0 else np.float32(1))
     return normal
-
-
-def tinted(display: NDArray[np.uint8], saliency: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return a radiograph (H, W) tinted by a map (H, W) in [0, 1], as RGB (H, W, 3); a map of 0 leaves it untouched."""
-    heat = colormaps[COLOURS](saliency)[..., :3] * 255
-    weight = 0.65 * saliency[..., None]
-    mixed: NDArray[np.float64] = display[..., None] * (1 - weight) + heat * weight
-    return mixed.round().astype(np.uint8)

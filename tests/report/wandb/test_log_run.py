@@ -17,7 +17,7 @@ from wandb_offline import OfflineRun, shut_out
 
 from xbench.callbacks import case_keeper
 from xbench.cli import main
-from xbench.report.cases import tinted
+from xbench.report.overlay import tinted
 from xbench.report.runs import collect
 from xbench.report.wandb.log_run import log_run, read_chosen_maps
 

@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from xbench.report.cases import CaseMap, ChosenCase, read_maps, tinted
+from xbench.report.cases import CaseMap, ChosenCase, read_maps
 from xbench.report.figures.style import COLUMN, PAGE, bare, legend, wrapped
+from xbench.report.overlay import tinted
 from xbench.report.schema import DatasetAnalysis, Estimate, PositionCell, in_order
 from xbench.report.series import Series
 from xbench.runs.maps import shrunk

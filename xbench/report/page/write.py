@@ -28,8 +28,9 @@ from xbench.report.answer import (
 )
 from xbench.report.cases import CaseMap, choose_cases, read_maps
 from xbench.report.names import model_title
+from xbench.report.overlay import coloured
 from xbench.report.page import charts
-from xbench.report.page.films import coloured, films_of
+from xbench.report.page.films import films_of
 from xbench.report.page.pictures import encoded, outline_of
 from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis
 from xbench.report.sentences import count_of, recognised_elsewhere, warnings
@@ -114,7 +115,7 @@ def write_page(
         "written": partial(json.dumps, indent=2, ensure_ascii=False),
         "cases": _json(case_data),
         # Red, green, blue and opacity of the 256 values of a map's grey picture.
-        "colours": _json(coloured(np.linspace(0, 1, 256, dtype=np.float32)[None])[0][:, [2, 1, 0, 3]].tolist()),
+        "colours": _json(coloured(np.linspace(0, 1, 256, dtype=np.float32)[None])[0].tolist()),
     }
     published = any(table.name.startswith("published") for table in tables)
     parts = {

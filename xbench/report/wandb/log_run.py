@@ -13,7 +13,8 @@ import cv2
 import numpy as np
 import wandb
 
-from xbench.report.cases import CaseMap, ChosenCase, choose_cases, read_maps, tinted
+from xbench.report.cases import CaseMap, ChosenCase, choose_cases, read_maps
+from xbench.report.overlay import tinted
 from xbench.report.runs import Run
 from xbench.report.schema import RunAnalysis
 from xbench.report.statistics.lesions import area_groups, quadrants
