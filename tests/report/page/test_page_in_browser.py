@@ -279,6 +279,27 @@ def test_cases_by_keyboard_and_by_link(page, report):
     page.locator("#case-filters button[type=reset]").click()
 
 
+def test_five_cases_are_printed_whole_and_of_every_outcome(page):
+    press(page, "#case", "ArrowRight")
+    about = page.locator("#case-about").text_content()
+    there = [label.get_attribute("class") for label in page.locator("#case-outcome label:not(.none)").all()][1:]
+    assert page.locator("#case-paper").is_hidden()
+    page.emulate_media(media="print")
+    printed = page.locator("#case-paper article")
+    assert page.locator("#case").is_hidden() and printed.count() == 5
+    assert printed.first.locator("p").first.text_content() == about, "the case in sight comes first"
+    said = printed.locator("p:last-child").all_text_contents()
+    kinds = {("not recognised" not in text, "Peak on the lesion" in text) for text in said}
+    assert len(kinds) == len(there)
+    sizes = page.locator("#case-paper canvas").evaluate_all("drawn => drawn.map((one) => one.width)")
+    assert sizes == [56] * 5, "maps are painted"
+    for article in printed.all():
+        assert article.locator(".view").count() == 3
+        assert article.evaluate("one => getComputedStyle(one).breakInside") == "avoid"
+    page.emulate_media(media="screen")
+    page.locator("#case-filters button[type=reset]").click()
+
+
 def test_dark_theme_on_the_screen_and_light_on_paper(page):
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)

@@ -13,6 +13,8 @@
     ["silent", "Not recognised, on the lesion"],
     ["wrong", "Both wrong"],
   ];
+  /** Cases on paper: two pages of them. */
+  const PRINTED = 5;
   const field = (name) => document.getElementById(`case-${name}`);
   const viewer = document.getElementById("case");
   const filters = field("filters");
@@ -97,10 +99,25 @@
 
   const title = (example) => field("dataset").options.length > 2 ? `${example.finding}, ${example.dataset}` : example.finding;
 
+  const about = (example) => `${example.image}. Chosen as: ${example.reasons.join("; ")}.`;
+
   // The case
+
+  /** The three pictures of a case: the film, the map over it, and the annotated region. */
+  function figures(example, panel) {
+    const figure = (kind, words, seen) => element("figure", { class: kind }, seen, element("figcaption", {}, words));
+    return [
+      figure("plain", "Film", view(example, `${example.image}: radiograph`, null, false)),
+      figure("mapped", `Map of ${panel.model}`, view(example, `${example.image}: map of ${panel.model} for ${example.finding}`, panel, true)),
+      figure("annotated", `${example.finding} as annotated`, view(example, `${example.image}: annotated region`, null, true)),
+    ];
+  }
+
+  const said = (panel) => [verdict(panel), `, ${recognised(panel)}. Dice at 0.5: ${percent(panel.dice, 1)}.`];
 
   function show() {
     viewer.hidden = shown.length === 0;
+    for (const name of ["previous", "next", "strip"]) field(name).hidden = shown.length < 2;
     field("none").hidden = shown.length > 0;
     if (!shown.length) {
       field("none").textContent = cases.length ? "No case is like that: choose another outcome, or reset." : "The runs kept no maps, so there are no cases to show.";
@@ -109,13 +126,9 @@
     const example = shown[place];
     const panel = panelOf(example);
     field("title").textContent = `${title(example)} \u00b7 ${place + 1} of ${shown.length}`;
-    field("about").textContent = `${example.image}. Chosen as: ${example.reasons.join("; ")}.`;
-    const figure = (kind, words, seen) => element("figure", { class: kind }, seen, element("figcaption", {}, words));
-    field("views").replaceChildren(
-      figure("plain", "Film", view(example, `${example.image}: radiograph`, null, false)),
-      figure("mapped", `Map of ${panel.model}`, view(example, `${example.image}: map of ${panel.model} for ${example.finding}`, panel, true)),
-      figure("annotated", `${example.finding} as annotated`, view(example, `${example.image}: annotated region`, null, true)));
-    field("said").replaceChildren(verdict(panel), `, ${recognised(panel)}. Dice at 0.5: ${percent(panel.dice, 1)}.`);
+    field("about").textContent = about(example);
+    field("views").replaceChildren(...figures(example, panel));
+    field("said").replaceChildren(...said(panel));
     const others = example.panels.filter((one) => one !== panel);
     field("others").replaceChildren(...others.map((one) => {
       const button = element("button", { type: "button", class: "other", "aria-label": `Show the map of ${one.model}` }, view(example, "", one, true), element("span", {}, one.model), verdict(one));
@@ -141,6 +154,26 @@
     if (!shown.length) return;
     place = (to + shown.length) % shown.length;
     show();
+    paper();
+  }
+
+  /**
+   * What is printed: the case in sight, then others of those that are shown, each outcome in its turn. It is kept ready
+   * on the page, for a browser that prints does not wait until maps are painted.
+   */
+  function paper() {
+    const turns = new Map(), current = shown[place];
+    const ranked = [...shown.slice(place), ...shown.slice(0, place)].map((example) => {
+      const key = outcome(panelOf(example));
+      turns.set(key, (turns.get(key) ?? -1) + 1);
+      return [example === current ? -1 : turns.get(key), example];
+    });
+    const printed = ranked.sort(([one], [other]) => one - other).slice(0, PRINTED).map(([, example]) => example);
+    const count = printed.length < shown.length ? `${printed.length} of ${shown.length} cases` : `${printed.length} ${printed.length === 1 ? "case" : "cases"}`;
+    field("paper").replaceChildren(...(printed.length ? [element("p", {}, `${count}. The page itself has all ${cases.length}, with the maps of every run.`)] : []),
+      ...printed.map((example) => element("article", {},
+        element("h3", {}, title(example)), element("p", {}, about(example)),
+        element("div", {}, ...figures(example, panelOf(example))), element("p", {}, ...said(panelOf(example))))));
   }
 
   function thumbnail(example, at) {
@@ -169,6 +202,7 @@
     place = Math.max(0, shown.indexOf(kept));
     field("strip").replaceChildren(...shown.map(thumbnail));
     show();
+    paper();
   }
 
   /** Says beside each outcome how many cases have it. */
