@@ -1,0 +1,281 @@
+"""What a map says about its region without a threshold: ranks, mass and contrast, pair by pair.
+
+docs/numbers.md has the definitions and their chance levels. Every function takes one map on the evaluation grid, not
+normalised, and its region; what is undefined is NaN. Sums over pixels run in float64, row by row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.ndimage import distance_transform_edt
+from torch import Tensor
+
+from xbench.geometry.grid import upsample
+from xbench.metrics.exact import LIMBS, KeepsShape, add_exactly, rounded
+
+Map = NDArray[np.floating[Any]]
+Region = NDArray[np.bool_]
+
+TOLERANCE = 15 / 224
+"""Of the pointing game, as a share of the grid's shorter side: the 15 pixels of Zhang et al., IJCV 2018."""
+
+
+def cnr(saliency: Map, region: Region, *, absolute: bool = False, sample: bool = False) -> float:
+    """Return the contrast-to-noise ratio (mean inside - mean outside) / root of the sum of both variances.
+
+    Args:
+        saliency: (H, W).
+        region: (H, W).
+        absolute: Drop the sign, as BioViL's paper does; then maps that are upside down score as well as sound ones.
+        sample: Divide the squares by one less than the number of pixels.
+
+    Returns:
+        NaN if there is nothing inside or outside, or nothing varies.
+
+    Examples:
+        >>> cnr(np.array([[3.0, 5.0, 1.0, 1.0]]), np.array([[True, True, False, False]]))
+        3.0
+    """
+    inside, outside = (saliency[part].astype(np.float64) for part in (region, ~region))
+    if min(len(inside), len(outside)) <= sample:
+        return math.nan
+    (mean_in, var_in), (mean_out, var_out) = (_moments(values, sample) for values in (inside, outside))
+    if var_in + var_out == 0:
+        return math.nan
+    contrast = (mean_in - mean_out) / math.sqrt(var_in + var_out)
+    return abs(contrast) if absolute else contrast
+
+
+def rank_accuracy(saliency: Map, region: Region) -> float:
+    """Return the share of the region among the |R| highest pixels; pixels tied for the last places share them.
+
+    After Arras et al., Information Fusion 2022. It depends on the order of pixels alone: no threshold and no
+    scale enters. Chance level: the region's share of the grid.
+
+    Returns:
+        From 0 to 1; NaN without a region.
+
+    Examples:
+        >>> rank_accuracy(np.array([[9.0, 1.0, 1.0, 0.0]]), np.array([[True, True, False, False]]))
+        0.75
+    """
+    size = int(np.count_nonzero(region))
+    if not size:
+        return math.nan
+    values = saliency.ravel()
+    cut = np.partition(values, len(values) - size)[len(values) - size]
+    above, tied = saliency > cut, saliency == cut
+    certain, tied_inside = int(np.count_nonzero(above & region)), int(np.count_nonzero(tied & region))
+    all_tied = int(np.count_nonzero(tied))
+    places_left = size - int(np.count_nonzero(above))
+    return (certain * all_tied + places_left * tied_inside) / (size * all_tied)
+
+
+def excess(value: float, chance: float) -> float:
+    """Return by how much a value exceeds chance, in shares of what there is to gain; NaN where that is nothing.
+
+    Examples:
+        >>> excess(0.75, 0.5)
+        0.5
+    """
+    return (value - chance) / (1 - chance) if chance < 1 else math.nan
+
+
+def mass_accuracy(saliency: Map, region: Region) -> float:
+    """Return the share of a map's sum that lies in the region ("energy pointing game", Wang et al. 2020).
+
+    Negative values count as 0. Where there are some the number depends on where the scale has its zero.
+
+    Returns:
+        From 0 to 1; NaN without a region, or where nothing is above 0.
+
+    Examples:
+        >>> mass_accuracy(np.array([[3.0, -5.0, 1.0]]), np.array([[True, True, False]]))
+        0.75
+    """
+    values = np.maximum(saliency, 0, dtype=np.float64)
+    total = values.sum()
+    return float(values[region].sum() / total) if total > 0 and region.any() else math.nan
+
+
+def pixel_ranking(saliency: Map, region: Region) -> tuple[float, float]:
+    """Return how well a map ranks the region's pixels above the others: AUROC, and average precision.
+
+    AUROC: the share of all pairs of a pixel inside and one outside in which the one inside is higher, ties counting one
+    half. Average precision: sum of (recall gained) x precision over the distinct values from the top. Chance levels:
+    1/2 and the region's share of the grid.
+
+    Returns:
+        From 0 to 1; NaN if nothing is inside, or nothing outside.
+
+    Examples:
+        >>> pixel_ranking(np.array([[3.0, 2.0, 2.0, 1.0]]), np.array([[True, False, True, False]]))
+        (0.875, 0.8333333333333333)
+    """
+    inside, outside = np.sort(saliency[region]), np.sort(saliency[~region])
+    if not len(inside) or not len(outside):
+        return math.nan, math.nan
+    values, gained = np.unique(inside, return_counts=True)
+    below, not_above = (np.searchsorted(outside, values, side) for side in ("left", "right"))
+    return ranking_from_counts(gained[::-1], (not_above - below)[::-1], (len(outside) - not_above)[::-1], len(outside))
+
+
+def ranking_from_counts(
+    gained: NDArray[np.int64], tied: NDArray[np.int64], higher: NDArray[np.int64], outside: int
+) -> tuple[float, float]:
+    """Return AUROC and average precision from whole numbers, for the values that occur inside, the highest first.
+
+    Args:
+        gained: Pixels inside with each value, at least one (K,).
+        tied: Pixels outside with the same value (K,).
+        higher: Pixels outside with a higher one (K,).
+        outside: Pixels outside.
+    """
+    found = np.cumsum(gained)
+    inside = int(found[-1])
+    # Of each pixel inside: twice the pixels outside below it, and once those beside it. Python's whole numbers do not
+    # overflow.
+    right = 2 * inside * outside - int((gained * (2 * higher + tied)).sum())
+    precision = found / (found + higher + tied)
+    return right / (2 * inside * outside), math.fsum((gained * precision).tolist()) / inside
+
+
+def pointing_with_tolerance(saliency: Map, region: Region, tolerance: float) -> float:
+    """Return the share of the tied maxima that lie no further than `tolerance` pixels from the region.
+
+    Distances are between centres of pixels, Euclidean. With 0 it is the pointing game.
+
+    Examples:
+        >>> pointing_with_tolerance(np.array([[0.0, 0.0, 1.0]]), np.array([[True, False, False]]), 2)
+        1.0
+    """
+    if not region.any():
+        return math.nan
+    highest = saliency == saliency.max()
+    near = distance_transform_edt(~region)[highest] <= tolerance if tolerance else region[highest]
+    return int(np.count_nonzero(near)) / len(near)
+
+
+MEASURES: Mapping[str, float | None] = {
+    "rank_accuracy": None,
+    "rank_excess": 0.0,
+    "mass_accuracy": None,
+    "pixel_auroc": 0.5,
+    "pixel_ap": None,
+    "cnr": 0.0,
+    "pointing_tolerant": None,
+}
+"""What `map_measures` gives, with the value that a map independent of the region has in the mean. None: it depends on
+the region: its share of the grid, and for `pointing_tolerant` the share of the grid within the tolerance."""
+
+
+def map_measures(saliency: Map, region: Region, tolerance: float = TOLERANCE) -> dict[str, float]:
+    """Return the measures of one pair by name, and the region's share of the grid as `chance`."""
+    share = np.count_nonzero(region) / region.size
+    rank = rank_accuracy(saliency, region)
+    auroc, average_precision = pixel_ranking(saliency, region)
+    return {
+        "rank_accuracy": rank,
+        "rank_excess": excess(rank, share),
+        "mass_accuracy": mass_accuracy(saliency, region),
+        "pixel_auroc": auroc,
+        "pixel_ap": average_precision,
+        "cnr": cnr(saliency, region),
+        "pointing_tolerant": pointing_with_tolerance(saliency, region, tolerance * min(region.shape)),
+        "chance": share,
+    }
+
+
+def _moments(values: NDArray[np.float64], sample: bool) -> tuple[float, float]:
+    """Mean and variance, in two passes."""
+    mean = float(values.mean())
+    return mean, float(((values - mean) ** 2).sum() / (len(values) - sample))
+
+
+class MapMeasures(KeepsShape):
+    """Mean of each of `MEASURES` per class, over the valid pairs of image and class that have it.
+
+    Raw maps are brought to the grid of the regions bilinearly. The sums are exact, so neither the order of the batches
+    nor the number of processes changes a bit of the means, which are those of `math.fsum`.
+
+    Args:
+        num_classes: C, the number of findings, at least 1.
+        tolerance: Of `pointing_tolerant`, as a share of the grid's shorter side.
+
+    Examples:
+        >>> metric = MapMeasures(num_classes=1)
+        >>> saliency = torch.tensor([[[[0.0, 1.0], [2.0, 4.0]]]])
+        >>> metric.update(saliency, saliency > 1, torch.tensor([[True]]))
+        >>> found = metric.compute()
+        >>> found["rank_accuracy"], found["cnr"], found["undefined_cnr"]
+        (tensor([1.], dtype=torch.float64), tensor([2.2361], dtype=torch.float64), tensor([0]))
+    """
+
+    sums: Tensor
+    defined: Tensor
+    count: Tensor
+
+    def __init__(self, num_classes: int, tolerance: float = TOLERANCE) -> None:
+        super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, not {num_classes}")
+        self.num_classes, self.tolerance = num_classes, tolerance
+        for name, shape in (("sums", (len(MEASURES), LIMBS)), ("defined", (len(MEASURES),)), ("count", ())):
+            self.add_state(name, torch.zeros(num_classes, *shape, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
+        """Add the valid pairs of a batch.
+
+        Args:
+            saliency: (B, C, h, w) floating, raw values.
+            regions: (B, C, H, W) bool on the evaluation grid.
+            valid: (B, C) bool, true where the class is positive and has a region.
+
+        Raises:
+            ValueError: Shapes do not fit, or a valid pair's map is not finite.
+        """
+        for column, on_grid, region in counted_pairs(saliency, regions, valid):
+            measures = map_measures(on_grid, region, self.tolerance)
+            self.count[column] += 1
+            for place, name in enumerate(MEASURES):
+                if not math.isnan(measures[name]):
+                    self.defined[column, place] += 1
+                    add_exactly(self.sums[column, place], measures[name])
+
+    def compute(self) -> dict[str, Tensor]:
+        """Average over the valid pairs.
+
+        Returns:
+            Of each name in `MEASURES` the mean (C,) float64, NaN for a class without a defined value, and under
+            `undefined_` and this name how many pairs have none (C,) int64; `count` (C,) int64, the number of pairs.
+        """
+        found = {"count": self.count.clone()}
+        for place, name in enumerate(MEASURES):
+            sums = torch.tensor([rounded(total) for total in self.sums[:, place]], dtype=torch.float64)
+            found[name] = sums.to(self.device) / self.defined[:, place]
+            found[f"undefined_{name}"] = self.count - self.defined[:, place]
+        return found
+
+
+def counted_pairs(saliency: Tensor, regions: Tensor, counted: Tensor) -> Iterator[tuple[int, Map, Region]]:
+    """Go through counted pairs of a batch: class, map on the grid (H, W) and region (H, W).
+
+    Raises:
+        ValueError: Shapes do not fit, or a counted map is not finite.
+    """
+    if saliency.ndim != 4 or regions.ndim != 4 or not saliency.shape[:2] == regions.shape[:2] == counted.shape:
+        raise ValueError(
+            "saliency must be (B, C, h, w), regions (B, C, H, W), and what says which pairs count (B, C), "
+            f"not {tuple(saliency.shape)}, {tuple(regions.shape)} and {tuple(counted.shape)}"
+        )
+    for row, column in counted.nonzero().tolist():
+        region, raw = regions[row, column].cpu().numpy(), saliency[row, column].detach()
+        if not raw.isfinite().all():
+            raise ValueError(f"the map of image {row} of the batch, class {column}, has NaN or infinite values")
+        yield column, upsample(raw[None], region.shape)[0].cpu().numpy(), region
