@@ -11,13 +11,25 @@ from pairs import KINDS, make_batch, metrics
 from torch import Tensor
 from torch.multiprocessing.spawn import start_processes
 
+from xbench.metrics import Calibration, MapMeasures, PooledRanking, RegionOverlap
+
 
 def results(batches: list[int]) -> dict[str, Tensor]:
     """The metrics' values and synchronised states over the given batches."""
     found: dict[str, Tensor] = {}
-    for kind, metric in zip(KINDS, metrics(classes=2), strict=True):
+    others = {
+        "map": MapMeasures(2),
+        "pooled": PooledRanking(2, (-2.0, 2.0)),
+        "overlap": RegionOverlap(2, (-2.0, 2.0)),
+        "calibration": Calibration(2),
+    }
+    for kind, metric in [*zip(KINDS, metrics(classes=2), strict=True), *others.items()]:
         for seed in batches:
-            metric.update(*make_batch(seed, images=3, classes=2))
+            saliency, regions, valid = make_batch(seed, images=3, classes=2)
+            if kind == "calibration":
+                metric.update(valid.long(), saliency.amax((2, 3)).sigmoid())
+            else:
+                metric.update(saliency, regions, valid)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an idle rank computes before any update, on purpose
             found |= {f"{kind}.{name}": value for name, value in metric.compute().items()}

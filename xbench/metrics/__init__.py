@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 from xbench.geometry.grid import upsample
+from xbench.metrics.calibration import Calibration, CalibrationScores, calibration
 from xbench.metrics.classification import ClassificationScores, MacroScores, classification_scores, macro
 from xbench.metrics.functional import normalise
+from xbench.metrics.maps import (
+    MapMeasures,
+    cnr,
+    mass_accuracy,
+    pixel_ranking,
+    pointing_with_tolerance,
+    rank_accuracy,
+)
 from xbench.metrics.pointing_game import PointingGame, PointingGamePairs, pointing_hits
+from xbench.metrics.pooled import PooledRanking, RegionOverlap
 from xbench.metrics.sweep import PixelCounts, count_pixels, threshold_values
 from xbench.metrics.threshold_sweep import ThresholdSweep, ThresholdSweepPairs
 
 __all__ = [
+    "Calibration",
+    "CalibrationScores",
     "ClassificationScores",
     "MacroScores",
+    "MapMeasures",
     "PixelCounts",
     "PointingGame",
     "PointingGamePairs",
+    "PooledRanking",
+    "RegionOverlap",
     "ThresholdSweep",
     "ThresholdSweepPairs",
+    "calibration",
     "classification_scores",
+    "cnr",
     "count_pixels",
     "macro",
+    "mass_accuracy",
     "normalise",
+    "pixel_ranking",
     "pointing_hits",
+    "pointing_with_tolerance",
+    "rank_accuracy",
     "threshold_values",
     "upsample",
 ]

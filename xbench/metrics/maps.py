@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.ndimage import distance_transform_edt
 from torch import Tensor
 
 from xbench.geometry.grid import upsample
@@ -155,6 +154,8 @@ def pointing_with_tolerance(saliency: Map, region: Region, tolerance: float) -> 
         >>> pointing_with_tolerance(np.array([[0.0, 0.0, 1.0]]), np.array([[True, False, False]]), 2)
         1.0
     """
+    from scipy.ndimage import distance_transform_edt
+
     if not region.any():
         return math.nan
     highest = saliency == saliency.max()

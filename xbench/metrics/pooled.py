@@ -7,7 +7,6 @@ import math
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.ndimage import label
 from torch import Tensor
 
 from xbench.metrics.exact import LIMBS, KeepsShape, add_exactly, rounded
@@ -132,6 +131,8 @@ class RegionOverlap(KeepsShape):
 
     def update(self, saliency: Tensor, regions: Tensor, counted: Tensor) -> None:
         """Add maps, as `PooledRanking.update` does."""
+        from scipy.ndimage import label
+
         for column, on_grid, region in counted_pairs(saliency, regions, counted):
             level = levels(on_grid, self.scale, self.levels)
             outside = np.bincount(level[~region], minlength=self.levels)
