@@ -1,7 +1,7 @@
-"""AFLoc (Nature BME 2025), KAF-Ground (2026) and BioViL (ECCV 2022): smoothed cells, a central crop, thresholds above 0.
+"""AFLoc (Nature BME 2025), KAF-Ground (2026) and BioViL (ECCV 2022): smoothed cells, a crop, thresholds above 0.
 
-Follows YH0517/AFLoc 940e3d7 and tahsirmunna/kaf-ground d83afc6; BioViL's repository (microsoft/hi-ml b67c1d2) has the map
-and no scorer, so its score follows the paper as we read it.
+Follows YH0517/AFLoc 940e3d7 and tahsirmunna/kaf-ground d83afc6. BioViL's repository (microsoft/hi-ml b67c1d2) has the
+map and no scorer, so its score follows the paper as we read it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def sharpened(saliency: Map) -> NDArray[Any]:
         return saliency
     x = (saliency - saliency.min()) / span
     share = np.clip((x > x.mean() + x.std()).mean(), 0.001, 0.6)
-    bound = np.quantile(x, 1 - share)
+    bound = np.float32(np.quantile(x, 1 - share))
     sharp: NDArray[Any] = 1 / (1 + np.exp(-np.clip(96 * (x - bound), -60, 60)))
     return sharp
 

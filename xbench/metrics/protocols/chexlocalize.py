@@ -26,9 +26,9 @@ RULES = ("otsu", *(f"{threshold:.1f}" for threshold in THRESHOLDS))
 def scaled(saliency: Map) -> NDArray[np.float32]:
     """Return (m - min) / max of that, in float32; of a constant map all zeros, whose masks are empty."""
     values = saliency.astype(np.float32, copy=False)
-    values = values - values.min()
-    high = values.max()
-    return values / high if high > 0 else values
+    above: NDArray[np.float32] = values - values.min()
+    high = above.max()
+    return above / high if high > 0 else above
 
 
 def otsu_mask(scale: NDArray[np.float32]) -> Mask:
@@ -62,7 +62,9 @@ def count(saliency: Map, region: Region) -> dict[str, float]:
     return found
 
 
-def ious(table: Mapping[str, NDArray[Any]], rule: str, empty: NDArray[np.bool_] | None = None, full: bool = False):  # type: ignore[no-untyped-def]
+def ious(
+    table: Mapping[str, NDArray[Any]], rule: str, empty: NDArray[np.bool_] | None = None, full: bool = False
+) -> NDArray[np.float64]:
     """Return the IoU of pairs from their counts (N,).
 
     Args:
@@ -78,7 +80,8 @@ def ious(table: Mapping[str, NDArray[Any]], rule: str, empty: NDArray[np.bool_] 
     )
     union = mask + region - overlap
     defined = union > 0 if full else (mask > 0) & (region > 0)
-    return np.divide(overlap, union, out=np.full(len(union), np.nan), where=defined)
+    found: NDArray[np.float64] = np.divide(overlap, union, out=np.full(len(union), np.nan), where=defined)
+    return found
 
 
 def tuned_threshold(table: Mapping[str, NDArray[Any]]) -> str | None:

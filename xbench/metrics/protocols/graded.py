@@ -38,7 +38,8 @@ def pooled_iou(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) 
     """Return ChEX's IoU at each threshold: all overlaps (N, T) over all unions, NaN if these are empty (T,)."""
     together = overlap.sum(0).astype(np.float64)
     union = (mask + region[:, None] - overlap).sum(0).astype(np.float64)
-    return np.divide(together, union, out=np.full(len(union), np.nan), where=union > 0)
+    ious: NDArray[np.float64] = np.divide(together, union, out=np.full(len(union), np.nan), where=union > 0)
+    return ious
 
 
 def best_dice(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> tuple[float, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def union_area(boxes: Sequence[Box]) -> float:
     whole = [box for box in boxes if box[2] > box[0] and box[3] > box[1]]
     xs = sorted({edge for box in whole for edge in (box[0], box[2])})
     areas = []
-    for left, right in zip(xs[:-1], xs[1:], strict=True):
+    for left, right in pairwise(xs):
         covered, reached = [], -math.inf
         for top, bottom in sorted((box[1], box[3]) for box in whole if box[0] <= left and box[2] >= right):
             if bottom > reached:
@@ -94,9 +95,9 @@ def radvlm(predicted: Sequence[Box], true: Sequence[Box]) -> dict[str, float]:
     """Score one image as RadVLM does, boxes in the order of the answer.
 
     Returns:
-        `iou_sum` and `iou_pairs`: IoU summed over all pairs of a predicted and a true box, and their number. `map`: area
-        under the interpolated curve of precision; a box is right if the true one it overlaps most is free and overlaps
-        by at least half. 0 if either side has no box, even if neither has.
+        `iou_sum` and `iou_pairs`: IoU summed over all pairs of a predicted and a true box, and their number. `map`: the
+        area under the interpolated curve of precision; a box is right if the true one it overlaps most is free and
+        overlaps by at least half. 0 if either side has no box, even if neither has.
     """
     ious = np.array([[box_iou(box, other) for other in true] for box in predicted]).reshape(len(predicted), len(true))
     taken: set[int] = set()
