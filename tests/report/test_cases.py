@@ -81,9 +81,9 @@ def test_chosen_are_scored_pairs_shown_once_with_their_scores_and_reasons_that_h
             assert score.pointing_hit == run.run.images.pointing_hit[place]
             assert score.recognised == (run.run.images.probabilities[place] >= 0.5)
         values = case.scores.values()
-        if "Recognised, looks elsewhere" in case.reasons:
+        if "Recognised, peak elsewhere" in case.reasons:
             assert any(score.recognised and score.pointing_hit < 0.5 and score.peak_distance > 0.05 for score in values)
-        if "Grounded, not recognised" in case.reasons:
+        if "Not recognised, on the lesion" in case.reasons:
             assert any(not score.recognised and score.grounded for score in values)
         if "Largest disagreement" in case.reasons:
             assert len({score.dice for score in values}) > 1

@@ -168,8 +168,8 @@ def _rankings(
         "Worst Dice": extremes(-mean),
         "Largest disagreement": [pair for pair in extremes(spread) if spread[pair] > 0],
         # Among equal numbers of runs, a lower (or higher) Dice is the clearer example. Dice is at most 1.
-        "Recognised, looks elsewhere": [pair for pair in extremes(blind - mean / 2) if blind[pair]],
-        "Grounded, not recognised": [pair for pair in extremes(silent + mean / 2) if silent[pair]],
+        "Recognised, peak elsewhere": [pair for pair in extremes(blind - mean / 2) if blind[pair]],
+        "Not recognised, on the lesion": [pair for pair in extremes(silent + mean / 2) if silent[pair]],
         "Median Dice": typical(mean),
     }
     if len(labels) > 1:
