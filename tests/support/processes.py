@@ -9,6 +9,7 @@ import contextlib
 import gc
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -100,6 +101,8 @@ def run_ranks(
 
 
 def _command(command: Callable, words: Sequence[str], folder: Path, name: str, variables: Mapping[str, str]) -> None:
+    # A shell that starts the tests in the background lets them ignore Ctrl-C, which is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
