@@ -1,0 +1,84 @@
+"""What a model answered to one query about one radiograph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Status = Literal["answered", "abstained", "unparsable", "truncated"]
+Finish = Literal["stop", "length"]
+
+LONGEST = 1_000_000
+"""How many characters of an answer are read."""
+
+
+class Size(NamedTuple):
+    """Width and height of a radiograph in pixels, as the dataset delivers it."""
+
+    width: int
+    height: int
+
+
+class Point(NamedTuple):
+    """A place as fractions of the whole radiograph, from 0 at its left and top edge to 1 at its right and bottom."""
+
+    x: float
+    y: float
+
+
+class Box(NamedTuple):
+    """A rectangle as fractions of the whole radiograph, with x0 < x1 and y0 < y1."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the reader did to the numbers of an answer, in boxes and points.
+
+    Attributes:
+        clipped: Reached beyond the radiograph and were cut off at its edge.
+        reordered: Had their corners the wrong way round.
+        dropped: Could not be read as a box, or had no area.
+        duplicates: Repeated one that was there already.
+    """
+
+    clipped: int = 0
+    reordered: int = 0
+    dropped: int = 0
+    duplicates: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answered to one query about one radiograph, whether it can be read or not.
+
+    Attributes:
+        status: `answered`: boxes or points. `abstained`: the model says that there is nothing, or declines.
+            `truncated`: the end is missing; complete boxes are kept. `unparsable`: all else.
+        raw: The text as received.
+        boxes: In their order in the text, no two alike.
+        points: Likewise.
+        confidence: Per box what the model stated or scored, in [0, 1]; None where it did not.
+        finish: Why generation ended: by itself, or at the limit; None where nobody knows.
+        counts: What the reader did to the numbers.
+        suspect_frame: Whether the numbers look like another convention than the declared one. A warning: they are read
+            as declared.
+    """
+
+    status: Status
+    raw: str
+    boxes: tuple[Box, ...] = ()
+    points: tuple[Point, ...] = ()
+    confidence: tuple[float | None, ...] = ()
+    finish: Finish | None = None
+    counts: Counts = field(default_factory=Counts)
+    suspect_frame: bool = False
+
+    @property
+    def unread(self) -> int:
+        """Number of characters at the end that were not read, because the text is longer than `LONGEST`."""
+        return max(0, len(self.raw) - LONGEST)
