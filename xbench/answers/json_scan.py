@@ -68,6 +68,12 @@ def read_json(part: str, reading: Reading) -> None:
         _read_bare(part, reading)
 
 
+def keyed_confidence(text: str) -> float | None:
+    """Return the first confidence that a plain text states under a key, in [0, 1]; None if there is none."""
+    found = _CONFIDENCE.search(text)
+    return _confidence(found["value"], found["percent"] is not None) if found else None
+
+
 def flat_lists(text: str) -> Iterator[str]:
     """Yield what each list in `[ ]` that holds no other brackets contains, in their order."""
     for found in _FLAT_LIST.finditer(text):
