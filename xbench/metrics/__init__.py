@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xbench.geometry.grid import upsample
+from xbench.metrics.boxes import BoxScores, box_iou, draw_boxes, score_boxes
 from xbench.metrics.calibration import Calibration, CalibrationScores, calibration
 from xbench.metrics.classification import ClassificationScores, MacroScores, classification_scores, macro
 from xbench.metrics.functional import normalise
@@ -20,6 +21,7 @@ from xbench.metrics.sweep import PixelCounts, count_pixels, threshold_values
 from xbench.metrics.threshold_sweep import ThresholdSweep, ThresholdSweepPairs
 
 __all__ = [
+    "BoxScores",
     "Calibration",
     "CalibrationScores",
     "ClassificationScores",
@@ -32,10 +34,12 @@ __all__ = [
     "RegionOverlap",
     "ThresholdSweep",
     "ThresholdSweepPairs",
+    "box_iou",
     "calibration",
     "classification_scores",
     "cnr",
     "count_pixels",
+    "draw_boxes",
     "macro",
     "mass_accuracy",
     "normalise",
@@ -43,6 +47,7 @@ __all__ = [
     "pointing_hits",
     "pointing_with_tolerance",
     "rank_accuracy",
+    "score_boxes",
     "threshold_values",
     "upsample",
 ]
