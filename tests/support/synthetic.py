@@ -101,6 +101,8 @@ def write_run(
         "versions": {"xbench": "0"},
         "command": ["python", "-m", "xbench.cli", "test", "--config", f"{model}_{dataset}"],
         "precision": "32-true",
+        "checkpoint_sha256": None,
+        "preprocessing": {},
         "prompts": {finding: [f"There is {finding.lower()}."] for finding in findings},
         "model": {"class": f"xbench.models.{model}", "image_size": 224, **model_settings},
         "data": {"class": "x", "batch_size": 8, "limit": None, "grid": [GRID, GRID], "gamma": 0.5},

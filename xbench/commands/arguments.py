@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from xbench.commands.configs import did_you_mean, resolve_config, shipped
 from xbench.errors import UserError
+from xbench.protocol.scoring import PROTOCOLS
 from xbench.runtime.processes import usable_cores
 
 KINDS = ("models", "datasets", "findings", "configs", "benches")
@@ -216,6 +217,17 @@ def rescore_parser() -> CommandParser:
     parser.add_argument("--gamma", type=float, help="share of a grid pixel that an annotation must cover, in (0, 1]")
     named = "score only the images that this text file names, one a line"
     parser.add_argument("--images", type=Path, metavar="FILE", help=named)
+    parser.add_argument(
+        "--protocol",
+        action="append",
+        default=[],
+        choices=("all", *PROTOCOLS),
+        metavar="NAME",
+        help=f"score the maps as others do: {', '.join(PROTOCOLS)}, or all of them; may be given several times. Adds "
+        "files to RUN, unless other rules make a new run",
+    )
+    tuned = "finished run on another split, on which chexlocalize chooses its thresholds"
+    parser.add_argument("--tune", type=Path, metavar="RUN", help=tuned)
     number = f"processes that score, by default as many as cores, {USUAL_WORKERS} at most; 0: only this one"
     parser.add_argument("--workers", type=int, metavar="N", help=number, default=min(USUAL_WORKERS, usable_cores()))
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the results; by default beside RUN")

@@ -12,13 +12,15 @@ import shutil
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import yaml
 from rich.console import Console
@@ -29,14 +31,18 @@ from xbench.commands.arguments import rescore_parser
 from xbench.commands.configs import check_yaml
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
+from xbench.evaluation.protocols import Table as PairTable
+from xbench.evaluation.protocols import check_scale, score_images, summarise_protocol, tune
 from xbench.evaluation.provenance import utf8, versions
 from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.protocol.findings import is_name
+from xbench.protocol.scoring import PROTOCOLS
 from xbench.runs.files import CONFIG, CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
 from xbench.runs.maps import SavedImage, write_saved_images
+from xbench.runs.protocols import write_protocol
 from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
 from xbench.runs.scores import BatchScores, ImageScores, pair_counts_writer, write_per_image
 from xbench.runtime.files import atomic_writer
@@ -46,6 +52,8 @@ from xbench.types import Rules
 
 # Far more than one process can read for.
 _MOST_WORKERS = 64
+
+_Scored = TypeVar("_Scored")
 
 
 def rescore(arguments: Sequence[str]) -> None:
@@ -57,6 +65,11 @@ def rescore(arguments: Sequence[str]) -> None:
         raise UserError(
             f"--workers {given.workers}: give a number of processes from 0 to {_MOST_WORKERS}.", exit_status=2
         )
+    names = list(PROTOCOLS) if "all" in given.protocol else list(dict.fromkeys(given.protocol))
+    tuning = None if given.tune is None else _tuning(run, names, given.tune.expanduser(), given.workers)
+    if names and given.images is None and given.out is None and rules == run.rules:
+        _add_protocols(run, names, "all" in given.protocol, tuning, given.workers)
+        return
     chosen = None if given.images is None else _chosen(run, given.images.expanduser())
     folder = _new_folder(run.folder, given.out)
     try:
@@ -77,6 +90,83 @@ def rescore(arguments: Sequence[str]) -> None:
     console.print(table)
     # soft_wrap: a path that the terminal breaks cannot be copied.
     console.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
+    if names:
+        _add_protocols(FinishedRun.open(folder), names, "all" in given.protocol, tuning, given.workers)
+
+
+def _add_protocols(
+    run: FinishedRun, names: Sequence[str], every: bool, tuning: Mapping[str, Mapping[str, Any]] | None, workers: int
+) -> None:
+    """Score a run by protocols, all that its maps allow if `every`, and write their files into its folder."""
+    scale, refused = _scale(run), []
+    for name in names:
+        try:
+            check_scale(name, scale)
+        except UserError as error:
+            if not every:
+                raise
+            refused.append(str(error))
+    done = [name for name in names if not any(f"--protocol {name} " in text for text in refused)]
+    tables = _protocol_tables(run, done, scale, workers)
+    shown = Table("Protocol", "Number", "Value", "Undefined as 0", "Undefined", "Pairs", box=None)
+    for name in done:
+        if name not in tables:
+            refused.append(f"{name}: no pair of the run is scored by it.")
+            continue
+        table, tuned = tables[name], tuning if name == "chexlocalize" else None
+        grid = "native" if run.rules.grid == "native" else "fixed"
+        numbers = summarise_protocol(name, table, run.results.findings, grid, tuned)
+        try:
+            path = write_protocol(run.folder, name, numbers, table)
+        except OSError as error:
+            raise UserError(
+                f"{run.folder} cannot be written to: {error.strerror or error}. Give a new folder with --out."
+            ) from error
+        for place, (number, entry) in enumerate(numbers["numbers"].items()):
+            values = ("-" if value is None else f"{value:.4f}" for value in (entry["value"], entry["strict"]))
+            about = ("", "") if place else (numbers["title"], str(numbers["pairs"]))
+            shown.add_row(about[0], number, *values, str(entry["undefined"] or ""), about[1])
+    console = Console(markup=False, highlight=False)
+    console.print(shown)
+    for text in refused:
+        console.print(f"Left out: {text}", soft_wrap=True)
+    if any(name in tables for name in done):
+        console.print(f"Numbers and pairs: {path.parent}", soft_wrap=True)
+
+
+def _tuning(run: FinishedRun, names: Sequence[str], folder: Path, workers: int) -> dict[str, dict[str, Any]]:
+    """Tune CheXlocalize's thresholds and cut-offs on another run of the same findings."""
+    if "chexlocalize" not in names:
+        raise UserError("--tune is for --protocol chexlocalize, which is not given.", exit_status=2)
+    other = FinishedRun.open(folder, PER_IMAGE, MAPS, REGIONS, PICTURES)
+    if other.results.findings != run.results.findings:
+        raise UserError(f"--tune {folder} is a run on other findings than {run.folder}.", exit_status=2)
+    if shared := {*other.image_scores.image_ids} & {*run.image_scores.image_ids}:
+        raise UserError(
+            f"--tune {folder} has {len(shared)} images of {run.folder} (first: {min(shared)}): thresholds that are "
+            "tuned on the images they are scored on come out too good. Give a run on another split.",
+            exit_status=2,
+        )
+    tables = _protocol_tables(other, ["chexlocalize"], _scale(other), workers)
+    if "chexlocalize" not in tables:
+        raise UserError(f"--tune {folder} has no image whose labels are known.", exit_status=2)
+    return tune(tables["chexlocalize"], run.results.findings)
+
+
+def _protocol_tables(run: FinishedRun, names: Sequence[str], scale: str, workers: int) -> dict[str, PairTable]:
+    parts: dict[str, list[PairTable]] = {}
+    score = partial(score_images, run, names, scale)
+    for _, tables in _by_batches(run, None, workers, score):
+        for name, table in tables.items():
+            parts.setdefault(name, []).append(table)
+    return {
+        name: {key: np.concatenate([part[key] for part in some]) for key in some[0]} for name, some in parts.items()
+    }
+
+
+def _scale(run: FinishedRun) -> str:
+    """Return what the model declared the values of its maps to be; `none` for runs of earlier versions."""
+    return str((run.results.provenance.get("model") or {}).get("map_scale", "none"))
 
 
 def _rules(run: FinishedRun, thresholds: int | None, ties: str | None, gamma: float | None) -> Rules:
@@ -135,7 +225,7 @@ def _score(
     constant: list[tuple[int, str, int]] = []
 
     def scored() -> Iterator[SavedImage]:
-        for kept, scores in _scores(run, rules, chosen, workers):
+        for kept, scores in _by_batches(run, chosen, workers, partial(_score_batch, run, rules)):
             add_scores(scores, pointing_game, sweep)
             parts.append(scores.images)
             constant.extend(scores.constant)
@@ -178,19 +268,19 @@ def _score(
     return results
 
 
-def _scores(
-    run: FinishedRun, rules: Rules, chosen: frozenset[str] | None, workers: int
-) -> Iterator[tuple[list[SavedImage], BatchScores]]:
+def _by_batches(
+    run: FinishedRun, chosen: frozenset[str] | None, workers: int, score: Callable[[Sequence[SavedImage]], _Scored]
+) -> Iterator[tuple[list[SavedImage], _Scored]]:
     """Score batch by batch, each as a whole and in order, so that the number of processes changes nothing."""
     if workers == 0:
         for kept in run.saved_batches(chosen):
-            yield kept, score_batch(*run.batch(kept, rules.gamma), rules)
+            yield kept, score(kept)
         return
     # Forked they start at once, with the run's rows in the memory that they share.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    waiting: deque[tuple[list[SavedImage], Future[BatchScores]]] = deque()
+    waiting: deque[tuple[list[SavedImage], Future[_Scored]]] = deque()
     try:
-        with ProcessPoolExecutor(workers, context, _begin_worker, (run, rules)) as pool:
+        with ProcessPoolExecutor(workers, context, _begin_worker, (score,)) as pool:
             for kept in run.saved_batches(chosen):
                 waiting.append((kept, pool.submit(_score_in_worker, [replace(image, picture=None) for image in kept])))
                 if len(waiting) > 2 * workers:
@@ -204,21 +294,24 @@ def _scores(
         ) from None
 
 
-_task: tuple[FinishedRun, Rules]
+def _score_batch(run: FinishedRun, rules: Rules, kept: Sequence[SavedImage]) -> BatchScores:
+    return score_batch(*run.batch(kept, rules.gamma), rules)
 
 
-def _begin_worker(run: FinishedRun, rules: Rules) -> None:
+_task: Callable[[Sequence[SavedImage]], Any]
+
+
+def _begin_worker(task: Callable[[Sequence[SavedImage]], Any]) -> None:
     global _task
-    _task = run, rules
+    _task = task
     end_with_parent()
     # Ctrl-C reaches all processes; the one that waits for the workers answers it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
 
 
-def _score_in_worker(kept: Sequence[SavedImage]) -> BatchScores:
-    run, rules = _task
-    return score_batch(*run.batch(kept, rules.gamma), rules)
+def _score_in_worker(kept: Sequence[SavedImage]) -> Any:
+    return _task(kept)
 
 
 def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool) -> None:

@@ -186,6 +186,35 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class ProtocolScores:
+    """The headline number of a named protocol, and who leads whom.
+
+    Attributes:
+        title: Name of the protocol, with "(our frame)" where maps were not in that of its authors.
+        values: By label of the run.
+        p: Two-sided p of a paired test of two runs, by both labels in alphabetical order, not corrected for the number
+            of tests; None where they share no pair.
+    """
+
+    title: str
+    number: str
+    citation: str
+    flaw: str
+    values: Mapping[str, float]
+    p: Mapping[str, Mapping[str, float | None]]
+
+    @property
+    def ranks(self) -> dict[str, int]:
+        """Place of each run from 1; equal ones share the better place."""
+        return {label: 1 + sum(other > value for other in self.values.values()) for label, value in self.values.items()}
+
+    def lead(self, first: str, second: str) -> float | None:
+        """Return by how much a run leads another; None unless both have the number."""
+        both = first in self.values and second in self.values
+        return self.values[first] - self.values[second] if both else None
+
+
+@dataclass(frozen=True)
 class DatasetAnalysis:
     """Everything about one dataset and split.
 
@@ -194,6 +223,7 @@ class DatasetAnalysis:
         references: Floors, then ceilings.
         comparisons: Every pair of runs, for every number that is tested.
         tied_with_best: By number, the labels of the best run and those not significantly different from it.
+        protocols: The same maps as others score them, where runs were.
     """
 
     dataset: str
@@ -204,6 +234,7 @@ class DatasetAnalysis:
     comparisons: tuple[Comparison, ...]
     tied_with_best: Mapping[str, frozenset[str]]
     notes: tuple[str, ...] = ()
+    protocols: tuple[ProtocolScores, ...] = ()
 
     def untested(self, number: str, best: str) -> list[str]:
         """Return the labels of the runs that have a number but no p-value against the best one, sorted."""

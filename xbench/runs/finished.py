@@ -74,12 +74,12 @@ class FinishedRun:
     def region_digests(self) -> NDArray[np.bytes_]:
         """Digests of the regions of `regions.parquet` (N, C), 16 bytes each; empty without a region."""
         columns = {finding: column for column, finding in enumerate(self.results.findings)}
-        digests = np.zeros((len(self._row_of), len(columns)), "S16")
+        digests = np.zeros((len(self.row_of), len(columns)), "S16")
         with reading(self.folder):
             for image_id, finding, region in saved_regions(self.folder):
-                if image_id not in self._row_of or finding not in columns:
+                if image_id not in self.row_of or finding not in columns:
                     raise ValueError(f"{self.folder / REGIONS} is of other images or findings than the run")
-                digests[self._row_of[image_id], columns[finding]] = region_digest(region)
+                digests[self.row_of[image_id], columns[finding]] = region_digest(region)
         return digests
 
     def check_tables(self) -> None:
@@ -190,7 +190,7 @@ class FinishedRun:
         from xbench.types import GroundTruth, ModelOutput
 
         scores, grid = self.image_scores, self.rules.grid
-        rows = [self._row_of[image.image_id] for image in images]
+        rows = [self.row_of[image.image_id] for image in images]
         output = ModelOutput(
             torch.from_numpy(scores.logits[rows]),
             torch.from_numpy(scores.probabilities[rows]),
@@ -214,5 +214,6 @@ class FinishedRun:
         return output, GroundTruth.concatenate(truths)
 
     @cached_property
-    def _row_of(self) -> dict[str, int]:
+    def row_of(self) -> dict[str, int]:
+        """Row of each image, by its name, in `image_scores`."""
         return {image_id: row for row, image_id in enumerate(self.image_scores.image_ids)}

@@ -102,6 +102,7 @@ def write_page(
         "thresholds": thresholds_finding(analysis) if scored else None,
         "forests": charts.forests(analysis),
         "differences": differences_finding(analysis),
+        "turned": _turned(analysis, tables),
         "signed": _signed,
         "p_words": p_words,
         "folds": analysis.folds,
@@ -127,6 +128,7 @@ def write_page(
         "cases": "Cases" * bool(context["has_cases"]),
         "thresholds": "Thresholds" * bool(context["gaps"]),
         "differences": "Differences" * bool(context["forests"]),
+        "protocols": "Protocols" * any(table.name.startswith("protocols") for table in tables),
         "published": "Published" * published,
         "method": "Method",
     }
@@ -193,6 +195,15 @@ def _averaged(found: Standings) -> str:
     if len(found.datasets) > 1:
         return f"{len(found.datasets)} datasets"
     return count_of(len(found.datasets[0].findings) if found.datasets else 0, "finding")
+
+
+def _turned(analysis: Analysis, tables: Sequence[Table]) -> str:
+    """Say how many pairs of models change their order from one protocol to another."""
+    turned = sum(len(table.rows) for table in tables if table.name.startswith("protocols_turned"))
+    if turned:
+        return f"{count_of(turned, 'pair of models changes', 'pairs of models change')} order with the protocol"
+    several = any(len(scores.values) > 1 for dataset in analysis.datasets for scores in dataset.protocols)
+    return "All protocols rank the models alike" if several else "One model, scored by several rules"
 
 
 def _whose(analysis: Analysis, found: Standings, head: Standing) -> str:

@@ -16,6 +16,7 @@ from xbench.report.statistics.correlation import correlations
 from xbench.report.statistics.lesions import area_bins, position_cells, quadrants
 from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.paired import common_measures, compare, tied_with_best
+from xbench.report.statistics.protocols import protocol_scores
 from xbench.report.statistics.references import references
 from xbench.report.statistics.sample import Sample, differences
 from xbench.report.statistics.studies import studies
@@ -91,6 +92,7 @@ def _dataset(
         comparisons=comparisons,
         tied_with_best=tied_with_best({entry.run.label: entry.macro for entry in models}, comparisons),
         notes=dataset_notes(entries, _different_ground(runs, measures)),
+        protocols=protocol_scores([entry.run for entry in models], seed, place),
     )
     # The rows of a study ask for the same few pairs of runs again and again.
     return analysis, studies(models, lru_cache(maxsize=16)(on_common), seed, place)

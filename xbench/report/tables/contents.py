@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Literal
 
 from xbench.report.names import dataset_title
@@ -10,6 +11,8 @@ from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, RunAn
 from xbench.report.tables.published import published_tables
 from xbench.report.tables.table import (
     INTERVALS,
+    MISSING,
+    Cell,
     Column,
     Row,
     Table,
@@ -19,6 +22,7 @@ from xbench.report.tables.table import (
     number,
     of_dataset,
     p_value,
+    percentage,
     row,
     rows_of_models,
     scores_of,
@@ -80,7 +84,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
             if key == "dice_gap" or len(dataset.findings) > 1:
                 yield of_dataset(analysis, dataset, _per_finding(dataset, key))
     yield _best_and_worst_findings(analysis)
-    for per_dataset in (comparisons, _quadrants, _by_area, _by_position):
+    for per_dataset in (_protocols, _turned, comparisons, _quadrants, _by_area, _by_position):
         for dataset in analysis.datasets:
             yield of_dataset(analysis, dataset, per_dataset(dataset))
     yield _correlations(analysis)
@@ -112,6 +116,54 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
     rows = rows_of_models(list(in_order(dataset.runs)), columns, dataset.references)
     caption, headings = f"{caption}{marks(rows)} {INTERVALS}", [scores.column for scores in columns]
     return table_of(name, f"{title} per finding on", caption, ["Model"], headings, rows)
+
+
+def _protocols(dataset: DatasetAnalysis) -> Table:
+    """A row per protocol and a column per model, with ranks."""
+    labels = [label for label in in_order(dataset.runs) if any(label in one.values for one in dataset.protocols)]
+    rows = []
+    for scores in dataset.protocols:
+        ranks = scores.ranks
+        cells = [
+            Cell(f"{percentage(scores.values[label])} ({ranks[label]})", scores.values[label])
+            if label in ranks
+            else Cell(MISSING)
+            for label in labels
+        ]
+        rows.append(row(scores.title, scores.number, *cells))
+    caption = (
+        "Each protocol's headline number in per cent, and the model's rank by it. (our frame): maps are scored on the "
+        "evaluation grid instead of the authors' frame, so numbers are no copy of published ones. Numbers of two rows "
+        "do not compare."
+    )
+    notes = [f"{scores.title}: {scores.citation}. Flaw: {scores.flaw}" for scores in dataset.protocols]
+    return table_of(
+        "protocols", "The same maps as others score them on", caption, ["Protocol", "Number"], labels, rows, notes
+    )
+
+
+def _turned(dataset: DatasetAnalysis) -> Table:
+    """The pairs of models whose order depends on the protocol."""
+    rows = []
+    labels = [label for label in in_order(dataset.runs) if any(label in one.values for one in dataset.protocols)]
+    for first, second in combinations(labels, 2):
+        ahead: list[str] = []
+        behind: list[str] = []
+        for scores in dataset.protocols:
+            lead = scores.lead(first, second)
+            one, other = sorted((first, second))
+            p = scores.p.get(one, {}).get(other)
+            if lead:
+                (ahead if lead > 0 else behind).append(f"{scores.title} (p = {p_value(p).text})")
+        if ahead and behind:
+            rows.append(row(first, second, ", ".join(ahead), ", ".join(behind)))
+    caption = (
+        "Pairs of models that one protocol ranks one way and another the other way, with the p of a paired test under "
+        "each: two-sided, exchanging the models patient by patient, not corrected for the number of tests. Where a "
+        "protocol pools pixels or boxes, the test compares means over pairs."
+    )
+    headings = ["First", "Second", "First ahead by", "Second ahead by"]
+    return table_of("protocols_turned", "Order that depends on the protocol on", caption, headings, [], rows)
 
 
 def _grounding_honest(analysis: Analysis) -> Table:

@@ -1,0 +1,157 @@
+"""Stored runs scored by named protocols: the same bytes however it is done, and numbers that `verify` derives."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+from synthetic import FINDINGS, write_run
+
+from xbench.commands.verify import disagreements
+from xbench.errors import UserError
+from xbench.protocol.scoring import PROTOCOLS
+from xbench.runs.finished import FinishedRun
+from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols, write_protocol
+
+SETTINGS = {"saliency_upsample": "nearest", "map_scale": "probability"}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    return write_run(root, "one", images=30, **SETTINGS), write_run(root, "two", images=30, skill=0.3, **SETTINGS)
+
+
+@pytest.fixture
+def run(stored, tmp_path):
+    shutil.copytree(stored[0], tmp_path / "run")
+    return tmp_path / "run"
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in sorted((folder / "protocols").iterdir())}
+
+
+def test_any_number_of_processes_writes_the_same_bytes(run, command):
+    found = []
+    before = {path.name for path in run.iterdir()}
+    for workers in (0, 1, 3):
+        done = command("rescore", run, "--protocol", "all", "--workers", workers)
+        assert done.status == 0, done.errors
+        found.append(files(run))
+        shutil.rmtree(run / "protocols")
+    assert found[0] == found[1] == found[2]
+    assert {path.name for path in run.iterdir()} == before
+    # Maps that are no cosines: BioViL's thresholds say nothing of them.
+    assert {name.removesuffix(".json") for name in found[0] if name.endswith(".json")} == {*PROTOCOLS} - {"biovil"}
+    assert "'probability'" in done.output and "biovil" in done.output
+
+
+def test_every_number_follows_from_the_pairs(run, command):
+    assert command("rescore", run, "--protocol", "all", "--workers", 0).status == 0
+    assert disagreements(run) == []
+    own = FinishedRun.open(run)
+    numbers = read_protocol(run, "xbench")["numbers"]
+    assert numbers["dice"]["value"] == pytest.approx(own.results.macro["dice_fixed"], abs=1e-12)
+    assert numbers["pointing"]["value"] == pytest.approx(own.results.macro["pointing_game"], abs=1e-12)
+    pairs = int(own.image_scores.scored.sum())
+    known = int(((own.image_scores.labels >= 0) | own.image_scores.scored).sum())
+    for name in stored_protocols(run):
+        content = read_protocol(run, name)
+        assert content["title"] == (name if name == "xbench" else f"{name} (our frame)")
+        assert content["pairs"] == (known if PROTOCOLS[name].negatives else pairs)
+        assert content["headline"] in content["numbers"] and content["flaw"] and content["citation"]
+        for number, entry in content["numbers"].items():
+            assert number in PROTOCOLS[name].numbers
+            assert {*entry["per_finding"]} == {*FINDINGS}
+
+
+@pytest.mark.parametrize("name", ["xbench", "aep", "chexlocalize", "radzero", "chex", "radvlm", "medground", "g2g"])
+def test_what_was_changed_is_found(run, command, name):
+    assert command("rescore", run, "--protocol", name, "--workers", 0).status == 0
+    content, pairs = read_protocol(run, name), read_protocol_pairs(run, name)
+    headline = content["headline"]
+    for change in ("value", "finding", "pair"):
+        numbers, table = json.loads(json.dumps(content)), {key: part.copy() for key, part in pairs.items()}
+        if change == "value":
+            numbers["numbers"][headline]["value"] += 1e-6
+        elif change == "finding":
+            numbers["numbers"][headline]["per_finding"][FINDINGS[0]] += 1e-6
+        else:
+            key = {"chex": "overlap", "radvlm": "iou_sum"}.get(name, headline)
+            row = int(np.flatnonzero(~np.isnan(table[key].reshape(len(table[key]), -1)[:, 0]))[0])
+            table[key][row] += 1
+        write_protocol(run, name, numbers, table)
+        assert disagreements(run), change
+
+
+def test_thresholds_are_tuned_on_another_run(run, stored, tmp_path, command):
+    tuning = write_run(tmp_path / "other", "one", images=24, seed=5, **SETTINGS)
+    shared = command("rescore", run, "--protocol", "chexlocalize", "--tune", stored[1], "--workers", 0)
+    assert shared.status == 2 and "tuned on the images they are scored on" in shared.errors
+    lost = command("rescore", run, "--protocol", "aep", "--tune", stored[1])
+    assert lost.status == 2 and "--tune is for --protocol chexlocalize" in lost.errors
+    renamed = rename_images(tuning)
+    done = command("rescore", run, "--protocol", "chexlocalize", "--tune", renamed, "--workers", 0)
+    assert done.status == 0, done.errors
+    content, pairs = read_protocol(run, "chexlocalize"), read_protocol_pairs(run, "chexlocalize")
+    assert disagreements(run) == []
+    for column, finding in enumerate(FINDINGS):
+        tuned = content["tuned"][finding]
+        mine = (pairs["column"] == column) & (pairs["region"] > 0)
+        overlap, mask = (pairs[f"{key}_{tuned['threshold']}"][mine] for key in ("overlap", "mask"))
+        union = mask + pairs["region"][mine] - overlap
+        expected = [a / b for a, b, c in zip(overlap, union, mask, strict=True) if c]
+        found = content["numbers"]["iou_tuned"]["per_finding"][finding]
+        assert found == pytest.approx(math.fsum(expected) / len(expected), abs=1e-12)
+        emptied = pairs["probability"] < tuned["cutoff"]
+        full = pairs["iou_cutoff_full"][(pairs["column"] == column) & emptied & (pairs["region"] > 0)]
+        assert (full == 0).all()
+
+
+def rename_images(folder):
+    """The same run, of images with other names."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name in ("per_image", "curves", "maps", "regions", "pictures"):
+        path = folder / f"{name}.parquet"
+        table = pq.read_table(path)
+        if "image_id" in table.column_names:
+            place = table.schema.get_field_index("image_id")
+            renamed = pa.array([f"other-{image_id}" for image_id in table["image_id"].to_pylist()])
+            field = table.schema.field(place)
+            table = table.set_column(place, field, renamed.cast(field.type))
+            pq.write_table(table, path)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--protocol", "nobody"], "nobody"),
+        (["--protocol", "biovil"], "sets thresholds on cosine maps"),
+        (["--protocol", "aep", "--tune", "nowhere"], "--tune is for"),
+    ],
+)
+def test_what_cannot_be_is_refused(run, command, options, said):
+    refused = command("rescore", run, *options, "--workers", 0)
+    assert refused.status == 2 and said in refused.errors
+    assert not (run / "protocols").exists()
+
+
+def test_other_rules_make_a_new_run(run, tmp_path, command):
+    again = command("rescore", run, "--protocol", "medground", "--gamma", "0.1", "--out", tmp_path / "new")
+    assert again.status == 0, again.errors
+    assert stored_protocols(run) == [] and stored_protocols(tmp_path / "new") == ["medground"]
+    assert disagreements(tmp_path / "new") == []
+
+
+def test_a_damaged_file_is_named(run, command):
+    assert command("rescore", run, "--protocol", "aep", "--workers", 0).status == 0
+    (run / "protocols" / "aep.json").write_text("[]")
+    with pytest.raises(UserError, match=r"protocols/aep\.json"):
+        disagreements(run)

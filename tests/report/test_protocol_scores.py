@@ -1,0 +1,98 @@
+"""A report shows the same maps as others score them, and whose order depends on the protocol."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from places import ROOT
+from synthetic import write_run
+
+from xbench.protocol.scoring import PROTOCOLS
+from xbench.report.document import document
+from xbench.report.runs import collect
+from xbench.report.statistics.analyse import analyse
+from xbench.report.tables.contents import all_tables
+from xbench.runs.protocols import write_protocol
+
+IMAGES = 12
+
+
+def score(folder, name, values):
+    """Store a protocol's numbers: one value an image, all of the same finding."""
+    table = {
+        "image_id": np.array([f"image-{image:04d}" for image in range(IMAGES)]),
+        "column": np.zeros(IMAGES, np.int64),
+        PROTOCOLS[name].headline: np.array(values, np.float64),
+    }
+    protocol = PROTOCOLS[name]
+    entry = {"value": float(np.mean(values))}
+    about = {"title": protocol.title("fixed"), "headline": protocol.headline}
+    write_protocol(folder, name, {"schema": 1, "protocol": name, "numbers": {protocol.headline: entry}} | about, table)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    draw = np.random.default_rng(0)
+    values = {}
+    for model, shift in (("kad", 0.0), ("mavl", 0.1), ("carzero", 0.4)):
+        folder = write_run(root, model, images=IMAGES, with_cases=False)
+        for name, turn in (("xbench", 1), ("medground", -1)):
+            values[model, name] = 0.4 + turn * shift + 0.2 * draw.random(IMAGES)
+            score(folder, name, values[model, name])
+    analysis = analyse(collect([root]))
+    return analysis, values
+
+
+def test_ranks_and_the_pairs_that_turn(report):
+    analysis, values = report
+    tables = {table.name: table for table in all_tables(analysis)}
+    protocols = tables["protocols_chestxray14"]
+    assert [row.cells[0].text for row in protocols.rows] == ["xbench", "medground (our frame)"]
+    models = [column.title for column in protocols.columns[2:]]
+    named = {"KAD": "kad", "MAVL": "mavl", "CARZero": "carzero"}
+    for row, name in zip(protocols.rows, ("xbench", "medground"), strict=True):
+        means = {title: values[named[title], name].mean() for title in models}
+        for cell, title in zip(row.cells[2:], models, strict=True):
+            rank = 1 + sum(other > means[title] for other in means.values())
+            assert cell.text == f"{100 * means[title]:.2f} ({rank})"
+    turned = tables["protocols_turned_chestxray14"]
+    found = {frozenset(cell.text for cell in row.cells[:2]) for row in turned.rows}
+    assert frozenset(("KAD", "CARZero")) in found
+    text = document(analysis, list(tables.values()), [])
+    assert "## The same maps as others score them" in text
+    for name in ("xbench", "medground"):
+        assert PROTOCOLS[name].flaw.rpartition(",")[2] in text
+
+
+def test_p_counts_every_exchange_of_patients(report):
+    analysis, values = report
+    scores = analysis.datasets[0].protocols[0]
+    named = {"KAD": "kad", "MAVL": "mavl", "CARZero": "carzero"}
+    for first, others in scores.p.items():
+        for second, p in others.items():
+            difference = values[named[first], "xbench"] - values[named[second], "xbench"]
+            # Two images a patient.
+            of_patients = difference.reshape(-1, 2).sum(1)
+            signs = np.array(list(product((-1, 1), repeat=len(of_patients))))
+            assert p == np.mean(abs(signs @ of_patients) >= abs(of_patients.sum()) - 1e-9)
+
+
+def test_nothing_is_said_without_protocols(tmp_path):
+    write_run(tmp_path, "kad", images=IMAGES, with_cases=False)
+    analysis = analyse(collect([tmp_path]))
+    tables = all_tables(analysis)
+    assert not [table for table in tables if table.name.startswith("protocols")]
+    assert "as others score" not in document(analysis, tables, [])
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_page_of_the_documentation_says_all(name):
+    page = " ".join((ROOT / "docs" / "protocols.md").read_text(encoding="utf-8").split())
+    protocol = PROTOCOLS[name]
+    assert f"### {name} " in page and protocol.flaw in page and protocol.citation in page
+    for thing in protocol.cannot:
+        assert thing.lower() in page.lower()
+    assert protocol.headline in protocol.numbers

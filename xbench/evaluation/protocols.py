@@ -1,0 +1,336 @@
+"""Maps of a stored run scored by a named protocol: a table of pairs, and the numbers that follow from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from xbench.errors import UserError
+from xbench.geometry.grid import Upsampling, saliency_on_grid
+from xbench.metrics.maps import map_measures, pointing_with_tolerance
+from xbench.metrics.protocols import aep, chexlocalize, g2g, graded, medground
+from xbench.metrics.protocols.common import Mask, stretched
+from xbench.protocol.scoring import PROTOCOLS, Average
+from xbench.runs.finished import FinishedRun
+from xbench.runs.maps import SavedImage
+
+Table = dict[str, NDArray[Any]]
+"""Columns of pairs: `index`, `image_id`, `column` (of the finding), `label`, `probability`, `chance`, and numbers."""
+
+OnGrid = Callable[[NDArray[Any]], NDArray[np.float32]]
+Scorer = Callable[[NDArray[np.float32], OnGrid, Mask, str], dict[str, Any]]
+"""Raw cells, what brings cells to the grid, the region, and the scale of the map, to the values of a pair."""
+
+
+def _xbench(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
+    saliency = on_grid(cells)
+    mask = stretched(saliency) >= np.float32(0.5)
+    both, size = int(np.count_nonzero(mask & region)), int(np.count_nonzero(mask)) + int(np.count_nonzero(region))
+    values = map_measures(saliency, region)
+    # Below 0 there is no mass: such maps have another zero.
+    values["mass_accuracy"] = values["mass_accuracy"] if cells.min() >= 0 else math.nan
+    pointing = pointing_with_tolerance(saliency, region, 0)
+    return values | {"pointing": pointing, "dice": 2 * both / size, "iou": both / (size - both)}
+
+
+def _aep(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
+    saliency, crop = on_grid(aep.smoothed(cells)), aep.central((region.shape[0], region.shape[1]))
+    found = aep.score(saliency[crop], region[crop])
+    sharp = aep.score(aep.sharpened(saliency[crop]), region[crop])
+    return found | {"miou_sharpened": sharp["miou"], "cnr_sharpened": sharp["cnr"]}
+
+
+def _biovil(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
+    return dict(aep.score_cosine(on_grid(aep.smoothed(cells)), region))
+
+
+def _chexlocalize(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
+    return dict(chexlocalize.count(on_grid(cells), region))
+
+
+def _radzero(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
+    saliency = on_grid(cells)
+    saliency = graded.sigmoid(saliency) if scale == "logit" else saliency
+    mask, overlap = graded.count_above(saliency, region, graded.RADZERO_THRESHOLDS)
+    return {"highest": float(saliency.max()), "mask": mask, "overlap": overlap, "region": int(region.sum())}
+
+
+def _chex(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
+    mask, overlap = graded.count_above(stretched(on_grid(cells)), region, graded.CHEX_THRESHOLDS)
+    return {"mask": mask, "overlap": overlap, "region": int(region.sum())}
+
+
+def _boxes(saliency: NDArray[np.float32], region: Mask) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+    predicted = medground.boxes_of_map(saliency)
+    whole = [[left, top, right + 1, bottom + 1] for left, top, right, bottom in predicted]
+    return predicted, whole, medground.boxes_of_region(region)
+
+
+def _medground(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
+    published, whole, true = _boxes(on_grid(cells), region)
+    corrected = medground.score_union(whole, true)
+    return medground.score_union(published, true) | {
+        "iou_corrected": corrected["iou"],
+        "f1_corrected": corrected["f1"],
+    }
+
+
+def _radvlm(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
+    _, whole, true = _boxes(on_grid(cells), region)
+    return dict(medground.radvlm(whole, true))
+
+
+def _radfact(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
+    _, whole, true = _boxes(on_grid(cells), region)
+    sides = np.array([region.shape[1], region.shape[0]] * 2)
+    predicted, true_ones = ([(np.array(box) / sides).tolist() for box in boxes] for boxes in (whole, true))
+    return dict(medground.radfact(predicted, true_ones))
+
+
+def _g2g(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
+    mask = np.rint(on_grid(g2g.cells_of_mask(cells, g2g.threshold(cells)).astype(np.float32))) > 0
+    return g2g.score(mask, on_grid(stretched(cells)), region)
+
+
+SCORERS: Mapping[str, Scorer] = {
+    "xbench": _xbench,
+    "aep": _aep,
+    "biovil": _biovil,
+    "chexlocalize": _chexlocalize,
+    "radzero": _radzero,
+    "chex": _chex,
+    "radvlm": _radvlm,
+    "medground": _medground,
+    "g2g": _g2g,
+    "radfact": _radfact,
+}
+
+_SCALES = {"biovil": ("cosine",), "radzero": ("logit", "probability")}
+
+
+def check_scale(name: str, scale: str) -> None:
+    """Refuse a protocol that takes another scale than the maps have."""
+    if scale not in _SCALES.get(name, (scale,)):
+        raise UserError(
+            f"--protocol {name} sets thresholds on {' or '.join(_SCALES[name])} maps, and those of this run are "
+            f"{scale!r}: the same threshold would mean something else. Choose another protocol.",
+            exit_status=2,
+        )
+
+
+def score_images(run: FinishedRun, names: Sequence[str], scale: str, images: Sequence[SavedImage]) -> dict[str, Table]:
+    """Return the tables of pairs of some saved images by protocol; a protocol without a pair among them is missing."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    scores, rules = run.image_scores, run.rules
+    for image in images:
+        row = run.row_of[image.image_id]
+        size = rules.grid if rules.grid != "native" else size_of(image)
+        for column in range(len(image.saliency)):
+            present = column in image.scored
+            label = int(scores.labels[row, column])
+            if not present and (label < 0 or not any(PROTOCOLS[name].negatives for name in names)):
+                continue
+            region = image.regions[column].at(rules.gamma) if present else np.zeros(size, np.bool_)
+
+            def on_grid(cells: NDArray[Any], mode: Upsampling, image: SavedImage = image, at: Mask = region) -> Any:
+                shape = (at.shape[0], at.shape[1])
+                return saliency_on_grid(torch.from_numpy(cells)[None], [image.view], shape, mode)[0].numpy()
+
+            about = {
+                "index": image.index,
+                "image_id": image.image_id,
+                "column": column,
+                "label": label,
+                "probability": float(scores.probabilities[row, column]),
+                "chance": np.count_nonzero(region) / region.size,
+            }
+            for name in names:
+                if present or PROTOCOLS[name].negatives:
+                    # Others' scripts enlarge maps bilinearly.
+                    enlarged = partial(on_grid, mode=rules.upsampling if name == "xbench" else "bilinear")
+                    rows[name].append(about | SCORERS[name](image.saliency[column], enlarged, region, scale))
+    return {name: {key: np.array([row[key] for row in mine]) for key in mine[0]} for name, mine in rows.items() if mine}
+
+
+def size_of(image: SavedImage) -> tuple[int, int]:
+    """Return the size of an image's native grid.
+
+    Raises:
+        UserError: The run does not say it.
+    """
+    size = getattr(image, "size", None) or next((region.shape for region in image.regions.values()), None)
+    if size is None:
+        raise UserError(
+            f"{image.image_id} has no region, and the run, of an earlier version, does not say how large the image is: "
+            "protocols that score images without the finding need a new run on native grids."
+        )
+    return int(size[0]), int(size[1])
+
+
+def summarise_protocol(
+    name: str, table: Table, findings: Sequence[str], grid: str, tuned: Mapping[str, Mapping[str, Any]] | None
+) -> dict[str, Any]:
+    """Return the numbers of a protocol from its table of pairs; adds the columns that they are means of to the table.
+
+    Args:
+        name: Of the protocol.
+        table: Of the pairs.
+        findings: Of the run.
+        grid: `native`, or anything else.
+        tuned: Of CheXlocalize, by finding, `threshold` and `cutoff` that were tuned on another run.
+    """
+    protocol = PROTOCOLS[name]
+    column = table["column"]
+    _complete(name, table, findings, tuned)
+    numbers = {}
+    for number, average in protocol.numbers.items():
+        if number in table:
+            numbers[number] = _number(number, average, table, findings)
+    if name == "chex":
+        numbers = _chex_numbers(table, findings)
+    if name == "radvlm":
+        pairs, total = int(table["iou_pairs"].sum()), math.fsum(table["iou_sum"].tolist())
+        per_finding = {}
+        for place, finding in enumerate(findings):
+            mine = column == place
+            number_of = int(table["iou_pairs"][mine].sum())
+            per_finding[finding] = math.fsum(table["iou_sum"][mine].tolist()) / number_of if number_of else None
+        numbers["avg_iou"] = _entry("pairs of boxes", total / pairs if pairs else None, per_finding, [])
+    chances = [math.fsum(v.tolist()) / len(v) for v in _by_finding(table, table["chance"], findings) if len(v)]
+    return {
+        "schema": 1,
+        "protocol": name,
+        "title": protocol.title(grid),
+        "citation": protocol.citation,
+        "flaw": protocol.flaw,
+        "rule": protocol.rule,
+        "frame": protocol.frame if protocol.title(grid) == name else "the whole radiograph on the evaluation grid",
+        "cannot": [*protocol.cannot],
+        "headline": protocol.headline,
+        "pairs": len(column),
+        "chance_area": math.fsum(chances) / len(chances) if chances else None,
+        "tuned": None if tuned is None else {finding: dict(values) for finding, values in tuned.items()},
+        "numbers": numbers,
+    }
+
+
+def tune(table: Table, findings: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return CheXlocalize's threshold and cut-off of each finding from the table of another run; null without pairs."""
+    tuned = {}
+    for place, finding in enumerate(findings):
+        mine = {key: values[table["column"] == place] for key, values in table.items()}
+        tuned[finding] = {
+            "threshold": chexlocalize.tuned_threshold(mine),
+            "cutoff": chexlocalize.tuned_cutoff(mine, finding),
+        }
+    return tuned
+
+
+def _complete(name: str, table: Table, findings: Sequence[str], tuned: Mapping[str, Mapping[str, Any]] | None) -> None:
+    """Add the columns that follow from those of several pairs or from tuned thresholds."""
+    column = table["column"]
+    if name == "chexlocalize":
+        table["iou"], table["iou_full"] = (chexlocalize.ious(table, "otsu", full=full) for full in (False, True))
+        for key in ("iou_tuned", "iou_cutoff", "iou_tuned_cutoff") if tuned else ():
+            for full in (False, True):
+                table[key + "_full" * full] = np.full(len(column), np.nan)
+        for place, finding in enumerate(findings) if tuned else ():
+            mine = column == place
+            rule, cutoff = (tuned or {})[finding]["threshold"], (tuned or {})[finding]["cutoff"]
+            part = {key: values[mine] for key, values in table.items()}
+            empty = None if cutoff is None else part["probability"] < cutoff
+            for full in (False, True):
+                end = "_full" * full
+                if rule is not None:
+                    table[f"iou_tuned{end}"][mine] = chexlocalize.ious(part, rule, full=full)
+                if cutoff is not None:
+                    table[f"iou_cutoff{end}"][mine] = chexlocalize.ious(part, "otsu", empty, full)
+                if rule is not None and cutoff is not None:
+                    table[f"iou_tuned_cutoff{end}"][mine] = chexlocalize.ious(part, rule, empty, full)
+    if name == "radzero":
+        table["dice"], table["specificity"] = np.full((2, len(column)), np.nan)
+        positive = (table["label"] == 1) & (table["region"] > 0)
+        for place in range(len(findings)):
+            mine = positive & (column == place)
+            if not mine.any():
+                continue
+            mask, overlap, region = (table[key][mine] for key in ("mask", "overlap", "region"))
+            _, best = graded.best_dice(mask, overlap, region)
+            table["dice"][mine] = 2 * overlap[:, best] / (mask[:, best] + region)
+            negative = (table["label"] == 0) & (column == place)
+            limit = np.float32(graded.RADZERO_THRESHOLDS[best])
+            table["specificity"][negative] = table["highest"][negative].astype(np.float32) <= limit
+    if name == "chex":
+        # What a report compares pair by pair; the numbers are pooled.
+        union = table["mask"] + table["region"][:, None] - table["overlap"]
+        table["mask_miou"] = (table["overlap"] / union).mean(1)
+
+
+def _chex_numbers(table: Table, findings: Sequence[str]) -> dict[str, Any]:
+    per: dict[str, dict[str, float | None]] = {"mask_miou": {}, "mask_biou": {}}
+    values: dict[str, float | None] = {}
+    for place, finding in enumerate([None, *findings]):
+        mine = np.full(len(table["column"]), True) if finding is None else table["column"] == place - 1
+        ious = graded.pooled_iou(*(table[key][mine] for key in ("mask", "overlap", "region")))
+        defined = not np.isnan(ious).any()
+        pair = (math.fsum(ious.tolist()) / len(ious), float(ious.max())) if defined else (None, None)
+        for key, value in zip(per, pair, strict=True):
+            if finding is None:
+                values[key] = value
+            else:
+                per[key][finding] = value
+    return {key: _entry("pooled pixels", values[key], per[key], []) for key in per}
+
+
+def _number(number: str, average: Average, table: Table, findings: Sequence[str]) -> dict[str, Any]:
+    """Mean of a column, of the pairs where it is defined, and with the others that have a region as 0 (`strict`)."""
+    values = table[number].astype(np.float64)
+    missing = np.isnan(values) & (table["chance"] > 0)
+    strict = np.where(missing, 0.0, values)
+    pairs = [(str(table["image_id"][row]), findings[int(table["column"][row])]) for row in np.flatnonzero(missing)[:10]]
+    per_finding = dict(zip(findings, map(_mean, _by_finding(table, values, findings)), strict=True))
+    entry = _entry(average, _averaged(average, table, values, findings), per_finding, pairs)
+    return entry | {"undefined": int(missing.sum()), "strict": _averaged(average, table, strict, findings)}
+
+
+def _entry(
+    average: str, value: float | None, per_finding: Mapping[str, float | None], pairs: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
+    first = [{"image_id": image_id, "finding": finding} for image_id, finding in pairs]
+    return {
+        "value": value,
+        "average": average,
+        "undefined": 0,
+        "first_undefined": first,
+        "strict": value,
+        "per_finding": dict(per_finding),
+    }
+
+
+def _averaged(average: Average, table: Table, values: NDArray[np.float64], findings: Sequence[str]) -> float | None:
+    groups = [group[~np.isnan(group)] for group in _by_finding(table, values, findings)]
+    groups = [group for group in groups if len(group)]
+    if not groups:
+        return None
+    if average == "findings":
+        return math.fsum(math.fsum(group.tolist()) / len(group) for group in groups) / len(groups)
+    if average == "pairs":
+        return _mean(np.concatenate(groups))
+    weights = [len(group) for group in groups]
+    total = math.fsum(weight * value for weight, group in zip(weights, groups, strict=True) for value in group.tolist())
+    return total / sum(weight**2 for weight in weights)
+
+
+def _by_finding(table: Table, values: NDArray[Any], findings: Sequence[str]) -> Iterator[NDArray[Any]]:
+    return (values[table["column"] == place] for place in range(len(findings)))
+
+
+def _mean(values: NDArray[np.float64]) -> float | None:
+    present = values[~np.isnan(values)]
+    return math.fsum(present.tolist()) / len(present) if len(present) else None

@@ -1,0 +1,77 @@
+"""The same maps as others score them: the numbers of named protocols, and paired tests under each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.protocol.scoring import PROTOCOLS
+from xbench.report.runs import Run
+from xbench.report.schema import ProtocolScores
+from xbench.report.statistics.paired import PairedTest, exchange_tests
+from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols
+
+_Values = dict[tuple[str, str], float]
+"""By image and finding."""
+
+
+def protocol_scores(runs: Sequence[Run], seed: int, ground: str) -> tuple[ProtocolScores, ...]:
+    """Compare models' runs by each protocol that at least one was scored by, in the order of `PROTOCOLS`."""
+    stored = {run.label: {*stored_protocols(run.folder)} for run in runs}
+    found = []
+    for name, protocol in PROTOCOLS.items():
+        by_title: dict[str, dict[str, tuple[float, _Values]]] = {}
+        for run in runs:
+            if name not in stored[run.label]:
+                continue
+            content = read_protocol(run.folder, name)
+            value = content["numbers"].get(protocol.headline, {}).get("value")
+            if value is not None:
+                by_title.setdefault(content["title"], {})[run.label] = value, _values(run, name)
+        patients = {
+            image_id: patient if patient is not None else image_id
+            for run in runs
+            for image_id, patient in zip(run.images.image_ids, run.images.patient_ids, strict=True)
+        }
+        for title, of_runs in by_title.items():
+            p: dict[str, dict[str, float | None]] = {}
+            for first, second in combinations(sorted(of_runs), 2):
+                values = of_runs[first][1], of_runs[second][1]
+                p.setdefault(first, {})[second] = _p(*values, name, patients, seed, f"{ground}/{name}")
+            numbers = {label: value for label, (value, _) in of_runs.items()}
+            found.append(ProtocolScores(title, protocol.headline, protocol.citation, protocol.flaw, numbers, p))
+    return tuple(found)
+
+
+def _values(run: Run, name: str) -> _Values:
+    """The headline of each pair that has it. Of numbers that are pooled, what the pair alone would have."""
+    pairs, headline = read_protocol_pairs(run.folder, name), PROTOCOLS[name].headline
+    if name == "radvlm":
+        values: NDArray[np.float64] = pairs["iou_sum"] / np.maximum(pairs["iou_pairs"], 1)
+    else:
+        values = pairs[headline].astype(np.float64)
+    findings = run.results.findings
+    return {
+        (str(image_id), findings[int(column)]): float(value)
+        for image_id, column, value in zip(pairs["image_id"], pairs["column"], values, strict=True)
+        if not np.isnan(value)
+    }
+
+
+def _p(first: _Values, second: _Values, name: str, patients: dict[str, str], seed: int, ground: str) -> float | None:
+    """Exchange two runs patient by patient; the difference is that of means, averaged as the protocol does."""
+    common = sorted(first.keys() & second.keys())
+    if not common:
+        return None
+    column = np.unique([finding for _, finding in common], return_inverse=True)[1]
+    counts = np.bincount(column).astype(np.float64)
+    power = {"findings": -1, "pairs": 0, "squares": 1}[PROTOCOLS[name].numbers[PROTOCOLS[name].headline]]
+    weights = counts[column] ** power
+    differences = np.array([first[pair] - second[pair] for pair in common]) * weights / weights.sum()
+    cluster = np.unique([patients[image_id] for image_id, _ in common], return_inverse=True)[1]
+    added = np.bincount(cluster, differences)
+    test = PairedTest(added != 0, lambda signs: np.asarray(signs @ added))
+    return exchange_tests([test], 1, seed, ground)[0]
