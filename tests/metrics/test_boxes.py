@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from xbench.answers import Answer, Box, Counts, Status
 from xbench.geometry.coverage import Coverage
-from xbench.metrics import BoxScores, box_iou, draw_boxes, score_boxes
+from xbench.metrics import BoxScores, PointingGame, ThresholdSweep, box_iou, draw_boxes, score_boxes, score_on_grid
 from xbench.metrics.boxes import matched_boxes, pairwise_iou, union_areas
 
 CELLS = 16
@@ -73,6 +73,34 @@ def test_the_matching_is_the_best_of_all(predicted: Any, true: Any, threshold: f
 @settings(max_examples=200)
 def test_boxes_are_drawn_by_the_rule_for_regions(boxes: Any, size: tuple[int, int], gamma: float) -> None:
     assert np.array_equal(draw_boxes(boxes, size, gamma), Coverage.of(_painted(boxes), size).at(gamma))
+
+
+@given(st.lists(_box, min_size=1, max_size=3), st.lists(_box, min_size=1, max_size=3))
+@settings(max_examples=30)
+def test_drawn_boxes_score_as_a_map_of_two_values_does(boxes: Any, true: Any) -> None:
+    drawn, region = draw_boxes(boxes, (8, 8)), draw_boxes(true, (8, 8))
+    batch = (
+        torch.tensor(drawn)[None, None].float(),
+        torch.tensor(region)[None, None],
+        torch.ones(1, 1, dtype=torch.bool),
+    )
+    game, sweep = PointingGame(1), ThresholdSweep(1, thresholds=3)
+    game.update(*batch)
+    sweep.update(*batch)
+    scores = score_on_grid(boxes, region)
+    assert scores.pointing == pytest.approx(game.compute()["pointing_game"].item(), abs=1e-7)
+    if not drawn.all():  # normalised, a map of ones alone would be one of zeros
+        curves = sweep.compute()
+        expected = curves["dice"][0, 1].item(), curves["iou"][0, 1].item()
+        assert (scores.dice, scores.iou) == pytest.approx(expected, abs=1e-7)
+
+
+def test_points_hit_by_their_share_and_nothing_misses() -> None:
+    region = np.zeros((2, 4), np.bool_)
+    region[1, 3] = True
+    assert score_on_grid([], region, [[1, 1], [0.75, 0.5], [0.74, 1], [0, 0]]) == (0.5, None, None)
+    assert score_on_grid([], region) == (0, 0, 0)
+    assert score_on_grid([[0.75, 0.5, 1, 1]], region, [[0, 0]]) == (1, 1, 1)
 
 
 def test_many_boxes_are_drawn_in_bands_as_in_one() -> None:

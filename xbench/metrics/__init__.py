@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xbench.geometry.grid import upsample
-from xbench.metrics.boxes import BoxScores, box_iou, draw_boxes, score_boxes
+from xbench.metrics.boxes import BoxScores, box_iou, draw_boxes, score_boxes, score_on_grid
 from xbench.metrics.calibration import Calibration, CalibrationScores, calibration
 from xbench.metrics.classification import ClassificationScores, MacroScores, classification_scores, macro
 from xbench.metrics.functional import normalise
@@ -48,6 +48,7 @@ __all__ = [
     "pointing_with_tolerance",
     "rank_accuracy",
     "score_boxes",
+    "score_on_grid",
     "threshold_values",
     "upsample",
 ]

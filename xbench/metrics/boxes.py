@@ -59,6 +59,14 @@ class Matched(NamedTuple):
     f1: float | None
 
 
+class GridScores(NamedTuple):
+    """Scores of an answer on the evaluation grid, as a map's at one threshold; without a box or point all are 0."""
+
+    pointing: float
+    dice: float | None  # None of points, which have no area
+    iou: float | None
+
+
 def union_areas(one: ArrayLike, other: ArrayLike) -> tuple[float, float]:
     """Return the areas of the intersection and of the union of two unions of boxes, exact but for rounding.
 
@@ -194,6 +202,37 @@ def draw_boxes(boxes: ArrayLike, size: tuple[int, int], gamma: float = 0.5) -> N
         if (most := alone.max()) < 1 - _ROUNDING:
             drawn |= alone >= most - _ROUNDING
     return drawn
+
+
+def score_on_grid(
+    boxes: ArrayLike, region: NDArray[np.bool_], points: ArrayLike = (), gamma: float = 0.5
+) -> GridScores:
+    """Score an answer against a region on the grid (H, W), not empty.
+
+    Dice and IoU are of the boxes as `draw_boxes` draws them, and the pointing game is hit by the share of their pixels
+    that lies in the region. Of points alone, it is hit by the share of the points whose pixel does. Nobody pointed
+    anywhere without either, so that is a miss, and not the chance hit of a map of zeros.
+
+    Args:
+        boxes: (N, 4) corners as fractions of the radiograph.
+        region: The annotated region.
+        points: (K, 2) x and y as fractions; not looked at if there is a box.
+        gamma: Share of a pixel that boxes cover at least.
+
+    Examples:
+        >>> score_on_grid([[0, 0, 0.5, 1]], np.array([[True, True], [False, False]]))
+        GridScores(pointing=0.5, dice=0.5, iou=0.3333333333333333)
+    """
+    drawn = draw_boxes(boxes, region.shape[:2], gamma)
+    if size := int(drawn.sum()):
+        shared, true = int((drawn & region).sum()), int(region.sum())
+        return GridScores(shared / size, 2 * shared / (size + true), shared / (size + true - shared))
+    places = np.asarray(points, np.float64).reshape(-1, 2)
+    if not len(places):
+        return GridScores(0.0, 0.0, 0.0)
+    last = np.array(region.shape[::-1]) - 1
+    columns, rows = np.minimum(places * (last + 1), last).astype(np.int64).T
+    return GridScores(int(region[rows, columns].sum()) / len(places), None, None)
 
 
 class BoxScores(Metric):
