@@ -14,9 +14,10 @@ _LONGEST_SIDE = 1024
 class CaseKeeper(Callback):
     """Keeps the raw maps of all findings and the annotated regions, and of images with a scored pair the radiograph.
 
-    `ResultsWriter` writes them to `maps.parquet`, `regions.parquet` and `pictures.parquet` in the run's folder, from
-    which reports draw overlays and `rescore` scores the run again without the model. The radiographs are small JPEG
-    files, but they are patients' images all the same: share a run's folder only with those who may see the dataset.
+    `ResultsWriter` writes them to `maps.parquet`, `regions.parquet`, `instances.parquet` and `pictures.parquet` in the
+    run's folder, from which reports draw overlays and `rescore` scores the run again without the model. The radiographs
+    are small JPEG files, but they are patients' images all the same: share a run's folder only with those who may see
+    the dataset.
 
     `latest` holds the images of the last batch.
     """
@@ -43,6 +44,8 @@ class CaseKeeper(Callback):
                 regions=truth.coverage[row],
                 scored=tuple(scored[row]),
                 picture=jpeg(shrunk(batch.display[row].cpu().numpy(), _LONGEST_SIDE)) if scored[row] else None,
+                image_size=truth.image_sizes[row],
+                instances=truth.instances[row],
             )
             for row in range(len(batch))
         )

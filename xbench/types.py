@@ -14,9 +14,16 @@ from torch import Tensor
 
 from xbench.geometry.coverage import Coverage, area_and_centre, region_digest
 from xbench.geometry.grid import Upsampling, View
+from xbench.geometry.instances import Instance
 
 TieRule = Literal["share", "any", "first"]
 """What counts when several pixels share the maximum of a map; `pointing_hits` describes the three."""
+
+
+MapScale = Literal["cosine", "logit", "probability", "attention", "none"]
+"""What the values of a model's raw maps are: cosines in [-1, 1], raw scores whose sigmoid is a probability,
+probabilities in [0, 1], shares of attention that sum to 1 with what the map leaves out, or nothing that compares
+between maps."""
 
 
 class Note(NamedTuple):
@@ -51,6 +58,9 @@ class GroundTruth:
         region_digests: Digest of each finding's region on the grid (B, C), 16 bytes; none without a region.
         reader_agreement: Mean Dice and IoU between the regions of any two readers who drew the finding (B, C, 2); NaN
             unless there are several.
+        image_sizes: Height and width of each image as it was decoded, in pixels; None where that is not known.
+        instances: Of each image by finding what its region is the union of, item by item; without that key, as for an
+            image without a region, no item is known. Findings ascend.
     """
 
     index: NDArray[np.int64]
@@ -63,6 +73,8 @@ class GroundTruth:
     region_places: NDArray[np.float64]
     region_digests: NDArray[np.bytes_]
     reader_agreement: NDArray[np.float64]
+    image_sizes: list[tuple[int, int] | None]
+    instances: list[Mapping[int, tuple[Instance, ...]]]
 
     @classmethod
     def of_image(
@@ -76,6 +88,8 @@ class GroundTruth:
         reader_agreement: NDArray[np.float64],
         gamma: float,
         size: tuple[int, int],
+        image_size: tuple[int, int] | None = None,
+        instances: Mapping[int, tuple[Instance, ...]] | None = None,
     ) -> GroundTruth:
         """Cut the regions of one image at `gamma`, the share of a grid pixel that a region must cover.
 
@@ -88,7 +102,8 @@ class GroundTruth:
             regions[place] = covered.at(gamma)
             places[0, column], digests[0, column] = area_and_centre(regions[place]), region_digest(regions[place])
         of_image = np.array([index]), [image_id], [patient_id], [view], labels[None], [coverage]
-        return cls(*of_image, [torch.from_numpy(regions)], places, digests, reader_agreement[None])
+        drawn = [torch.from_numpy(regions)]
+        return cls(*of_image, drawn, places, digests, reader_agreement[None], [image_size], [instances or {}])
 
     @classmethod
     def concatenate(cls, parts: Sequence[GroundTruth]) -> GroundTruth:
@@ -96,7 +111,9 @@ class GroundTruth:
         if not parts:
             none = np.zeros((0, 0, 3))
             digests = np.zeros((0, 0), "S16")
-            return cls(np.zeros(0, np.int64), [], [], [], none[..., 0].astype(np.int8), [], [], none, digests, none)
+            return cls(
+                np.zeros(0, np.int64), [], [], [], none[..., 0].astype(np.int8), [], [], none, digests, none, [], []
+            )
         joined: dict[str, Any] = {}
         for part in fields(cls):
             values = [getattr(truth, part.name) for truth in parts]

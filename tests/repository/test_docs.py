@@ -344,9 +344,11 @@ def test_every_key_and_column_is_explained(example):
     for name, heading in (("per_image", "## per_image.parquet"), ("curves", "## curves.parquet")):
         assert {*pq.read_schema(example / f"{name}.parquet").names} == names_in(files, heading)
     kept = {
-        name for file in ("maps", "regions", "pictures") for name in pq.read_schema(example / f"{file}.parquet").names
+        name
+        for file in ("maps", "regions", "instances", "pictures")
+        for name in pq.read_schema(example / f"{file}.parquet").names
     }
-    assert kept == names_in(files, "## maps.parquet, regions.parquet and pictures.parquet")
+    assert kept == names_in(files, "## maps.parquet, regions.parquet, instances.parquet and pictures.parquet")
     first = (example / "per_class.csv").read_text().partition("\n")[0].split(",")
     scores = [name for part in ("grounding", "classification") for name in [*results[part]["per_class"]["Nodule"]]]
     assert first == ["finding", *(name for name in scores if not name.endswith("_curve"))]

@@ -21,12 +21,21 @@ from run_files import change, image_scores
 from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.geometry.coverage import Coverage, region_digest
+from xbench.geometry.instances import Instance
 from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics.functional import normalise
 from xbench.runs import scores as rows
 from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.finished import FinishedRun
-from xbench.runs.maps import SavedImage, ScoredPairs, jpeg, read_saved_images, write_saved_images
+from xbench.runs.maps import (
+    SavedImage,
+    ScoredPairs,
+    jpeg,
+    read_saved_images,
+    saved_instances,
+    saved_sizes,
+    write_saved_images,
+)
 from xbench.runs.scores import (
     ImageScores,
     PairCounts,
@@ -157,6 +166,8 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
     region = draw.random((20, 30)) < 0.5
     film = np.outer(np.arange(20), np.ones(30)).astype(np.uint8) * 10
     classes = len(FINDINGS)
+    box = Instance("box", (20, 30), np.array([-1.0, 2, 40, 5]), "R1")
+    outline = Instance("polygon", (20, 30), np.array([0.5, 1, 7, 8, 2, 9.25]), outline=False)
     images = [
         SavedImage(
             *(index, f"image/{index} ä", f"{index:064x}", (0.1, 0, 1, 1)),
@@ -165,6 +176,9 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
             regions={c: Coverage.of(region, (20, 30)) for c in range(index % (classes + 1))},
             scored=tuple(range(index % (classes + 1) - index % 2)) if index % (classes + 1) else (),
             picture=jpeg(film) if index % 3 else None,
+            image_size=(2000 + index, 30) if index % 5 else None,
+            # Of one finding nothing but its region is known.
+            instances={c: (box, outline)[: 1 + index % 2] for c in range(1, index % (classes + 1))},
         )
         for index in range(70)
     ]
@@ -174,6 +188,10 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
     for one, other in zip(images, read_saved_images(tmp_path), strict=True):
         np.testing.assert_array_equal(one.saliency, other.saliency)
         assert replace(one, saliency=None) == replace(other, saliency=None)
+
+    items = {(image.image_id, FINDINGS[c]): of_pair for image in images for c, of_pair in image.instances.items()}
+    assert dict(saved_instances(tmp_path, FINDINGS)) == items
+    assert dict(saved_sizes(tmp_path)) == {image.image_id: image.image_size for image in images}
 
     stored = ScoredPairs(tmp_path)
     assert list(stored) == [(image.image_id, FINDINGS[c]) for image in images for c in image.scored]

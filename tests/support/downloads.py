@@ -149,6 +149,9 @@ def assert_reads(data: DownloadedDataset, official: Official, names: Iterable[st
         for finding, region in radiograph.regions.items():
             assert region.dtype == np.bool_
             np.testing.assert_array_equal(region, masks[finding], err_msg=f"{name} {finding}")
+            items = [item.draw() for item in radiograph.instances.get(finding, ())]
+            assert all(item.any() for item in items)
+            np.testing.assert_array_equal(np.any([np.zeros_like(region), *items], axis=0), region)
         if radiograph.notes:
             noted[name] = radiograph.notes
     return noted

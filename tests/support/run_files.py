@@ -10,7 +10,10 @@ import numpy as np
 
 from xbench.runs.scores import ImageScores
 
-TABLES = ("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "pictures.parquet", "per_class.csv")
+TABLES = (
+    *("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "instances.parquet"),
+    *("pictures.parquet", "per_class.csv"),
+)
 
 
 def read(folder: Path) -> dict[str, bytes | str]:

@@ -11,6 +11,7 @@ from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW
+from xbench.geometry.instances import Instance
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.protocol.published import published_split
 from xbench.runs.files import CURVES, PER_IMAGE
@@ -70,6 +71,10 @@ def write_run(
         width = 0.35 * np.sqrt((bottom - top) * (right - left)) + 3
         raw = np.exp(-((centres[:, None] - y) ** 2 + (centres - x) ** 2) / (2 * width**2))
         maps[image, column] = raw + 0.05 * draw.random((CELLS, CELLS))
+    boxes = {
+        pair: (Instance("box", (GRID, GRID), np.array([left, top, right, bottom], np.float64)),)
+        for pair, (top, left, bottom, right) in corners.items()
+    }
     undrawn = np.full((len(findings), 2), np.nan)
     truths = [
         GroundTruth.of_image(
@@ -91,6 +96,8 @@ def write_run(
             SavedImage(
                 *(image, ids[image], f"{image:064x}", FULL_VIEW, maps[image], mine, tuple(mine)),
                 picture=jpeg(film) if mine else None,
+                image_size=(GRID, GRID),
+                instances={column: boxes[image, column] for column in mine},
             )
             for image, mine in regions.items()
         ]
@@ -104,7 +111,7 @@ def write_run(
         "checkpoint_sha256": None,
         "preprocessing": {},
         "prompts": {finding: [f"There is {finding.lower()}."] for finding in findings},
-        "model": {"class": f"xbench.models.{model}", "image_size": 224, **model_settings},
+        "model": {"class": f"xbench.models.{model}", "map_scale": "cosine", "image_size": 224, **model_settings},
         "data": {"class": "x", "batch_size": 8, "limit": None, "grid": [GRID, GRID], "gamma": 0.5},
         "evaluation": {"thresholds": THRESHOLDS, "ties": "share"},
         "seconds": {"forward": 1.0},

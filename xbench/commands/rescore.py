@@ -237,7 +237,9 @@ def _score(
     count = len(run.image_scores.image_ids) if chosen is None else len(chosen)
     bar: Iterable[SavedImage] = track(scored(), "Scoring", count, disable=not sys.stderr.isatty(), transient=True)
     with pair_counts_writer(folder / CURVES, stored.findings, rules.thresholds) as add_pairs:
-        write_saved_images(folder, stored.findings, rules.gamma, outputs_depend_on(provenance), bar)
+        write_saved_images(
+            folder, stored.findings, rules.gamma, outputs_depend_on(provenance), bar, run.saves_instances
+        )
     rows = ImageScores.concatenate(parts)
     results = summarise(
         (stored.model, stored.dataset, stored.split if images is None else images.stem),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import View
+from xbench.geometry.instances import Instance
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,15 @@ class Radiograph:
         notes: What is odd about the image or its annotations and was put right, such as a box cut off at the edge; in
             the same words for every image, for the results count them.
         reader_agreement: Mean Dice and IoU between the regions of any two readers, of each finding that several drew.
+        instances: Per finding what its region is the union of, item by item as each reader drew it; without that key,
+            nothing but the region is known.
     """
 
     image: NDArray[np.uint8]
     regions: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    instances: Mapping[str, Sequence[Instance]] = field(default_factory=dict)
 
 
 Grid = tuple[int, int] | Literal["native"]
@@ -70,6 +74,8 @@ class PreparedImage:
         display: The grey radiograph on the evaluation grid (H, W), uint8.
         findings: The K findings that have a region, in the order of the dataset's.
         coverage: Which share of each pixel of the evaluation grid their regions cover, K of them.
+        image_size: Height and width of the decoded image in pixels.
+        instances: By finding, of those that have a region: the items that it is the union of, as far as known.
     """
 
     pixels: NDArray[np.uint8] | NDArray[np.float32]
@@ -79,6 +85,8 @@ class PreparedImage:
     coverage: tuple[Coverage, ...]
     notes: tuple[str, ...] = ()
     reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    image_size: tuple[int, int] | None = None
+    instances: Mapping[str, tuple[Instance, ...]] = field(default_factory=dict)
 
     def sha256(self) -> str:
         """Return the digest of the model input, by which a stored output can be told to be of the same image."""

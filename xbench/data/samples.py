@@ -70,6 +70,8 @@ class Samples(Dataset[Sample | Failure]):
             reader_agreement=np.array([prepared.reader_agreement.get(name, (nan, nan)) for name in self.findings]),
             gamma=self.gamma,
             size=(height, width),
+            image_size=prepared.image_size,
+            instances={self.findings.index(finding): items for finding, items in prepared.instances.items()},
         )
         return Sample(
             image=self.preprocessing.normalise(prepared.pixels),
@@ -104,4 +106,6 @@ class Samples(Dataset[Sample | Failure]):
             tuple(Coverage.of(regions[finding], size) for finding in drawn),
             (*radiograph.notes, *map(covers_nothing, empty)),
             {finding: agreement[finding] for finding in drawn if finding in agreement},
+            (image.shape[0], image.shape[1]),
+            {finding: tuple(items) for finding in drawn if (items := radiograph.instances.get(finding))},
         )

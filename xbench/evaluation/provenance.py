@@ -68,6 +68,7 @@ def collect_provenance(
         "model": {
             "class": f"{type(model).__module__}.{type(model).__qualname__}",
             "saliency_upsample": model.saliency_upsample,
+            "map_scale": model.map_scale,
             **details,
         },
         "data": {

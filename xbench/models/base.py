@@ -26,7 +26,7 @@ from xbench.protocol.prompts import STYLES, prompts_in_style, read_prompts
 from xbench.runtime.digests import source_sha256
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.paths import cache_folder
-from xbench.types import Batch, ModelOutput
+from xbench.types import Batch, MapScale, ModelOutput
 
 
 class SaliencyModel(pl.LightningModule, ABC):
@@ -41,6 +41,8 @@ class SaliencyModel(pl.LightningModule, ABC):
         seen: What the first layer got of the first batch (B, 3, h, w), if it could be seen: not in a compiled model.
         saliency_upsample: How maps are enlarged to the evaluation grid; results name it. Set it for a model whose
             authors do not do it bilinearly.
+        map_scale: What the values of the raw maps are; what compares maps of different images, such as false alarms,
+            needs another than `none`.
         neutral_options: Options that move no number: runs that differ in these alone are the same run. A class with
             such options of its own adds them to those of its parent.
     """
@@ -50,6 +52,7 @@ class SaliencyModel(pl.LightningModule, ABC):
     findings: tuple[str, ...]
     seen: Tensor | None = None
     saliency_upsample: Upsampling = "bilinear"
+    map_scale: MapScale = "none"
     neutral_options: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -63,6 +66,11 @@ class SaliencyModel(pl.LightningModule, ABC):
         if self.saliency_upsample not in ways:
             raise UserError(
                 f"{self.name}: saliency_upsample is {self.saliency_upsample!r}; give one of {', '.join(ways)}.",
+                exit_status=2,
+            )
+        if self.map_scale not in get_args(MapScale):
+            raise UserError(
+                f"{self.name}: map_scale is {self.map_scale!r}; give one of {', '.join(get_args(MapScale))}.",
                 exit_status=2,
             )
         self.findings = tuple(self.trainer.datamodule.findings)  # type: ignore[attr-defined]

@@ -38,6 +38,8 @@ class Demo(VLM):
         **options: Those of every vision-language model. Of a finding it takes one prompt, so `aspects` are too many.
     """
 
+    map_scale = "cosine"
+
     def __init__(self, template: str = "There is {finding}.", image_size: int = 224, **options: Any) -> None:
         super().__init__(**options)
         check_image_size(image_size, _PATCH)

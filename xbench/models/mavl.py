@@ -76,6 +76,8 @@ class MAVL(BookModel):
         self.mode = mode
         self.aspects = [0] if merge == "global" else choose("aspects", aspects, texts)
         self.merge = merge
+        if merge == "max":
+            self.map_scale = "none"
         if mode == "text" and not {name.lower() for name in list(self._entries)[:2]} <= _NORMAL:
             raise UserError(
                 f"--model.mode text compares every finding with a normal radiograph and with clear lungs: the first "

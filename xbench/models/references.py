@@ -21,6 +21,7 @@ class Oracle(SaliencyModel):
     """
 
     preprocessing = Preprocessing(stretch((224, 224)))
+    map_scale = "probability"
 
     def score(self, batch: Batch) -> ModelOutput:
         """Return labels as logits and regions as maps, which on the native grid must all be of one size."""
@@ -77,6 +78,7 @@ class UniformRandom(SaliencyModel):
 
     name = "random"
     preprocessing = Preprocessing(stretch((224, 224)))
+    map_scale = "probability"
 
     def __init__(self, seed: int | None = None, size: int = 14) -> None:
         super().__init__()

@@ -22,6 +22,8 @@ RESULTS, CONFIG = "results.json", "config.yaml"
 """Written last and first: a folder with a configuration and without results is an unfinished run."""
 PER_CLASS, PER_IMAGE, CURVES = "per_class.csv", "per_image.parquet", "curves.parquet"
 MAPS, REGIONS, PICTURES = "maps.parquet", "regions.parquet", "pictures.parquet"
+INSTANCES = "instances.parquet"
+"""Missing in runs that were made before version 0.2, and in those scored again from them."""
 
 WRITING: Final[dict[str, Any]] = {"compression": "zstd", "write_page_checksum": True}
 """How tables are written: options of pyarrow."""
@@ -45,6 +47,8 @@ def reading(folder: Path) -> Iterator[None]:
         give = (
             "a run that was made with CaseKeeper among trainer.callbacks, as it is by default"
             if name in (MAPS, REGIONS, PICTURES)
+            else f"a run that keeps annotated items one by one ({INSTANCES}), as all do since it was made: run it again"
+            if name == INSTANCES
             else f"a run, which holds its {RESULTS}"
         )
         raise RunFileError(

@@ -13,13 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.geometry.coverage import region_digest
-from xbench.runs.files import CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS, reading
-from xbench.runs.maps import SavedImage, ScoredPairs, read_saved_images, saved_regions
+from xbench.geometry.instances import Instance
+from xbench.runs.files import CURVES, INSTANCES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS, reading
+from xbench.runs.maps import (
+    SavedImage,
+    ScoredPairs,
+    read_saved_images,
+    saved_instances,
+    saved_regions,
+    saved_sizes,
+)
 from xbench.runs.results import Results, outputs_depend_on, read_results
 from xbench.runs.scores import ImageScores, PairCounts, read_pair_counts, read_per_image
 
 if TYPE_CHECKING:
-    from xbench.types import GroundTruth, ModelOutput, Rules
+    from xbench.types import GroundTruth, MapScale, ModelOutput, Rules
 
 
 class FinishedRun:
@@ -64,6 +72,38 @@ class FinishedRun:
     def saves_maps(self) -> bool:
         """Whether it has the files that `CaseKeeper` saves: maps, regions and pictures."""
         return all((self.folder / name).is_file() for name in (MAPS, REGIONS, PICTURES))
+
+    @property
+    def saves_instances(self) -> bool:
+        """Whether it knows the items that its regions are the unions of: runs of earlier versions do not."""
+        return (self.folder / INSTANCES).is_file()
+
+    @cached_property
+    def instances(self) -> dict[tuple[str, str], tuple[Instance, ...]]:
+        """Annotated items by image and finding, of `instances.parquet`, in the order of their file.
+
+        A region without that key is one of a dataset that gives regions alone.
+        """
+        with reading(self.folder):
+            return dict(saved_instances(self.folder, self.results.findings))
+
+    @cached_property
+    def image_sizes(self) -> dict[str, tuple[int, int] | None]:
+        """Height and width of each image as it was decoded, of `maps.parquet`; None in runs of earlier versions."""
+        with reading(self.folder):
+            return dict(saved_sizes(self.folder))
+
+    @property
+    def map_scale(self) -> MapScale | None:
+        """What the values of the raw maps are, as the model's class declares it; None in runs of earlier versions."""
+        from xbench.types import MapScale
+
+        with reading(self.folder):
+            model = self.results.provenance.get("model")
+            scale = model.get("map_scale") if isinstance(model, dict) else None
+            if scale is not None and scale not in get_args(MapScale):
+                raise ValueError(f"{RESULTS} names a map_scale {scale!r:.40}, which there is not")
+            return scale
 
     @cached_property
     def scored_pairs(self) -> ScoredPairs:
@@ -208,6 +248,8 @@ class FinishedRun:
                 gamma=gamma,
                 # What the grid of an image without regions was, a run on native grids does not say.
                 size=grid if grid != "native" else next((one.shape for one in image.regions.values()), (0, 0)),
+                image_size=image.image_size,
+                instances=image.instances,
             )
             for row, image in zip(rows, images, strict=True)
         ]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
+from xbench.geometry.instances import Instance
 from xbench.runs.maps import SavedImage
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.types import Failure, Note
@@ -87,6 +88,11 @@ def read_record(path: Path) -> BatchRecord:
             int(column): Coverage(**region | {"shape": tuple(region["shape"])})
             for column, region in image["regions"].items()
         }
+        image["instances"] = {
+            int(column): tuple(Instance(**item | {"frame": tuple(item["frame"])}) for item in items)
+            for column, items in image["instances"].items()
+        }
+        image["image_size"] = image["image_size"] and tuple(image["image_size"])
         if image["picture"] is not None:
             image["picture"] = image["picture"].tobytes()
     return BatchRecord(
@@ -139,7 +145,9 @@ def _encode(record: BatchRecord) -> bytes:
             # safetensors has no type for texts of a fixed length.
             arrays[name] = array.view(np.uint8) if array.dtype.kind == "S" else array
             return {"array": name}
-        names = Coverage.__slots__ if isinstance(value, Coverage) else [field.name for field in fields(value)]
+        names = (
+            type(value).__slots__ if isinstance(value, Coverage | Instance) else [field.name for field in fields(value)]
+        )
         return {name: getattr(value, name) for name in names}
 
     arrays[_TREE] = np.frombuffer(json.dumps(record, default=plain).encode(), np.uint8)

@@ -1,8 +1,8 @@
 """What a run saves of its images beside the scores: raw maps, annotated regions, radiographs.
 
-`maps.parquet` has a row per image with the raw maps of all findings, `regions.parquet` one per annotated region and
-`pictures.parquet` one per image with a scored pair. Pictures are drawn from them, and a run is scored again without its
-model. Needs no torch.
+`maps.parquet` has a row per image with the raw maps of all findings, `regions.parquet` one per annotated region,
+`instances.parquet` one per item that a region is the union of, and `pictures.parquet` one per image with a scored pair.
+Pictures are drawn from them, and a run is scored again without its model. Needs no torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from xbench.geometry.coverage import Coverage
-from xbench.runs.files import MAPS, PICTURES, REGIONS, RESULTS, WRITING, Table, reading
+from xbench.geometry.instances import Instance
+from xbench.runs.files import INSTANCES, MAPS, PICTURES, REGIONS, RESULTS, WRITING, Table, reading
 from xbench.runtime.files import atomic_writer
 
 if TYPE_CHECKING:
@@ -48,21 +49,30 @@ class SavedImage:
     regions: Mapping[int, Coverage]  # annotated regions by position of the finding, ascending
     scored: tuple[int, ...]  # positions of those findings that grounding is scored on: present, with a region
     picture: bytes | None  # the radiograph as a JPEG file; None where no pair is scored
+    image_size: tuple[int, int] | None = None  # height and width as it was decoded; None in runs of earlier versions
+    # What the regions are the unions of, item by item, by position of the finding, ascending; as far as known.
+    instances: Mapping[int, tuple[Instance, ...]] = field(default_factory=dict)
 
 
 def write_saved_images(
-    folder: Path, findings: Sequence[str], gamma: float, depends_on: Mapping[str, Any], images: Iterable[SavedImage]
+    folder: Path,
+    findings: Sequence[str],
+    gamma: float,
+    depends_on: Mapping[str, Any],
+    images: Iterable[SavedImage],
+    with_instances: bool = True,
 ) -> None:
-    """Write `maps.parquet`, `regions.parquet` and `pictures.parquet`, image by image in the dataset's order.
+    """Write maps, regions, instances and pictures, image by image in the dataset's order.
 
     `gamma` is the share of a grid pixel that a region must cover, `depends_on` what the maps depend on but for the
-    image (weights, preprocessing, prompts), as nested plain values.
+    image (weights, preprocessing, prompts), as nested plain values. `with_instances` is false for a run that does not
+    know them.
     """
     schemas = {
         MAPS: _MAPS.with_metadata({"findings": json.dumps([*findings]), "depends_on": json.dumps(depends_on)}),
         REGIONS: _REGIONS.with_metadata({"gamma": json.dumps(gamma)}),
         PICTURES: _PICTURES,
-    }
+    } | ({INSTANCES: _INSTANCES} if with_instances else {})
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in schemas}
     with ExitStack() as stack:
         writers = {}
@@ -82,12 +92,17 @@ def write_saved_images(
         for image in images:
             named = {"index": image.index, "image_id": image.image_id}
             maps = image.saliency.astype(np.float32, copy=False)
-            shown = {"image_sha256": image.image_sha256, "view": image.view}
+            shown = {"image_sha256": image.image_sha256, "view": image.view, "size": image.image_size}
             rows[MAPS].append(named | shown | {"shape": maps.shape[1:], "saliency": maps.ravel()})
             for column, coverage in image.regions.items():
                 parts = {name: getattr(coverage, name) for name in Coverage.__slots__}
                 of_finding = {"finding": findings[column], "scored": column in image.scored}
                 rows[REGIONS].append(named | of_finding | parts | {"whole": coverage.whole.tobytes()})
+            for column, items in image.instances.items() if with_instances else ():
+                for number, item in enumerate(items):
+                    which = {"finding": findings[column], "instance": number, "reader": item.reader or None}
+                    parts = {name: getattr(item, name) for name in ("kind", "frame", "coordinates", "outline")}
+                    rows[INSTANCES].append(named | which | parts)
             if image.picture is not None:
                 rows[PICTURES].append({"image_id": image.image_id, "jpeg": image.picture})
             flush(_GROUP)
@@ -97,7 +112,9 @@ def write_saved_images(
 _IMAGE = {"index": pa.int64(), "image_id": pa.string()}
 _INTEGERS, _FLOATS = pa.list_(pa.int32()), pa.list_(pa.float64())
 _MAPS = pa.schema(
-    _IMAGE | {"image_sha256": pa.string(), "view": _FLOATS, "shape": _INTEGERS, "saliency": pa.list_(pa.float32())}
+    _IMAGE
+    | {"image_sha256": pa.string(), "view": _FLOATS, "size": _INTEGERS}
+    | {"shape": _INTEGERS, "saliency": pa.list_(pa.float32())}
 )
 _REGIONS = pa.schema(
     _IMAGE
@@ -105,6 +122,11 @@ _REGIONS = pa.schema(
     | {"partial": pa.list_(pa.uint32()), "share": _FLOATS, "kept": pa.list_(pa.uint32())}
 )
 _PICTURES = pa.schema({"image_id": pa.string(), "jpeg": pa.binary()})
+_INSTANCES = pa.schema(
+    _IMAGE
+    | {"finding": pa.string(), "instance": pa.int32(), "kind": pa.string(), "frame": _INTEGERS}
+    | {"coordinates": _FLOATS, "reader": pa.string(), "outline": pa.bool_()}
+)
 _SCHEMAS = {MAPS: _MAPS, REGIONS: _REGIONS, PICTURES: _PICTURES}
 
 
@@ -116,15 +138,21 @@ def read_saved_images(folder: Path, of: Sequence[str] | None = None) -> Iterator
             what no run writes.
     """
     maps, regions, pictures = (_opened(folder / name) for name in _SCHEMAS)
-    with maps, regions, pictures:
+    with maps, regions, pictures, ExitStack() as stack:
         findings = _findings(maps)
         if of is not None and findings != [*of]:
             raise ValueError(f"{MAPS} is of other findings than {RESULTS}")
         column_of = {finding: column for column, finding in enumerate(findings)}
-        drawn, shown = _OfImages(regions), _OfImages(pictures)
+        drawn, shown, items = _OfImages(regions), _OfImages(pictures), None
+        if (folder / INSTANCES).is_file():
+            items = _OfImages(stack.enter_context(_opened(folder / INSTANCES)))
         for row in _rows(maps):
             image_id = row["image_id"]
             mine, picture = drawn.take(image_id), shown.take(image_id)
+            size = row.get("size")
+            instances = _instances(items.take(image_id), column_of) if items else {}
+            if not {*instances} <= {column_of[region["finding"]] for region in mine}:
+                raise ValueError(f"{INSTANCES} has an item of a finding without a region on {image_id!r}")
             yield SavedImage(
                 index=row["index"],
                 image_id=image_id,
@@ -134,8 +162,10 @@ def read_saved_images(folder: Path, of: Sequence[str] | None = None) -> Iterator
                 regions={column_of[region["finding"]]: _coverage(region) for region in mine},
                 scored=tuple(column_of[region["finding"]] for region in mine if region["scored"]),
                 picture=picture[0]["jpeg"] if picture else None,
+                image_size=None if size is None else _size(size),
+                instances=instances,
             )
-        for image_id in (drawn.image_id, shown.image_id):
+        for image_id in (drawn.image_id, shown.image_id, items and items.image_id):
             if image_id is not None:
                 raise ValueError(f"{folder} keeps something of an image {image_id!r} that {MAPS} does not name")
 
@@ -150,6 +180,32 @@ def saved_regions(folder: Path) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
     gamma = float(_about(file, "gamma"))
     for region in _rows(file):
         yield region["image_id"], region["finding"], _coverage(region).at(gamma)
+
+
+def saved_instances(folder: Path, findings: Sequence[str]) -> Iterator[tuple[tuple[str, str], tuple[Instance, ...]]]:
+    """Go through the annotated items that a run saved, by image and finding.
+
+    Raises:
+        OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
+    """
+    column_of = {finding: column for column, finding in enumerate(findings)}
+    with _opened(folder / INSTANCES) as file:
+        for image_id, rows in groupby(_rows(file), key=itemgetter("image_id")):
+            for column, items in _instances([*rows], column_of).items():
+                yield (image_id, findings[column]), items
+
+
+def saved_sizes(folder: Path) -> Iterator[tuple[str, tuple[int, int] | None]]:
+    """Go through the images of a run with their height and width; None where it does not know them.
+
+    Raises:
+        OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
+    """
+    with _opened(folder / MAPS) as file:
+        names = [name for name in ("image_id", "size") if name in file.schema_arrow.names]
+        for row in file.read(names).to_pylist():
+            size = row.get("size")
+            yield row["image_id"], None if size is None else _size(size)
 
 
 @dataclass(frozen=True)
@@ -254,10 +310,10 @@ class _OfImages:
 
 
 def _opened(path: Path) -> Table:
-    file, schema = Table(path), _SCHEMAS[path.name]
-    if path.name == REGIONS and "kept" not in file.schema_arrow.names:
-        # Of an earlier version, which took a region for one part.
-        schema = schema.remove(schema.get_field_index("kept"))
+    file, schema = Table(path), _SCHEMAS.get(path.name, _INSTANCES)
+    # Earlier versions took a region for one part, and did not keep the size of an image.
+    if (later := {REGIONS: "kept", MAPS: "size"}.get(path.name)) and later not in file.schema_arrow.names:
+        schema = schema.remove(schema.get_field_index(later))
     if not file.schema_arrow.equals(schema):
         raise ValueError(f"{path.name} has not the columns that a run writes")
     return file
@@ -284,8 +340,14 @@ def _rows(file: Table) -> Iterator[dict[str, Any]]:
 
 def _rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Go through rows, in which lists of numbers are arrays; as Python's own lists they would take most of the time."""
-    columns = [_values(table[name].combine_chunks()) for name in table.column_names]
+    columns = [
+        table[name].to_pylist() if name in _NULLABLE else _values(table[name].combine_chunks())
+        for name in table.column_names
+    ]
     return (dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+_NULLABLE = frozenset({"size", "reader"})
 
 
 def _values(column: pa.Array) -> Sequence[Any]:
@@ -319,6 +381,26 @@ def _saliency(row: Mapping[str, Any], findings: int) -> NDArray[np.float32]:
         raise ValueError("a map is not finite")
     # A copy, for Arrow's memory is read-only.
     return np.array(row["saliency"], np.float32).reshape(findings, height, width)
+
+
+def _size(value: Sequence[int]) -> tuple[int, int]:
+    height, width = value
+    if min(height, width) < 1:
+        raise ValueError(f"an image has {height} x {width} pixels")
+    return height, width
+
+
+def _instances(rows: Sequence[Mapping[str, Any]], column_of: Mapping[str, int]) -> dict[int, tuple[Instance, ...]]:
+    found: dict[int, tuple[Instance, ...]] = {}
+    for row in rows:
+        column = column_of[row["finding"]]
+        before = found.get(column, ())
+        if row["instance"] != len(before) or (not before and found and column <= max(found)):
+            raise ValueError(f"the items of {row['image_id']!r} in {INSTANCES} are not in their order")
+        frame, numbers = row["frame"].tolist(), np.array(row["coordinates"], np.float64)
+        item = Instance.checked(row["kind"], frame, numbers, row["reader"] or "", row["outline"])
+        found[column] = (*before, item)
+    return found
 
 
 def _coverage(row: Mapping[str, Any]) -> Coverage:

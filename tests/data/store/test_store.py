@@ -35,6 +35,7 @@ from xbench.data.store.key import describe, digest, record_key
 from xbench.data.store.store import PreparedStore, pack, unpack
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
+from xbench.geometry.instances import Instance
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
 
 GEOMETRY = Preprocessing(stretch((32, 32)))
@@ -44,7 +45,9 @@ def same(one: PreparedImage | None, other: PreparedImage | None) -> bool:
     if one is None or other is None:
         return one is other
     arrays = [[(a.dtype, a.shape, a.tobytes()) for a in (image.pixels, image.display)] for image in (one, other)]
-    told = [(i.view, i.findings, i.notes, i.coverage, i.reader_agreement) for i in (one, other)]
+    told = [
+        (i.view, i.findings, i.notes, i.coverage, i.reader_agreement, i.image_size, i.instances) for i in (one, other)
+    ]
     return told[0] == told[1] and arrays[0] == arrays[1]
 
 
@@ -66,6 +69,12 @@ def stored(data: ChestXrayDataModule, preprocessing: Preprocessing = GEOMETRY) -
     return [store.read(record) for record in data.records]
 
 
+def instances() -> st.SearchStrategy[Instance]:
+    numbers = hnp.arrays(np.float64, st.integers(0, 5), elements=st.floats(-1e6, 1e6))
+    kinds, sides = st.sampled_from(["box", "polygon", "mask"]), st.tuples(st.integers(1, 9), st.integers(1, 9))
+    return st.builds(Instance, kinds, sides, numbers, st.text(max_size=4), st.booleans())
+
+
 @st.composite
 def prepared_images(draw) -> PreparedImage:
     findings = tuple(draw(st.lists(st.text(max_size=8), max_size=4, unique=True)))
@@ -82,6 +91,10 @@ def prepared_images(draw) -> PreparedImage:
         tuple(Coverage.of(draw(hnp.arrays(np.bool_, draw(sides))), size) for _ in findings),
         tuple(draw(st.lists(st.text(max_size=8), max_size=2))),
         draw(st.dictionaries(st.sampled_from(findings), st.tuples(*[st.floats(0, 1)] * 2))) if findings else {},
+        draw(st.none() | sides),
+        draw(st.dictionaries(st.sampled_from(findings), st.lists(instances(), min_size=1).map(tuple)))
+        if findings
+        else {},
     )
 
 

@@ -15,11 +15,11 @@ from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
 from pycocotools import mask as coco
 
 from xbench.data.decoding import MAX_PIXELS, decode_image
 from xbench.errors import UserError
+from xbench.geometry.instances import Instance, draw_box, draw_inside, draw_polygon, runs_of
 
 Mask = NDArray[np.bool_]
 
@@ -33,6 +33,10 @@ class Shape(Protocol):
     def leaves(self, height: int, width: int) -> bool:
         """Tell whether part of the shape lies outside the frame: never of a mask, which is as large as its frame."""
         return False
+
+    def instance(self, height: int, width: int, reader: str = "") -> Instance:
+        """Return what a run keeps of the shape, which draws the same pixels: unless a shape has better, its mask."""
+        return Instance("mask", (height, width), runs_of(self.draw(height, width)), reader)
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,12 @@ class Box(Shape):
 
     def draw(self, height: int, width: int) -> Mask:
         """Draw the part of the box that lies in the frame."""
-        mask = np.zeros((height, width), np.bool_)
-        mask[max(self.top, 0) : max(self.bottom, 0), max(self.left, 0) : max(self.right, 0)] = True
-        return mask
+        return draw_box(self.left, self.top, self.right, self.bottom, height, width)
+
+    def instance(self, height: int, width: int, reader: str = "") -> Instance:
+        """Return what a run keeps of the box: its corners."""
+        corners = np.array([self.left, self.top, self.right, self.bottom], np.float64)
+        return Instance("box", (height, width), corners, reader)
 
     def leaves(self, height: int, width: int) -> bool:
         """Tell whether the box reaches over an edge of the frame."""
@@ -99,6 +106,10 @@ class FractionBox(Shape):
     def draw(self, height: int, width: int) -> Mask:
         """Draw the part of the box that lies in the frame."""
         return self._in(height, width).draw(height, width)
+
+    def instance(self, height: int, width: int, reader: str = "") -> Instance:
+        """Return what a run keeps of the box: its corners in pixels."""
+        return self._in(height, width).instance(height, width, reader)
 
     def leaves(self, height: int, width: int) -> bool:
         """Tell whether the box reaches over an edge of the frame."""
@@ -133,13 +144,12 @@ class Polygon(Shape):
 
     def draw(self, height: int, width: int) -> Mask:
         """Draw the polygon; one of a single point is that pixel, one of two points a line."""
-        picture = Image.new("1", (width, height))
-        pen = ImageDraw.Draw(picture)
-        if len(self.points) == 1:
-            pen.point(self.points, fill=1)
-        else:
-            pen.polygon(self.points, outline=1, fill=1)
-        return np.array(picture)
+        return draw_polygon(self.points, height, width)
+
+    def instance(self, height: int, width: int, reader: str = "") -> Instance:
+        """Return what a run keeps of the polygon: its corners."""
+        outline = not isinstance(self, CocoPolygon)
+        return Instance("polygon", (height, width), np.array(self.points, np.float64).ravel(), reader, outline)
 
     def leaves(self, height: int, width: int) -> bool:
         """Tell whether a corner lies outside the frame, the far edges not counted as outside."""
@@ -157,12 +167,22 @@ class CocoPolygon(Polygon):
         """Draw the polygon; UserError if it reaches further out of the frame than the frame is wide and high."""
         if any(not (-width <= x <= 2 * width and -height <= y <= 2 * height) for x, y in self.points):
             raise UserError(f"A polygon lies far outside of the image of {width} x {height} pixels.")
-        # pycocotools loses parts of what begins outside of its frame.
-        left, top = (width, height) if self.leaves(height, width) else (0, 0)
-        size = height + 2 * top, width + 2 * left
-        corners = [number for x, y in self.points for number in (x + left, y + top)]
-        mask: NDArray[np.uint8] = coco.decode(coco.frPyObjects([corners], *size))[..., 0]
-        return np.ascontiguousarray(mask[top : top + height, left : left + width], np.bool_)
+        return draw_inside(self.points, height, width)
+
+
+@dataclass(frozen=True)
+class Parts(Shape):
+    """Shapes that are one item together, such as a lesion that something hides in the middle."""
+
+    shapes: tuple[Shape, ...]
+
+    def draw(self, height: int, width: int) -> Mask:
+        """Draw the union of the parts."""
+        return union(self.shapes, height, width)
+
+    def leaves(self, height: int, width: int) -> bool:
+        """Tell whether one of the parts lies outside the frame to some part."""
+        return any(shape.leaves(height, width) for shape in self.shapes)
 
 
 @dataclass(frozen=True)
@@ -294,6 +314,17 @@ def union(shapes: Iterable[Shape], height: int, width: int) -> Mask:
     for shape in shapes:
         mask |= shape.draw(height, width)
     return mask
+
+
+def draw_each(annotations: Iterable[Annotation], height: int, width: int) -> tuple[Mask, tuple[Instance, ...]]:
+    """Draw annotations into one mask (H, W), and return those of them that have a pixel in the frame one by one."""
+    mask, instances = np.zeros((height, width), np.bool_), []
+    for annotation in annotations:
+        drawn = annotation.shape.draw(height, width)
+        if drawn.any():
+            mask |= drawn
+            instances.append(annotation.shape.instance(height, width, annotation.reader))
+    return mask, tuple(instances)
 
 
 def reader_agreement(annotations: Iterable[Annotation], height: int, width: int) -> tuple[float, float] | None:

@@ -11,7 +11,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar
 
 from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
-from xbench.data.annotations.shapes import Annotation, MaskImage, reader_agreement, union
+from xbench.data.annotations.shapes import Annotation, MaskImage, draw_each, reader_agreement
 from xbench.data.annotations.tables import AGAIN, Row, read_csv, read_image_list
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
@@ -197,15 +197,15 @@ class DownloadedDataset(ChestXrayDataModule):
             by_finding[annotation.finding].append(annotation)
             if annotation.shape.leaves(*frame):
                 notes.append(_CUT_OFF)
-        regions = {}
+        regions, instances = {}, {}
         for finding, drawn in by_finding.items():
             try:
-                regions[finding] = union((annotation.shape for annotation in drawn), *frame)
+                regions[finding], instances[finding] = draw_each(drawn, *frame)
             except UserError as error:
                 raise UserError(f"{self._files_in_words()}, image {record.image_id}, {finding}: {error}") from None
         agreement = {finding: reader_agreement(drawn, *frame) for finding, drawn in by_finding.items()}
         several = {finding: scores for finding, scores in agreement.items() if scores is not None}
-        return Radiograph(image, regions, tuple(dict.fromkeys(notes)), several)
+        return Radiograph(image, regions, tuple(dict.fromkeys(notes)), several, instances)
 
     def where_images_are(self) -> str:
         """Say where images are expected."""

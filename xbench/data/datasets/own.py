@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
-from xbench.data.annotations.shapes import Annotation, Shape
+from xbench.data.annotations.shapes import Annotation, Parts, Shape
 from xbench.data.annotations.tables import Row
 from xbench.data.datasets.downloaded import DownloadedDataset, Source
 from xbench.data.records import Radiograph, Record
@@ -188,7 +188,8 @@ class OwnDataset(DownloadedDataset):
         height, width = radiograph.image.shape
         for annotation in source.annotations:
             try:
-                check_inside(annotation.shape, source.frame or (height, width))
+                for shape in annotation.shape.shapes if isinstance(annotation.shape, Parts) else [annotation.shape]:
+                    check_inside(shape, source.frame or (height, width))
             except UserError as error:
                 raise UserError(
                     f"{self._files_in_words()}, image {record.image_id}, {annotation.finding}: {error} {self.advice}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, Box, CocoPolygon, CocoRLE, Shape, frame_of
+from xbench.data.annotations.shapes import Annotation, Box, CocoPolygon, CocoRLE, Parts, Shape, frame_of
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset, check_inside
@@ -91,7 +91,8 @@ class CocoDataset(OwnDataset):
                 is_box = isinstance(shapes[0], Box) if shapes else False
                 outlined |= bool(shapes) and not is_box
                 boxed += [image] if is_box and self.shapes == "outlines" else []
-                for shape in shapes:
+                # Several polygons are one item.
+                for shape in shapes if len(shapes) < 2 else [Parts(tuple(shapes))]:
                     drawn[number] += self.drawn(finding, shape, label, image)
             except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
                 raise UserError(f"{self.name}: {path}, {where}: {reason(error):.500}. {self.advice}") from None

@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
+from xbench.geometry.instances import connected_parts
 from xbench.phantom import FINDINGS, draw_phantom
 
 _LEAST_SIZE = 32
@@ -20,7 +21,8 @@ _TRAINING_SEEDS = 1_000_000
 class PhantomCXR(ChestXrayDataModule):
     """Procedurally drawn chest radiographs with eight findings, whose place is known to the pixel.
 
-    Every finding is annotated on every image, and every finding that is present has a region. Phantoms measure whether
+    Every finding is annotated on every image, and every finding that is present has a region, each connected part of
+    which is an item of its own. Phantoms measure whether
     the harness and a model's saliency work; they say nothing about a model's skill on patients.
 
     Args:
@@ -63,7 +65,8 @@ class PhantomCXR(ChestXrayDataModule):
     def load(self, record: Record) -> Radiograph:
         """Draw a phantom."""
         phantom = _draw(*record.source)
-        return Radiograph(phantom.image, phantom.masks)
+        instances = {finding: connected_parts(mask) for finding, mask in phantom.masks.items()}
+        return Radiograph(phantom.image, phantom.masks, instances=instances)
 
 
 # A sample asks for the image first and for its labels next.

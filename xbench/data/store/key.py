@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(xbench.__file__).parent
 # The code that turns a record into a prepared image; xbench.types and xbench.errors only name things.
-_CODE = ("data/**/*.py", "geometry/coverage.py", "geometry/preprocessing.py")
+_CODE = ("data/**/*.py", "geometry/coverage.py", "geometry/instances.py", "geometry/preprocessing.py")
 _LIBRARIES = (
     *("numpy", "opencv-python-headless", "opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless"),
     *("pillow", "albumentations", "albucore", "pydicom", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg"),

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from xbench.data.records import PreparedImage, Record
 from xbench.data.store.key import record_key
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
+from xbench.geometry.instances import Instance
 
 _SUFFIX, _PARTIAL = ".image", ".partial"
 _CRC_BYTES = 4
@@ -125,14 +127,17 @@ class PreparedStore:
 
 def pack(image: PreparedImage) -> bytes:
     """Write a prepared image as the content of its file."""
-    about = {name: getattr(image, name) for name in ("view", "findings", "notes", "reader_agreement")}
-    arrays = {
+    about = {name: getattr(image, name) for name in ("view", "findings", "notes", "reader_agreement", "image_size")}
+    items = [(finding, item) for finding, items in image.instances.items() for item in items]
+    about["instances"] = [(finding, item.kind, item.frame, item.reader, item.outline) for finding, item in items]
+    arrays: dict[str, NDArray[Any]] = {
         "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
         "pixels": image.pixels,
         "display": image.display,
     }
     for number, coverage in enumerate(image.coverage):
         arrays |= {f"{number} {part}": getattr(coverage, part) for part in _COVERAGE}
+    arrays |= {f"instance {number}": item.coordinates for number, (_, item) in enumerate(items)}
     content = save(arrays)
     return zlib.crc32(content).to_bytes(_CRC_BYTES, "little") + content
 
@@ -147,6 +152,10 @@ def unpack(content: bytes) -> PreparedImage | None:
     about, display = json.loads(arrays["about"].tobytes()), arrays["display"]
     height, width = display.shape
     left, top, right, bottom = about["view"]
+    instances: dict[str, tuple[Instance, ...]] = {}
+    for number, (finding, kind, frame, reader, outline) in enumerate(about["instances"]):
+        item = Instance(kind, tuple(frame), arrays[f"instance {number}"], reader, outline)
+        instances[finding] = (*instances.get(finding, ()), item)
     return PreparedImage(
         arrays["pixels"],
         (left, top, right, bottom),
@@ -158,4 +167,6 @@ def unpack(content: bytes) -> PreparedImage | None:
         ),
         tuple(about["notes"]),
         {finding: (dice, iou) for finding, (dice, iou) in about["reader_agreement"].items()},
+        None if about["image_size"] is None else tuple(about["image_size"]),
+        instances,
     )

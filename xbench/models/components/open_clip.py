@@ -77,6 +77,8 @@ class OpenCLIP(VLM):
         self.architecture = architecture
         self.templates = templates
         self.saliency = saliency
+        # Products of gradients compare within a map only.
+        self.map_scale = "none" if saliency in ("grad_attention", "legrad") else "cosine"
         self.model = _build(architecture, folder, tag, image_size)
         _check_image_tower(self.model, architecture)
         visual = self.model.visual

@@ -19,6 +19,7 @@ from xbench.errors import UserError
 from xbench.geometry.grid import Upsampling
 from xbench.models.base import VLM, check_image_size
 from xbench.runtime.digests import file_sha256
+from xbench.types import MapScale
 
 Layers = Literal["all", "last"] | list[int]
 """Decoder layers, from 0, whose attention makes the map."""
@@ -76,6 +77,8 @@ class DecoderModel(VLM):
         heads: Attention heads, from 0, whose mean the map is; all by default.
         saliency_upsample: How maps are enlarged to the evaluation grid.
     """
+
+    map_scale: MapScale = "attention"
 
     def __init__(
         self,
