@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from processes import gone, until
-from run_files import files_of
+from run_files import change, files_of
 
 from xbench.cli import main
 from xbench.commands import rescore
@@ -26,7 +26,7 @@ from xbench.commands.verify import disagreements
 from xbench.errors import UserError
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.runs.finished import FinishedRun
-from xbench.runs.maps import ScoredPairs, read_saved_images
+from xbench.runs.maps import ScoredPairs, read_saved_images, saved_regions
 
 # Images of several sizes, one that cannot be read and one with something odd; a last batch of another size.
 TOYS = ("--data.widths", "[64, 90, 48]", "--data.unreadable", "[5]", "--data.on_error", "skip", "--data.odd", "[3, 4]")
@@ -45,6 +45,30 @@ def evaluation(tmp_path: Path, thresholds: int, ties: str) -> tuple[str, str]:
         f"      init_args: {{thresholds: {thresholds}, ties: {ties}}}\n{callbacks}"
     )
     return "--config", str(path)
+
+
+def test_a_run_from_before_items_and_sizes_were_kept(phantom_run, command, tmp_path):
+    """It is read and scored again as ever, and says what it does not know."""
+    whole = FinishedRun.open(phantom_run)
+    assert whole.map_scale == "probability" and {*whole.image_sizes.values()} == {(48, 48)}
+    drawn = {(image, finding) for image, finding, _ in saved_regions(phantom_run)}
+    assert {*whole.instances} == drawn
+    folder = tmp_path / "old" / "run"
+    shutil.copytree(phantom_run, folder)
+    (folder / "instances.parquet").unlink()
+    maps = pq.read_table(folder / "maps.parquet")
+    pq.write_table(maps.drop_columns("size"), folder / "maps.parquet", write_page_checksum=True)
+    change(folder, provenance__model={"class": "x", "saliency_upsample": "bilinear"})
+    again = command("rescore", folder)
+    assert again.status == 0, again.errors
+    for old in (FinishedRun.open(folder), FinishedRun.open(again.folder)):
+        old.check_maps()
+        assert old.map_scale is None and {*old.image_sizes.values()} == {None} and not old.saves_instances
+        with pytest.raises(UserError, match=r"has no instances.parquet.*annotated items one by one"):
+            _ = old.instances
+    assert files_of(again.folder).keys() | {"instances.parquet"} == files_of(phantom_run).keys()
+    assert (again.folder / "per_image.parquet").read_bytes() == (phantom_run / "per_image.parquet").read_bytes()
+    assert command("verify", again.folder).status == 0
 
 
 @pytest.mark.parametrize("view", ["whole", "crop"])

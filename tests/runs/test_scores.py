@@ -21,8 +21,8 @@ from run_files import change, image_scores
 from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.geometry.coverage import Coverage, region_digest
-from xbench.geometry.instances import Instance
 from xbench.geometry.grid import saliency_on_grid
+from xbench.geometry.instances import Instance
 from xbench.metrics.functional import normalise
 from xbench.runs import scores as rows
 from xbench.runs.files import CURVES, PER_IMAGE

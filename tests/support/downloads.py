@@ -149,9 +149,14 @@ def assert_reads(data: DownloadedDataset, official: Official, names: Iterable[st
         for finding, region in radiograph.regions.items():
             assert region.dtype == np.bool_
             np.testing.assert_array_equal(region, masks[finding], err_msg=f"{name} {finding}")
-            items = [item.draw() for item in radiograph.instances.get(finding, ())]
-            assert all(item.any() for item in items)
-            np.testing.assert_array_equal(np.any([np.zeros_like(region), *items], axis=0), region)
+            items = radiograph.instances[finding]
+            drawn = [item.draw() for item in items]
+            assert all(item.any() for item in drawn)
+            np.testing.assert_array_equal(np.any(drawn, axis=0), region)
+            if any(item.kind == "box" for item in items):
+                boxes = [box for box in official.boxes[name] if box.finding == finding]
+                written = [([box.x1, box.y1, box.x2, box.y2], box.reader) for box in boxes]
+                assert sorted((item.coordinates.tolist(), item.reader) for item in items) == sorted(written)
         if radiograph.notes:
             noted[name] = radiograph.notes
     return noted

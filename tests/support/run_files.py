@@ -27,7 +27,9 @@ def files_of(run: Path) -> dict[str, bytes | str]:
     """Files of a run, the provenance taken out."""
     results = json.loads((run / "results.json").read_text())
     del results["provenance"]
-    return {"results.json": json.dumps(results)} | {name: (run / name).read_bytes() for name in TABLES}
+    return {"results.json": json.dumps(results)} | {
+        name: (run / name).read_bytes() for name in TABLES if (run / name).exists()
+    }
 
 
 def change(folder: Path, **entries: object) -> None:
