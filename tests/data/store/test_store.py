@@ -10,7 +10,7 @@ import os
 import pickle
 import re
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
