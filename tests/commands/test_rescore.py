@@ -61,14 +61,15 @@ def test_a_run_from_before_items_and_sizes_were_kept(phantom_run, command, tmp_p
     change(folder, provenance__model={"class": "x", "saliency_upsample": "bilinear"})
     again = command("rescore", folder)
     assert again.status == 0, again.errors
-    for old in (FinishedRun.open(folder), FinishedRun.open(again.folder)):
+    (rescored,) = {*folder.parent.iterdir()} - {folder}
+    for old in (FinishedRun.open(folder), FinishedRun.open(rescored)):
         old.check_maps()
         assert old.map_scale is None and {*old.image_sizes.values()} == {None} and not old.saves_instances
         with pytest.raises(UserError, match=r"has no instances.parquet.*annotated items one by one"):
             _ = old.instances
-    assert files_of(again.folder).keys() | {"instances.parquet"} == files_of(phantom_run).keys()
-    assert (again.folder / "per_image.parquet").read_bytes() == (phantom_run / "per_image.parquet").read_bytes()
-    assert command("verify", again.folder).status == 0
+    assert files_of(rescored).keys() | {"instances.parquet"} == files_of(phantom_run).keys()
+    assert (rescored / "per_image.parquet").read_bytes() == (phantom_run / "per_image.parquet").read_bytes()
+    assert command("verify", rescored).status == 0
 
 
 @pytest.mark.parametrize("view", ["whole", "crop"])
