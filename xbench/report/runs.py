@@ -191,7 +191,18 @@ def _alike(runs: Sequence[Run], names: Sequence[str]) -> set[str]:
 
 # Options that have a place of their own, or move no number of a run that has finished.
 _NO_SETTING = {
-    *("class", "checkpoint", "text_encoder", "prompt_source", "book", "asked", "limit", "batch_size", "prompts"),
+    *(
+        "class",
+        "checkpoint",
+        "text_encoder",
+        "prompt_source",
+        "book",
+        "asked",
+        "limit",
+        "batch_size",
+        "prompts",
+        "map_scale",
+    ),
 }
 _NO_SETTING_OF_DATA = {*_NO_SETTING, "on_error", "split"}
 _GROUND = ("scored_images", "scored_labels", "scored_regions")
