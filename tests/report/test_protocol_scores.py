@@ -59,8 +59,11 @@ def test_ranks_and_the_pairs_that_turn(report):
             rank = 1 + sum(other > means[title] for other in means.values())
             assert cell.text == f"{100 * means[title]:.2f} ({rank})"
     turned = tables["protocols_turned_chestxray14"]
-    found = {frozenset(cell.text for cell in row.cells[:2]) for row in turned.rows}
-    assert frozenset(("KAD", "CARZero")) in found
+    found = {(frozenset(row.cells[0].text.split(", ")), row.cells[1].text): row.cells for row in turned.rows}
+    pair = frozenset(("KAD", "CARZero"))
+    assert found[pair, "xbench"][2].text == "CARZero" and found[pair, "medground (our frame)"][2].text == "KAD"
+    difference = values["carzero", "xbench"].mean() - values["kad", "xbench"].mean()
+    assert found[pair, "xbench"][3].value == pytest.approx(difference)
     text = document(analysis, list(tables.values()), [])
     assert "## The same maps as others score them" in text
     for name in ("xbench", "medground"):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xbench.metrics.boxes import pairwise_iou, union_areas
 from xbench.metrics.maps import Map, Region
 
 Box = Sequence[float]
@@ -50,45 +50,21 @@ def boxes_of_region(region: Region) -> list[list[int]]:
     return [[columns.start, rows.start, columns.stop, rows.stop] for rows, columns in places]
 
 
-def union_area(boxes: Sequence[Box]) -> float:
-    """Return the area of the union of half-open boxes, exact but for the roundings of float64."""
-    whole = [box for box in boxes if box[2] > box[0] and box[3] > box[1]]
-    xs = sorted({edge for box in whole for edge in (box[0], box[2])})
-    areas = []
-    for left, right in pairwise(xs):
-        covered, reached = [], -math.inf
-        for top, bottom in sorted((box[1], box[3]) for box in whole if box[0] <= left and box[2] >= right):
-            if bottom > reached:
-                covered.append(bottom - max(top, reached))
-                reached = bottom
-        areas.append((right - left) * math.fsum(covered))
-    return math.fsum(areas)
-
-
 def score_union(predicted: Sequence[Box], true: Sequence[Box]) -> dict[str, float]:
     """Score unions of half-open boxes as MedGround-Bench does: `iou`, `precision`, `recall`, `f1`.
 
     All are 1 if there is no box at all, and 0 if only one side has some.
     """
     names = ("iou", "precision", "recall", "f1")
-    mine, theirs = union_area(predicted), union_area(true)
+    one, other = ([box for box in boxes if box[2] > box[0] and box[3] > box[1]] for boxes in (predicted, true))
+    (_, mine), (_, theirs), (both, either) = union_areas(one, []), union_areas(other, []), union_areas(one, other)
     if not mine and not theirs:
         return dict.fromkeys(names, 1.0)
     if not mine or not theirs:
         return dict.fromkeys(names, 0.0)
-    cuts = [[max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])] for a in predicted for b in true]
-    both = union_area(cuts)
     precision, recall = both / mine, both / theirs
     f1 = 2 * precision * recall / (precision + recall) if both else 0.0
-    return dict(zip(names, (both / (mine + theirs - both), precision, recall, f1), strict=True))
-
-
-def box_iou(one: Box, other: Box) -> float:
-    """Return the intersection over union of two half-open boxes; 0 if both have no area."""
-    width, height = (min(one[k + 2], other[k + 2]) - max(one[k], other[k]) for k in (0, 1))
-    both = max(0, width) * max(0, height)
-    union = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)) - both
-    return both / union if union > 0 else 0.0
+    return dict(zip(names, (both / either, precision, recall, f1), strict=True))
 
 
 def radvlm(predicted: Sequence[Box], true: Sequence[Box]) -> dict[str, float]:
@@ -99,7 +75,7 @@ def radvlm(predicted: Sequence[Box], true: Sequence[Box]) -> dict[str, float]:
         area under the interpolated curve of precision; a box is right if the true one it overlaps most is free and
         overlaps by at least half. 0 if either side has no box, even if neither has.
     """
-    ious = np.array([[box_iou(box, other) for other in true] for box in predicted]).reshape(len(predicted), len(true))
+    ious = pairwise_iou(predicted, true)
     taken: set[int] = set()
     right = []
     for row in ious if len(true) else ():

@@ -199,7 +199,8 @@ def _averaged(found: Standings) -> str:
 
 def _turned(analysis: Analysis, tables: Sequence[Table]) -> str:
     """Say how many pairs of models change their order from one protocol to another."""
-    turned = sum(len(table.rows) for table in tables if table.name.startswith("protocols_turned"))
+    turned_tables = [table for table in tables if table.name.startswith("protocols_turned")]
+    turned = sum(len({row.cells[0].text for row in table.rows}) for table in turned_tables)
     if turned:
         return f"{count_of(turned, 'pair of models changes', 'pairs of models change')} order with the protocol"
     several = any(len(scores.values) > 1 for dataset in analysis.datasets for scores in dataset.protocols)

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Literal
 
 from xbench.report.names import dataset_title
-from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, RunAnalysis, floor_of, in_order
+from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, floor_of, in_order
 from xbench.report.tables.published import published_tables
 from xbench.report.tables.table import (
     INTERVALS,
@@ -147,23 +147,21 @@ def _turned(dataset: DatasetAnalysis) -> Table:
     rows = []
     labels = [label for label in in_order(dataset.runs) if any(label in one.values for one in dataset.protocols)]
     for first, second in combinations(labels, 2):
-        ahead: list[str] = []
-        behind: list[str] = []
-        for scores in dataset.protocols:
-            lead = scores.lead(first, second)
+        leads = [(scores, lead) for scores in dataset.protocols if (lead := scores.lead(first, second))]
+        if len({lead > 0 for _, lead in leads}) < 2:
+            continue
+        for scores, lead in leads:
             one, other = sorted((first, second))
+            ahead = first if lead > 0 else second
             p = scores.p.get(one, {}).get(other)
-            if lead:
-                (ahead if lead > 0 else behind).append(f"{scores.title} (p = {p_value(p).text})")
-        if ahead and behind:
-            rows.append(row(first, second, ", ".join(ahead), ", ".join(behind)))
+            rows.append(row(f"{first}, {second}", scores.title, ahead, number(Estimate(abs(lead))), p_value(p)))
     caption = (
-        "Pairs of models that one protocol ranks one way and another the other way, with the p of a paired test under "
-        "each: two-sided, exchanging the models patient by patient, not corrected for the number of tests. Where a "
-        "protocol pools pixels or boxes, the test compares means over pairs."
+        "Pairs of models that one protocol ranks one way and another the other way. Under each: who is ahead, by how "
+        "many percentage points, and the p of a paired test, two-sided, exchanging the models patient by patient, not "
+        "corrected for the number of tests. Where a protocol pools pixels or boxes, the test compares means over pairs."
     )
-    headings = ["First", "Second", "First ahead by", "Second ahead by"]
-    return table_of("protocols_turned", "Order that depends on the protocol on", caption, headings, [], rows)
+    text, numbers = ["Models", "Protocol", "Ahead"], ["Difference", "p"]
+    return table_of("protocols_turned", "Order that depends on the protocol on", caption, text, numbers, rows)
 
 
 def _grounding_honest(analysis: Analysis) -> Table:
