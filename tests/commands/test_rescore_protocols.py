@@ -117,7 +117,7 @@ def rename_images(folder):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for name in ("per_image", "curves", "maps", "regions", "pictures"):
+    for name in ("per_image", "curves", "maps", "regions", "instances", "pictures"):
         path = folder / f"{name}.parquet"
         table = pq.read_table(path)
         if "image_id" in table.column_names:
