@@ -127,6 +127,7 @@ MAY_NAME = {
     "xbench/models/components/book.py",
     "xbench/models/carzero.py",
     "xbench/models/kad.py",
+    "xbench/metrics/protocols/chexlocalize.py",
     "xbench/models/components/kebert.py",
 }
 # What looks like one: the short name of a dataset, and a label of its polygons.
