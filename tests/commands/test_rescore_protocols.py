@@ -117,8 +117,7 @@ def rename_images(folder):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for name in ("per_image", "curves", "maps", "regions", "instances", "pictures"):
-        path = folder / f"{name}.parquet"
+    for path in folder.glob("*.parquet"):
         table = pq.read_table(path)
         if "image_id" in table.column_names:
             place = table.schema.get_field_index("image_id")
@@ -155,3 +154,19 @@ def test_a_damaged_file_is_named(run, command):
     (run / "protocols" / "aep.json").write_text("[]")
     with pytest.raises(UserError, match=r"protocols/aep\.json"):
         disagreements(run)
+
+
+@pytest.mark.parametrize("model", ["whole", "crop"])
+def test_on_native_grids_maps_are_in_the_authors_frame(command, toy_config, model):
+    crop = str(model == "crop").lower()
+    options = ("--data.widths", "[64, 90, 48]", "--data.grid", "native", "--model.crop", crop)
+    native = command("test", "--config", toy_config, *options)
+    assert command("rescore", native.folder, "--protocol", "chexlocalize", "--workers", 0).status == 0
+    content, pairs = read_protocol(native.folder, "chexlocalize"), read_protocol_pairs(native.folder, "chexlocalize")
+    assert content["title"] == "chexlocalize" and content["frame"].startswith("the image's own pixels")
+    assert len({*pairs["pixels"].tolist()}) == 3 and (pairs["region"] == 0).any()
+    assert disagreements(native.folder) == []
+    # Scored again, and as a new run with the same rules, it is the same to the byte.
+    new = command("rescore", native.folder, "--protocol", "chexlocalize", "--out", native.folder.parent / "new")
+    assert new.status == 0, new.errors
+    assert files(native.folder) == files(native.folder.parent / "new")

@@ -164,7 +164,7 @@ def size_of(image: SavedImage) -> tuple[int, int]:
     Raises:
         UserError: The run does not say it.
     """
-    size = getattr(image, "image_size", None) or next((region.shape for region in image.regions.values()), None)
+    size = image.image_size or next((region.shape for region in image.regions.values()), None)
     if size is None:
         raise UserError(
             f"{image.image_id} has no region, and the run, of an earlier version, does not say how large the image is: "
