@@ -11,18 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.geometry.grid import View, runs_of_views, saliency_on_grid, seen_on_grid
+from xbench.geometry.grid import View, chunk_pixels, runs_of_views, saliency_on_grid, seen_on_grid
 from xbench.metrics import PointingGame, PointingGamePairs, ThresholdSweep, ThresholdSweepPairs
-from xbench.metrics.functional import maps_per_chunk
 from xbench.metrics.peaks import peak_distance
-from xbench.metrics.pointing_game import highest_places, pointing_hits
-from xbench.metrics.sweep import PixelCounts
+from xbench.metrics.pointing_game import highest_places, hits_at, pointing_hits
+from xbench.metrics.sweep import PixelCounts, sweep_chunk
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.types import GroundTruth, ModelOutput, Rules
-
-_PIXELS_AT_A_TIME = 2**24
-"""On the grid: one map of 4,096 x 4,096, or all pairs of any usual batch on 224 x 224."""
 
 
 def score_batch(
@@ -38,19 +34,23 @@ def score_batch(
     """
     stopwatch = stopwatch or Stopwatch()
     device = output.saliency.device
-    classes = truth.labels.shape[1]
-    pointing_game = PointingGame(classes, rules.ties).to(device)
-    sweep = ThresholdSweep(classes, rules.thresholds).to(device)
+    middle = slice(rules.thresholds // 2, rules.thresholds // 2 + 1)
     scored: list[_Scored] = []
-    for rows, columns, places, regions in _pairs(truth, image_by_image=rules.grid == "native"):
+    # Everything is found out about a few pairs while they are in the cache, one pass over all.
+    for rows, columns, places, regions in _pairs(truth, rules.grid == "native", chunk_pixels(device)):
         image, finding = (torch.from_numpy(place).to(device, non_blocking=True) for place in (rows, columns))
         raw = output.saliency[image, finding]
         stopwatch.lap("metrics")
         views = [truth.views[row] for row in rows]
         on_grid = saliency_on_grid(raw, views, (regions.shape[1], regions.shape[2]), rules.upsampling)
         stopwatch.lap("saliency")
-        pointing_game.update_pairs(on_grid, regions, finding)
-        sweep.update_pairs(on_grid, regions, finding)
+        counts = sweep_chunk(on_grid, regions, rules.thresholds)
+        if not counts.region.all():
+            raise ValueError(
+                f"images {truth.image_ids[rows[0]]} to {truth.image_ids[rows[-1]]}: a scored region is empty"
+            )
+        at_half = PixelCounts(counts.mask[:, middle], counts.overlap[:, middle], counts.region)
+        highest = highest_places(on_grid)
         scored.append(
             _Scored(
                 rows,
@@ -58,11 +58,11 @@ def score_batch(
                 places,
                 (regions.shape[1], regions.shape[2]),
                 # Any other map is 1 somewhere once it is normalised.
-                constant=sweep.pairs.counts.mask[:, -1] == 0,
-                hit=pointing_game.pairs.hit,
-                counts=sweep.pairs.counts,
-                fixed=torch.stack([sweep.pairs.dice, sweep.pairs.iou])[..., rules.thresholds // 2],
-                highest=torch.stack(highest_places(on_grid), 1).cpu().numpy(),
+                constant=counts.mask[:, -1] == 0,
+                hit=hits_at(highest, regions, rules.ties),
+                counts=counts,
+                fixed=torch.cat([at_half.dice(), at_half.iou()], 1).T,
+                highest=torch.stack(highest, 1).cpu().numpy(),
                 minimum=_minimum_hits(on_grid, regions, views),
             )
         )
@@ -70,7 +70,7 @@ def score_batch(
     names = ("pointing_hit", "dice", "iou", "peak_x", "peak_y", "peak_distance", "minimum_hit")
     found = {name: np.full(truth.labels.shape, np.nan) for name in names}
     none, table = np.zeros(0, np.int64), np.zeros((0, rules.thresholds), np.int32)
-    counts = [PairCounts(none, none, [], none, none, table, table)]
+    tables = [PairCounts(none, none, [], none, none, table, table)]
     constant: list[tuple[int, str, int]] = []
     for part in scored:
         place = part.rows, part.columns
@@ -83,7 +83,7 @@ def score_batch(
         for pair in part.constant.nonzero()[:, 0].tolist():
             row, column = int(part.rows[pair]), int(part.columns[pair])
             constant.append((int(truth.index[row]), truth.image_ids[row], column))
-        counts.append(
+        tables.append(
             PairCounts(
                 index=truth.index[part.rows],
                 column=part.columns,
@@ -110,7 +110,7 @@ def score_batch(
         reader_iou=truth.reader_agreement[..., 1],
         **found,
     )
-    return BatchScores(images, PairCounts.concatenate(counts), tuple(constant))
+    return BatchScores(images, PairCounts.concatenate(tables), tuple(constant))
 
 
 def add_scores(scores: BatchScores, pointing_game: PointingGame, sweep: ThresholdSweep) -> None:
@@ -143,9 +143,9 @@ class _Scored:
 
 
 def _pairs(
-    truth: GroundTruth, image_by_image: bool
+    truth: GroundTruth, image_by_image: bool, pixels: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Tensor]]:
-    """Scored pairs, row by row, in portions that bound the memory; image by image where they may differ in size.
+    """Scored pairs, row by row, in portions of so many pixels; image by image where they may differ in size.
 
     Yields place of the image in the batch (P,), finding (P,), place of the region among the image's (P,), and region
     (P, H, W) bool; P is at least 1.
@@ -153,7 +153,7 @@ def _pairs(
     scored = truth.scored
     groups = [scored[scored[:, 0] == row] for row in range(len(truth.index))] if image_by_image else [scored]
     for pairs in groups:
-        step = max(1, _PIXELS_AT_A_TIME // truth.regions[pairs[0, 0]][0].numel()) if len(pairs) else 1
+        step = max(1, pixels // truth.regions[pairs[0, 0]][0].numel()) if len(pairs) else 1
         for start in range(0, len(pairs), step):
             rows, columns, places = pairs[start : start + step].T.copy()
             regions = torch.stack([truth.regions[row][place] for row, place in zip(rows, places, strict=True)])
@@ -165,11 +165,11 @@ def _minimum_hits(maps: Tensor, regions: Tensor, views: Sequence[View]) -> Tenso
 
     Pixels that the model never saw, which count as its minimum elsewhere, are none here.
     """
-    step, found = maps_per_chunk(maps), []
+    found = []
     for view, same in runs_of_views(views):
         rows, columns = seen_on_grid(view, (maps.shape[1], maps.shape[2]))
-        shown, inside = (torch.split(part[same, rows, columns], step) for part in (maps, regions))
-        found += [pointing_hits(part.neg(), region, "share") for part, region in zip(shown, inside, strict=True)]
+        shown, inside = (part[same, rows, columns] for part in (maps, regions))
+        found.append(pointing_hits(shown.neg(), inside, "share"))
     return torch.cat(found)
 
 

@@ -100,12 +100,17 @@ def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Ten
     check_ties(ties)
     if maps.ndim != 3 or maps.shape != regions.shape:
         raise ValueError(f"maps and regions must both be (N, H, W), not {tuple(maps.shape)} and {tuple(regions.shape)}")
-    pair, row, column = highest_places(maps)
+    return hits_at(highest_places(maps), regions, ties)
+
+
+def hits_at(places: tuple[Tensor, Tensor, Tensor], regions: Tensor, ties: TieRule) -> Tensor:
+    """Return what `pointing_hits` does for maps whose `highest_places` are known."""
+    pair, row, column = places
     inside = regions[pair, row, column]
-    tied = torch.bincount(pair, minlength=len(maps))
+    tied = torch.bincount(pair, minlength=len(regions))
     if ties == "first":
         return inside[tied.cumsum(0) - tied].to(torch.float64)
-    hits = torch.bincount(pair[inside], minlength=len(maps))
+    hits = torch.bincount(pair[inside], minlength=len(regions))
     return hits.to(torch.float64) / tied if ties == "share" else (hits > 0).to(torch.float64)
 
 

@@ -83,6 +83,11 @@ def sweep_pairs(saliency: Tensor, regions: Tensor, thresholds: int) -> PixelCoun
     return _reached(torch.cat([_histograms(normalise(maps), inside, thresholds) for maps, inside in chunks]))
 
 
+def sweep_chunk(maps: Tensor, regions: Tensor, thresholds: int) -> PixelCounts:
+    """Count for maps (N, H, W) on the grid, few enough for the cache, that are not normalised yet."""
+    return _reached(_histograms(normalise(maps), regions, thresholds))
+
+
 def check_thresholds(thresholds: int) -> None:
     """Check that the number of thresholds is a whole number from 2 to `MAX_THRESHOLDS`."""
     if not isinstance(thresholds, int) or not 2 <= thresholds <= MAX_THRESHOLDS:
