@@ -24,7 +24,7 @@ from figures import Figure, Measured, at_least, at_most, table
 from measuring import alone, peak, resident, take_turns
 from torch import Tensor
 
-from xbench.metrics.functional import normalise, upsample
+from xbench.metrics import normalise, upsample
 from xbench.metrics.sweep import PixelCounts, _histograms, _reached, count_pixels, sweep_pairs, threshold_values
 
 PAIRS, SMALL, GRID = 256, 14, 224

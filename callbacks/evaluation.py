@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeVar
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -10,10 +11,11 @@ from lightning.pytorch.utilities import rank_zero_warn
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
-from xbench.evaluation.checks import check_each_once, check_no_limit, check_output
+from xbench.evaluation.checks import check_each_once, check_no_limit, check_shapes, check_values
 from xbench.evaluation.provenance import collect_provenance
 from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.metrics.measures import Measurer
 from xbench.models.base import SaliencyModel
 from xbench.runs.folder import saved_config
 from xbench.runs.journal import BatchRecord
@@ -73,6 +75,7 @@ class Evaluation(Callback):
         self.results = self.rows = None
         self._pointing_game = PointingGame(classes, ties=self.ties).to(model.device)
         self._sweep = ThresholdSweep(classes, thresholds=self.thresholds).to(model.device)
+        self._measurer = Measurer()
         self._images: list[ImageScores] = []
         self._constant: list[tuple[int, str, int]] = []
         self._failures: list[Failure] = []
@@ -112,9 +115,10 @@ class Evaluation(Callback):
         self._notes += batch.notes
         self.latest = None
         if outputs is not None:
-            check_output(outputs, batch.truth, model.name, data.findings)
+            check_shapes(outputs, batch.truth, model.name, data.findings)
+            check = partial(check_values, truth=batch.truth, model=model.name, findings=data.findings)
             rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties)
-            self.latest = score_batch(outputs, batch.truth, rules, self.stopwatch)
+            self.latest = score_batch(outputs, batch.truth, rules, self.stopwatch, self._measurer, check)
             self._keep(self.latest)
         self.stopwatch.lap("metrics")
 
@@ -136,14 +140,15 @@ class Evaluation(Callback):
         """Reduce over processes and prove that each image was scored exactly once."""
         model, data = _parts(trainer)
         pointing_game, sweep = self._pointing_game.compute(), self._sweep.compute()
-        gathered = gather((self._images, self._constant, self._failures, self._notes))
+        gathered = gather((self._images, self._constant, self._failures, self._notes, self._measurer.problem))
         self.stopwatch.lap("metrics")
         if not trainer.is_global_zero:
             return
         images = [part for parts, *_ in gathered for part in parts]
-        failures = sorted((f for *_, failures, _ in gathered for f in failures), key=lambda failure: failure.index)
+        failures = sorted((f for *_, failures, _, _ in gathered for f in failures), key=lambda failure: failure.index)
+        problems = [problem for *_, problem in gathered if problem is not None]
         # What the annotation files say every process knows; what the images say, only the process that read them.
-        notes = [*data.notes, *(note for *_, notes in gathered for note in notes)]
+        notes = [*data.notes, *(note for *_, notes, _ in gathered for note in notes)]
         scored = [index for part in images for index in part.index.tolist()]
         check_each_once(scored + [failure.index for failure in failures], len(data.records))
         if not images:
@@ -164,7 +169,8 @@ class Evaluation(Callback):
             notes,
             collect_provenance(trainer, model, data, seconds, None if saved is None else saved.config.as_dict())
             | {
-                "evaluation": {"thresholds": self.thresholds, "ties": self.ties},
+                "evaluation": {"thresholds": self.thresholds, "ties": self.ties}
+                | ({"kernel_not_used": problems[0]} if problems else {}),
                 "batches_of_earlier_attempts": self._restored,
             },
         )

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.spatial.distance import cdist
 
-from xbench.evaluation.scoring import _distances, _minimum_hits, _peaks
 from xbench.geometry.coverage import Coverage
-from xbench.geometry.grid import FULL_VIEW
+from xbench.geometry.grid import FULL_VIEW, saliency_on_grid
 from xbench.metrics import pointing_hits
-from xbench.metrics.peaks import peak_distance
-from xbench.metrics.pointing_game import highest_places
+from xbench.metrics.measures import Measurer
+from xbench.metrics.peaks import least_distance
 from xbench.report.schema import NEAR
 from xbench.types import GroundTruth
 
@@ -27,14 +26,20 @@ MAPS = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 7)).flatma
 )
 
 
+def measured(maps, regions, views=None):
+    views = [FULL_VIEW] * len(maps) if views is None else views
+    return Measurer()(torch.from_numpy(maps), [*torch.from_numpy(regions)], views, 3)
+
+
 @given(MAPS)
 def test_the_highest_places(maps):
     expected = []
     for one in maps:
         rows, columns = np.nonzero(one == one.max())
         expected.append(((columns + 0.5).mean() / one.shape[1], (rows + 0.5).mean() / one.shape[0]))
-    tied = np.stack(highest_places(torch.from_numpy(maps)), 1)
-    np.testing.assert_allclose(_peaks(tied, len(maps), maps.shape[1:]).T, expected, rtol=0, atol=1e-15)
+    sizes = np.array([maps.shape[1:]] * len(maps))
+    found = measured(maps, np.ones(maps.shape, bool)).peaks(sizes)
+    np.testing.assert_allclose(found[:2].T, expected, rtol=0, atol=1e-15)
 
 
 @given(MAPS, st.data())
@@ -44,7 +49,7 @@ def test_how_far_the_highest_place_lies_from_the_region(maps, data):
     cells = arrays.arrays(bool, maps.shape, elements=st.sampled_from([False, False, True]))
     regions = data.draw(cells.filter(lambda regions: regions.any((1, 2)).all()))
     hits = pointing_hits(torch.from_numpy(maps), torch.from_numpy(regions))
-    found = _distances(np.stack(highest_places(torch.from_numpy(maps)), 1), torch.from_numpy(regions), hits.numpy())
+    found = measured(maps, regions).peaks(np.array([(height, width)] * len(maps)))[2]
     for one, region, distance, hit in zip(maps, regions, found, hits.tolist(), strict=True):
         least = min(
             Fraction(int(x - i), width) ** 2 + Fraction(int(y - j), height) ** 2
@@ -64,7 +69,8 @@ def test_plateaus_and_regions_of_many_pixels_have_the_distance_of_their_nearest(
         tied = (down - y) ** 2 + (across - x) ** 2 < 15**2
         region = (np.abs(down - draw.integers(size[0])) < 9) & (np.abs(across - draw.integers(size[1])) < 40)
         one, other = (np.argwhere(pixels) / size for pixels in (tied, region))
-        assert peak_distance(np.argwhere(tied), region) == pytest.approx(cdist(one, other).min(), abs=1e-12)
+        distance = math.sqrt(least_distance(np.argwhere(tied), region)) / (size[0] * size[1])
+        assert distance == pytest.approx(cdist(one, other).min(), abs=1e-12)
 
 
 @pytest.mark.parametrize("size", [(20, 20), (40, 60), (100, 20), (37, 80), (224, 224), (320, 320), (1024, 960)])
@@ -78,7 +84,8 @@ def test_whether_a_peak_is_near_is_decided_as_by_whole_numbers(size):
     exactly = 400 * squares <= (height * width) ** 2
     # The longest that is near, and the shortest that is not: the rest lies farther from the limit.
     for place in (np.where(exactly, squares, 0).argmax(), np.where(exactly, squares.max(), squares).argmin()):
-        assert (peak_distance(np.array([[down[place], across[place]]]), region) <= NEAR) == exactly[place]
+        square = least_distance(np.array([[down[place], across[place]]]), region)
+        assert (math.sqrt(square) / (height * width) <= NEAR) == exactly[place]
     assert exactly.any() and not exactly.all()
 
 
@@ -86,15 +93,16 @@ def test_whether_a_peak_is_near_is_decided_as_by_whole_numbers(size):
 def test_minima_in_the_region(maps, data):
     regions = data.draw(arrays.arrays(bool, maps.shape))
     box = st.tuples(*[st.integers(0, 3).map(lambda k: k / 8)] * 2, *[st.integers(5, 8).map(lambda k: k / 8)] * 2)
-    views = torch.tensor([data.draw(st.just(FULL_VIEW) | box) for _ in maps])
+    views = [data.draw(st.just(FULL_VIEW) | box) for _ in maps]
     expected = []
-    for one, region, (left, top, right, bottom) in zip(maps, regions, views.double().tolist(), strict=True):
+    for one, region, (left, top, right, bottom) in zip(maps, regions, views, strict=True):
         rows, columns = ((np.arange(side) + 0.5) / side for side in one.shape)
         seen = ((rows >= top) & (rows <= bottom))[:, None] & ((columns >= left) & (columns <= right))
         assume(seen.any())
+        one = saliency_on_grid(torch.from_numpy(one)[None], [(left, top, right, bottom)], one.shape)[0].numpy()
         lowest = seen & (one == one[seen].min())
         expected.append((lowest & region).sum() / lowest.sum())
-    np.testing.assert_array_equal(_minimum_hits(torch.from_numpy(maps), torch.from_numpy(regions), views), expected)
+    np.testing.assert_array_equal(measured(maps, regions, views).minimum_hits(), expected)
 
 
 def test_a_region_of_a_finding_that_is_not_present_keeps_its_place():

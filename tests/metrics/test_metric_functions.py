@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plain import pointing
 from torch import Tensor
 
-from xbench.metrics.functional import normalise, upsample
+from xbench.metrics import normalise, upsample
 from xbench.metrics.pointing_game import pointing_hits
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from xbench.metrics.sweep import PixelCounts, _count, _highest_threshold, count_pixels, threshold_values
+from xbench.metrics.sweep import PixelCounts, _highest_threshold, count_pixels, threshold_values
 
 
 def neighbours(thresholds: int) -> Tensor:
@@ -127,19 +127,3 @@ def test_counts_of_any_size(thresholds: int, shape: tuple[int, int, int]) -> Non
 def test_wrong_input_is_refused(maps: Tensor, regions: Tensor, thresholds: int) -> None:
     with pytest.raises(ValueError, match=r"maps|thresholds"):
         count_pixels(maps, regions, thresholds)
-
-
-@pytest.mark.parametrize("keys", [(3, 500), (0, 500), (2, 0)])
-def test_all_rows_are_counted_at_once_as_one_by_one(keys: tuple[int, int]) -> None:
-    drawn = torch.randint(0, 202, keys, dtype=torch.uint8)
-    counts = [torch.ones(keys[0], 202, dtype=torch.int64) for _ in range(2)]
-    for found, one_by_one in zip(counts, (True, False), strict=True):
-        _count(found, drawn, one_by_one)
-    assert torch.equal(*counts) and counts[0].sum() == counts[0].numel() + drawn.numel()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("thresholds", [2, 11, 101, 1001])
-def test_an_accelerator_tells_neighbours_of_thresholds_apart(thresholds: int) -> None:
-    values = neighbours(thresholds)
-    assert torch.equal(_highest_threshold(values.cuda(), thresholds).cpu(), _highest_threshold(values, thresholds))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from lightning.pytorch import Trainer
+from torch import Tensor
 
 from xbench.errors import UserError
 from xbench.types import GroundTruth, ModelOutput
@@ -35,12 +36,8 @@ def check_each_once(positions: Sequence[int], count: int) -> None:
         )
 
 
-def check_output(output: ModelOutput, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
-    """Refuse an output that cannot be scored, by a UserError that names the image.
-
-    That is one where a shape is wrong, a value is not finite, a map does not fit float32, or a probability lies outside
-    [0, 1].
-    """
+def check_shapes(output: ModelOutput, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
+    """Refuse an output of wrong shape by a UserError."""
     expected = (len(truth.image_ids), len(findings))
     shapes = {name: tuple(getattr(output, name).shape) for name in ("logits", "probabilities", "saliency")}
     if not (shapes["logits"] == shapes["probabilities"] == shapes["saliency"][:2] == expected) or (
@@ -51,12 +48,18 @@ def check_output(output: ModelOutput, truth: GroundTruth, model: str, findings: 
             f"{expected} and saliency {expected} + (h, w), but the model returned "
             f"{', '.join(f'{name} {shape}' for name, shape in shapes.items())}."
         )
-    # Maps as they are scored and kept, in float32; the differences between their pixels must fit as well.
-    maps = output.saliency.to(torch.float32).flatten(2)
+
+
+def check_values(output: ModelOutput, finite: Tensor, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
+    """Refuse an output that cannot be scored, by a UserError that names the image.
+
+    That is one where a value is not finite, a map does not fit float32 (`finite` (B, C) is false), or a probability
+    lies outside [0, 1].
+    """
     for wrong, what in (
         (~output.logits.isfinite(), "NaN or infinity among the logits"),
         (~output.probabilities.isfinite(), "NaN or infinity among the probabilities"),
-        (~(maps.amax(2) - maps.amin(2)).isfinite(), "NaN, infinity or a range beyond float32 among the saliency"),
+        (~finite, "NaN, infinity or a range beyond float32 among the saliency"),
         ((output.probabilities < 0) | (output.probabilities > 1), "a probability lies outside [0, 1]"),
     ):
         for row, column in wrong.nonzero()[:1].tolist():
@@ -64,3 +67,11 @@ def check_output(output: ModelOutput, truth: GroundTruth, model: str, findings: 
                 f"{model}: {what} for image {truth.image_ids[row]}, finding {findings[column]}. Such an output cannot "
                 "be scored: check the checkpoint and the image, and try --trainer.precision 32-true."
             )
+
+
+def check_output(output: ModelOutput, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
+    """Refuse an output as `check_shapes` and `check_values` do, where its maps are not measured."""
+    check_shapes(output, truth, model, findings)
+    # Maps as they are kept, in float32; the differences between their pixels must fit as well.
+    maps = output.saliency.to(torch.float32).flatten(2)
+    check_values(output, (maps.amax(2) - maps.amin(2)).isfinite(), truth, model, findings)

@@ -115,16 +115,19 @@ def _lay(maps: Tensor, view: Sequence[float], on_grid: Tensor, mode: Upsampling)
     step = max(1, chunk_pixels(device) // max(1, height * width))
     for some, target in zip(maps.split(step), on_grid.split(step), strict=True):
         wide = _between(some, 2, columns, right_share)
-        shown = _between(wide, 1, rows, lower_share[:, None])
-        if shown.shape != target.shape:
+        if (len(rows), len(columns)) == (height, width):
+            _between(wide, 1, rows, lower_share[:, None], out=target)
+        else:
+            shown = _between(wide, 1, rows, lower_share[:, None])
             target.copy_(shown.amin((1, 2), keepdim=True).expand_as(target))
-        target[:, y, x] = shown
+            target[:, y, x] = shown
 
 
-def _between(maps: Tensor, axis: int, cells: Tensor, weights: Tensor) -> Tensor:
+def _between(maps: Tensor, axis: int, cells: Tensor, weights: Tensor, out: Tensor | None = None) -> Tensor:
     """Values a + w (b - a) between each of `cells` and the next one, multiplied and added apart, never fused."""
     steps = maps.diff(dim=axis, append=maps.narrow(axis, maps.shape[axis] - 1, 1))
-    return steps.index_select(axis, cells).mul_(weights).add_(maps.index_select(axis, cells))
+    values = torch.index_select(steps, axis, cells, out=out)
+    return values.mul_(weights).add_(maps.index_select(axis, cells))
 
 
 def _seen(low: float, high: float, pixels: int) -> slice:

@@ -1,13 +1,9 @@
-"""Saliency maps on the evaluation grid: stretched to [0, 1], and in chunks that fit the cache."""
+"""Saliency maps on the evaluation grid: stretched to [0, 1]."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
-
-from xbench.geometry.grid import chunk_pixels, upsample
 
 
 def normalise(maps: Tensor) -> Tensor:
@@ -42,19 +38,3 @@ def normalise(maps: Tensor) -> Tensor:
             f"the saliency map at position {position} has NaN or infinite values, or a range beyond float32"
         )
     return (maps - low).div_(span.masked_fill(span == 0, 1.0))
-
-
-def on_grid(saliency: Tensor, regions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Go through raw maps (N, h, w) and regions (N, H, W) in chunks that fit the cache, at least one.
-
-    Yields:
-        Maps (n, H, W) float32 brought to the regions' grid, and regions (n, H, W) bool.
-    """
-    step = maps_per_chunk(regions)
-    for raw, inside in zip(saliency.split(step), regions.split(step), strict=True):
-        yield upsample(raw.contiguous(), (regions.shape[1], regions.shape[2])), inside.contiguous()
-
-
-def maps_per_chunk(maps: Tensor) -> int:
-    """Return how many of these maps (..., H, W) are handled at a time."""
-    return max(1, chunk_pixels(maps.device) // maps.shape[-2:].numel())

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from xbench.metrics.functional import maps_per_chunk
+from xbench.geometry.grid import FULL_VIEW
+from xbench.metrics.measures import Measurer, Measures
 
 _ONE = 2**40
 
@@ -52,13 +53,14 @@ class PerClassMetric(Metric, ABC, Generic[Pairs]):
         self.num_classes = num_classes
         self.add_state("count", torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
         self._pairs: Pairs | None = None
+        self._measurer = Measurer()
 
     @property
     def pairs(self) -> Pairs:
         """Scores of the last batch's valid pairs in row-major order, or of the last `update_pairs` in its order."""
         if self._pairs is None:
-            no_map, no_pair = torch.zeros(0, 1, 1), torch.zeros(0, dtype=torch.int64)
-            return self._score(no_map, no_map.bool(), no_pair, no_pair)
+            none = torch.zeros(0, dtype=torch.int64)
+            return self._score(self._measurer(torch.zeros(0, 1, 1), [], [], self._thresholds), none, none)
         return self._pairs
 
     def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
@@ -114,30 +116,27 @@ class PerClassMetric(Metric, ABC, Generic[Pairs]):
         super().reset()
         self._pairs = None
 
+    _thresholds = 2
+
     @abstractmethod
-    def _score(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> Pairs:
-        """Score pairs: maps (N, h, w), regions (N, H, W)."""
+    def _score(self, measures: Measures, rows: Tensor, classes: Tensor) -> Pairs:
+        """Score pairs that were measured at `_thresholds`."""
 
     @abstractmethod
     def _sums(self, pairs: Pairs) -> dict[str, Tensor]:
         """Return what each pair adds to each state: fractions in [0, 1], the pairs as first dimension."""
 
     def _add(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> None:
-        # As float32, in which all is computed: a range within float16 need not be a float16.
-        chunks = saliency.split(maps_per_chunk(saliency))
-        span = torch.cat([maps.amax((1, 2)).float() - maps.amin((1, 2)).float() for maps in chunks])
-        # On bool itself PyTorch reduces 20 times slower.
-        filled = regions.view(torch.uint8).amax((1, 2)) > 0
-        # Of a map with NaN the least and the greatest value are NaN, which compares as false.
-        finite = span < torch.inf
-        fine = finite & filled
+        measures = self._measurer(saliency, list(regions), [FULL_VIEW] * len(saliency), self._thresholds)
+        finite = measures.finite
+        fine = finite & (measures.counts().region > 0)
         if not fine.all():
             pair = int((~fine).nonzero()[0, 0])
             problem = (
                 "its region is empty, yet it is valid" if finite[pair] else "its saliency has NaN or infinite values"
             )
             raise ValueError(f"pair (image {rows[pair]} of the batch, class {classes[pair]}): {problem}")
-        self._add_scored(self._score(saliency, regions, rows, classes))
+        self._add_scored(self._score(measures, rows, classes))
 
     def _add_scored(self, pairs: Pairs) -> None:
         classes = pairs.classes.to(self.device)

@@ -8,7 +8,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from xbench.metrics.functional import on_grid
+from xbench.metrics.measures import Measures, places_of, pointing_game, tally
 from xbench.metrics.per_class import ClassPairs, PerClassMetric
 from xbench.types import TieRule
 
@@ -64,9 +64,8 @@ class PointingGame(PerClassMetric[PointingGamePairs]):
         """
         return {"pointing_game": self._mean(self.hit_sum), "count": self.count.clone()}
 
-    def _score(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> PointingGamePairs:
-        hits = [pointing_hits(maps, inside, self.ties) for maps, inside in on_grid(saliency, regions)]
-        return PointingGamePairs(rows, classes, torch.cat(hits))
+    def _score(self, measures: Measures, rows: Tensor, classes: Tensor) -> PointingGamePairs:
+        return PointingGamePairs(rows, classes, measures.hits(self.ties))
 
     def _sums(self, pairs: PointingGamePairs) -> dict[str, Tensor]:
         return {"hit_sum": pairs.hit}
@@ -100,34 +99,11 @@ def pointing_hits(maps: Tensor, regions: Tensor, ties: TieRule = "share") -> Ten
     check_ties(ties)
     if maps.ndim != 3 or maps.shape != regions.shape:
         raise ValueError(f"maps and regions must both be (N, H, W), not {tuple(maps.shape)} and {tuple(regions.shape)}")
-    return hits_at(highest_places(maps), regions, ties)
-
-
-def hits_at(places: tuple[Tensor, Tensor, Tensor], regions: Tensor, ties: TieRule) -> Tensor:
-    """Return what `pointing_hits` does for maps whose `highest_places` are known."""
-    pair, row, column = places
-    inside = regions[pair, row, column]
-    tied = torch.bincount(pair, minlength=len(regions))
-    if ties == "first":
-        return inside[tied.cumsum(0) - tied].to(torch.float64)
-    hits = torch.bincount(pair[inside], minlength=len(regions))
-    return hits.to(torch.float64) / tied if ties == "share" else (hits > 0).to(torch.float64)
-
-
-def highest_places(maps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return where maps (N, H, W) are highest: map, row and column of every tied place (K,) int64, in this order.
-
-    Raises:
-        ValueError: A map's maximum is not finite.
-    """
-    # Comparing whole maps would cost twenty times the search for the maximum; only rows that reach it are compared.
     row_peak = maps.amax(2)
     peak = row_peak.amax(1, keepdim=True)
     if not peak.isfinite().all():
         raise ValueError(f"the maximum of map {(~peak.isfinite()).nonzero()[0, 0]} is not finite")
-    pair, row = (row_peak == peak).nonzero(as_tuple=True)  # nonzero guarantees row-major order
-    line, column = (maps[pair, row] == peak[pair]).nonzero(as_tuple=True)
-    return pair[line], row[line], column
+    return pointing_game(*tally(places_of(maps, row_peak, peak), regions), ties)
 
 
 def check_ties(ties: TieRule) -> None:

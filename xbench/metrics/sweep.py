@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from xbench.geometry.grid import chunk_pixels
-from xbench.metrics.functional import normalise, on_grid
 
 MAX_THRESHOLDS = 100_001
 
@@ -74,18 +73,7 @@ def count_pixels(maps: Tensor, regions: Tensor, thresholds: int = 101) -> PixelC
         )
     if maps.numel() and not (maps.amin() >= 0 and maps.amax() <= 1):
         raise ValueError("maps must lie in [0, 1]: bring them there with normalise()")
-    return _reached(_histograms(maps, regions, thresholds))
-
-
-def sweep_pairs(saliency: Tensor, regions: Tensor, thresholds: int) -> PixelCounts:
-    """Count for raw maps (N, h, w), brought to the grid of regions (N, H, W) bool and normalised."""
-    chunks = on_grid(saliency, regions)
-    return _reached(torch.cat([_histograms(normalise(maps), inside, thresholds) for maps, inside in chunks]))
-
-
-def sweep_chunk(maps: Tensor, regions: Tensor, thresholds: int) -> PixelCounts:
-    """Count for maps (N, H, W) on the grid, few enough for the cache, that are not normalised yet."""
-    return _reached(_histograms(normalise(maps), regions, thresholds))
+    return reached(histograms(maps, regions, thresholds))
 
 
 def check_thresholds(thresholds: int) -> None:
@@ -94,7 +82,7 @@ def check_thresholds(thresholds: int) -> None:
         raise ValueError(f"thresholds must be a whole number from 2 to {MAX_THRESHOLDS:,}, not {thresholds!r}")
 
 
-def _histograms(maps: Tensor, regions: Tensor, thresholds: int) -> Tensor:
+def histograms(maps: Tensor, regions: Tensor, thresholds: int) -> Tensor:
     """Pixels by the highest threshold they reach, first outside the region, then inside: (N, 2 T) int64."""
     counts = torch.zeros(len(maps), 2 * thresholds, dtype=torch.int64, device=maps.device)
     # bincount is the fastest on the narrowest keys; floats become bytes twice as fast by way of 16 bits.
@@ -108,23 +96,12 @@ def _histograms(maps: Tensor, regions: Tensor, thresholds: int) -> Tensor:
     for rows, some, insides in zip(counts.split(step), maps.split(step), regions.split(step), strict=True):
         for piece, inside in zip(some.split(pixels, 1), insides.split(pixels, 1), strict=True):
             key = _highest_threshold(piece, thresholds).to(short).to(narrow).add_(inside, alpha=thresholds)
-            _count(rows, key, one_by_one=maps.is_cpu)
+            for count, row in zip(rows, key, strict=True):
+                count += torch.bincount(row, minlength=2 * thresholds)
     return counts
 
 
-def _count(counts: Tensor, keys: Tensor, one_by_one: bool) -> None:
-    """Add to counts (N, K) how often each whole number below K occurs in each row of keys (N, P)."""
-    bins = counts.shape[1]
-    if one_by_one:
-        for count, row in zip(counts, keys, strict=True):
-            count += torch.bincount(row, minlength=bins)
-    else:
-        # Each bincount on an accelerator makes the host wait: one for all rows.
-        first = bins * torch.arange(len(keys), device=keys.device)[:, None]
-        counts += torch.bincount((keys + first).flatten(), minlength=counts.numel()).view_as(counts)
-
-
-def _reached(histograms: Tensor) -> PixelCounts:
+def reached(histograms: Tensor) -> PixelCounts:
     """Counts at each threshold: the pixels whose highest threshold is this or a later one."""
     outside, inside = histograms.unflatten(1, (2, -1)).flip(-1).cumsum(-1).flip(-1).unbind(1)
     return PixelCounts(outside + inside, inside, inside[:, 0])

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from xbench.metrics.measures import Measures
 from xbench.metrics.per_class import ClassPairs, PerClassMetric
-from xbench.metrics.sweep import PixelCounts, check_thresholds, sweep_pairs, threshold_values
+from xbench.metrics.sweep import PixelCounts, check_thresholds, threshold_values
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class ThresholdSweep(PerClassMetric[ThresholdSweepPairs]):
     def __init__(self, num_classes: int, thresholds: int = 101) -> None:
         super().__init__(num_classes)
         check_thresholds(thresholds)
-        self.thresholds = thresholds
+        self.thresholds = self._thresholds = thresholds
         for name in ("dice_sum", "iou_sum"):
             self.add_state(name, torch.zeros(num_classes, thresholds, dtype=torch.int64), dist_reduce_fx="sum")
 
@@ -83,8 +84,8 @@ class ThresholdSweep(PerClassMetric[ThresholdSweepPairs]):
             "thresholds": threshold_values(self.thresholds).to(self.device),
         }
 
-    def _score(self, saliency: Tensor, regions: Tensor, rows: Tensor, classes: Tensor) -> ThresholdSweepPairs:
-        return ThresholdSweepPairs.of(rows, classes, sweep_pairs(saliency, regions, self.thresholds))
+    def _score(self, measures: Measures, rows: Tensor, classes: Tensor) -> ThresholdSweepPairs:
+        return ThresholdSweepPairs.of(rows, classes, measures.counts())
 
     def _sums(self, pairs: ThresholdSweepPairs) -> dict[str, Tensor]:
         return {"dice_sum": pairs.dice, "iou_sum": pairs.iou}
