@@ -169,10 +169,10 @@ class Evaluation(Callback):
             notes,
             collect_provenance(trainer, model, data, seconds, None if saved is None else saved.config.as_dict())
             | {
-                "evaluation": {"thresholds": self.thresholds, "ties": self.ties}
-                | ({"kernel_not_used": problems[0]} if problems else {}),
+                "evaluation": {"thresholds": self.thresholds, "ties": self.ties},
                 "batches_of_earlier_attempts": self._restored,
-            },
+            }
+            | ({"kernel_not_used": problems[0]} if problems else {}),
         )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

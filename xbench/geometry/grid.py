@@ -106,11 +106,13 @@ def seen_on_grid(view: Sequence[float], size: tuple[int, int]) -> tuple[slice, s
 @torch.no_grad()
 def _lay(maps: Tensor, view: Sequence[float], on_grid: Tensor, mode: Upsampling) -> None:
     """Fill `on_grid` (N, H, W) with maps (N, h, w) float32 of one view, without gradients."""
+    if maps.shape == on_grid.shape and tuple(view) == FULL_VIEW:
+        on_grid.copy_(maps)  # what follows would do the same
+        return
     left, top, right, bottom = view
     (height, width), device = on_grid.shape[1:], maps.device
-    y, x = seen_on_grid(view, (height, width))
-    across = _places(left, right, width, maps.shape[2], mode)
-    down = _places(top, bottom, height, maps.shape[1], mode)
+    x, *across = places_on_grid(left, right, width, maps.shape[2], mode)
+    y, *down = places_on_grid(top, bottom, height, maps.shape[1], mode)
     columns, right_share, rows, lower_share = (torch.from_numpy(part).to(device) for part in (*across, *down))
     step = max(1, chunk_pixels(device) // max(1, height * width))
     for some, target in zip(maps.split(step), on_grid.split(step), strict=True):
@@ -140,13 +142,13 @@ def _seen(low: float, high: float, pixels: int) -> slice:
 
 
 @lru_cache(maxsize=1024)
-def _places(
+def places_on_grid(
     low: float, high: float, pixels: int, cells: int, mode: Upsampling
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+) -> tuple[slice, NDArray[np.int64], NDArray[np.float32]]:
     """Place the P grid pixels of one axis that a view [low, high] shows among its cells.
 
-    In float64, on the host, so that all devices use the same places: the cell at or before the centre of each pixel
-    (P,), and the share of the way from there to the next cell, a multiple of 2**-24 in [0, 1) (P,).
+    In float64, on the host, so that all devices use the same places: the pixels that are shown, the cell at or before
+    the centre of each (P,), and the share of the way from there to the next cell, a multiple of 2**-24 in [0, 1) (P,).
     """
     seen = _seen(low, high, pixels)
     # In half pixels, which are whole numbers for the whole radiograph.
@@ -160,4 +162,4 @@ def _places(
         place = inside * cells / length - 0.5
     place = np.rint(place.clip(0, cells - 1) * 2**24) / 2**24
     cell = np.floor(place)
-    return cell.astype(np.int64), (place - cell).astype(np.float32)
+    return seen, cell.astype(np.int64), (place - cell).astype(np.float32)

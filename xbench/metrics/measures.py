@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import torch
@@ -103,12 +102,11 @@ class Measurer:
 
     Attributes:
         problem: Why the kernel is not used although the maps are on CUDA; None as long as it is.
-        used: Whether the kernel measured anything that counts.
     """
 
     def __init__(self, kernel: Measure | None = None) -> None:
         self._kernel = kernel
-        self._proven = self.used = False
+        self._proven = False
         self.problem: str | None = None
 
     def __call__(
@@ -147,7 +145,6 @@ class Measurer:
             if different:
                 self.problem = f"its measures of {different} of the first {len(table)} maps are not those of the host"
         if self.problem is None:
-            self.used = True
             return Measures(table)
         warnings.warn(
             f"The metrics' kernel is not used, for {self.problem}. Maps are measured on the host instead, to the same "
