@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE = ROOT / "BENCHMARKS.md", ROOT / "docs" / "assets" / "benchmark-curves.svg"
 PARTS = {
     "sweep": "The threshold sweep",
+    "kernel": "The metrics on a GPU",
     "decoding": "Decoding and prepared images",
     "overhead": "The harness beside the network",
     "whole_path": "The whole path against a plain script",
@@ -39,6 +40,13 @@ PARTS = {
     "rescoring": "Scoring again without the network",
 }
 PATIENCE = 1_200
+HEADLINES = {
+    "`test` / bare forward, ViT-B/16, bf16-true": "times as long as the network alone takes a whole run of ViT-B/16",
+    "sweep, pointing game and peaks from 14 x 14 maps": "times as long as reading its pixels once takes all that is "
+    "found out about a map",
+    "`test --config demo` to its first batch": "seconds pass until the first batch of `test --config demo`",
+}
+"""The figures for those who want three numbers, and what each says."""
 
 
 def main() -> int:
@@ -113,6 +121,7 @@ def render(outcomes: Mapping[str, Measured | str], seconds: float) -> str:
             "# Benchmarks\n",
             "Written by `make bench`. Ratios (x) carry over to other machines, seconds do not. A verdict is on the "
             "figure as it is shown.\n",
+            headlines([figure for of_part in figures.values() for figure in of_part]),
             machine(seconds),
             "## Figures and targets\n",
             summary(figures),
@@ -123,6 +132,13 @@ def render(outcomes: Mapping[str, Measured | str], seconds: float) -> str:
             "of an hour), `python benchmarks/precision.py` how far half precision and compiling move the numbers.\n",
         )
     )
+
+
+def headlines(figures: Sequence[Figure]) -> str:
+    """The three numbers, a line each."""
+    shown = {figure.name: figure.row()[1] for figure in figures if figure.value is not None}
+    lines = [f"- **{shown[name].split()[0]}** {words}\n" for name, words in HEADLINES.items() if name in shown]
+    return "".join(lines)
 
 
 def machine(seconds: float) -> str:

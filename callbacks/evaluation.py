@@ -170,9 +170,9 @@ class Evaluation(Callback):
             collect_provenance(trainer, model, data, seconds, None if saved is None else saved.config.as_dict())
             | {
                 "evaluation": {"thresholds": self.thresholds, "ties": self.ties},
+                "kernel_not_used": problems[0] if problems else None,
                 "batches_of_earlier_attempts": self._restored,
-            }
-            | ({"kernel_not_used": problems[0]} if problems else {}),
+            },
         )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
