@@ -66,7 +66,7 @@ def check_kernel() -> None:
             if dtype == torch.bfloat16:
                 maps = maps.where(maps.abs() > 1e-37, 0)  # the interpreter reads denormals of 16 bits wrongly
             given = maps.to(dtype), regions, views, thresholds, mode, scores
-            different = (measure(*given) != measure_plain(*given)).nonzero()
+            different = (measure(MEASURES, *given) != measure_plain(*given)).nonzero()
             assert not len(different), (height, width, thresholds, mode, different[:9].tolist())
     # More than a block of pixels, many of them tied and far from the region.
     region = torch.zeros(40, 60, dtype=torch.bool)
@@ -74,7 +74,7 @@ def check_kernel() -> None:
     maps = torch.zeros(2, 7, 7)
     maps[0, :2, :2] = maps[1, 3, 3] = 1.0
     given = maps, [region] * 2, [FULL_VIEW] * 2, 101, "nearest", (torch.zeros(2), torch.zeros(2))
-    assert torch.equal(measure(*given), measure_plain(*given))
+    assert torch.equal(measure(MEASURES, *given), measure_plain(*given))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is only there on Linux")

@@ -180,6 +180,7 @@ def bins(thresholds: int) -> int:
 
 
 def measure(
+    measures: int,
     saliency: Tensor,
     regions: Sequence[Tensor | None],
     views: Sequence[View],
@@ -187,11 +188,12 @@ def measure(
     mode: Upsampling,
     scores: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Do what `measure_plain` does in one launch on the maps' device; return the table on the host."""
-    from xbench.metrics.measures import MEASURES
+    """Do what `measure_plain` does in one launch on the maps' device; return the table on the host.
 
+    `measures` is the column of the table where the histograms begin.
+    """
     device, (height, width) = saliency.device, saliency.shape[1:]
-    width_of_table = MEASURES + 2 * thresholds
+    width_of_table = measures + 2 * thresholds
     axes: dict[tuple[float, float, int, int], tuple[int, int, int]] = {}
     cells, shares, length = [], [], 0
 
@@ -229,7 +231,7 @@ def measure(
         width,
         width_of_table,
         thresholds,
-        FIRST=MEASURES,
+        FIRST=measures,
         BINS=bins(thresholds),
         BLOCK=BLOCK,
         **OPTIONS,
