@@ -54,6 +54,8 @@ def test_every_number_follows_from_the_pairs(run, command):
     assert command("rescore", run, "--protocol", "all", "--workers", 0).status == 0
     assert disagreements(run) == []
     own = FinishedRun.open(run)
+    specificity = read_protocol(run, "radzero")["numbers"]["specificity"]
+    assert specificity["undefined"] == 0 and specificity["strict"] == specificity["value"]
     numbers = read_protocol(run, "xbench")["numbers"]
     assert numbers["dice"]["value"] == pytest.approx(own.results.macro["dice_fixed"], abs=1e-12)
     assert numbers["pointing"]["value"] == pytest.approx(own.results.macro["pointing_game"], abs=1e-12)

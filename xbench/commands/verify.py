@@ -365,7 +365,7 @@ def _protocol(run: FinishedRun, name: str) -> Iterator[_Number]:
         where = f"{place}.json / {key}"
         if entry["average"] in ("findings", "pairs", "squares"):
             values = pairs[key].astype(np.float64)
-            lacking = np.isnan(values) & (pairs["chance"] > 0)
+            lacking = np.isnan(values) & (pairs["chance"] > 0) & (key != "specificity")
             zeros = np.where(lacking, 0, values)
             yield f"{where} / undefined", entry["undefined"], int(lacking.sum())
             first = [

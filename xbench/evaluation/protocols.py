@@ -191,7 +191,7 @@ def summarise_protocol(
     numbers = {}
     for number, average in protocol.numbers.items():
         if number in table:
-            numbers[number] = _number(number, average, table, findings)
+            numbers[number] = _number(number, average, table, findings, number not in protocol.of_negatives)
     if name == "chex":
         numbers = _chex_numbers(table, findings)
     if name == "radvlm":
@@ -288,10 +288,10 @@ def _chex_numbers(table: Table, findings: Sequence[str]) -> dict[str, Any]:
     return {key: _entry("pooled pixels", values[key], per[key], []) for key in per}
 
 
-def _number(number: str, average: Average, table: Table, findings: Sequence[str]) -> dict[str, Any]:
+def _number(number: str, average: Average, table: Table, findings: Sequence[str], expected: bool) -> dict[str, Any]:
     """Mean of a column, of the pairs where it is defined, and with the others that have a region as 0 (`strict`)."""
     values = table[number].astype(np.float64)
-    missing = np.isnan(values) & (table["chance"] > 0)
+    missing = np.isnan(values) & (table["chance"] > 0) & expected
     strict = np.where(missing, 0.0, values)
     pairs = [(str(table["image_id"][row]), findings[int(table["column"][row])]) for row in np.flatnonzero(missing)[:10]]
     per_finding = dict(zip(findings, map(_mean, _by_finding(table, values, findings)), strict=True))

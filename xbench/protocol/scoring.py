@@ -28,6 +28,7 @@ class Protocol:
         frame: The authors' frame.
         in_frame: Whether a stored run is scored in that frame: always, on native grids, or never.
         cannot: What cannot be had from stored maps, and so is not given.
+        of_negatives: Numbers of pairs without the finding, so that no other pair lacks them.
         negatives: Whether pairs without the finding are in the table.
         lower: Numbers of which less is better.
     """
@@ -42,6 +43,7 @@ class Protocol:
     in_frame: Literal["always", "native", "never"] = "never"
     cannot: tuple[str, ...] = ()
     negatives: bool = False
+    of_negatives: frozenset[str] = field(default_factory=frozenset)
     lower: frozenset[str] = field(default_factory=frozenset)
 
     def title(self, grid: str) -> str:
@@ -128,6 +130,7 @@ _PROTOCOLS = (
             "pointing into boxes edges included takes boxes as they were drawn",
         ),
         negatives=True,
+        of_negatives=frozenset(["specificity"]),
     ),
     Protocol(
         name="chex",
