@@ -47,7 +47,8 @@ class PredictionWriter(Callback):
 
     `saliency/NNNNNN_<image>.npz` holds for one image the raw maps `saliency` (C, h, w) float32 in the frame of the
     model input, the part of the radiograph that this frame shows as `view` (left, top, right, bottom in fractions of
-    width and height), and the names `findings`. `predictions.parquet` has a row per image and finding: image_id,
+    width and height), the names `findings`, the digest of the model input as `image_sha256`, and how the model's maps
+    are enlarged as `upsampling`. `predictions.parquet` has a row per image and finding: image_id,
     finding, logit, probability, the `file` of the map and the `overlay` drawn of it.
 
     `overlays/<image>/<finding>.png` is the film with one map over it, from the lowest value of the map to its highest,
@@ -99,7 +100,12 @@ class PredictionWriter(Callback):
             with _named_disk(self.folder):
                 with atomic_writer(self.folder / file_name) as file:
                     np.savez_compressed(
-                        file, saliency=saliency[row].numpy(), view=truth.views[row], findings=np.array(data.findings)
+                        file,
+                        saliency=saliency[row].numpy(),
+                        view=truth.views[row],
+                        findings=np.array(data.findings),
+                        image_sha256=np.array(batch.image_sha256[row]),
+                        upsampling=np.array(model.saliency_upsample),
                     )
                 if self._drawn:
                     film = shown(batch.display[row].cpu().numpy())

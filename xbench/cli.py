@@ -31,6 +31,11 @@ COMMANDS = {
     "predict": Command(
         "scores, maps, pictures of any folder", "run:run_predict", ("predict --config clip_folder --data.root films",)
     ),
+    "score": Command(
+        "maps made elsewhere, without a model",
+        "score:score",
+        ("score --config siim --predictions maps --name mine --frame whole --scores scores.csv",),
+    ),
     "check": Command("look at data and weights first", "run:run_check", (f"check {_SIIM}",)),
     "prepare": Command("decode a dataset once, for later", "run:run_prepare", (f"prepare {_SIIM}",)),
     "report": Command("tables, figures, one page of runs", "report:report", ("report runs",)),

@@ -121,6 +121,15 @@ class GroundTruth:
             joined[part.name] = np.concatenate(values) if is_array else [one for value in values for one in value]
         return cls(**joined | {"regions": _neighbours(joined["regions"])})
 
+    def only(self, rows: Sequence[int]) -> GroundTruth:
+        """Return some of the images, in the given order."""
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        chosen: dict[str, Any] = {
+            name: value[[*rows]] if isinstance(value, np.ndarray) else [value[row] for row in rows]
+            for name, value in values.items()
+        }
+        return GroundTruth(**chosen)
+
     @property
     def has_region(self) -> NDArray[np.bool_]:
         """Which findings have an annotated region (B, C)."""
@@ -202,6 +211,18 @@ class Batch:
             notes=[note for sample in samples for note in sample.notes],
             failures=[item for item in items if isinstance(item, Failure)],
             seconds=sum(sample.seconds for sample in samples),
+        )
+
+    def only(self, rows: Sequence[int]) -> Batch:
+        """Return some of the images, in the given order, and all failures."""
+        kept = {*(self.truth.image_ids[row] for row in rows)}
+        return replace(
+            self,
+            images=self.images[[*rows]],
+            display=[self.display[row] for row in rows],
+            image_sha256=[self.image_sha256[row] for row in rows],
+            truth=self.truth.only(rows),
+            notes=[note for note in self.notes if note.image_id in kept],
         )
 
     @property

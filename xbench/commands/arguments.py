@@ -234,6 +234,52 @@ def rescore_parser() -> CommandParser:
     return parser
 
 
+_SCORES = """
+examples:
+  score --config phantom --predictions runs/demo_phantom/TIME --name demo    what predict wrote
+  score --config siim --data.root /data/siim --predictions maps.zip --name mine \\
+        --frame shortest:512,crop:480 --scores scores.csv
+
+maps/IMAGE/FINDING.npy (npz, png, tif) holds the map of an image and a finding, and scores.csv has the
+columns image, finding, probability, or image and a column for each finding. Refused, unless asked:
+predictions that are missing, of other images or findings, or of another size. Options of the data
+and the trainer are those of `xbench test`: --data.root, --data.limit, --resume true, ...
+"""
+
+
+def score_parser() -> CommandParser:
+    """Return the parser of `score`."""
+    parser = CommandParser(
+        "score",
+        description="Scores predictions that were made elsewhere, and makes a full run of them, without a model.",
+        epilog=_SCORES,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-c", "--config", action="append", required=True, metavar="DATASET|FILE", help="a shipped dataset, or a file"
+    )
+    parser.add_argument("--predictions", required=True, metavar="PATH", help="what predict wrote; folder, zip or tar")
+    parser.add_argument("--name", required=True, help="what results and folders call the model")
+    frame = "what a map shows: whole, or steps such as shortest:512,crop:480 (stretch, shortest, longest, pad, crop)"
+    parser.add_argument("--frame", help=frame)
+    table = "CSV or parquet file of probabilities; none: one half for every image"
+    parser.add_argument("--scores", metavar="TABLE|none", help=table)
+    pattern = "path of a map without its ending (default {image}/{finding}); {image}: an npz file of all findings"
+    parser.add_argument("--pattern", help=pattern)
+    parser.add_argument(
+        "--names", metavar="JSON", help='what the files call findings: \'{"pl_eff": "Pleural Effusion"}\''
+    )
+    missing = "without a prediction: stop, skip the image, or take a flat map (default stop)"
+    parser.add_argument("--missing", choices=("stop", "skip", "flat"), help=missing)
+    extra = "predictions of no image or finding of the dataset (default stop)"
+    parser.add_argument("--extra", choices=("stop", "ignore"), help=extra)
+    sizes = "maps of one size, or of any, an image at a time (default same)"
+    parser.add_argument("--sizes", choices=("same", "any"), help=sizes)
+    enlarged = "how maps are enlarged (default bilinear)"
+    parser.add_argument("--upsampling", choices=("bilinear", "nearest", "corners"), help=enlarged)
+    return parser
+
+
 def report_parser() -> CommandParser:
     """Return the parser of `report`."""
     parser = CommandParser(
@@ -306,6 +352,7 @@ PARSERS: Mapping[str, Callable[[], CommandParser]] = {
     "bench": bench_parser,
     "verify": verify_parser,
     "rescore": rescore_parser,
+    "score": score_parser,
     "reproduce": reproduce_parser,
     "list": list_parser,
 }
@@ -338,8 +385,8 @@ def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
                 raise none_chosen("model", "data")
         elif command == "convert" and words:
             check_convertible(words[0])
-        elif command in PARSERS and command not in ("bench", "reproduce"):
-            # Those two hand on what they do not know.
+        elif command in PARSERS and command not in ("bench", "reproduce", "score"):
+            # Those hand on what they do not know.
             PARSERS[command]().parse_args(words)
         return ["--help" if word == "--help-all" else word for word in words]
     return None

@@ -233,6 +233,7 @@ def silence_libraries() -> None:
         # A process whose every image failed has nothing to add, which is no mistake.
         ".*was called before the ``update`` method.*",
         ".*LeafSpec.*is deprecated.*",
+        ".*You have overridden `on_after_batch_transfer`.*",
         ".*Using `DistributedSampler` with the dataloaders.*",
     ):
         warnings.filterwarnings("ignore", message=message)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from xbench.models.kad import KAD as KAD
     from xbench.models.mavl import MAVL as MAVL
     from xbench.models.medklip import MedKLIP as MedKLIP
+    from xbench.models.outside import Outside as Outside
     from xbench.models.references import CentrePrior as CentrePrior
     from xbench.models.references import Oracle as Oracle
     from xbench.models.references import UniformRandom as UniformRandom
@@ -33,6 +34,7 @@ __getattr__ = lazy_names(
     MAVL="mavl",
     MedKLIP="medklip",
     Oracle="references",
+    Outside="outside",
     SaliencyModel="base",
     UniformRandom="references",
     VLM="base",

@@ -22,6 +22,7 @@ from xbench.commands.run import silence_libraries
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.evaluation.provenance import annotation_digests, options_that_count, versions
+from xbench.predictions.source import digest as predictions_digest
 from xbench.runs.files import CONFIG, RESULTS, RunFileError
 from xbench.runs.finished import FinishedRun
 from xbench.runs.results import Results
@@ -35,7 +36,9 @@ _LOOKED_AT = 8
 _NOT_RECORDS = ChestXrayDataModule.neutral_options | {"batch_size", "gamma", "grid"}
 
 # Options that name no file, or one that is compared by its digest.
-_COMPARED = frozenset({"annotations", "book", "cache", "checkpoint", "concepts", "image_list", "labels", "masks"})
+_COMPARED = frozenset(
+    {"annotations", "book", "cache", "checkpoint", "concepts", "image_list", "labels", "masks", "predictions", "scores"}
+)
 _COMPARED |= {"root", "split"}
 
 
@@ -157,6 +160,12 @@ def _changes(config: Mapping[str, Any], results: Results, data: DataState, folde
                 if file_sha256(Path(file).expanduser()) == digest:
                     continue
             yield str(file)
+    if model.get("predictions_sha256"):
+        given = config["model"].get("init_args") or {}
+        named = [given.get(name) for name in ("predictions", "scores")]
+        paths = [Path(name).expanduser() for name in named if name not in (None, "none")]
+        if not all(path.exists() for path in paths) or predictions_digest(paths) != model["predictions_sha256"]:
+            yield str(given.get("predictions"))
     images = results.counts.images + len(results.counts.skipped)
     if len(data.data.records) != images:
         yield f"{images} images are now {len(data.data.records)}"

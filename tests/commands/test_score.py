@@ -1,0 +1,127 @@
+"""Runs of predictions that were made elsewhere."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+
+from xbench.phantom import FINDINGS
+from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, PICTURES, REGIONS
+
+DATA = ("--data.images", "5", "--data.num_workers", "0")
+QUIET = (*DATA, "--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
+
+
+@pytest.fixture(autouse=True)
+def _no_clock_for_names(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def same_run(one, other):
+    for name in (PER_CLASS, PER_IMAGE, CURVES, REGIONS, PICTURES):
+        assert (one.folder / name).read_bytes() == (other.folder / name).read_bytes(), name
+    results = [{**run.results, "provenance": None} for run in (one, other)]
+    assert json.dumps(results[0]) == json.dumps(results[1])
+
+
+def dump(run, folder, path="{image}/{finding}"):
+    """The maps and scores of a prediction, as somebody else would save them."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(run.folder / "predictions.parquet").to_pylist()
+    with (folder / "scores.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["image", "finding", "probability", "logit"])
+        for row in rows:
+            table.writerow([row["image_id"], row["finding"], repr(row["probability"]), repr(row["logit"])])
+            with np.load(run.folder / row["file"]) as arrays:
+                saliency = arrays["saliency"][list(arrays["findings"]).index(row["finding"])]
+            place = folder / "maps" / path.format(image=row["image_id"], finding=row["finding"].replace(" ", "_"))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            np.save(f"{place}.npy", saliency)
+
+
+@pytest.fixture
+def made(command, tmp_path):
+    tested = command("test", "--config", "demo", *QUIET)
+    predicted = command("predict", "--config", "demo", "--overlays", "false", *DATA, *QUIET[4:6])
+    assert (tested.status, predicted.status) == (0, 0), tested.errors + predicted.errors
+    dump(predicted, tmp_path)
+    return tested, predicted
+
+
+def test_any_way_to_the_same_run(command, made, tmp_path):
+    tested, predicted = made
+    start = ("score", "--config", "phantom", "--name", "demo", *QUIET)
+    own = command(*start, "--predictions", predicted.folder)
+    assert own.status == 0, own.errors
+    same_run(tested, own)
+    with zipfile.ZipFile(tmp_path / "maps.zip", "w") as archive:
+        for path in (tmp_path / "maps").rglob("*.npy"):
+            archive.write(path, path.relative_to(tmp_path / "maps"))
+    with tarfile.open(tmp_path / "maps.tar", "w") as archive:
+        archive.add(tmp_path / "maps", ".")
+    for place in ("maps", "maps.zip", "maps.tar"):
+        run = command(*start, "--predictions", place, "--scores", "scores.csv", "--frame", "whole")
+        assert run.status == 0, run.errors
+        same_run(tested, run)
+        assert len(run.results["provenance"]["model"]["predictions_sha256"]) == 64
+    assert command("verify", run.folder).status == 0
+    again = command("reproduce", run.folder)
+    assert again.status == 0, again.errors
+    assert "to the last bit" in again.output
+
+
+def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_path):
+    start = (
+        "score",
+        "--config",
+        "phantom",
+        "--name",
+        "mine",
+        "--predictions",
+        "maps",
+        "--scores",
+        "scores.csv",
+        *QUIET,
+    )
+    whole = (*start, "--frame", "whole")
+    first = sorted((tmp_path / "maps").iterdir())[0]
+
+    def refused(*words, said):
+        run = command(*words)
+        assert run.status == 2, run.output + run.errors
+        assert said in run.errors and len(run.errors.splitlines()) == 1, run.errors
+
+    refused(*start, said="--frame whole, or what was done")
+    refused(*start, "--frame", "crop:480", said="--frame crop:480")
+    refused(*start, "--frame", "shortest:224,crop:256", said="must end in one square")
+    shutil.copy(first / "Nodule.npy", first / "Something.npy")
+    refused(*whole, said=f"1 ({first.name}/Something.npy)")
+    assert command(*whole, "--extra", "ignore").status == 0
+    (first / "Something.npy").rename(first / "NODULE.npy")
+    refused(*whole, said="Nodule.npy, which are one image and finding")
+    (first / "NODULE.npy").unlink()
+
+    np.save(first / "Nodule.npy", np.ones((9, 9), np.float32))
+    refused(*whole, said=f"the map of image {first.name}")
+    np.save(first / "Nodule.npy", np.full((28, 28), np.nan))
+    refused(*whole, said=f"Nodule.npy (image {first.name}, finding Nodule) cannot be read: it holds NaN")
+    (first / "Nodule.npy").unlink()
+    refused(*whole, said=f"no map for 1 ({first.name}, Nodule)")
+    skipped = command(*whole, "--missing", "skip")
+    assert skipped.status == 0, skipped.errors
+    assert [one["image_id"] for one in skipped.results["counts"]["skipped"]] == [first.name]
+    assert skipped.results["counts"]["images"] == 4
+    assert command("verify", skipped.folder).status == 0
+    flat = command(*whole, "--missing", "flat")
+    assert flat.status == 0, flat.errors
+    assert any("map of Nodule is missing" in note["text"] for note in flat.results["counts"]["notes"])
+    assert flat.results["counts"]["images"] == 5
+    assert len(FINDINGS) == len(flat.results["findings"])

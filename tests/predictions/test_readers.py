@@ -1,0 +1,158 @@
+"""Strangers' files: read as they are, or refused in one paragraph that names them."""
+
+from __future__ import annotations
+
+import io
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from PIL import Image
+
+from xbench.errors import UserError
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
+from xbench.predictions.files import Files, as_map, named, read_npy, read_npz, read_picture
+from xbench.predictions.frame import preprocessing_of
+from xbench.predictions.scores import read_scores
+
+MAPS = arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.floats(-9, 9, width=32))
+
+
+def saved(array, **options):
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+@given(MAPS, st.sampled_from([np.float16, np.float32, np.float64, np.int16, np.uint8, np.bool_]))
+def test_arrays_come_back(values, dtype):
+    made = np.abs(values).astype(dtype)
+    assert np.array_equal(as_map(read_npy(saved(made[None]))), made.astype(np.float32))
+    file = io.BytesIO()
+    np.savez_compressed(file, one=made)
+    assert np.array_equal(as_map(read_npz(file.getvalue())["one"]), made.astype(np.float32))
+
+
+@given(MAPS, st.data())
+def test_cut_off_and_changed_files_are_refused_or_read(values, data):
+    whole = saved(values)
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    with pytest.raises(UserError, match="here/it.npy"), named("here", "it.npy"):
+        read_npy(cut)
+    place = data.draw(st.integers(0, len(whole) - 1))
+    changed = whole[:place] + bytes([data.draw(st.integers(0, 255))]) + whole[place + 1 :]
+    try:
+        with named("here", "it.npy"):
+            as_map(read_npy(changed))
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_refused(content):
+    for read in (read_npy, read_npz, read_picture):
+        with pytest.raises(UserError), named("here", "it"):
+            assert not read(content)
+            raise ValueError
+
+
+class Bomb:
+    def __reduce__(self):
+        return print, ("a stranger's code ran",)
+
+
+def test_objects_are_never_loaded(capsys):
+    for content in (saved(np.array([Bomb()], object), allow_pickle=True), pickle.dumps(Bomb())):
+        with pytest.raises(UserError), named("here", "it"):
+            read_npy(content)
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((2, 3, 3)),
+        np.zeros(3),
+        np.zeros((0, 3)),
+        np.array([["a"]]),
+        np.ones((2, 2), complex),
+        np.full((2, 2), 1e39),
+    ],
+    ids=str,
+)
+def test_what_is_no_map(array):
+    with pytest.raises(ValueError, match="shape|values"):
+        as_map(array)
+
+
+def test_a_header_that_claims_much_takes_no_memory():
+    content = saved(np.zeros((2, 2))).replace(b"(2, 2)", b"(9**9)")
+    claims = saved(np.zeros((2, 2))).replace(b"(2, 2), }    ", b"(99999, 9999)")
+    for one in (content, claims):
+        with pytest.raises(ValueError, match=r".+"):
+            read_npy(one)
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [("L", np.uint8), ("I;16", np.uint16), ("F", np.float32)])
+def test_pictures(mode, dtype):
+    values = np.arange(12).reshape(3, 4).astype(dtype)
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "TIFF" if mode == "F" else "PNG")
+    assert np.array_equal(read_picture(file.getvalue()), values)
+
+
+def test_colours_are_no_map():
+    file = io.BytesIO()
+    Image.new("RGB", (3, 3)).save(file, "PNG")
+    with pytest.raises(ValueError, match="no colours"):
+        read_picture(file.getvalue())
+
+
+def test_damaged_archives(tmp_path):
+    (tmp_path / "a.tar").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="a.tar cannot be read"):
+        Files(tmp_path / "a.tar")
+
+
+@given(st.integers(224, 600), st.integers(224, 600))
+def test_a_frame_is_that_of_the_same_preprocessing(height, width):
+    image = np.zeros((height, width), np.uint8)
+    theirs = Preprocessing([PillowResize(512), CentreCrop(480)])(image)[1]
+    assert preprocessing_of("shortest:512,crop:480")(image)[1] == theirs
+    left, top, right, bottom = preprocessing_of("longest:64,pad:64")(image)[1]
+    assert min(left, top) <= 0 and max(right, bottom) >= 1
+
+
+@pytest.mark.parametrize(
+    "frame", ["", "half", "crop:9", "shortest:9", "shortest:8,crop:9", "shortest:8,pad:8", "pad:9"]
+)
+def test_no_frames(frame):
+    with pytest.raises(UserError, match="give whole"):
+        preprocessing_of(frame)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("image,finding,probability\na,b,1.5\n", "no probability"),
+        ("image,finding,probability\na,b,x\n", "no probability"),
+        ("image,finding,probability\na,b,nan\n", "no probability"),
+        ("image,finding,probability\na,b,1\na,b,0\n", "two scores"),
+        ("a,b\n1,2\n", "must be called image"),
+        ("image,a,a\n1,0,1\n", "no two alike"),
+        ("", "cannot be read"),
+    ],
+)
+def test_tables_that_are_refused(tmp_path, text, said):
+    (tmp_path / "it.csv").write_text(text)
+    with pytest.raises(UserError, match=said):
+        read_scores(tmp_path / "it.csv")
+
+
+def test_tables(tmp_path):
+    (tmp_path / "it.csv").write_text("image,Nodule,Mass\n007,0.25,\n008,1,0.5\n")
+    expected = {("007", "Nodule"): (0.25, 0.25), ("008", "Nodule"): (1, 1), ("008", "Mass"): (0.5, 0.5)}
+    assert read_scores(tmp_path / "it.csv") == expected

@@ -1,0 +1,41 @@
+"""What `score` does: `test`, with predictions that were made elsewhere in the place of a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from xbench.commands.arguments import score_parser
+from xbench.commands.configs import resolve_config, shipped
+from xbench.commands.run import run_test
+from xbench.errors import UserError
+
+
+def score(arguments: Sequence[str]) -> None:
+    """Score predictions and write the results as a run; options that are not `score`'s own are those of `test`."""
+    run_test(words_of_test(arguments))
+
+
+def words_of_test(arguments: Sequence[str]) -> list[str]:
+    """Return the words of the `test` that a `score` stands for."""
+    given, others = score_parser().parse_known_args(arguments)
+    if strays := [word for word in others if word.startswith("--model")]:
+        raise UserError(f"score: {strays[0]}: there is no model; its options are those of score --help.", exit_status=2)
+    options = vars(given)
+    datasets = shipped("data")
+    # An option that is not given stays away, so that the defaults have one home: the class.
+    about = {name: value for name, value in options.items() if name not in ("config", "name") and value is not None}
+    if "names" in about:
+        try:
+            about["names"] = json.loads(about["names"])
+        except ValueError as error:
+            raise UserError(f"score --names {about['names']}: this is not JSON: {error}.", exit_status=2) from None
+    model = {"class_path": "xbench.models.outside.Outside", "init_args": {"label": given.name, **about}}
+    words = ["--config", json.dumps({"model": model})]
+    for name in given.config:
+        stem = name.removesuffix(".yaml")
+        found = json.dumps({"data": str(datasets[stem])}) if stem in datasets else resolve_config(name)
+        words += ["--config", found]
+    if given.sizes == "any":
+        words += ["--data.batch_size", "1"]
+    return [*words, "--trainer.accelerator", "cpu", *others]

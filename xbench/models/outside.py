@@ -1,0 +1,202 @@
+"""Predictions that were made elsewhere, in the place of a model: `score` runs this class as `test` runs any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+from xbench.errors import UserError
+from xbench.geometry.grid import Upsampling
+from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.models.base import SaliencyModel
+from xbench.predictions.frame import preprocessing_of
+from xbench.predictions.scores import read_scores
+from xbench.predictions.source import MapFiles, PredictRun, Source, digest
+from xbench.protocol.findings import is_folder_name
+from xbench.types import Batch, Failure, ModelOutput, Note
+
+LEFT_OUT = "its prediction is missing, and --missing skip was given"
+"""The beginning of the reason that an image was left out."""
+
+
+class Outside(SaliencyModel):
+    """Looks predictions up in files, instead of making them.
+
+    Args:
+        predictions: What `xbench predict` wrote; or a folder, zip or tar of maps (npy, npz, png, tiff).
+        label: What results and folders call the model.
+        frame: What part of a radiograph a map shows: `whole`, or steps such as `shortest:512,crop:480`. What `xbench
+            predict` wrote says it itself.
+        scores: Table of probabilities (CSV, parquet), or `none`: all pairs get one half, so AUROC is one half too.
+        pattern: Path of a map below `predictions`, without its ending.
+        names: What the files call a finding, and its name.
+        missing: What a pair without prediction does: `stop`; `skip` leaves the whole image out, counted and named;
+            `flat` takes a missing map for one that is the same everywhere.
+        extra: What predictions of other images or findings than the dataset's do: `stop` or `ignore`.
+        sizes: Maps are all of the `same` size, or of `any`, which takes `--data.batch_size 1`.
+        upsampling: How maps are enlarged; `bilinear` if not given.
+    """
+
+    name = "outside"
+
+    def __init__(
+        self,
+        predictions: str,
+        label: str,
+        frame: str | None = None,
+        scores: str | None = None,
+        pattern: str = "{image}/{finding}",
+        names: dict[str, str] | None = None,
+        missing: Literal["stop", "skip", "flat"] = "stop",
+        extra: Literal["stop", "ignore"] = "stop",
+        sizes: Literal["same", "any"] = "same",
+        upsampling: Upsampling | None = None,
+    ) -> None:
+        super().__init__()
+        if not is_folder_name(label):
+            raise UserError(f"--name {label!r} becomes part of a folder's name, which it cannot.", exit_status=2)
+        self.name = label
+        self._path = Path(predictions).expanduser()
+        self._own = (self._path / "predictions.parquet").is_file()
+        if not self._path.exists():
+            raise UserError(f"--predictions {predictions}: there is no such file or folder.", exit_status=2)
+        if self._own and (frame, scores, upsampling) != (None, None, None):
+            raise UserError(
+                f"{predictions} is what `xbench predict` wrote, which says frame, scores and upsampling itself: leave "
+                "these options out.",
+                exit_status=2,
+            )
+        if not self._own and frame is None:
+            raise UserError(
+                f"--predictions {predictions}: nothing says what part of a radiograph its maps show. Give --frame "
+                "whole, or what was done to a radiograph before the model saw it, such as --frame "
+                "shortest:512,crop:480.",
+                exit_status=2,
+            )
+        if not self._own and scores is None:
+            raise UserError(
+                f"--predictions {predictions}: there are maps and no probabilities. Give --scores TABLE, or --scores "
+                "none: recognition is then that of a coin, one half for every image.",
+                exit_status=2,
+            )
+        self.preprocessing = Preprocessing(stretch((224, 224))) if frame is None else preprocessing_of(frame)
+        self._scores = None if scores in (None, "none") else Path(str(scores)).expanduser()
+        self._said = {"frame": frame, "scores": scores, "missing": missing, "extra": extra, "sizes": sizes}
+        self._pattern, self._names, self._missing, self._extra, self._sizes = pattern, names, missing, extra, sizes
+        self.saliency_upsample = upsampling or "bilinear"
+
+    def input_problem(self, batch: Batch, seen: torch.Tensor | None = None) -> None:
+        """No network sees the images."""
+
+    def setup(self, stage: str) -> None:
+        """Look for the predictions of all images and findings of the dataset; a UserError if they do not fit."""
+        super().setup(stage)
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        images = [record.image_id for record in data.records]
+        if self._own:
+            self.source: Source = PredictRun(self._path, images, self.findings)
+        else:
+            scores = None if self._scores is None else read_scores(self._scores)
+            self.source = MapFiles(self._path, images, self.findings, self._pattern, self._names, scores)
+        pairs = [(image, finding) for image in images for finding in self.findings]
+        scored = self.source.scores if self._own or self._scores is not None else dict.fromkeys(pairs, (0.0, 0.5))
+        self._numbers: Mapping[tuple[str, str], tuple[float, float]] = scored
+        without_map = [f"{one}, {other}" for one, other in pairs if (one, other) not in self.source.maps]
+        without_score = [f"{one}, {other}" for one, other in pairs if (one, other) not in scored]
+        problems = []
+        if self._missing != "skip":
+            problems += [] if not without_score else [f"no score for {_count(without_score)}"]
+            problems += [] if not without_map or self._missing == "flat" else [f"no map for {_count(without_map)}"]
+        if self._extra == "stop" and self.source.unknown:
+            problems.append(f"predictions of no image and finding of {data.name}: {_count(self.source.unknown)}")
+        if len(without_map) == len(pairs):
+            problems.append(f"not one of the {len(pairs)} pairs of image and finding has a map: look at --pattern")
+        if problems:
+            raise UserError(
+                f"--predictions {self._path}, for {len(images)} images and {len(self.findings)} findings: "
+                f"{'; '.join(problems)}. --missing skip leaves images out that lack something, --missing flat takes "
+                "a missing map for one that is the same everywhere, --extra ignore leaves predictions out that belong "
+                "to nothing.",
+                exit_status=2,
+            )
+        self._incomplete = {
+            one for one, other in pairs if (one, other) not in self.source.maps or (one, other) not in scored
+        }
+        first = next((image for image in images if (image, self.findings[0]) in self.source.maps), None)
+        if self._own and first is not None and (frame := self.source.frame(first)) is not None:
+            if frame.upsampling not in get_args(Upsampling):
+                raise UserError(f"{self._path}: {frame.upsampling!r:.60} is no way to enlarge maps.", exit_status=2)
+            self.saliency_upsample = frame.upsampling  # type: ignore[assignment]
+        some = next(image for image in images for finding in self.findings if (image, finding) in self.source.maps)
+        self._size = next(one.shape for one in self.source.read(some, self.findings) if one is not None)
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Leave out what has no prediction, and take frames from predictions that state them."""
+        truth = batch.truth
+        if self._missing == "skip":
+            rows = [row for row, image in enumerate(truth.image_ids) if image not in self._incomplete]
+            left = [
+                Failure(int(truth.index[row]), image, f"{LEFT_OUT}.")
+                for row, image in enumerate(truth.image_ids)
+                if image in self._incomplete
+            ]
+            batch = batch.only(rows)
+            batch.failures = [*batch.failures, *left]
+            truth = batch.truth
+        if self._own and truth.image_ids:
+            frames = [self.source.frame(image) for image in truth.image_ids]
+            views, digests = zip(*((one.view, one.image_sha256) for one in frames if one is not None), strict=True)
+            batch = replace(batch, truth=replace(truth, views=[*views]), image_sha256=[*digests])
+        if self._missing == "flat":
+            batch.notes = [
+                *batch.notes,
+                *(
+                    Note(f"the map of {finding} is missing and counts as the same everywhere", image)
+                    for image in truth.image_ids
+                    for finding in self.findings
+                    if (image, finding) not in self.source.maps
+                ),
+            ]
+        return batch
+
+    def score(self, batch: Batch) -> ModelOutput:
+        """Look up the predictions of a batch."""
+        maps = [self._maps(image) for image in batch.truth.image_ids]
+        sizes = {one.shape for one in maps}
+        if len(sizes) > 1:
+            raise UserError(f"{self.name}: maps differ in size, so give --data.batch_size 1.", exit_status=2)
+        numbers = torch.tensor(
+            [[self._numbers[image, finding] for finding in self.findings] for image in batch.truth.image_ids],
+            dtype=torch.float64,
+        )
+        logits, probabilities = numbers.to(self.device).unbind(-1)
+        return ModelOutput(logits, probabilities, torch.stack(maps).to(self.device))
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the digest of the predictions, and what was declared about them."""
+        paths = [self._path, *([] if self._scores is None else [self._scores])]
+        return {"predictions_sha256": digest(paths), **self._said}
+
+    def _maps(self, image: str) -> torch.Tensor:
+        """Return the maps of an image (C, h, w)."""
+        found = self.source.read(image, self.findings)
+        sizes = [one.shape for one in found if one is not None]
+        expected = (sizes or [self._size])[0] if self._sizes == "any" else self._size
+        for finding, one in zip(self.findings, found, strict=True):
+            if one is not None and one.shape != expected:
+                raise UserError(
+                    f"{self._path}: the map of image {image}, finding {finding} is {one.shape}, and the first one is "
+                    f"{expected}. If that is meant, give --sizes any; the maps of one image have one size all the "
+                    "same.",
+                    exit_status=2,
+                )
+        flat = torch.zeros(expected)
+        return torch.stack([flat if one is None else torch.from_numpy(one) for one in found])
+
+
+def _count(names: Sequence[str]) -> str:
+    return f"{len(names)} ({'; '.join(names[:5])}{'; ...' if len(names) > 5 else ''})"

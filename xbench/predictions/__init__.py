@@ -1,0 +1,1 @@
+"""Readers of predictions that were made elsewhere."""

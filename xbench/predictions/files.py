@@ -1,0 +1,183 @@
+"""Files of strangers: in a folder or an archive, and arrays in them; nothing in them is ever executed."""
+
+from __future__ import annotations
+
+import io
+import math
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from xbench.errors import UserError
+
+ARRAYS = (".npy", ".npz")
+PICTURES = (".png", ".tif", ".tiff")
+
+_LARGEST = 2**30
+"""Bytes of one file, or of one array in it: a map of 8,192 x 8,192 has a quarter of that."""
+
+_MODES = ("1", "L", "I", "I;16", "I;16B", "F")
+"""Pillow's names of pictures with one number a pixel."""
+
+
+class Files:
+    """The files in a folder, a zip or a tar archive, by their path below it; hidden ones are left out.
+
+    Raises:
+        UserError: There is no such folder or archive, it cannot be read, or it is compressed as a whole.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._archive: zipfile.ZipFile | tarfile.TarFile | None = None
+        with named(root):
+            if root.is_dir():
+                paths = [path for path in root.rglob("*") if path.is_file()]
+                self._members: dict[str, Any] = {path.relative_to(root).as_posix(): path for path in paths}
+            elif zipfile.is_zipfile(root):
+                self._archive = zipfile.ZipFile(root)
+                self._members = _once(root, [(one.filename, one) for one in self._archive.infolist()])
+            elif root.is_file():
+                # Of a compressed tar file each map would be found only by unpacking all before it.
+                self._archive = tarfile.open(root, "r:")  # noqa: SIM115
+                self._members = _once(root, [(one.name, one) for one in self._archive if one.isfile()])
+            else:
+                raise UserError(f"--predictions {root}: there is no such file or folder.", exit_status=2)
+        shown = {
+            name.removeprefix("./"): member
+            for name, member in self._members.items()
+            if not name.endswith("/") and not any(part[:1] == "." for part in name.removeprefix("./").split("/"))
+        }
+        self._members = dict(sorted(shown.items()))
+        self.names = tuple(self._members)
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file; a UserError if it cannot be read or is larger than a GiB."""
+        member = self._members[name]
+        with named(self.root, name):
+            if isinstance(member, Path):
+                size = member.stat().st_size
+            else:
+                size = member.file_size if isinstance(member, zipfile.ZipInfo) else member.size
+            if size > _LARGEST:
+                raise ValueError(f"it has {size} bytes, and no map has more than {_LARGEST}")
+            if isinstance(member, Path):
+                return member.read_bytes()
+            if isinstance(self._archive, zipfile.ZipFile):
+                return self._archive.read(member)
+            assert self._archive is not None
+            stream = self._archive.extractfile(member)
+            content = b"" if stream is None else stream.read()
+            if len(content) != size:
+                raise ValueError("the archive is cut off")
+            return content
+
+
+@contextmanager
+def named(root: Path, name: str = "", of: str = "") -> Iterator[None]:
+    """Turn whatever damaged files raise into a UserError that names the file; `of` says what is read from it."""
+    try:
+        yield
+    except UserError:
+        raise
+    # Readers of pictures and archives raise any of these over damaged files.
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        SyntaxError,
+        OverflowError,
+        MemoryError,
+        NotImplementedError,
+        RuntimeError,
+        UnidentifiedImageError,
+        Image.DecompressionBombError,
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        zlib.error,
+    ) as error:
+        place = f"{root}/{name}" if name else f"{root}"
+        what = f" ({of})" if of else ""
+        problem = str(error) or type(error).__name__
+        raise UserError(f"{place}{what} cannot be read: {' '.join(problem.split())[:300]}.", exit_status=2) from error
+
+
+def read_npy(content: bytes) -> NDArray[Any]:
+    """Return the array in an npy file; a ValueError if it holds objects, or fewer values than it says."""
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"its format {version} is none of a plain array")
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    if dtype.hasobject or dtype.names is not None:
+        raise ValueError("it holds Python objects or records, which are not read; save plain numbers")
+    # Before any memory is taken: a header of a hundred bytes may claim any shape.
+    if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
+        raise ValueError(f"its {len(content)} bytes are not an array {shape} of {dtype}; it may be cut off")
+    file.seek(0)
+    return np.asarray(np.load(file, allow_pickle=False))
+
+
+def read_npz(content: bytes) -> dict[str, NDArray[Any]]:
+    """Return the arrays in an npz file by name, as `read_npy` reads each."""
+    arrays: dict[str, NDArray[Any]] = {}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if sum(member.file_size for member in archive.infolist()) > _LARGEST:
+            raise ValueError(f"unpacked it has more than {_LARGEST} bytes")
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name in arrays:
+                raise ValueError(f"it holds {name} twice")
+            arrays[name] = read_npy(archive.read(member))
+    return arrays
+
+
+def read_picture(content: bytes) -> NDArray[Any]:
+    """Return the grey values (h, w) of a png or tiff file; a ValueError for colours, palettes and several pages."""
+    with Image.open(io.BytesIO(content), formats=("PNG", "TIFF")) as picture:
+        if picture.mode not in _MODES:
+            raise ValueError(f"its pixels are {picture.mode}; a map has one number a pixel, and no colours")
+        if getattr(picture, "n_frames", 1) != 1:
+            raise ValueError("it has several pages")
+        if math.prod(picture.size) > _LARGEST // 8:
+            raise ValueError(f"it has {picture.size} pixels")
+        return np.asarray(picture)
+
+
+def as_map(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Return a map (h, w) as float32; a ValueError for another shape, dtype, or values that are not finite in float32.
+
+    Leading axes of length 1, as frameworks leave them, are dropped.
+    """
+    while array.ndim > 2 and array.shape[0] == 1:
+        array = array[0]
+    if array.ndim != 2 or 0 in array.shape:
+        raise ValueError(f"its shape is {array.shape}; a map has rows and columns")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"its values are {array.dtype}; a map has real numbers")
+    with np.errstate(over="ignore"):
+        values = array.astype(np.float32)
+    if not np.isfinite(values).all():
+        raise ValueError("it holds NaN, infinity or values beyond float32")
+    return values
+
+
+def _once(root: Path, members: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in members]
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"{root} holds {twice} twice.", exit_status=2)
+    return dict(members)
