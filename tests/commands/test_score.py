@@ -122,6 +122,6 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
     assert command("verify", skipped.folder).status == 0
     flat = command(*whole, "--missing", "flat")
     assert flat.status == 0, flat.errors
-    assert any("map of Nodule is missing" in note["text"] for note in flat.results["counts"]["notes"])
+    assert any("map of Nodule is missing" in str(note) for note in flat.results["counts"]["notes"])
     assert flat.results["counts"]["images"] == 5
     assert len(FINDINGS) == len(flat.results["findings"])

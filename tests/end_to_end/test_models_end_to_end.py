@@ -21,6 +21,7 @@ from xbench.evaluation.provenance import options_that_count
 from xbench.models import KAD
 from xbench.protocol.findings import FINDINGS
 from xbench.protocol.prompts import ASPECTS, prompts_in_style
+from xbench.runs.files import CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS
 
 QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
 CROSS_ATTENTION = {"kind": "cross-attention", "layers": [0, 1, 2, 3], "heads": [0, 1, 2, 3]}
@@ -84,6 +85,20 @@ def test_from_the_official_file_to_results(command, downloads: Downloads, folder
     assert provenance["model"]["image_size"] == 224
     assert list(provenance["prompts"]) == list(FINDINGS["vindr"])
     assert provenance["prompts"]["Pleural Effusion"] == PROMPTS[model]
+
+    # What `predict` writes gives `score` the same run without the model: crops, padding and enlarging included.
+    predicted = command(
+        "predict", "--config", f"{model}_vindr", *data, *options_of(arguments), *QUIET, "--overlays", "false"
+    )
+    assert predicted.status == 0, predicted.errors
+    outside = ("--predictions", predicted.folder, "--name", model, "--extra", "ignore")
+    scored = command("score", "--config", "vindr", *data, *outside, *QUIET)
+    assert scored.status == 0, scored.errors
+    for name in (PER_CLASS, PER_IMAGE, CURVES, REGIONS, PICTURES):
+        assert (scored.folder / name).read_bytes() == (run.folder / name).read_bytes(), name
+    assert {**scored.results, "provenance": None} == {**results, "provenance": None}
+    # Only what its file says of where it comes from differs.
+    assert pq.read_table(scored.folder / MAPS).equals(pq.read_table(run.folder / MAPS))
 
     if model in CONVERTED:
         # In a folder, that is the name by which open_clip finds it.

@@ -40,7 +40,7 @@ def test_arrays_come_back(values, dtype):
 def test_cut_off_and_changed_files_are_refused_or_read(values, data):
     whole = saved(values)
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
-    with pytest.raises(UserError, match="here/it.npy"), named("here", "it.npy"):
+    with pytest.raises(UserError, match=r"here/it\.npy"), named("here", "it.npy"):
         read_npy(cut)
     place = data.draw(st.integers(0, len(whole) - 1))
     changed = whole[:place] + bytes([data.draw(st.integers(0, 255))]) + whole[place + 1 :]
@@ -84,7 +84,7 @@ def test_objects_are_never_loaded(capsys):
     ids=str,
 )
 def test_what_is_no_map(array):
-    with pytest.raises(ValueError, match="shape|values"):
+    with pytest.raises(ValueError, match=r"shape|values"):
         as_map(array)
 
 
@@ -92,7 +92,7 @@ def test_a_header_that_claims_much_takes_no_memory():
     content = saved(np.zeros((2, 2))).replace(b"(2, 2)", b"(9**9)")
     claims = saved(np.zeros((2, 2))).replace(b"(2, 2), }    ", b"(99999, 9999)")
     for one in (content, claims):
-        with pytest.raises(ValueError, match=r".+"):
+        with pytest.raises(UserError), named("here", "it"):
             read_npy(one)
 
 
@@ -113,7 +113,7 @@ def test_colours_are_no_map():
 
 def test_damaged_archives(tmp_path):
     (tmp_path / "a.tar").write_bytes(b"nothing")
-    with pytest.raises(UserError, match="a.tar cannot be read"):
+    with pytest.raises(UserError, match=r"a\.tar cannot be read"):
         Files(tmp_path / "a.tar")
 
 
@@ -139,7 +139,7 @@ def test_no_frames(frame):
     [
         ("image,finding,probability\na,b,1.5\n", "no probability"),
         ("image,finding,probability\na,b,x\n", "no probability"),
-        ("image,finding,probability\na,b,nan\n", "no probability"),
+        ("image,finding,probability\na,b,inf\n", "no probability"),
         ("image,finding,probability\na,b,1\na,b,0\n", "two scores"),
         ("a,b\n1,2\n", "must be called image"),
         ("image,a,a\n1,0,1\n", "no two alike"),

@@ -38,6 +38,7 @@ from xbench.commands.bench.config import parse, plan, read_bench
 from xbench.commands.configs import shipped
 from xbench.commands.options import RunParser, run_parser
 from xbench.commands.rescore import rescore
+from xbench.commands.score import words_of_test
 from xbench.data import ChestXrayDataModule, Radiograph, Record
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
@@ -140,6 +141,8 @@ def test_commands_are_understood(workplace, resolvers, monkeypatch):
                 rescore(options)
         elif command == "verify":
             assert len(options) == 1, options
+        elif command == "score":
+            assert words_of_test(options), options
         else:
             assert command in ("report", "list"), command
             with redirect_stdout(io.StringIO()):

@@ -236,11 +236,11 @@ def rescore_parser() -> CommandParser:
 
 _SCORES = """
 examples:
-  score --config phantom --predictions runs/demo_phantom/TIME --name demo    what predict wrote
+  score --config phantom --predictions runs/demo_phantom/TIME --name demo   # what predict wrote
   score --config siim --data.root /data/siim --predictions maps.zip --name mine \\
         --frame shortest:512,crop:480 --scores scores.csv
 
-maps/IMAGE/FINDING.npy (npz, png, tif) holds the map of an image and a finding, and scores.csv has the
+maps/IMAGE/FINDING.npy (npz, png, tif) is the map of an image and a finding; scores.csv has the
 columns image, finding, probability, or image and a column for each finding. Refused, unless asked:
 predictions that are missing, of other images or findings, or of another size. Options of the data
 and the trainer are those of `xbench test`: --data.root, --data.limit, --resume true, ...
