@@ -7,6 +7,7 @@ from xbench.metrics.boxes import BoxScores, box_iou, draw_boxes, score_boxes, sc
 from xbench.metrics.calibration import Calibration, CalibrationScores, calibration
 from xbench.metrics.classification import ClassificationScores, MacroScores, classification_scores, macro
 from xbench.metrics.functional import normalise
+from xbench.metrics.lesions import FalseAlarms, LesionDetections, LesionRecall
 from xbench.metrics.maps import (
     MapMeasures,
     cnr,
@@ -25,6 +26,9 @@ __all__ = [
     "Calibration",
     "CalibrationScores",
     "ClassificationScores",
+    "FalseAlarms",
+    "LesionDetections",
+    "LesionRecall",
     "MacroScores",
     "MapMeasures",
     "PixelCounts",
