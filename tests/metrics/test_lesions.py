@@ -16,13 +16,13 @@ from hypothesis.extra import numpy as hnp
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from xbench.metrics.boxes import pairwise_iou
 from xbench.metrics.lesions import (
     FalseAlarms,
     Froc,
     LesionDetections,
     LesionRecall,
     average_precision,
-    box_iou,
     components,
     froc,
     mask_overlaps,
@@ -42,7 +42,7 @@ ITEMS = [
 def detected(ious, items=ITEMS) -> LesionDetections:
     metric = LesionDetections(1, ious)
     for index, (true, boxes, scores) in enumerate(items):
-        metric.update(index, 0, scores, box_iou(boxes, true))
+        metric.update(index, 0, scores, pairwise_iou(boxes, true))
     return metric
 
 
@@ -119,7 +119,7 @@ def test_neither_order_nor_processes_change_a_bit(order, processes):
     parts = [LesionDetections(1, [0.3, 0.5]) for _ in range(processes)]
     for place, index in enumerate(order):
         true, boxes, scores = ITEMS[index]
-        parts[place % processes].update(index, 0, scores, box_iou(boxes, true))
+        parts[place % processes].update(index, 0, scores, pairwise_iou(boxes, true))
     together = LesionDetections(1, [0.3, 0.5])
     together.detections = [torch.cat([row for part in parts for row in part.detections])]
     together.images, together.lesions = (sum(getattr(p, name) for p in parts) for name in ("images", "lesions"))

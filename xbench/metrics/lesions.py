@@ -50,16 +50,6 @@ def mask_overlaps(detected: Sequence[Mask], lesions: Sequence[Mask]) -> tuple[Fl
     return shared / np.maximum(sizes[0][:, None] + sizes[1] - shared, 1), shared / np.maximum(sizes[1], 1)
 
 
-def box_iou(detected: Floats, lesions: Floats) -> Floats:
-    """Return the IoU of boxes (D, 4) with boxes (L, 4), each left, top, right, bottom in any unit, as (D, L)."""
-    low, high = np.maximum(detected[:, None, :2], lesions[:, :2]), np.minimum(detected[:, None, 2:], lesions[:, 2:])
-    shared = (high - low).clip(min=0).prod(axis=-1)
-    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(axis=-1) for boxes in (detected, lesions)]
-    together = areas[0][:, None] + areas[1] - shared
-    iou: Floats = np.divide(shared, together, out=np.zeros_like(shared), where=together > 0)
-    return iou
-
-
 def match(iou: Floats, scores: Floats, least: float) -> NDArray[np.int64]:
     """Return which lesion each detection finds (D,), -1 for none; one detection finds one lesion, and each only once.
 
@@ -245,7 +235,10 @@ class LesionDetections(Metric):
             self.add_state(name, torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, index: int, column: int, scores: Floats, iou: Floats) -> None:
-        """Add the detections of one image and finding: scores (D,), IoU with its L lesions (D, L), and its index."""
+        """Add the detections of one image and finding: scores (D,), IoU with its L lesions (D, L), and its index.
+
+        Of boxes, the IoU is that of `xbench.metrics.boxes.pairwise_iou`, of masks that of `mask_overlaps`.
+        """
         kept = np.argsort(-scores, kind="stable")[: self.most]
         scores, iou = scores[kept], iou[kept]
         rows = np.zeros((len(scores), 4 + len(self.ious)))
