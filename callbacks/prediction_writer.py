@@ -47,9 +47,9 @@ class PredictionWriter(Callback):
 
     `saliency/NNNNNN_<image>.npz` holds for one image the raw maps `saliency` (C, h, w) float32 in the frame of the
     model input, the part of the radiograph that this frame shows as `view` (left, top, right, bottom in fractions of
-    width and height), the names `findings`, the digest of the model input as `image_sha256`, and how the model's maps
-    are enlarged as `upsampling`. `predictions.parquet` has a row per image and finding: image_id,
-    finding, logit, probability, the `file` of the map and the `overlay` drawn of it.
+    width and height), the names `findings`, the digest of the model input as `image_sha256`, how the model's maps are
+    enlarged as `upsampling`, and what their values are as `map_scale`. `predictions.parquet` has a row per image and
+    finding: image_id, finding, logit, probability, the `file` of the map and the `overlay` drawn of it.
 
     `overlays/<image>/<finding>.png` is the film with one map over it, from the lowest value of the map to its highest,
     and a cross at its peak; `sheets/<image>.png` has the film and all its overlays side by side. Both are patients'
@@ -106,6 +106,7 @@ class PredictionWriter(Callback):
                         findings=np.array(data.findings),
                         image_sha256=np.array(batch.image_sha256[row]),
                         upsampling=np.array(model.saliency_upsample),
+                        map_scale=np.array(model.map_scale),
                     )
                 if self._drawn:
                     film = shown(batch.display[row].cpu().numpy())

@@ -47,7 +47,7 @@ def test_a_folder_gives_the_arrays_of_the_same_images_as_a_dataset_and_pictures(
     assert tables[0]["image_id"][:: len(FINDINGS)] == [*PLACES]
     for one, other in zip(tables[0]["file"], tables[1]["file"], strict=True):
         with np.load(ours.folder / one) as mine, np.load(theirs.folder / other) as drawn:
-            assert {*mine} == {*drawn} == {"saliency", "view", "findings", "image_sha256", "upsampling"}
+            assert {*mine} == {*drawn} == {"saliency", "view", "findings", "image_sha256", "upsampling", "map_scale"}
             assert all((mine[name] == drawn[name]).all() for name in mine)
 
     names = ["a", "scan/IM1", "ward_3/a_b", "ward_3/a_b_000003"]

@@ -56,6 +56,7 @@ def test_any_way_to_the_same_run(command, made, tmp_path):
     own = command(*start, "--predictions", predicted.folder)
     assert own.status == 0, own.errors
     same_run(tested, own)
+    assert own.results["provenance"]["model"]["map_scale"] == tested.results["provenance"]["model"]["map_scale"]
     with zipfile.ZipFile(tmp_path / "maps.zip", "w") as archive:
         for path in (tmp_path / "maps").rglob("*.npy"):
             archive.write(path, path.relative_to(tmp_path / "maps"))

@@ -17,7 +17,7 @@ from xbench.predictions.frame import preprocessing_of
 from xbench.predictions.scores import read_scores
 from xbench.predictions.source import MapFiles, PredictRun, Source, digest
 from xbench.protocol.findings import is_folder_name
-from xbench.types import Batch, Failure, ModelOutput, Note
+from xbench.types import Batch, Failure, MapScale, ModelOutput, Note
 
 LEFT_OUT = "its prediction is missing, and --missing skip was given"
 """The beginning of the reason that an image was left out."""
@@ -131,6 +131,9 @@ class Outside(SaliencyModel):
             if frame.upsampling not in get_args(Upsampling):
                 raise UserError(f"{self._path}: {frame.upsampling!r:.60} is no way to enlarge maps.", exit_status=2)
             self.saliency_upsample = frame.upsampling  # type: ignore[assignment]
+            if frame.map_scale not in get_args(MapScale):
+                raise UserError(f"{self._path}: {frame.map_scale!r:.60} is no scale of maps.", exit_status=2)
+            self.map_scale = frame.map_scale  # type: ignore[assignment]
         some = next(image for image in images for finding in self.findings if (image, finding) in self.source.maps)
         self._size = next(one.shape for one in self.source.read(some, self.findings) if one is not None)
 

@@ -32,6 +32,7 @@ class Frame:
     view: View
     image_sha256: str
     upsampling: str
+    map_scale: str
 
 
 class Source(ABC):
@@ -88,17 +89,18 @@ class PredictRun(Source):
     def frame(self, image_id: str) -> Frame:
         """Return the view, the digest of the model input, and how the model's maps are enlarged."""
         arrays = self._arrays(image_id)
-        if "upsampling" not in arrays:
+        if not {"upsampling", "map_scale"} <= {*arrays}:
             raise UserError(
                 f"{self._folder} was written by an earlier version of xbench, which did not note how its maps are "
-                "enlarged: run predict again.",
+                "enlarged and what their values are: run predict again.",
                 exit_status=2,
             )
         with named(self._folder, self._files[image_id], f"image {image_id}"):
             left, top, right, bottom = map(float, arrays["view"])
             if not (left < right and top < bottom and abs(left) + abs(top) + abs(right) + abs(bottom) < 1e6):
                 raise ValueError(f"{left}, {top}, {right}, {bottom} is no view")
-            return Frame((left, top, right, bottom), str(arrays["image_sha256"]), str(arrays["upsampling"]))
+            said = [str(arrays[name]) for name in ("image_sha256", "upsampling", "map_scale")]
+            return Frame((left, top, right, bottom), *said)
 
     def _arrays(self, image_id: str) -> dict[str, NDArray[np.generic]]:
         if self._last[0] != image_id:
