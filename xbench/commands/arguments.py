@@ -165,15 +165,11 @@ examples:
   bench --config mine.yaml --config resolution  the same, and once more at 448 pixels
   bench --config mine.yaml --data.batch_size 32 --trainer.precision bf16-mixed
 
-mine.yaml says where things lie, and what of it is to run:
-  models:
-    clip: {}
-    carzero: {checkpoint: /models/carzero.safetensors}
-  datasets:
-    vindr: {root: /data/vindr}
+mine.yaml, for example:
+  models: {clip: {}, carzero: {checkpoint: /models/carzero.safetensors}}
+  datasets: {vindr: {root: /data/vindr}}
   trainer: {precision: bf16-mixed}
-  variants:
-    by_name: {model: {prompts: name}}
+  variants: {by_name: {model: {prompts: name}}}
 
 A run is skipped if it is finished and would come out the same: same configuration but for what
 moves no number, same code and versions, checkpoint, annotation files and number of images.

@@ -221,7 +221,7 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
             raise UserError(
                 f"{self.name}: {len(missing)} of {len(self.records)} annotated images have no file (first: "
                 f"{', '.join(missing[:3])}). {self.where_images_are()} Add these files, or leave out such images "
-                "with --data.on_error skip (they are counted and named in results.json)."
+                "with --data.on_error skip (they are counted and named)."
             )
 
     def test_dataloader(self) -> DataLoader[Sample | Failure]:
