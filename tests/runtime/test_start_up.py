@@ -65,3 +65,15 @@ def test_rescore_imports_no_lightning_and_nothing_that_models_need():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["rescore", "verify"])
+def test_a_run_that_is_not_there_is_refused_without_torch(command):
+    script = (
+        "import sys\nfrom xbench.cli import main\nstatus = main(sys.argv[1:])\n"
+        "assert status == 2 and 'torch' not in sys.modules, (status, 'torch' in sys.modules)"
+    )
+    words = [sys.executable, "-c", script, command, "nowhere"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "nowhere is not the folder of a finished run" in done.stderr

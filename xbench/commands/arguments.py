@@ -362,7 +362,8 @@ def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
         The words for the command itself, to which `--help-all` is `--help`; None where all is said.
 
     Raises:
-        UserError: There is no such configuration or model, or an option of a command that builds no model is wrong.
+        UserError: There is no such configuration, model or finished run, or an option of a command that builds no
+            model is wrong.
     """
     asked = "--help" in words or "-h" in words
     if asked and command in PURPOSES:
@@ -383,7 +384,13 @@ def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
             check_convertible(words[0])
         elif command in PARSERS and command not in ("bench", "reproduce", "score"):
             # Those hand on what they do not know.
-            PARSERS[command]().parse_args(words)
+            run: Path | None = getattr(PARSERS[command]().parse_args(words), "run", None)
+            if run is not None:
+                # Only now, for pyarrow behind it takes longer to import than `--help` to print.
+                from xbench.runs.files import RESULTS, reading
+
+                with reading(run.expanduser()):
+                    (run.expanduser() / RESULTS).stat()
         return ["--help" if word == "--help-all" else word for word in words]
     return None
 
