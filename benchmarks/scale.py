@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from figures import Curve, Figure, Measured, at_most, table
 from measuring import alone, peak
-from workload import Tiny, evaluate, prepared, tiny, write_radiographs
+from workload import Tiny, evaluate, prepared, tiny, warm_up, write_radiographs
 
 SIDE = 224
 IMAGES, FINDINGS, THRESHOLDS = (100, 1_000, 10_000), (1, 10, 36), (11, 101, 1_001)
@@ -63,8 +63,7 @@ def measure(quick: bool = False) -> Measured:
         for number in images:
             data = written(folder / f"images{number}", number, 2)
             by_images[number] = cost(data) if quick else alone(cost, data)
-        data = written(folder / "warm-up", images[0], 2)
-        cost(data)
+        warm_up(folder / "warm-up")
         for number in FINDINGS:
             data = written(folder / f"findings{number}", few, number)
             by_findings[number] = cost(data)

@@ -16,7 +16,20 @@ import numpy as np
 import plain_loop
 import torch
 from figures import Figure, Measured, table
-from workload import MEAN, STAGES, STD, Timing, build, evaluate, prepared, resnet, undecoded, vit, write_radiographs
+from workload import (
+    MEAN,
+    STAGES,
+    STD,
+    Timing,
+    build,
+    evaluate,
+    prepared,
+    resnet,
+    undecoded,
+    vit,
+    warm_up,
+    write_radiographs,
+)
 
 SIDE, TOLERANCE = 1024, 1e-4
 FIGURES = (
@@ -53,8 +66,9 @@ def measure(quick: bool = False) -> Measured:
         folder = Path(place)
         size, rounds = (8, 1) if quick else (24, 2)
         transformer = resnet() if quick else vit(folder / "vit")
+        warm_up(folder / "warm-up")
         first = compare(transformer, folder / "2", 4, size, rounds)
-        second = compare(resnet(), folder / "10", 20, 2 * size, rounds)
+        second = compare(resnet(), folder / "10", 20, size, rounds)
     found = [one.ratio(runs) for one in (first, second) for runs in (one.first, one.repeated)]
     labels = ("ViT-B/16, 2 pairs", "ResNet-50, 10 pairs")
     plain_parts = list(first.parts)

@@ -260,6 +260,12 @@ def prepared(root: Path, number: int, preprocessing: Preprocessing) -> dict[str,
     return {"class_path": f"{Drawn.__module__}.Drawn", "init_args": arguments}
 
 
+def warm_up(folder: Path) -> None:
+    """Run `test` once on eight images, for the first run of a process imports what others find: start-up."""
+    write_radiographs(folder, 8, 2, 224)
+    evaluate(tiny(), prepared(folder, 2, Tiny().preprocessing))
+
+
 def undecoded(data: Mapping[str, Any]) -> dict[str, Any]:
     """The same data without its prepared images."""
     return {**data, "init_args": {**data["init_args"], "cache": False}}
