@@ -12,6 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from xbench.answers.answer import Answer, Box
+from xbench.answers.asking import Query, Reply
+from xbench.answers.instruments import outline_boxes
 from xbench.geometry.coverage import Coverage, area_and_centre, region_digest
 from xbench.geometry.grid import Upsampling, View
 from xbench.geometry.instances import Instance
@@ -138,6 +141,22 @@ class GroundTruth:
             drawn[row, list(coverage)] = True
         return drawn
 
+    def boxes(self, row: int, column: int) -> tuple[list[Box], bool]:
+        """Return the annotated boxes of a finding that has a region, and whether each is one lesion.
+
+        Of outlines and masks they are the boxes around them. Where several readers drew, or where a dataset gives
+        regions alone, only the union of what is annotated is known.
+
+        Args:
+            row: Place of the image in the batch.
+            column: The finding.
+        """
+        items = self.instances[row].get(column, ())
+        if boxes := [box for item in items if (box := item.box()) is not None]:
+            return [Box(*box) for box in boxes], len({item.reader for item in items}) == 1
+        region = self.regions[row][[*self.coverage[row]].index(column)]
+        return outline_boxes(region.cpu().numpy()), False
+
     @property
     def scored(self) -> NDArray[np.int64]:
         """Pairs that grounding is scored on, present with a region, row by row (P, 3).
@@ -153,7 +172,7 @@ class GroundTruth:
 class Sample:
     """One radiograph, ready for a model, with its ground truth. A `Batch` has several side by side."""
 
-    image: Tensor  # (3, h, w)
+    image: Tensor  # (3, h, w); of a model that answers the radiograph itself (H, W), uint8
     display: Tensor  # (H, W)
     image_sha256: str
     truth: GroundTruth
@@ -178,13 +197,14 @@ class Batch:
     When every image of the batch failed, B is 0, and arrays and tensors lack their other dimensions.
 
     Attributes:
-        images: Model input (B, 3, h, w), float32, normalised as the model asks.
+        images: Model input (B, 3, h, w), float32, normalised as the model asks; of models that answer (B, 0).
         display: The grey radiographs on the evaluation grid (H, W), uint8, for pictures; their sizes differ on the
             native grid.
         image_sha256: Digests of the model input, before mean and standard deviation.
         truth: What the dataset says about them.
         notes: What is odd about them.
         seconds: How long it took to make them, summed over the images, in the process that loaded them.
+        radiographs: For models that answer: the whole radiographs (H, W), uint8, on the host; their sizes differ.
     """
 
     images: Tensor
@@ -194,6 +214,7 @@ class Batch:
     notes: list[Note] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     seconds: float = 0.0
+    radiographs: list[Tensor] = field(default_factory=list)
 
     def __len__(self) -> int:
         """Return the number of images that could be read."""
@@ -203,14 +224,17 @@ class Batch:
     def collate(cls, items: list[Sample | Failure]) -> Batch:
         """Stack samples, in their order, and set failures apart."""
         samples = [item for item in items if isinstance(item, Sample)]
+        images = [sample.image for sample in samples]
+        radiographs = images if images and images[0].ndim == 2 else []
         return cls(
-            images=torch.stack([sample.image for sample in samples]) if samples else torch.empty(0),
+            images=torch.empty(len(radiographs), 0) if radiographs or not images else torch.stack(images),
             display=[image[0] for image in _neighbours([sample.display[None] for sample in samples])],
             image_sha256=[sample.image_sha256 for sample in samples],
             truth=GroundTruth.concatenate([sample.truth for sample in samples]),
             notes=[note for sample in samples for note in sample.notes],
             failures=[item for item in items if isinstance(item, Failure)],
             seconds=sum(sample.seconds for sample in samples),
+            radiographs=radiographs,
         )
 
     def only(self, rows: Sequence[int]) -> Batch:
@@ -223,6 +247,7 @@ class Batch:
             image_sha256=[self.image_sha256[row] for row in rows],
             truth=self.truth.only(rows),
             notes=[note for note in self.notes if note.image_id in kept],
+            radiographs=[self.radiographs[row] for row in rows] if self.radiographs else [],
         )
 
     @property
@@ -256,11 +281,16 @@ class ModelOutput:
         probabilities: The official score that AUROC is computed from, in [0, 1] (B, C), float.
         saliency: Raw map per finding in the frame of the model input (B, C, h, w), float, any scale; before upsampling
             and normalisation.
+        answers: Of a model that answers instead, what it said about each image and finding (B, C); None where it was
+            not asked. Its maps have no pixels (B, C, 0, 0), and scores are NaN where it gives none that can be read.
+        replies: What it was asked, and what came back.
     """
 
     logits: Tensor
     probabilities: Tensor
     saliency: Tensor
+    answers: list[list[Answer | None]] | None = None
+    replies: list[tuple[Query, Reply]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -72,3 +72,16 @@ def test_connected_parts_are_those_of_scipy(mask):
 def test_what_no_run_writes_is_refused(kind, frame, numbers):
     with pytest.raises(ValueError, match="item"):
         Instance.checked(kind, frame, np.array(numbers, np.float64), "", True)
+
+
+@given(SHAPES, st.integers(9, 13), st.integers(9, 13))
+def test_the_box_around_an_item_is_that_of_its_pixels(shape, height, width):
+    item = shape.instance(height, width, "")
+    rows, columns = (drawn := item.draw()).any(1).nonzero()[0], drawn.any(0).nonzero()[0]
+    expected = drawn.any() and (
+        columns[0] / width,
+        rows[0] / height,
+        (columns[-1] + 1) / width,
+        (rows[-1] + 1) / height,
+    )
+    assert item.box() == (expected or None)

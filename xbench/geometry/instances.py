@@ -86,6 +86,25 @@ class Instance:
         points = list(zip(numbers[::2], numbers[1::2], strict=True))
         return (draw_polygon if self.outline else draw_inside)(points, *self.frame)
 
+    def box(self) -> tuple[float, float, float, float] | None:
+        """Return the box around the item, left, top, right and bottom in fractions of its frame; None if it is empty.
+
+        A box itself is cut off at the frame.
+        """
+        height, width = self.frame
+        if self.kind == "box":
+            left, top, right, bottom = self.coordinates.tolist()
+            left, top, right, bottom = max(left, 0), max(top, 0), min(right, width), min(bottom, height)
+        else:
+            drawn = self.draw()
+            columns, rows = (np.flatnonzero(drawn.any(axis)) for axis in (0, 1))
+            if not len(rows):
+                return None
+            left, top, right, bottom = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+        if left >= right or top >= bottom:
+            return None
+        return float(left / width), float(top / height), float(right / width), float(bottom / height)
+
 
 def connected_parts(mask: NDArray[np.bool_]) -> tuple[Instance, ...]:
     """Return each part of a mask (H, W) as an instance, in the order of their first pixels; all eight neighbours count.

@@ -125,6 +125,21 @@ class Preprocessing:
         return problem and f"{problem} (`Preprocessing` makes it right, and `forward` changes it)"
 
 
+class WholeRadiograph(Preprocessing):
+    """No preprocessing: for models that get the whole radiograph in its own size, and do with it what they like."""
+
+    def __init__(self) -> None:
+        super().__init__([A.NoOp()])
+
+    def pixels(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8] | NDArray[np.float32], View]:
+        """Return the radiograph (H, W), uint8, and the view of all of it."""
+        return np.ascontiguousarray(image), (0.0, 0.0, 1.0, 1.0)
+
+    def normalise(self, pixels: NDArray[np.uint8] | NDArray[np.float32]) -> Tensor:
+        """Return the pixels as a tensor (H, W), uint8: `Batch` knows radiographs by their two dimensions."""
+        return torch.from_numpy(np.array(pixels))
+
+
 def _range_problem(images: Tensor, before: float) -> str | None:
     """Return what is wrong with images (B, 3, h, w) whose contrast was another before mean and std."""
     low, high, mean, spread = float(images.amin()), float(images.amax()), float(images.mean()), _contrast(images)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from xbench.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from xbench.models.answering import AnsweringModel as AnsweringModel
     from xbench.models.base import VLM as VLM
     from xbench.models.base import SaliencyModel as SaliencyModel
     from xbench.models.biomedclip import BiomedCLIP as BiomedCLIP
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from xbench.models.clip import CLIP as CLIP
     from xbench.models.demo import Demo as Demo
     from xbench.models.devide import DeViDe as DeViDe
+    from xbench.models.instruments import AnswerOracle as AnswerOracle
     from xbench.models.kad import KAD as KAD
     from xbench.models.mavl import MAVL as MAVL
     from xbench.models.medklip import MedKLIP as MedKLIP
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 __getattr__ = lazy_names(
     __name__,
+    AnswerOracle="instruments",
+    AnsweringModel="answering",
     BiomedCLIP="biomedclip",
     CARZero="carzero",
     CLIP="clip",

@@ -1,0 +1,139 @@
+"""The base class of models that answer: they say where a finding is, in boxes, points or words, and show no map."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xbench.answers import family_named
+from xbench.answers.answer import Answer
+from xbench.answers.asking import READER, Kind, Query, Reply
+from xbench.answers.frames import Frame
+from xbench.errors import UserError
+from xbench.geometry.preprocessing import WholeRadiograph
+from xbench.models.base import SaliencyModel
+from xbench.protocol.questions import Questions
+from xbench.types import Batch, ModelOutput
+
+
+class AnsweringModel(SaliencyModel):
+    """A model that is asked about findings, one by one, and answers.
+
+    A subclass gives `ask` and hands these arguments on for them to be options. It gets whole radiographs of whatever
+    size, as `Batch.radiographs`, and resizes, crops and pads them itself; what numbers then mean it declares as the
+    frame, for all images, or with each reply.
+
+    Args:
+        family: How answers are written: a name in `xbench.answers.FAMILIES`.
+        frame: What their numbers mean; the family's own if None.
+        prompts: A YAML file of questions; the package's for this family if None.
+        ask_negatives: Whether to ask where a finding is on images without it too: false alarms are counted there.
+        recognise: Whether to ask if a finding is there, on every image whose label is known.
+
+    Attributes:
+        recognises: Whether the model can be asked if a finding is there.
+        asked_in_words: Whether there are questions at all.
+    """
+
+    recognises: bool = True
+    asked_in_words: bool = True
+    preprocessing = WholeRadiograph()
+
+    def __init__(
+        self,
+        family: str,
+        frame: str | None = None,
+        prompts: str | None = None,
+        ask_negatives: bool = False,
+        recognise: bool = False,
+    ) -> None:
+        super().__init__()
+        self.family = family_named(family)
+        self.frame = self.family.frame if frame is None else Frame.named(frame)
+        self.questions = Questions.of(family if prompts is None else prompts) if self.asked_in_words else None
+        self._ask_negatives, self._recognise = ask_negatives, recognise
+        if recognise and not (self.recognises and (self.questions is None or self.questions.recognise)):
+            raise UserError(
+                f"--model.recognise true: {self.name} cannot be asked whether a finding is there"
+                f"{', for its questions have none under recognise' if self.recognises else ''}. Leave the option out; "
+                "recognition is then null.",
+                exit_status=2,
+            )
+
+    def setup(self, stage: str) -> None:
+        """Word the questions about the findings of the dataset."""
+        super().setup(stage)
+        kinds: tuple[Kind, ...] = ("locate", "recognise") if self._recognise else ("locate",)
+        self._texts = {
+            (kind, finding): "" if self.questions is None else self.questions.text(kind, finding)
+            for kind in kinds
+            for finding in self.findings
+        }
+
+    def input_problem(self, batch: Batch, seen: Tensor | None = None) -> None:
+        """Radiographs come as they are: nothing is normalised that could be wrong."""
+
+    @abstractmethod
+    def ask(self, batch: Batch, queries: Sequence[Query]) -> Sequence[Reply]:
+        """Ask about the radiographs of a batch; return a reply to each query, in their order.
+
+        Raise a UserError if something cannot be asked: the run ends there, and goes on with `--resume true`. A reply
+        that nothing came back for is none.
+        """
+
+    def queries(self, batch: Batch) -> list[Query]:
+        """Return what is asked about a batch.
+
+        These are the places of the pairs that are scored, and, if asked for, of those without the finding; then whether
+        the findings are there, where that is known.
+        """
+        labels, where = batch.truth.labels, batch.truth.has_region & (batch.truth.labels == 1)
+        asked: list[tuple[Kind, Any]] = [("locate", where | (labels == 0) if self._ask_negatives else where)]
+        if self._recognise:
+            asked.append(("recognise", labels >= 0))
+        system = None if self.questions is None else self.questions.system
+        return [
+            Query(kind, row, column, finding := self.findings[column], self._texts[kind, finding], system)
+            for kind, pairs in asked
+            for row, column in np.argwhere(pairs).tolist()
+        ]
+
+    def score(self, batch: Batch) -> ModelOutput:
+        """Ask about a batch, and read the replies."""
+        queries = self.queries(batch)
+        replies = list(self.ask(batch, queries)) if queries else []
+        if len(replies) != len(queries):
+            raise UserError(f"{self.name}: {len(replies)} replies came back to {len(queries)} queries.")
+        shape = (len(batch), len(self.findings))
+        scores = torch.full((2, *shape), math.nan, dtype=torch.float64)
+        answers: list[list[Answer | None]] = [[None] * shape[1] for _ in range(shape[0])]
+        for query, reply in zip(queries, replies, strict=True):
+            if query.kind == "locate":
+                height, width = batch.radiographs[query.row].shape
+                answers[query.row][query.column] = reply.read(self.family, self.frame, (width, height))
+            else:
+                found = reply.recognition()
+                values = (found.logit, found.probability)
+                scores[:, query.row, query.column] = torch.tensor([math.nan if v is None else v for v in values])
+        logits, probabilities = scores
+        return ModelOutput(
+            logits, probabilities, torch.zeros(*shape, 0, 0), answers, list(zip(queries, replies, strict=True))
+        )
+
+    def provenance(self) -> dict[str, Any]:
+        """Return how the model is asked, and how its answers are read."""
+        questions = self.questions
+        read = {"family": self.family.name, "frame": self.frame.name, "reader": READER}
+        if questions is None:
+            return read
+        return read | {
+            "prompts": {finding: [text] for (kind, finding), text in self._texts.items() if kind == "locate"},
+            "questions_sha256": questions.sha256,
+            "questions_source": questions.source,
+        }
