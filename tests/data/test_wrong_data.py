@@ -1,4 +1,4 @@
-"""All seven datasets on downloads that something is wrong with: one paragraph each, and nothing worse."""
+"""All datasets on downloads that something is wrong with: one paragraph each, and nothing worse."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ FOLDERS = {
     "siim": ("dicom-images-train", "dicom-images-test"),
     "covid": ("covid_rural_annot/jpgs", "covid_rural_annot/pngs_masks"),
     "chestxdet10": ("test_data", "train_data"),
+    "chexdet": ("test_data", "train_data"),
     "chexlocalize": ("CheXpert/test", "CheXlocalize"),
     "chestxray14": ("images_001", "images_002"),
     "vindr": ("test", "annotations"),

@@ -1,4 +1,4 @@
-"""The written downloads of the seven datasets, each written once a session, and copies of them to be spoiled."""
+"""The written downloads of the datasets, each written once a session, and copies of them to be spoiled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from official.base import Official
-from official.chestxdet10 import write_chestxdet10
+from official.chestxdet10 import write_chestxdet10, write_chexdet
 from official.chestxray14 import write_chestxray14
 from official.chexlocalize import write_chexlocalize
 from official.covid import write_covid
@@ -22,19 +22,31 @@ from official.siim import write_siim
 from official.vindr import write_vindr
 from PIL import Image
 
-from xbench.data import ChestXDet10, ChestXray14, CheXlocalize, COVID19Rural, RSNAPneumonia, SIIMPneumothorax, VinDrCXR
+from xbench.data import (
+    ChestXDet,
+    ChestXDet10,
+    ChestXray14,
+    CheXlocalize,
+    COVID19Rural,
+    RSNAPneumonia,
+    SIIMPneumothorax,
+    VinDrCXR,
+)
 from xbench.data.datasets.downloaded import DownloadedDataset
 from xbench.data.records import Record
 from xbench.errors import UserError
 
 CLASSES: dict[str, type[DownloadedDataset]] = {
     cls.name: cls
-    for cls in (RSNAPneumonia, SIIMPneumothorax, COVID19Rural, ChestXDet10, CheXlocalize, ChestXray14, VinDrCXR)
+    for cls in (
+        *(RSNAPneumonia, SIIMPneumothorax, COVID19Rural, ChestXDet10, ChestXDet, CheXlocalize, ChestXray14, VinDrCXR),
+    )
 }
 _WRITERS = {
     write.__name__.removeprefix("write_"): write
     for write in (
-        *(write_rsna, write_siim, write_covid, write_chestxdet10, write_chexlocalize, write_chestxray14, write_vindr),
+        *(write_rsna, write_siim, write_covid, write_chestxdet10, write_chexdet, write_chexlocalize),
+        *(write_chestxray14, write_vindr),
     )
 }
 CUT_OFF = "an annotation reaches over the edge of the image and is cut off there"
@@ -63,6 +75,7 @@ ANNOTATION_FILES = (
     AnnotationFile("siim", "train-rle.csv"),
     AnnotationFile("covid", "covid_rural_annot/jpgs/jsons/COVID-19-AR-16407002_02-03-2020-XR.json", required=False),
     AnnotationFile("chestxdet10", "test.json"),
+    AnnotationFile("chexdet", "ChestX_Det_test.json"),
     AnnotationFile("chexlocalize", "CheXlocalize/gt_segmentations_test.json", required=False),
     AnnotationFile("chexlocalize", "CheXlocalize/gt_annotations_test.json", instead_of="gt_segmentations_test.json"),
     AnnotationFile("chexlocalize", "CheXpert/test_labels.csv"),

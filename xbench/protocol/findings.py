@@ -57,26 +57,27 @@ def _finding(name: str, group: Group, size: Size, canonical_in: str, *synonyms: 
 
 TABLE: tuple[Finding, ...] = (
     _finding("Aortic Enlargement", "heart and mediastinum", "medium", "", vindr="Aortic enlargement"),
-    _finding("Atelectasis", "lung", "medium", "chestxdet10 chestxray14 chexlocalize vindr phantom"),
+    _finding("Atelectasis", "lung", "medium", "chestxdet10 chexdet chestxray14 chexlocalize vindr phantom"),
     _finding("COVID-19", "lung", "large", "covid", "COVID", "COVID19"),
-    _finding("Calcification", "lung", "small", "chestxdet10 vindr"),
-    _finding("Cardiomegaly", "heart and mediastinum", "large", "chestxray14 chexlocalize vindr phantom"),
+    _finding("Calcification", "lung", "small", "chestxdet10 chexdet vindr"),
+    _finding("Cardiomegaly", "heart and mediastinum", "large", "chexdet chestxray14 chexlocalize vindr phantom"),
     _finding("Clavicle Fracture", "bone", "small", "", vindr="Clavicle fracture"),
-    _finding("Consolidation", "lung", "large", "chestxdet10 chexlocalize vindr phantom"),
+    _finding("Consolidation", "lung", "large", "chestxdet10 chexdet chexlocalize vindr phantom"),
+    _finding("Diffuse Nodule", "lung", "large", "chexdet"),
     _finding("Edema", "lung", "large", "chexlocalize", "Pulmonary Edema"),
-    _finding("Emphysema", "lung", "large", "chestxdet10 vindr"),
+    _finding("Emphysema", "lung", "large", "chestxdet10 chexdet vindr"),
     _finding("Enlarged Cardiomediastinum", "heart and mediastinum", "large", "chexlocalize"),
     _finding("Enlarged PA", "heart and mediastinum", "small", "vindr", "Enlarged Pulmonary Artery"),
-    _finding("Fracture", "bone", "small", "chestxdet10 chexlocalize phantom"),
+    _finding("Fracture", "bone", "small", "chestxdet10 chexdet chexlocalize phantom"),
     _finding("ILD", "lung", "large", "vindr", "Interstitial Lung Disease"),
     _finding("Infiltration", "lung", "medium", "vindr", chestxray14="Infiltrate"),
     _finding("Lung Cavity", "lung", "medium", "", vindr="Lung cavity"),
     _finding("Lung Cyst", "lung", "medium", "", vindr="Lung cyst"),
     _finding("Lung Lesion", "lung", "small", "chexlocalize"),
     _finding("Lung Opacity", "lung", "large", "vindr", chexlocalize="Airspace Opacity"),
-    _finding("Mass", "lung", "medium", "chestxdet10 chestxray14 phantom"),
+    _finding("Mass", "lung", "medium", "chestxdet10 chexdet chestxray14 phantom"),
     _finding("Mediastinal Shift", "heart and mediastinum", "large", "", vindr="Mediastinal shift"),
-    _finding("Nodule", "lung", "small", "chestxdet10 chestxray14 phantom"),
+    _finding("Nodule", "lung", "small", "chestxdet10 chexdet chestxray14 phantom"),
     _finding("Nodule/Mass", "lung", "small", "vindr"),
     _finding("Other Lesion", "lung", "medium", "", vindr="Other lesion"),
     _finding(
@@ -85,21 +86,30 @@ TABLE: tuple[Finding, ...] = (
         "medium",
         "phantom",
         chestxdet10="Effusion",
+        chexdet="Effusion",
         chestxray14="Effusion",
         chexlocalize="Pleural Effusion",
         vindr="Pleural effusion",
     ),
     _finding("Pleural Other", "pleura", "medium", "chexlocalize"),
-    _finding("Pleural Thickening", "pleura", "small", "", vindr="Pleural thickening"),
+    _finding("Pleural Thickening", "pleura", "small", "chexdet", vindr="Pleural thickening"),
     _finding("Pneumonia", "lung", "large", "rsna chestxray14 chexlocalize"),
-    _finding("Pneumothorax", "pleura", "medium", "siim chestxdet10 chestxray14 chexlocalize vindr phantom"),
-    _finding("Pulmonary Fibrosis", "lung", "medium", "", chestxdet10="Fibrosis", vindr="Pulmonary fibrosis"),
+    _finding("Pneumothorax", "pleura", "medium", "siim chestxdet10 chexdet chestxray14 chexlocalize vindr phantom"),
+    _finding(
+        "Pulmonary Fibrosis",
+        "lung",
+        "medium",
+        "",
+        chestxdet10="Fibrosis",
+        chexdet="Fibrosis",
+        vindr="Pulmonary fibrosis",
+    ),
     _finding("Rib Fracture", "bone", "small", "", vindr="Rib fracture"),
     _finding("Support Devices", "device", "medium", "chexlocalize"),
 )
 """Every finding that is scored, by canonical name."""
 
-_DATASETS = ("rsna", "siim", "covid", "chestxdet10", "chexlocalize", "chestxray14", "vindr", "phantom")
+_DATASETS = ("rsna", "siim", "covid", "chestxdet10", "chexdet", "chexlocalize", "chestxray14", "vindr", "phantom")
 
 
 def _fold(name: str) -> str:

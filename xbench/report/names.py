@@ -22,6 +22,7 @@ _DATASETS = {
     "siim": "SIIM-ACR Pneumothorax",
     "covid": "COVID-19 Rural",
     "chestxdet10": "ChestX-Det10",
+    "chexdet": "ChestX-Det",
     "chexlocalize": "CheXlocalize",
     "chestxray14": "ChestX-ray14",
     "vindr": "VinDr-CXR",

@@ -57,7 +57,7 @@ def test_what_is_too_much(tmp_path):
         ("numbers", numbered("1e12"), "not a pixel"),
         ("many-boxes", [box | {"syms": ["Mass"] * 20_000, "boxes": [[0] * 4] * 20_000}], 1),
         ("long-name", [box | {"file_name": "x" * 10**7 + ".png"}], "no name of an image"),
-        ("long-label", [box | {"syms": ["x" * 10**7]}], "is not one of the ten findings"),
+        ("long-label", [box | {"syms": ["x" * 10**7]}], "is none of the findings"),
     ):
         put("chestxdet10", what, det10, content, outcome)
     for what, content, outcome in (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, Box
+from xbench.data.annotations.shapes import Annotation, Box, Shape
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.errors import UserError
@@ -33,10 +33,12 @@ class ChestXDet10(DownloadedDataset):
     splits = ("test", "train")
     layout = "test.json and test_data/<number>.png (for the split train: train.json and train_data/<number>.png)"
     folders: ClassVar = {"test": ("test_data",), "train": ("train_data",)}
+    file_of_split: ClassVar[str] = "{split}.json"
+    entry_in_words: ClassVar[str] = "file_name, syms and boxes, with a box [x1, y1, x2, y2] for each of the syms"
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the JSON file of the split."""
-        path = self.table(folder, f"{self.split}.json")
+        path = self.table(folder, self.file_of_split.format(split=self.split))
         entries = read_json(self.name, path)
         if not isinstance(entries, list):
             raise UserError(f"{self.name}: {path} is not a list of images. Take the file as its owners publish it.")
@@ -46,25 +48,27 @@ class ChestXDet10(DownloadedDataset):
                 case = self._read_entry(entry)
             except (UserError, LookupError, TypeError, ValueError) as error:
                 raise UserError(
-                    f"{self.name}: {path}, entry {number}: {reason(error):.500}. Each is to have file_name, syms and "
-                    "boxes, with a box [x1, y1, x2, y2] for each of the syms."
+                    f"{self.name}: {path}, entry {number}: {reason(error):.500}. Each is to have {self.entry_in_words}."
                 ) from None
             if case.image_id in cases:
                 raise UserError(f"{self.name}: {path}, entry {number}: {case.image_id} is there a second time.")
             cases[case.image_id] = case
         return cases.values()
 
+    def shapes(self, entry: dict[str, Any]) -> Sequence[Shape]:
+        """Return what is drawn for each of the `syms` of an image."""
+        return [Box.from_corners(x0, y0, x1, y1) for x0, y0, x1, y1 in entry["boxes"]]
+
     def _read_entry(self, entry: dict[str, Any]) -> ImageAnnotations:
         name = self.listed_key(entry["file_name"])
         if not name:
             raise ValueError("file_name is empty")
         annotations = []
-        for label, corners in zip(entry["syms"], entry["boxes"], strict=True):
+        for label, shape in zip(entry["syms"], self.shapes(entry), strict=True):
             finding = canonical(str(label))
             if finding not in self.findings:
-                raise ValueError(f"{str(label)[:60]!r} is not one of the ten findings")
-            x0, y0, x1, y1 = corners
-            annotations.append(Annotation(finding, Box.from_corners(x0, y0, x1, y1), label=str(label)))
+                raise ValueError(f"{str(label)[:60]!r} is none of the findings")
+            annotations.append(Annotation(finding, shape, label=str(label)))
         present = {annotation.finding for annotation in annotations}
         return ImageAnnotations(
             name, {finding: int(finding in present) for finding in self.findings}, tuple(annotations), _FRAME
