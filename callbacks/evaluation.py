@@ -11,12 +11,15 @@ from lightning.pytorch.utilities import rank_zero_warn
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
+from xbench.evaluation.answers import without_text
 from xbench.evaluation.checks import check_each_once, check_no_limit, check_shapes, check_values
 from xbench.evaluation.provenance import collect_provenance
 from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.metrics.measures import Measurer
+from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
+from xbench.runs.answers import AnswerRow
 from xbench.runs.folder import saved_config
 from xbench.runs.journal import BatchRecord
 from xbench.runs.results import Results
@@ -77,6 +80,7 @@ class Evaluation(Callback):
         self._sweep = ThresholdSweep(classes, thresholds=self.thresholds).to(model.device)
         self._measurer = Measurer()
         self._images: list[ImageScores] = []
+        self._answers: list[AnswerRow] = []
         self._constant: list[tuple[int, str, int]] = []
         self._failures: list[Failure] = []
         self._notes: list[Note] = []
@@ -115,7 +119,8 @@ class Evaluation(Callback):
         self._notes += batch.notes
         self.latest = None
         if outputs is not None:
-            check_shapes(outputs, batch.truth, model.name, data.findings)
+            if outputs.answers is None:
+                check_shapes(outputs, batch.truth, model.name, data.findings)
             check = partial(check_values, truth=batch.truth, model=model.name, findings=data.findings)
             rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties)
             self.latest = score_batch(outputs, batch.truth, rules, self.stopwatch, self._measurer, check)
@@ -134,21 +139,23 @@ class Evaluation(Callback):
         # Not the pixel counts, which are most of it: those are in the journal.
         self._images.append(scores.images)
         self._constant += scores.constant
+        self._answers += without_text(scores.answers)
         add_scores(scores, self._pointing_game, self._sweep)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reduce over processes and prove that each image was scored exactly once."""
         model, data = _parts(trainer)
         pointing_game, sweep = self._pointing_game.compute(), self._sweep.compute()
-        gathered = gather((self._images, self._constant, self._failures, self._notes, self._measurer.problem))
+        mine = self._images, self._constant, self._failures, self._notes, self._answers, self._measurer.problem
+        gathered = gather(mine)
         self.stopwatch.lap("metrics")
         if not trainer.is_global_zero:
             return
         images = [part for parts, *_ in gathered for part in parts]
-        failures = sorted((f for *_, failures, _, _ in gathered for f in failures), key=lambda failure: failure.index)
+        failures = sorted((f for _, _, failures, *_ in gathered for f in failures), key=lambda failure: failure.index)
         problems = [problem for *_, problem in gathered if problem is not None]
         # What the annotation files say every process knows; what the images say, only the process that read them.
-        notes = [*data.notes, *(note for *_, notes, _ in gathered for note in notes)]
+        notes = [*data.notes, *(note for _, _, _, notes, *_ in gathered for note in notes)]
         scored = [index for part in images for index in part.index.tolist()]
         check_each_once(scored + [failure.index for failure in failures], len(data.records))
         if not images:
@@ -173,6 +180,7 @@ class Evaluation(Callback):
                 "kernel_not_used": problems[0] if problems else None,
                 "batches_of_earlier_attempts": self._restored,
             },
+            [row for *_, answers, _ in gathered for row in answers] if isinstance(model, AnsweringModel) else None,
         )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

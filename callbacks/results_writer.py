@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -12,7 +13,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.evaluation.provenance import numbers_depend_on
-from xbench.runs.files import CURVES, PER_IMAGE
+from xbench.runs.answers import answers_writer
+from xbench.runs.files import ANSWERS, CURVES, PER_IMAGE
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
 from xbench.runs.maps import SavedImage, write_saved_images
@@ -112,12 +114,17 @@ class ResultsWriter(Callback):
                 f"{self._run.journal} holds {len(finished)} of {expected} batches that were scored, so the "
                 "other processes wrote elsewhere: --trainer.default_root_dir must be a folder that all nodes see."
             )
-        with pair_counts_writer(self.folder / CURVES, results.findings, thresholds) as add:
+        with pair_counts_writer(self.folder / CURVES, results.findings, thresholds) as add, ExitStack() as stack:
+            add_answers = None
+            if results.answers is not None:
+                add_answers = stack.enter_context(answers_writer(self.folder / ANSWERS))
 
             def kept() -> Iterator[SavedImage]:
                 for record in map(read_record, finished.values()):
                     if record.scores is not None:
                         add(record.scores.pairs)
+                        if add_answers is not None:
+                            add_answers(record.scores.answers)
                     yield from record.kept
 
             if find(trainer, CaseKeeper) is None:

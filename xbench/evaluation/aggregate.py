@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import fsum
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from xbench.evaluation.answers import summarise_answers, worst_probabilities
 from xbench.metrics.classification import classification_scores, macro
 from xbench.metrics.sign import sign_tests
 from xbench.protocol.findings import MACRO
+from xbench.runs.answers import AnswerRow
 from xbench.runs.results import (
     SIGN_LEVEL,
     Classification,
@@ -33,6 +36,10 @@ from xbench.runs.scores import ImageScores, scored_on
 from xbench.types import Failure, Note
 
 _GROUNDING_NUMBERS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")
+_OF_A_MAP = (
+    *("dice_best", "iou_best", "dice_best_threshold", "iou_best_threshold", "dice_curve", "iou_curve"),
+    *("pointing_game_of_minimum", "sign_p"),
+)
 _CLASSIFICATION_NUMBERS = ("auroc", "average_precision", "f1", "accuracy")
 
 
@@ -46,19 +53,30 @@ def summarise(
     constant: Sequence[tuple[int, str, int]] = (),
     notes: Iterable[Note] = (),
     provenance: Mapping[str, Any] | None = None,
+    answers: Sequence[AnswerRow] | None = None,
 ) -> Results:
     """Put the results of a run together.
 
     `names` are those of model, dataset and split, `pointing_game` and `sweep` what the metrics' `compute` returned, and
-    `constant` the pairs whose map is the same everywhere; these and the failures come in the dataset's order.
+    `constant` the pairs whose map is the same everywhere; these and the failures come in the dataset's order. `answers`
+    are those of a model that answers: of what needs a map, nothing exists, and a reply that cannot be read counts as
+    the worst in recognition.
     """
-    scores = classification_scores(torch.from_numpy(images.labels), torch.from_numpy(images.probabilities))
+    said = None if answers is None else summarise_answers(findings, answers, images, (provenance or {})["model"])
+    probabilities = images.probabilities if said is None else worst_probabilities(images)
+    scores = classification_scores(torch.from_numpy(images.labels), torch.from_numpy(probabilities))
+    if said is not None and said.recognition is None:
+        scores = [replace(one, auroc=None, average_precision=None, f1=None, accuracy=None) for one in scores]
     recognition = macro(scores)
     names_of_patients = zip(images.patient_ids, images.index.tolist(), strict=True)
     patients = [index if name is None else name for name, index in names_of_patients]
     by_finding, together = sign_tests(images.pointing_hit, images.minimum_hit, patients)
     p_values = dict(zip((*findings, MACRO), (*by_finding, together), strict=True))
     grounding = _grounding(findings, images, pointing_game, sweep, p_values)
+    if said is not None:
+        lacking = _OF_A_MAP if said.kind == "boxes" else (*_OF_A_MAP, "dice_fixed", "iou_fixed")
+        without: dict[str, Any] = dict.fromkeys(lacking)
+        grounding = {name: replace(one, **without) for name, one in grounding.items()}
     odd: defaultdict[str, set[str]] = defaultdict(set)
     for note in notes:
         odd[note.text].add(note.image_id)
@@ -93,7 +111,9 @@ def summarise(
                 name: macro_mean([getattr(scores, name) for scores in grounding.values()])
                 for name in _GROUNDING_NUMBERS
             },
-            sign_test=SignTest(
+            sign_test=None
+            if said
+            else SignTest(
                 pointing_game_of_minimum=macro_mean([one.pointing_game_of_minimum for one in grounding.values()]),
                 sign_p=together,
                 may_be_wrong=[name for name, p in p_values.items() if p is not None and p <= SIGN_LEVEL],
@@ -105,6 +125,7 @@ def summarise(
             },
             macro={name: getattr(recognition, name) for name in _CLASSIFICATION_NUMBERS},
         ),
+        answers=said,
         provenance=dict(provenance or {}),
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xbench.evaluation.answers import score_answers
 from xbench.metrics import PointingGame, PointingGamePairs, ThresholdSweep, ThresholdSweepPairs
 from xbench.metrics.measures import Measurer
 from xbench.metrics.sweep import PixelCounts
@@ -27,7 +28,8 @@ def score_batch(
     """Score the outputs of a model.
 
     Args:
-        output: Of the model; maps in the frame of its input.
+        output: Of the model; maps in the frame of its input, or answers, of which the other arguments but `truth` and
+            `rules` ask nothing.
         truth: What the dataset says about the same images, at least one.
         rules: How maps are scored; the regions of `truth` are cut at its gamma already.
         stopwatch: Counts measuring the maps as `saliency`, the time before as `metrics`.
@@ -35,6 +37,8 @@ def score_batch(
         check: Refuses the output. It is given logits and probabilities on the host, the maps as they are, and which of
             them are finite (B, C) bool.
     """
+    if output.answers is not None:
+        return score_answers(output, truth, rules)
     stopwatch = stopwatch or Stopwatch()
     (images_count, classes), scored = truth.labels.shape, truth.scored
     rows, columns, _ = scored.T

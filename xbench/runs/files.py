@@ -22,6 +22,8 @@ RESULTS, CONFIG = "results.json", "config.yaml"
 """Written last and first: a folder with a configuration and without results is an unfinished run."""
 PER_CLASS, PER_IMAGE, CURVES = "per_class.csv", "per_image.parquet", "curves.parquet"
 MAPS, REGIONS, PICTURES = "maps.parquet", "regions.parquet", "pictures.parquet"
+ANSWERS = "answers.parquet"
+"""Only of a model that answers."""
 INSTANCES = "instances.parquet"
 """Missing in runs that were made before version 0.2, and in those scored again from them."""
 

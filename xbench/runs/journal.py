@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.instances import Instance
+from xbench.runs.answers import AnswerRow
 from xbench.runs.maps import SavedImage
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.types import Failure, Note
@@ -81,7 +82,8 @@ def read_record(path: Path) -> BatchRecord:
     if scores is not None:
         images = scores["images"] | {"region_digests": scores["images"]["region_digests"].view("S16")}
         constant = tuple(map(tuple, scores["constant"]))
-        scores = BatchScores(ImageScores(**images), PairCounts(**scores["pairs"]), constant)
+        answers = tuple(map(AnswerRow.checked, scores["answers"]))
+        scores = BatchScores(ImageScores(**images), PairCounts(**scores["pairs"]), constant, answers)
     for image in record["kept"]:
         image |= {name: tuple(image[name]) for name in ("view", "scored")}
         image["regions"] = {

@@ -194,6 +194,80 @@ class Classification(_Part):
     """Means over the findings with both labels."""
 
 
+@dataclass(frozen=True)
+class Recognised(_Part):
+    """How a model that answers said whether findings are there."""
+
+    asked: Count
+    """Pairs of image and finding."""
+    unreadable: Count
+    """Pairs whose reply says neither. Each counts as the worst, 0 if present and 1 if absent."""
+    bounded: Count
+    """Pairs for which an endpoint listed only one of yes and no."""
+    ways: dict[str, Count]
+    """Pairs by where their probability comes from: `first token`, `stated confidence`, `decision`."""
+    decisions_only: bool
+    """Whether there is nothing but yes and no, so that the ROC curve has one step."""
+    median_mass: Number | None
+    """Of the share of all probability that yes and no have at the first token; below one half the question was not
+    taken for one of yes or no."""
+    readable_only: Macro
+    """Macro numbers without the pairs that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Answers(_Part):
+    """What a model that answers said, beside what its boxes score on the grid."""
+
+    family: str
+    frame: str
+    """What the numbers were taken to mean."""
+    reader: str
+    """Version of the reader."""
+    kind: Literal["boxes", "points"]
+    """Points if there is not one box; Dice and IoU then do not exist."""
+    outlined: Count
+    """Scored pairs whose true boxes are those around outlines or masks."""
+    per_class: dict[str, Macro]
+    """By finding, as `xbench.metrics.BoxScores` computes them."""
+    macro: Macro
+    """Means over the findings that have such a number."""
+    overall: Macro
+    """Over all pairs together, whatever the finding; the rates of answers are read here."""
+    sensitivity: dict[str, Macro]
+    """Macro numbers, and their count of pairs, if answers without a box had counted otherwise."""
+    recognition: Recognised | None = None
+    """None if nobody asked."""
+
+    def warnings(self) -> list[str]:
+        """Return in sentences what is wrong with the answers as a whole."""
+        said, share = [], {name: value or 0.0 for name, value in self.overall.items()}
+        if (lost := share["unparsable"] + share["truncated"]) > 0.05:
+            said.append(
+                f"{100 * lost:.1f} % of the answers could not be read to their end (unparsable "
+                f"{100 * share['unparsable']:.1f} %, truncated {100 * share['truncated']:.1f} %), and those without a "
+                "box count as misses: look at some in answers.parquet before blaming the model's eyes."
+            )
+        if share["suspect_frame"] > 0.2:
+            said.append(
+                f"The numbers of {100 * share['suspect_frame']:.1f} % of the answers do not look like {self.frame}, "
+                "the frame that was declared: is it the right one? Another is read with `xbench rescore RUN --frame "
+                "NAME`, without asking again."
+            )
+        if (found := self.recognition) is not None:
+            if found.median_mass is not None and found.median_mass < 0.5:
+                said.append(
+                    f"Yes and no have together a median share of {found.median_mass:.2f} of all first tokens, so the "
+                    "model did not take the question for one of yes or no: look at how it is asked."
+                )
+            if found.unreadable:
+                said.append(
+                    f"{found.unreadable} of {found.asked} replies say neither that a finding is there nor that it is "
+                    "not; they count as the worst in recognition."
+                )
+        return said
+
+
 @dataclass(frozen=True, kw_only=True)
 class Results(_Part):
     """The content of `results.json`."""
@@ -209,6 +283,8 @@ class Results(_Part):
     """By finding; None in runs of earlier versions."""
     grounding: Grounding
     classification: Classification
+    answers: Answers | None = None
+    """Only of a model that answers; the file of any other has not the key."""
     provenance: dict[str, Any]
     """What the numbers depend on and how long they took; the one part that differs between runs of one command."""
 
@@ -248,7 +324,10 @@ def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
 def write_results(path: Path, results: Results) -> None:
     """Write `results.json`; raise a ValueError for NaN and infinity, which the schema does not know."""
     with atomic_writer(path) as file:
-        text = json.dumps(asdict(results), indent=2, allow_nan=False, ensure_ascii=False)
+        content = asdict(results)
+        if results.answers is None:
+            del content["answers"]
+        text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
         # A curve on one line instead of a hundred. Line breaks within strings are escaped, so none can match.
         text = re.sub(r"\[\n\s+([-+.e\d\s,]+?)\n\s+\]", lambda m: f"[{re.sub(chr(10) + ' +', ' ', m[1])}]", text)
         file.write((text + "\n").encode())
@@ -295,7 +374,9 @@ def _contradiction(results: Results) -> str | None:
         if not isinstance(results.provenance.get(part), kind | None):
             return f"provenance / {part} is {results.provenance[part]!r:.60}"
     findings, grounding = [*results.findings], results.grounding
-    by_finding = (results.counts.per_finding, results.scored_on, grounding.per_class, results.classification.per_class)
+    answers = None if results.answers is None else results.answers.per_class
+    by_finding: list[Mapping[str, Any] | None] = [results.counts.per_finding, results.scored_on, answers]
+    by_finding += [grounding.per_class, results.classification.per_class]
     if any(part is not None and [*part] != findings for part in by_finding):
         return "it has not every number of every finding"
     for finding, scores in grounding.per_class.items():

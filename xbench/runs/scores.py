@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from xbench.runs.answers import AnswerRow
 from xbench.runs.files import PER_IMAGE, WRITING, Table
 from xbench.runs.results import ScoredOn
 from xbench.runtime.files import atomic_writer
@@ -84,9 +85,12 @@ class ImageScores(_Columns):
     reader_iou: NDArray[np.float64]
     region_digests: NDArray[np.bytes_]  # of `region_digest`; empty without a region and in runs of earlier versions
 
-    def check_complete(self) -> None:
-        """Raise a ValueError for scores of earlier versions, which lack distances of peaks, minima and digests."""
-        lacking = np.isnan(self.minimum_hit[self.scored] + self.peak_distance[self.scored])
+    def check_complete(self, answers: bool = False) -> None:
+        """Raise a ValueError for scores of earlier versions, which lack distances of peaks, minima and digests.
+
+        Those of a model that answers have no peaks and minima.
+        """
+        lacking = np.isnan(self.minimum_hit[self.scored] + self.peak_distance[self.scored]) & (not answers)
         if lacking.any() or (self.region_digests[self.has_region] == b"").any():
             raise ValueError(
                 f"{PER_IMAGE} has no peak_distance, minimum_hit and region_digest, for an earlier version wrote it: "
@@ -149,15 +153,15 @@ def write_per_image(path: Path, scores: ImageScores, findings: Sequence[str]) ->
         pq.write_table(pa.table(columns), file, **WRITING)
 
 
-def read_per_image(path: Path, findings: Sequence[str]) -> ImageScores:
-    """Read `per_image.parquet` of a run with these findings, in their order.
+def read_per_image(path: Path, findings: Sequence[str], answers: bool = False) -> ImageScores:
+    """Read `per_image.parquet` of a run with these findings, in their order; `answers` if its model gives no maps.
 
     Raises:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run with these findings
             writes.
     """
     texts = dict.fromkeys((*_OF_AN_IMAGE, "finding", _DIGEST), str)
-    table = _read(path, texts | dict.fromkeys(_PAIR_COLUMNS, float))
+    table = _read(path, texts | dict.fromkeys(_PAIR_COLUMNS, float), may_lack=_OF_MAPS if answers else ())
     classes = len(findings)
     images = table.num_rows // classes
     if table["finding"].to_pylist() != list(findings) * images:
@@ -175,6 +179,8 @@ def read_per_image(path: Path, findings: Sequence[str]) -> ImageScores:
     columns = dict.fromkeys(_PAIR_COLUMNS, np.full((images, classes), np.nan))
     columns |= {name: table[name].to_numpy().astype(np.float64).reshape(images, classes) for name in there}
     fine = _as_a_run_writes(columns)
+    if answers:
+        fine |= {name: fine[name] | np.isnan(columns[name]) for name in _OF_MAPS}
     for name in there:
         for row, column in np.argwhere(~fine[name])[:1]:
             value = columns[name][row, column]
@@ -191,6 +197,8 @@ def read_per_image(path: Path, findings: Sequence[str]) -> ImageScores:
 
 _DIGEST = "region_digest"
 _OF_AN_IMAGE = ("image_id", "patient_id")
+_OF_MAPS = ("logit", "probability", "dice", "iou", "peak_x", "peak_y", "peak_distance", "minimum_hit")
+"""What models that answer may lack."""
 _OF_SCORED = ("pointing_hit", "dice", "iou", "peak_x", "peak_y", "peak_distance", "minimum_hit")
 
 
@@ -313,7 +321,7 @@ _SINCE = (_DIGEST, "peak_distance", "minimum_hit")
 _MAY_LACK = ("patient_id", _DIGEST, *_OF_SCORED, "region_", "reader_")
 
 
-def _read(path: Path, columns: Mapping[str, type], *lists: str) -> pa.Table:
+def _read(path: Path, columns: Mapping[str, type], *lists: str, may_lack: Sequence[str] = ()) -> pa.Table:
     """Read columns of texts, whole numbers or numbers, and lists of so many whole numbers.
 
     Raises:
@@ -337,7 +345,7 @@ def _read(path: Path, columns: Mapping[str, type], *lists: str) -> pa.Table:
         if lists_of is None or not pa.types.is_fixed_size_list(lists_of) or lists_of.value_type != pa.int32():
             raise ValueError(f"{path} has no column {name} of lists of whole numbers.")
     table = file.read([*columns, *lists])
-    if any(table[name].null_count for name in (*columns, *lists) if not name.startswith(_MAY_LACK)):
+    if any(table[name].null_count for name in (*columns, *lists) if not name.startswith((*_MAY_LACK, *may_lack))):
         raise ValueError(f"{path} has gaps that no run leaves.")
     return table
 
@@ -353,3 +361,4 @@ class BatchScores:
     images: ImageScores
     pairs: PairCounts
     constant: tuple[tuple[int, str, int], ...]
+    answers: tuple[AnswerRow, ...] = ()  # of a model that answers, image by image
