@@ -75,6 +75,8 @@ class ExperimentLogging(Callback):
         if results is None:
             return
         parts = {"grounding": results.grounding.macro, "classification": results.classification.macro}
+        if results.answers is not None:
+            parts["answers"] = results.answers.macro
         scalars = {
             f"{part}/{name}": value
             for part, macro in parts.items()

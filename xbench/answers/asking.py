@@ -52,6 +52,7 @@ class Reply:
         tokens_out: Tokens that came back, likewise.
         yes_no: Logits of the yes tokens and of the no tokens at the first position, for `recognise`.
         mass: Share of all probability that these have together.
+        bounded: Whether an endpoint listed only one of yes and no.
         top: Likeliest first tokens with their log-probabilities, as endpoints list them, instead of `yes_no`.
         confidence: Of the answer as a whole, in [0, 1]: given to each box that states none.
         from_cache: Whether it was kept from an earlier request.
@@ -66,6 +67,7 @@ class Reply:
     tokens_out: int | None = None
     yes_no: tuple[Sequence[float], Sequence[float]] | None = None
     mass: float | None = None
+    bounded: bool = False
     top: Sequence[tuple[str, float]] | None = None
     confidence: float | None = None
     from_cache: bool = False
@@ -85,7 +87,7 @@ class Reply:
         if self.yes_no is not None or self.top is not None:
             found = yes_probability(*self.yes_no) if self.yes_no is not None else listed_yes_probability(self.top or ())
             mass = found.mass if self.mass is None else self.mass
-            return Recognition("first token", found.probability, found.logit, mass, found.bounded)
+            return Recognition("first token", found.probability, found.logit, mass, found.bounded or self.bounded)
         decision = read_decision(self.text)
         way: Way = "decision" if decision.confidence is None else "stated confidence"
         return Recognition(way, decision.probability)

@@ -211,6 +211,9 @@ def rescore_parser() -> CommandParser:
     tied = "what counts when several pixels share the maximum of a map"
     parser.add_argument("--ties", choices=("share", "any", "first"), help=tied)
     parser.add_argument("--gamma", type=float, help="share of a grid pixel that an annotation must cover, in (0, 1]")
+    read = "read what the model answered as %s; only of models that answer, which are not asked again"
+    parser.add_argument("--family", metavar="NAME", help=read % "models of this family do")
+    parser.add_argument("--frame", metavar="NAME", help=read % "numbers in this frame")
     named = "score only the images that this text file names, one a line"
     parser.add_argument("--images", type=Path, metavar="FILE", help=named)
     parser.add_argument(

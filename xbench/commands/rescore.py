@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,10 +28,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from xbench.answers import family_named
+from xbench.answers.asking import READER
+from xbench.answers.frames import Frame
 from xbench.commands.arguments import rescore_parser
 from xbench.commands.configs import check_yaml
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
+from xbench.evaluation.answers import without_text
 from xbench.evaluation.protocols import Table as PairTable
 from xbench.evaluation.protocols import check_scale, score_images, summarise_protocol, tune
 from xbench.evaluation.provenance import utf8, versions
@@ -38,7 +43,8 @@ from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.protocol.findings import is_name
 from xbench.protocol.scoring import PROTOCOLS
-from xbench.runs.files import CONFIG, CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS
+from xbench.runs.answers import AnswerRow, answers_writer
+from xbench.runs.files import ANSWERS, CONFIG, CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
 from xbench.runs.maps import SavedImage, write_saved_images
@@ -65,6 +71,9 @@ def rescore(arguments: Sequence[str]) -> None:
         raise UserError(
             f"--workers {given.workers}: give a number of processes from 0 to {_MOST_WORKERS}.", exit_status=2
         )
+    read_as = _reading(run, given.family, given.frame)
+    if run.results.answers is not None and given.protocol:
+        raise UserError(f"--protocol scores maps, and {run.results.model} answers in words.", exit_status=2)
     names = list(PROTOCOLS) if "all" in given.protocol else list(dict.fromkeys(given.protocol))
     tuning = None if given.tune is None else _tuning(run, names, given.tune.expanduser(), given.workers)
     if names and given.images is None and given.out is None and rules == run.rules:
@@ -73,8 +82,8 @@ def rescore(arguments: Sequence[str]) -> None:
     chosen = None if given.images is None else _chosen(run, given.images.expanduser())
     folder = _new_folder(run.folder, given.out)
     try:
-        _write_config(run.folder, folder, rules, chosen is None)
-        results = _score(run, rules, chosen, given.images, given.workers, folder)
+        _write_config(run.folder, folder, rules, chosen is None, read_as)
+        results = _score(run, rules, chosen, given.images, given.workers, folder, read_as)
     except BaseException as error:
         # A part of a run is of no use, and would be in the way of the next attempt.
         shutil.rmtree(folder, ignore_errors=True)
@@ -169,6 +178,20 @@ def _scale(run: FinishedRun) -> str:
     return str((run.results.provenance.get("model") or {}).get("map_scale", "none"))
 
 
+def _reading(run: FinishedRun, family: str | None, frame: str | None) -> dict[str, str]:
+    """Return by what family and frame answers are read; nothing for a run with maps."""
+    stored = run.results.answers
+    if stored is None:
+        if family or frame:
+            raise UserError(
+                f"--family and --frame say how answers are read, and {run.results.model} shows maps.", exit_status=2
+            )
+        return {}
+    by = family_named(family or stored.family)
+    same = by.name == stored.family
+    return {"family": by.name, "frame": Frame.named(frame or (stored.frame if same else by.frame.name)).name}
+
+
 def _rules(run: FinishedRun, thresholds: int | None, ties: str | None, gamma: float | None) -> Rules:
     if thresholds is not None and (thresholds < 3 or thresholds % 2 == 0):
         raise UserError(
@@ -215,7 +238,13 @@ def _new_folder(run: Path, out: Path | None) -> Path:
 
 
 def _score(
-    run: FinishedRun, rules: Rules, chosen: frozenset[str] | None, images: Path | None, workers: int, folder: Path
+    run: FinishedRun,
+    rules: Rules,
+    chosen: frozenset[str] | None,
+    images: Path | None,
+    workers: int,
+    folder: Path,
+    read_as: Mapping[str, str],
 ) -> Results:
     """Score and write everything but the configuration; return the results."""
     stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
@@ -223,20 +252,26 @@ def _score(
     pointing_game, sweep = PointingGame(classes, rules.ties), ThresholdSweep(classes, rules.thresholds)
     parts: list[ImageScores] = []
     constant: list[tuple[int, str, int]] = []
+    answers: list[AnswerRow] = []
+    _ = run.answers  # before processes are forked, for them to share it
 
     def scored() -> Iterator[SavedImage]:
-        for kept, scores in _by_batches(run, chosen, workers, partial(_score_batch, run, rules)):
+        for kept, scores in _by_batches(run, chosen, workers, partial(_score_batch, run, rules, read_as)):
             add_scores(scores, pointing_game, sweep)
             parts.append(scores.images)
             constant.extend(scores.constant)
             add_pairs(scores.pairs)
+            answers.extend(without_text(scores.answers))
+            if add_answers is not None:
+                add_answers(scores.answers)
             stopwatch.lap("metrics")
             yield from kept
             stopwatch.lap("logging")
 
     count = len(run.image_scores.image_ids) if chosen is None else len(chosen)
     bar: Iterable[SavedImage] = track(scored(), "Scoring", count, disable=not sys.stderr.isatty(), transient=True)
-    with pair_counts_writer(folder / CURVES, stored.findings, rules.thresholds) as add_pairs:
+    with pair_counts_writer(folder / CURVES, stored.findings, rules.thresholds) as add_pairs, ExitStack() as stack:
+        add_answers = stack.enter_context(answers_writer(folder / ANSWERS)) if read_as else None
         write_saved_images(
             folder, stored.findings, rules.gamma, outputs_depend_on(provenance), bar, run.saves_instances
         )
@@ -252,6 +287,7 @@ def _score(
         | {
             "evaluation": {"thresholds": rules.thresholds, "ties": rules.ties},
             "data": provenance["data"] | {"gamma": rules.gamma},
+            "model": provenance["model"] | read_as | ({"reader": READER} if read_as else {}),
             "seconds": {stage: round(seconds, 3) for stage, seconds in stopwatch.seconds.items()},
             "rescored": {
                 "from": utf8(str(run.folder.absolute())),
@@ -260,6 +296,7 @@ def _score(
                 "versions": versions(),
             },
         },
+        answers=answers if read_as else None,
     )
     # Of the whole run, even when only some of its images are scored again.
     counts = replace(results.counts, skipped=stored.counts.skipped, notes=stored.counts.notes)
@@ -296,8 +333,8 @@ def _by_batches(
         ) from None
 
 
-def _score_batch(run: FinishedRun, rules: Rules, kept: Sequence[SavedImage]) -> BatchScores:
-    return score_batch(*run.batch(kept, rules.gamma), rules)
+def _score_batch(run: FinishedRun, rules: Rules, read_as: Mapping[str, str], kept: Sequence[SavedImage]) -> BatchScores:
+    return score_batch(*run.batch(kept, rules.gamma, **read_as), rules)
 
 
 _task: Callable[[Sequence[SavedImage]], Any]
@@ -316,7 +353,7 @@ def _score_in_worker(kept: Sequence[SavedImage]) -> Any:
     return _task(kept)
 
 
-def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool) -> None:
+def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool, read_as: Mapping[str, str]) -> None:
     """Write the run's configuration with the new rules in it, so that a fresh run would follow them too."""
     stored = run / CONFIG
     text = stored.read_text(encoding="utf-8", errors="replace") if stored.is_file() else ""
@@ -326,6 +363,9 @@ def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool) -> No
         check_yaml(text)
         config = yaml.safe_load(text)
         config["data"]["init_args"]["gamma"] = rules.gamma
+        if read_as:
+            options = config["model"]["init_args"]
+            options |= {name: value for name, value in read_as.items() if name in options}
         for callback in config["trainer"]["callbacks"]:
             if callback["class_path"].rpartition(".")[2] == "Evaluation":
                 callback["init_args"] = {"thresholds": rules.thresholds, "ties": rules.ties}

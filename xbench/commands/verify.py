@@ -18,6 +18,7 @@ from rich.console import Console
 from scipy.stats import binomtest, mannwhitneyu
 
 from xbench.commands.arguments import verify_parser
+from xbench.commands.verify_answers import answer_numbers, only_points
 from xbench.errors import UserError
 from xbench.protocol.scoring import PROTOCOLS
 from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, REGIONS, RESULTS, reading
@@ -93,7 +94,7 @@ def _read(folder: Path) -> FinishedRun:
     run = FinishedRun.open(folder, PER_IMAGE, CURVES, PER_CLASS)
     thresholds = run.pair_counts.mask.shape[1]
     with reading(folder):
-        run.image_scores.check_complete()
+        run.image_scores.check_complete(run.results.answers is not None)
         if thresholds < 3 or thresholds % 2 == 0:
             raise ValueError(f"{CURVES} has {thresholds} thresholds, and those of a run are odd in number")
     return run
@@ -118,6 +119,7 @@ def _numbers(run: FinishedRun) -> Iterator[_Number]:
     yield from _per_image(run)
     yield from _scored_on(run)
     content = asdict(run.results)
+    del content["answers"]
     yield from _images_left_out(run)
     counts = {key: value for key, value in content["counts"].items() if key not in ("skipped", "notes")}
     yield from _compare(f"{RESULTS} / counts", counts, _counts(run))
@@ -128,6 +130,8 @@ def _numbers(run: FinishedRun) -> Iterator[_Number]:
     yield from _per_class(run, content)
     for name in stored_protocols(run.folder):
         yield from _protocol(run, name)
+    if run.results.answers is not None:
+        yield from answer_numbers(run, run.results.answers)
 
 
 def _scored_pairs(run: FinishedRun) -> Iterator[_Number]:
@@ -163,10 +167,23 @@ def _per_image(run: FinishedRun) -> Iterator[_Number]:
     scores, counts = run.image_scores, run.pair_counts
     scored = (counts.index, counts.column)
     fixed = counts.mask.shape[1] // 2
-    yield from _each_pair(run, f"{PER_IMAGE} / dice", scores.dice[scored], counts.dice()[:, fixed])
-    yield from _each_pair(run, f"{PER_IMAGE} / iou", scores.iou[scored], counts.iou()[:, fixed])
+    # What points alone mark has no area, and so neither of both.
+    pointed = _pointed(run)
+    dice, iou = (
+        np.where(pointed, np.where(np.isnan(one[scored]), 0, 2), one[scored]) for one in (scores.dice, scores.iou)
+    )
+    yield from _each_pair(run, f"{PER_IMAGE} / dice", dice, counts.dice()[:, fixed])
+    yield from _each_pair(run, f"{PER_IMAGE} / iou", iou, counts.iou()[:, fixed])
     area = counts.region / counts.grid
     yield from _each_pair(run, f"{PER_IMAGE} / region_area", scores.region_area[scored], area)
+    if run.results.answers is not None:
+        # The share of the boxes' pixels that lie in the region; without a box a miss that is nowhere.
+        stored, drawn = scores.pointing_hit[scored], ~_flat(run)
+        shares = counts.overlap[:, -1] / np.maximum(counts.mask[:, -1], 1)
+        yield from _each_pair(run, f"{PER_IMAGE} / pointing_hit", stored, np.where(pointed, stored, shares))
+        nowhere = np.isnan(scores.peak_distance[scored]).astype(int)
+        yield from _each_pair(run, f"{PER_IMAGE} / peak_distance is null", nowhere, (~drawn & ~pointed).astype(int))
+        return
     # Places tied for the maximum are all in the mask at the last threshold, beside those that rounding brings there.
     stored, tied, inside = scores.pointing_hit[scored], counts.mask[:, -1], counts.overlap[:, -1]
     hits = np.clip(stored, (inside == tied) & ~_flat(run), (inside > 0) | _flat(run))
@@ -187,6 +204,13 @@ def _per_image(run: FinishedRun) -> Iterator[_Number]:
     least = scores.minimum_hit[scored]
     derived = np.clip(least, (low_inside == low) & ~_flat(run), low_inside > 0)
     yield from _each_pair(run, f"{PER_IMAGE} / minimum_hit", least, derived)
+
+
+def _pointed(run: FinishedRun) -> NDArray[np.bool_]:
+    """Which scored pairs were answered by points alone (P,)."""
+    rows = [row for rows in (run.answers or {}).values() for row in rows]
+    pairs = {(row.image_id, row.finding) for row in rows if row.points and not row.boxes}
+    return np.array([_pair(run, place) in pairs for place in range(len(run.pair_counts.index))], np.bool_)
 
 
 def _scored_on(run: FinishedRun) -> Iterator[_Number]:
@@ -223,7 +247,8 @@ def _images_left_out(run: FinishedRun) -> Iterator[_Number]:
 
 def _counts(run: FinishedRun) -> dict[str, Any]:
     labels, scored, findings = run.image_scores.labels, run.image_scores.scored, run.results.findings
-    flat = np.flatnonzero(_flat(run))
+    # No box is a miss, and no map that is the same everywhere.
+    flat = np.flatnonzero(_flat(run) & (run.results.answers is None))
     return {
         "images": len(run.image_scores.image_ids),
         "constant_maps": {
@@ -246,19 +271,26 @@ def _grounding(run: FinishedRun) -> dict[str, Any]:
     steps = counts.mask.shape[1] - 1
     thresholds = [k / steps for k in range(steps + 1)]
     per_class: dict[str, dict[str, Any]] = {}
-    sign = _sign(run)
+    maps, pointing = (
+        run.results.answers is None,
+        only_points([row for rows in (run.answers or {}).values() for row in rows]),
+    )
+    sign = _sign(run) if maps else {}
     for column, finding in enumerate(run.results.findings):
         mine = counts.column == column
         scores: dict[str, Any] = {field.name: None for field in fields(FindingGrounding)} | {"count": int(mine.sum())}
         if mine.any():
             scores["pointing_game"] = float(run.image_scores.pointing_hit[counts.index[mine], column].mean())
-            scores["pointing_game_of_minimum"] = float(run.image_scores.minimum_hit[counts.index[mine], column].mean())
-            scores["sign_p"] = sign[finding]
+            if maps:
+                least = run.image_scores.minimum_hit[counts.index[mine], column]
+                scores |= {"pointing_game_of_minimum": float(least.mean()), "sign_p": sign[finding]}
             for name, curve in (("dice", dice[mine].mean(0)), ("iou", iou[mine].mean(0))):
                 # Rounding hides ties: each threshold whose mean is as good may be the lowest of the best.
                 best = np.flatnonzero(curve > curve.max() - TOLERANCE)
+                scores[f"{name}_fixed"] = None if pointing else float(curve[steps // 2])
+                if not maps:  # boxes are one mask
+                    continue
                 scores |= {
-                    f"{name}_fixed": float(curve[steps // 2]),
                     f"{name}_best": float(curve.max()),
                     f"{name}_best_threshold": tuple(thresholds[k] for k in best),
                     f"{name}_curve": curve.tolist(),
@@ -270,7 +302,9 @@ def _grounding(run: FinishedRun) -> dict[str, Any]:
         "thresholds": [(threshold,) for threshold in thresholds],
         "per_class": per_class,
         "macro": _means(means, scored),
-        "sign_test": _means(("pointing_game_of_minimum",), scored)
+        "sign_test": None
+        if not maps
+        else _means(("pointing_game_of_minimum",), scored)
         | {"sign_p": sign.get("macro"), "may_be_wrong": [name for name, p in sign.items() if p <= SIGN_LEVEL]},
     }
 
@@ -301,13 +335,19 @@ def _classification(run: FinishedRun) -> dict[str, Any]:
     for column, finding in enumerate(run.results.findings):
         labels = run.image_scores.labels[:, column]
         known = labels >= 0
-        per_class[finding] = _recognition(labels[known] == 1, run.image_scores.probabilities[known, column])
+        present, probability = labels[known] == 1, run.image_scores.probabilities[known, column]
+        # What could not be read counts as the worst.
+        scores = _recognition(present, np.where(np.isnan(probability), ~present, probability))
+        if run.results.answers is not None and run.results.answers.recognition is None:
+            scores |= dict.fromkeys(("auroc", "average_precision", "f1", "accuracy"))
+        per_class[finding] = scores
     both = [scores for scores in per_class.values() if scores["positives"] and scores["negatives"]]
     return {"per_class": per_class, "macro": _means(("auroc", "average_precision", "f1", "accuracy"), both)}
 
 
 def _means(names: Sequence[str], scores: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    return {name: float(np.mean([one[name] for one in scores])) if scores else None for name in names}
+    values = {name: [one[name] for one in scores if one[name] is not None] for name in names}
+    return {name: float(np.mean(of)) if of else None for name, of in values.items()}
 
 
 def _recognition(present: NDArray[np.bool_], probability: NDArray[np.float64]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xbench.evaluation.answers import summarise_answers, worst_probabilities
+from xbench.evaluation.answers import summarise_answers
 from xbench.metrics.classification import classification_scores, macro
 from xbench.metrics.sign import sign_tests
 from xbench.protocol.findings import MACRO
@@ -63,8 +63,7 @@ def summarise(
     the worst in recognition.
     """
     said = None if answers is None else summarise_answers(findings, answers, images, (provenance or {})["model"])
-    probabilities = images.probabilities if said is None else worst_probabilities(images)
-    scores = classification_scores(torch.from_numpy(images.labels), torch.from_numpy(probabilities))
+    scores = classification_scores(torch.from_numpy(images.labels), torch.from_numpy(images.counted_probabilities))
     if said is not None and said.recognition is None:
         scores = [replace(one, auroc=None, average_precision=None, f1=None, accuracy=None) for one in scores]
     recognition = macro(scores)

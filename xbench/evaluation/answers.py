@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import fsum
@@ -12,9 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from xbench.answers.answer import Point
 from xbench.errors import UserError
 from xbench.metrics.boxes import BoxScores, draw_boxes, score_boxes, score_on_grid
 from xbench.metrics.classification import classification_scores, macro
+from xbench.metrics.peaks import least_distance
 from xbench.runs.answers import AnswerRow
 from xbench.runs.results import Answers, Recognised, macro_mean
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
@@ -38,7 +41,8 @@ def score_answers(output: ModelOutput, truth: GroundTruth, rules: Rules) -> Batc
     answers, scored = output.answers, truth.scored
     assert answers is not None
     rows, columns, _ = scored.T
-    found = {name: np.full(truth.labels.shape, np.nan) for name in ("pointing_hit", "dice", "iou")}
+    names = ("pointing_hit", "dice", "iou", "peak_x", "peak_y", "peak_distance", "minimum_hit")
+    found = {name: np.full(truth.labels.shape, np.nan) for name in names}
     shape = (len(scored), rules.thresholds)
     mask, overlap = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     grid, area = np.zeros(len(scored), np.int64), np.zeros(len(scored), np.int64)
@@ -52,9 +56,9 @@ def score_answers(output: ModelOutput, truth: GroundTruth, rules: Rules) -> Batc
         mask[pair], overlap[pair] = drawn.sum(), (drawn & region).sum()
         mask[pair, 0], overlap[pair, 0] = grid[pair], area[pair]
         on_grid = score_on_grid(answer.boxes, region, answer.points, rules.gamma)
-        for name, value in zip(found, on_grid, strict=True):
+        values = (*on_grid, *_peak(drawn, answer.points, region))
+        for name, value in zip(names, values, strict=False):
             found[name][row, column] = np.nan if value is None else value
-    nowhere = np.full(truth.labels.shape, np.nan)
     images = ImageScores(
         index=truth.index,
         image_ids=truth.image_ids,
@@ -66,7 +70,6 @@ def score_answers(output: ModelOutput, truth: GroundTruth, rules: Rules) -> Batc
         region_area=truth.region_places[..., 0],
         region_x=truth.region_places[..., 1],
         region_y=truth.region_places[..., 2],
-        **dict.fromkeys(("peak_x", "peak_y", "peak_distance", "minimum_hit"), nowhere),
         region_digests=truth.region_digests,
         reader_dice=truth.reader_agreement[..., 0],
         reader_iou=truth.reader_agreement[..., 1],
@@ -75,6 +78,23 @@ def score_answers(output: ModelOutput, truth: GroundTruth, rules: Rules) -> Batc
     named = [truth.image_ids[row] for row in rows.tolist()]
     pairs = PairCounts(truth.index[rows], columns, named, grid, area, mask, overlap)
     return BatchScores(images, pairs, (), _rows(output, truth))
+
+
+def _peak(
+    drawn: NDArray[np.bool_], points: Sequence[Point], region: NDArray[np.bool_]
+) -> tuple[float | None, float | None, float | None]:
+    """Return the middle of the boxes, or else of the points, and how far the nearest of them lies from the region.
+
+    As of a map that is highest there; None without either.
+    """
+    height, width = region.shape
+    if not (pixels := np.argwhere(drawn)).size and points:
+        last = np.array([height - 1, width - 1])
+        pixels = np.minimum(np.array([[y * height, x * width] for x, y in points]), last).astype(np.int64)
+    if not len(pixels):
+        return None, None, None
+    y, x = (pixels + 0.5).mean(axis=0) / (height, width)
+    return float(x), float(y), math.sqrt(least_distance(pixels, region)) / (height * width)
 
 
 def _rows(output: ModelOutput, truth: GroundTruth) -> tuple[AnswerRow, ...]:
@@ -195,8 +215,3 @@ def _recognition(rows: Sequence[AnswerRow], images: ImageScores) -> Recognised |
         median_mass=median(masses) if masses else None,
         readable_only={name: getattr(readable, name) for name in names},
     )
-
-
-def worst_probabilities(images: ImageScores) -> NDArray[np.float64]:
-    """Return probabilities (N, C) in which what could not be read counts as the worst: 0 if present, 1 if absent."""
-    return np.where(np.isnan(images.probabilities), np.where(images.labels == 1, 0.0, 1.0), images.probabilities)

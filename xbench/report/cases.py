@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from xbench.report.runs import Run
 from xbench.report.schema import NEAR, RunAnalysis
+from xbench.runs.answers import AnswerRow
 from xbench.runs.maps import ScoredPair
 
 
@@ -186,14 +187,16 @@ class CaseMap:
 
     Attributes:
         saliency: The map on the grid, (H, W) float32 in [0, 1].
-        peak: Where the map is highest, x and y as shares of width and height.
+        peak: Where the map is highest, x and y as shares of width and height; None if nothing points anywhere.
+        answer: What a model that answers said about the place; None of a model with maps.
     """
 
     run: RunAnalysis
     pair: ScoredPair
     saliency: NDArray[np.float32]
-    peak: tuple[float, float]
+    peak: tuple[float, float] | None
     scores: CaseScores
+    answer: AnswerRow | None = None
 
 
 def read_maps(runs: Sequence[RunAnalysis], cases: Iterable[ChosenCase]) -> Iterator[tuple[ChosenCase, list[CaseMap]]]:
@@ -209,9 +212,17 @@ def read_maps(runs: Sequence[RunAnalysis], cases: Iterable[ChosenCase]) -> Itera
             pair = pairs.read(case.image_id, case.finding)
             images = run.run.images
             place = images.image_ids.index(case.image_id), run.run.results.findings.index(case.finding)
-            peak = float(images.peak_x[place]), float(images.peak_y[place])
-            maps.append(CaseMap(run, pair, map_on_grid(run.run, pair), peak, case.scores[run.run.label]))
+            x, y = float(images.peak_x[place]), float(images.peak_y[place])
+            peak, answer = None if np.isnan(x) else (x, y), answer_of(run.run, pair)
+            on_grid, scores = map_on_grid(run.run, pair), case.scores[run.run.label]
+            maps.append(CaseMap(run, pair, on_grid, peak, scores, answer))
         yield case, maps
+
+
+def answer_of(run: Run, pair: ScoredPair) -> AnswerRow | None:
+    """Return what a run's model answered about the place of a pair; None of a model with maps."""
+    rows = [] if run.stored.answers is None else run.stored.answers[pair.image_id]
+    return next((row for row in rows if row.query == "locate" and row.finding == pair.finding), None)
 
 
 def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
@@ -221,6 +232,10 @@ def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
 
     from xbench.geometry.grid import saliency_on_grid
 
+    if (answer := answer_of(run, pair)) is not None:
+        from xbench.metrics.boxes import draw_boxes
+
+        return draw_boxes(answer.boxes or (), (pair.region.shape[0], pair.region.shape[1])).astype(np.float32)
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")
     height, width = pair.region.shape
     on_grid = saliency_on_grid(torch.tensor(pair.saliency)[None], [pair.view], (height, width), mode)[0].numpy()

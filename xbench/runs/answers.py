@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -18,6 +19,8 @@ import pyarrow.parquet as pq
 
 from xbench.answers.answer import Answer, Box, Counts, Finish, Point, Status
 from xbench.answers.asking import Kind, Query, Reply, Way
+from xbench.answers.families import Family
+from xbench.answers.frames import Frame
 from xbench.runs.files import WRITING, Table
 from xbench.runtime.files import atomic_writer
 
@@ -134,11 +137,31 @@ class AnswerRow:
         )
 
     def reply(self) -> Reply:
-        """Return what came back; not the logits of a first token, of which only `logit` is kept."""
-        names = [
-            field.name for field in fields(Reply) if field.name not in ("text", "yes_no", "top", "confidence", "mass")
-        ]
-        return Reply(self.raw, confidence=self.answer_confidence, **{name: getattr(self, name) for name in names})
+        """Return what came back; of the first token, what gives the same probability again."""
+        first: dict[str, Any] = {}
+        if self.way == "first token":
+            first = {"yes_no": ((self.logit,), (0.0,))} if self.logit is not None else {"top": ()}
+            first |= {"mass": self.mass, "bounded": bool(self.bounded)}
+        same = ("finish", "frame", "prompt_sha256", "tokens_in", "tokens_out", "from_cache", "reasoning")
+        told = {name: getattr(self, name) for name in same}
+        return Reply(self.raw, confidence=self.answer_confidence, **told, **first)
+
+    def asked(self, row: int, column: int) -> Query:
+        """Return what was asked, for an image's place in a batch and a finding's among those of the run."""
+        return Query(self.query, row, column, self.finding)
+
+    def read_again(self, family: Family, frame: Frame) -> tuple[Reply, Answer]:
+        """Read where the finding is by another family or frame.
+
+        Of an image whose pixels were counted on another size, that size stays.
+        """
+        reply = self.reply()
+        if reply.frame is not None:
+            size = re.fullmatch(r"[^@]+@(\d+)x(\d+)", reply.frame)
+            pixels = frame.name.startswith("pixels_") and "@" not in frame.name
+            shown = frame.shown(int(size[1]), int(size[2])).name if size and pixels else None
+            reply = replace(reply, frame=shown)
+        return reply, reply.read(family, frame, (self.width, self.height))
 
     def answer(self) -> Answer:
         """Return the answer of a query where a finding is."""
@@ -240,6 +263,12 @@ def read_answers(path: Path, findings: Sequence[str]) -> Iterator[AnswerRow]:
                 if values["finding"] not in findings:
                     raise ValueError(f"{path.name} speaks of {values['finding']!r:.60}, which the run did not score")
                 yield AnswerRow.checked(values)
+
+
+def excerpt(raw: str, most: int = 400) -> str:
+    """Return the end of an answer as it can be shown, for a trace of thinking comes first."""
+    text = raw.encode("utf-8", "replace").decode()
+    return text if len(text) <= most else f"\u2026{text[-most:]}"
 
 
 def _writable(row: AnswerRow) -> dict[str, Any]:

@@ -12,9 +12,23 @@ from typing import TYPE_CHECKING, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from xbench.answers import family_named
+from xbench.answers.frames import Frame
 from xbench.geometry.coverage import region_digest
 from xbench.geometry.instances import Instance
-from xbench.runs.files import CURVES, INSTANCES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS, reading
+from xbench.runs.answers import AnswerRow, read_answers
+from xbench.runs.files import (
+    ANSWERS,
+    CURVES,
+    INSTANCES,
+    MAPS,
+    PER_CLASS,
+    PER_IMAGE,
+    PICTURES,
+    REGIONS,
+    RESULTS,
+    reading,
+)
 from xbench.runs.maps import (
     SavedImage,
     ScoredPairs,
@@ -54,7 +68,28 @@ class FinishedRun:
     def image_scores(self) -> ImageScores:
         """Scores per image and finding, of `per_image.parquet`."""
         with reading(self.folder):
-            return read_per_image(self.folder / PER_IMAGE, self.results.findings)
+            answers = self.results.answers is not None
+            return read_per_image(self.folder / PER_IMAGE, self.results.findings, answers)
+
+    @cached_property
+    def answers(self) -> dict[str, list[AnswerRow]] | None:
+        """What a model that answers was asked and what it said, by image, of `answers.parquet`; None of any other."""
+        if self.results.answers is None:
+            return None
+        found: dict[str, list[AnswerRow]] = {image_id: [] for image_id in self.image_scores.image_ids}
+        with reading(self.folder):
+            for row in read_answers(self.folder / ANSWERS, self.results.findings):
+                if row.image_id not in found:
+                    raise ValueError(f"{ANSWERS} speaks of {row.image_id!r:.200}, which is not in {PER_IMAGE}")
+                found[row.image_id].append(row)
+            scored = self.image_scores.scored
+            for image_id, rows in found.items():
+                asked = [row.finding for row in rows if row.query == "locate"]
+                drawn = [row.finding for row in rows if row.annotated is not None]
+                needed = [self.results.findings[c] for c in np.flatnonzero(scored[self.row_of[image_id]])]
+                if len({*asked}) < len(asked) or sorted(drawn) != sorted(needed):
+                    raise ValueError(f"{ANSWERS} has not one answer to each scored pair of {image_id!r:.200}")
+        return found
 
     @cached_property
     def pair_counts(self) -> PairCounts:
@@ -126,7 +161,7 @@ class FinishedRun:
         """Check that the tables are complete and fit together and to the results."""
         results, images, pairs = self.results, self.image_scores, self.pair_counts
         with reading(self.folder):
-            images.check_complete()
+            images.check_complete(results.answers is not None)
             if len(images.image_ids) != results.counts.images:
                 raise ValueError(
                     f"{RESULTS} counts {results.counts.images} images, {PER_IMAGE} has {len(images.image_ids)}"
@@ -223,8 +258,13 @@ class FinishedRun:
             if chosen:
                 yield chosen
 
-    def batch(self, images: Sequence[SavedImage], gamma: float) -> tuple[ModelOutput, GroundTruth]:
-        """Return what a batch of saved images is scored from."""
+    def batch(
+        self, images: Sequence[SavedImage], gamma: float, family: str | None = None, frame: str | None = None
+    ) -> tuple[ModelOutput, GroundTruth]:
+        """Return what a batch of saved images is scored from.
+
+        Answers are read again, by another family or frame if these are given.
+        """
         import torch
 
         from xbench.types import GroundTruth, ModelOutput
@@ -236,6 +276,16 @@ class FinishedRun:
             torch.from_numpy(scores.probabilities[rows]),
             torch.from_numpy(np.stack([image.saliency for image in images])),
         )
+        if self.answers is not None and self.results.answers is not None:
+            by = family_named(family or self.results.answers.family)
+            numbers = Frame.named(frame or self.results.answers.frame)
+            output.answers = [[None] * len(self.results.findings) for _ in images]
+            for place, image in enumerate(images):
+                for one in self.answers[image.image_id]:
+                    column, reply = self.results.findings.index(one.finding), one.reply()
+                    if one.query == "locate":
+                        reply, output.answers[place][column] = one.read_again(by, numbers)
+                    output.replies.append((one.asked(place, column), reply))
         truths = [
             GroundTruth.of_image(
                 image.index,

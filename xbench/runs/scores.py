@@ -98,6 +98,11 @@ class ImageScores(_Columns):
             )
 
     @property
+    def counted_probabilities(self) -> NDArray[np.float64]:
+        """Probabilities (N, C) where those that a model did not give count as the worst: 0 if present, 1 if absent."""
+        return np.where(np.isnan(self.probabilities), (self.labels != 1).astype(np.float64), self.probabilities)
+
+    @property
     def scored(self) -> NDArray[np.bool_]:
         """Which pairs grounding is scored on (N, C): present, with a region."""
         return np.asarray((self.labels == 1) & self.has_region)

@@ -163,8 +163,9 @@ def _draw_case(axes: Sequence[Axes], maps: Sequence[CaseMap]) -> None:
     for axis, shown in zip(axes[1:], maps, strict=True):
         saliency = cv2.resize(shown.saliency, display.shape[::-1], interpolation=cv2.INTER_AREA)
         _draw(axis, tinted(display, np.clip(saliency, 0, 1)), region)
-        for colour, weight in (("black", 2.4), ("white", 1.1)):
-            axis.plot(width * shown.peak[0], height * shown.peak[1], "+", color=colour, ms=6, mew=weight)
+        for x, y in () if shown.peak is None else (shown.peak,):
+            for colour, weight in (("black", 2.4), ("white", 1.1)):
+                axis.plot(width * x, height * y, "+", color=colour, ms=6, mew=weight)
         hit = shown.scores.pointing_hit
         said = shown.scores.look if hit in (0, 1) else f"hit {hit:.2f}"
         text = f"{said}\nDice {100 * shown.scores.dice:.0f}"

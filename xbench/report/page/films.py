@@ -29,7 +29,7 @@ class Film:
     film: str
     map: str
     outline: str
-    peak: tuple[float, float]
+    peak: tuple[float, float] | None
 
 
 def films_of(entries: Sequence[tuple[str, RunAnalysis]]) -> dict[str, Film]:
@@ -50,7 +50,9 @@ def _film(shown: CaseMap, case: ChosenCase, dataset: str) -> Film:
     scores, (height, width) = shown.scores, shown.pair.region.shape
     called = {True: "recognised", False: "not recognised", None: "no threshold"}[scores.recognised]
     where = "inside the outline"
-    if not scores.grounded:
+    if shown.peak is None:
+        where = "nowhere, for there is no box"
+    elif not scores.grounded:
         share = whole(scores.peak_distance)
         where = f"{share}% of the film\u2019s width away" if share != "0" else "just beside the outline"
     on = f" in {dataset}" if dataset else ""
@@ -65,5 +67,5 @@ def _film(shown: CaseMap, case: ChosenCase, dataset: str) -> Film:
         encoded(".jpg", radiograph, (cv2.IMWRITE_JPEG_QUALITY, 80)),
         encoded(".png", over, (cv2.IMWRITE_PNG_COMPRESSION, 9)),
         outline_of(shown.pair.region, (100 / width, 100 / height)),
-        (100 * shown.peak[0], 100 * shown.peak[1]),
+        None if shown.peak is None else (100 * shown.peak[0], 100 * shown.peak[1]),
     )

@@ -38,6 +38,7 @@ from xbench.report.series import Series, outline, own_in_words
 from xbench.report.standings import Standing, Standings, standings
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
+from xbench.runs.answers import excerpt
 from xbench.runs.maps import shrunk
 from xbench.runtime.files import atomic_writer
 
@@ -295,13 +296,17 @@ def _panel(shown: CaseMap, names: Mapping[str, str]) -> dict[str, Any]:
     scores = shown.scores
     # Models draw on 32 x 32 cells or fewer, and 85 steps of grey compress to two thirds and look the same.
     grey = (np.round(shrunk(shown.saliency, 112) * 85) * 3).astype(np.uint8)
-    return {
+    panel = {
         "model": names[shown.run.run.label],
         "hit": round(scores.pointing_hit, 4),
         "look": scores.look,
-        "dice": round(scores.dice, 4),
-        "probability": float(f"{scores.probability:.4g}"),
+        "dice": None if np.isnan(scores.dice) else round(scores.dice, 4),
+        "probability": None if np.isnan(scores.probability) else float(f"{scores.probability:.4g}"),
         "recognised": scores.recognised,
-        "peak": [round(share, 4) for share in shown.peak],
-        "map": encoded(".png", grey, (cv2.IMWRITE_PNG_COMPRESSION, 9)),
+        "peak": None if shown.peak is None else [round(share, 4) for share in shown.peak],
     }
+    if (answer := shown.answer) is None:
+        return panel | {"map": encoded(".png", grey, (cv2.IMWRITE_PNG_COMPRESSION, 9))}
+    boxes = [[round(corner, 4) for corner in box] for box in answer.boxes or ()]
+    points = [[round(share, 4) for share in point] for point in answer.points or ()]
+    return panel | {"boxes": boxes, "points": points, "status": answer.status, "raw": excerpt(answer.raw)}

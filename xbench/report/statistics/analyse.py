@@ -10,7 +10,7 @@ from math import comb
 
 from xbench.report.names import dataset_title
 from xbench.report.runs import Collection, Run, ground, widest
-from xbench.report.schema import Analysis, DatasetAnalysis, RunAnalysis, StudyRow
+from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, StudyRow
 from xbench.report.sentences import Different, dataset_notes
 from xbench.report.statistics.correlation import correlations
 from xbench.report.statistics.lesions import area_bins, position_cells, quadrants
@@ -112,14 +112,23 @@ def _run(run: Run, measures: Measures) -> RunAnalysis:
         run=run,
         clustered_by=sample.clustered_by,
         clusters=len(sample.clusters),
-        macro=measures.macro(),
-        findings=measures.findings(),
+        macro=_without_sweep(run, measures.macro()),
+        findings={name: _without_sweep(run, numbers) for name, numbers in measures.findings().items()},
         dice_curve=measures.curve(),
         thresholds=thresholds,
         areas=area_bins(measures),
         positions=position_cells(measures, run),
         quadrants=quadrants(sample, run),
     )
+
+
+def _without_sweep(run: Run, numbers: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Return numbers without those of a sweep if the run is of boxes, which are one mask; of points, without area."""
+    if (answers := run.results.answers) is None:
+        return dict(numbers)
+    kept = ("dice_fixed", "iou_fixed") if answers.kind == "boxes" else ()
+    lost = {key for key in numbers if key.startswith(("dice_", "iou_")) and key not in kept}
+    return {key: Estimate(None) if key in lost else value for key, value in numbers.items()}
 
 
 def _different_ground(runs: Sequence[Run], measures: Mapping[str, Measures]) -> Iterator[Different]:

@@ -45,7 +45,9 @@ def position_cells(measures: Measures, run: Run) -> tuple[PositionCell, ...]:
         return ()
 
     def thirds(values: NDArray[np.float64]) -> NDArray[np.int64]:
-        return np.clip((sample.of_pairs(run, values) * 3).astype(np.int64), 0, 2)
+        # NaN, where nobody pointed anywhere, is in none of them.
+        places = np.floor(sample.of_pairs(run, values) * 3)
+        return np.asarray(np.clip(np.nan_to_num(places, nan=-9), -9, 2), np.int64)
 
     region = thirds(images.region_y) * 3 + thirds(images.region_x)
     peak = thirds(images.peak_y) * 3 + thirds(images.peak_x)
@@ -83,7 +85,7 @@ def quadrants(sample: Sample, run: Run) -> dict[str, Quadrants]:
 def _youden(labels: NDArray[np.int8], probabilities: NDArray[np.float64]) -> float | None:
     """The lowest probability p of an image at which the sensitivity and specificity of `>= p` have the largest sum."""
     positive, negative = np.sort(probabilities[labels == 1]), np.sort(probabilities[labels == 0])
-    if not len(positive) or not len(negative):
+    if not len(positive) or not len(negative) or np.isnan(probabilities).any():
         return None
     candidates = np.unique(np.concatenate([positive, negative]))
     missed, rejected = np.searchsorted(positive, candidates), np.searchsorted(negative, candidates)

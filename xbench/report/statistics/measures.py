@@ -200,6 +200,10 @@ def recognition(sample: Sample) -> dict[str, list[Spread | None]]:
         known = sample.labels[:, column] >= 0
         present, scores = sample.labels[known, column] == 1, sample.probabilities[known, column]
         called, of = scores >= 0.5, (sample.image_cluster[known], len(sample.clusters))
+        if np.isnan(scores).any():  # nobody asked
+            for spreads in found.values():
+                spreads.append(None)
+            continue
         both = present.any() and not present.all()
         found["auroc"].append(intervals.auroc(present, scores, *of) if both else None)
         found["average_precision"].append(intervals.average_precision(present, scores, *of) if both else None)

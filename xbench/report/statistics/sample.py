@@ -24,10 +24,10 @@ class Sample:
         clustered_by: What a cluster is: all images of a patient where every image's patient is known, else one image.
         image_cluster: Place of each image's cluster, (N,).
         labels: 1 present, 0 absent, -1 unknown, (N, C) int8.
-        probabilities: (N, C).
+        probabilities: (N, C); NaN of a model that was not asked whether findings are there.
         pair_image, pair_column: Places of each scored pair's image and finding, (P,).
         hit: What the pointing game counts, (P,), 0 to 1; the chance of a hit, as that of a floor, if `chances`.
-        dice, iou: Scores at each threshold, (P, T).
+        dice, iou: Scores at each threshold, (P, T); of boxes the same at all.
         area: Share of the evaluation grid that the region takes, (P,).
         region: Digest of each pair's region on the grid, (P,).
     """
@@ -51,7 +51,11 @@ class Sample:
     @classmethod
     def of(cls, run: Run) -> Self:
         """Return the sample of a run."""
-        images, pairs = run.images, run.pairs
+        images, pairs, answers = run.images, run.pairs, run.results.answers
+        dice, iou = pairs.dice(), pairs.iou()
+        if answers is not None:
+            # Boxes are one mask, and threshold 0, which is the whole image, is no choice.
+            dice[:, 0], iou[:, 0] = dice[:, 1], iou[:, 1]
         order = np.argsort(np.array(images.image_ids, dtype=object), kind="stable")
         rank = np.argsort(order)
         pair_order = np.lexsort([pairs.column, rank[pairs.index]])
@@ -66,12 +70,14 @@ class Sample:
             image_ids=tuple(image_ids),
             image_cluster=place.astype(np.int64),
             labels=images.labels[order],
-            probabilities=images.probabilities[order],
+            probabilities=(
+                images.probabilities if answers and not answers.recognition else images.counted_probabilities
+            )[order],
             pair_image=rank[pairs.index][pair_order],
             pair_column=pairs.column[pair_order],
             hit=images.pointing_hit[pairs.index, pairs.column][pair_order],
-            dice=pairs.dice()[pair_order],
-            iou=pairs.iou()[pair_order],
+            dice=dice[pair_order],
+            iou=iou[pair_order],
             area=(pairs.region / pairs.grid)[pair_order],
             region=images.region_digests[pairs.index, pairs.column][pair_order],
         )

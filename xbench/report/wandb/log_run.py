@@ -19,11 +19,13 @@ from xbench.report.runs import Run
 from xbench.report.schema import RunAnalysis
 from xbench.report.statistics.lesions import area_groups, quadrants
 from xbench.report.statistics.sample import Sample
-from xbench.runs.files import CURVES, PER_IMAGE
+from xbench.runs.answers import AnswerRow, excerpt
+from xbench.runs.files import ANSWERS, CURVES, PER_IMAGE
 from xbench.runs.results import Results, macro_mean
 
 # Classes of masks and boxes: behind the findings, of which a mask of bytes takes as many.
 _FIXED, _BEST, _PEAK = 253, 254, 255
+_ANSWER = "answered box"
 _MAP_LABELS = {_FIXED: "map >= 0.5", _BEST: "map >= best threshold", _PEAK: "maximum of the map"}
 
 
@@ -36,9 +38,16 @@ def log_run(target: Any, run: Run, pictures: int) -> None:
         for finding, scores in part.per_class.items():
             numbers = {f"{name}/{finding}": getattr(scores, name) for name in part.macro}
             target.summary.update({name: value for name, value in numbers.items() if value is not None})
-    _log_curves(target, results)
+    if (answers := results.answers) is None:
+        _log_curves(target, results)
+    else:
+        for finding, numbers in answers.per_class.items():
+            found = {f"answers/{name}/{finding}": value for name, value in numbers.items() if value is not None}
+            target.summary.update(found)
     _log_areas(target, Sample.of(run))
     panels = {"findings": _findings_table(results), "per_image": _pairs_table(run), **_charts(results)}
+    if run.stored.answers is not None:
+        panels["answers"] = _answers_table([row for rows in run.stored.answers.values() for row in rows][:1000])
     if chosen := read_chosen_maps(run, pictures):
         images = [_overlay(case, shown, results) for case, shown in chosen]
         panels |= {"overlays": images, "cases": _cases_table(chosen, images)}
@@ -100,7 +109,19 @@ def _pairs_table(run: Run) -> wandb.Table:
     table = wandb.Table(columns=["image_id", "patient_id", "finding", *scores])
     for row, column in pairs[order].tolist():
         names = images.image_ids[row], images.patient_ids[row], findings[column]
-        table.add_data(*names, *[float(values[row, column]) for values in scores.values()])
+        found = [float(values[row, column]) for values in scores.values()]
+        table.add_data(*names, *[None if np.isnan(value) else value for value in found])
+    return table
+
+
+def _answers_table(rows: Sequence[AnswerRow]) -> wandb.Table:
+    """Return what a model answered, of long answers the end."""
+    columns = ["image_id", "finding", "query", "status", "boxes", "suspect_frame", "probability", "raw"]
+    table = wandb.Table(columns=columns)
+    for row in rows:
+        boxes = None if row.boxes is None else len(row.boxes)
+        told = row.image_id, row.finding, row.query, row.status, boxes, row.suspect_frame, row.probability
+        table.add_data(*told, excerpt(row.raw))
     return table
 
 
@@ -108,17 +129,22 @@ def _charts(results: Results) -> dict[str, Any]:
     grounded = {finding: scores for finding, scores in results.grounding.per_class.items() if scores.count}
     if not grounded:
         return {}
-    charts: dict[str, Any] = {
-        f"{kind}_curve": wandb.plot.line_series(
-            xs=results.grounding.thresholds,
-            ys=[getattr(scores, f"{kind}_curve") for scores in grounded.values()],
-            keys=list(grounded),
-            title=f"Mean {title} by threshold",
-            xname="threshold",
-            split_table=True,
-        )
-        for kind, title in (("dice", "Dice"), ("iou", "IoU"))
-    }
+    # Boxes are one mask: there is nothing to sweep.
+    charts: dict[str, Any] = (
+        {}
+        if results.answers is not None
+        else {
+            f"{kind}_curve": wandb.plot.line_series(
+                xs=results.grounding.thresholds,
+                ys=[getattr(scores, f"{kind}_curve") for scores in grounded.values()],
+                keys=list(grounded),
+                title=f"Mean {title} by threshold",
+                xname="threshold",
+                split_table=True,
+            )
+            for kind, title in (("dice", "Dice"), ("iou", "IoU"))
+        }
+    )
     points = [
         [finding, auroc, scores.pointing_game]
         for finding, scores in grounded.items()
@@ -140,7 +166,7 @@ def _cases_table(chosen: Sequence[tuple[ChosenCase, CaseMap]], images: Sequence[
     numbers = ("probability", "recognised", "pointing_hit", "dice")
     table = wandb.Table(columns=["example_of", "image_id", "finding", *numbers, "overlay", "radiograph"])
     for (case, shown), image in zip(chosen, images, strict=True):
-        scores = [getattr(shown.scores, name) for name in numbers]
+        scores = [None if (value := getattr(shown.scores, name)) != value else value for name in numbers]
         names = ", ".join(case.reasons), case.image_id, case.finding
         table.add_data(*names, *scores, image, wandb.Image(shown.pair.display))
     return table
@@ -156,7 +182,8 @@ def _log_files(target: Any, run: Run) -> None:
         metadata={"settings": dict(run.settings), "macro": results.macro},
     )
     # Neither maps nor pictures: whoever may read the numbers need not be allowed to see the patients' images.
-    for name in ("results.json", "per_class.csv", PER_IMAGE, CURVES, "config.yaml"):
+    answers = [ANSWERS] if results.answers is not None else []
+    for name in ("results.json", "per_class.csv", PER_IMAGE, CURVES, "config.yaml", *answers):
         artifact.add_file(str(run.folder / name), name)
     aliases = ["latest"]
     if commit := results.provenance.get("git_commit"):
@@ -182,22 +209,37 @@ def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
     best = results.grounding.per_class[case.finding].dice_best_threshold
     best = 0.5 if best is None else best
     masks = {"region": {"mask_data": region.astype(np.uint8) * np.uint8(own), "class_labels": labels}}
-    for name, class_id, threshold in (("map_fixed", _FIXED, 0.5), ("map_best", _BEST, best)):
+    said = shown.answer is not None
+    for name, class_id, threshold in (("map_fixed", _FIXED, 0.5), ("map_best", _BEST, best))[: 1 if said else 2]:
         # float32, as the thresholds of the sweep.
         mask = (shown.saliency >= np.float32(threshold)).astype(np.uint8) * np.uint8(class_id)
         masks[name] = {"mask_data": mask, "class_labels": {class_id: _MAP_LABELS[class_id]}}
     numbers = {"probability": scores.probability, "dice": scores.dice, "pointing_hit": scores.pointing_hit}
+    numbers = {name: value for name, value in numbers.items() if not np.isnan(value)}
     height, width = shown.saliency.shape
-    reach = max(1, round(0.015 * max(height, width)))
-    x, y = int(shown.peak[0] * width), int(shown.peak[1] * height)
-    peak = max(0, x - reach), max(0, y - reach), min(width, x + reach + 1), min(height, y + reach + 1)
+    marked = []
+    if shown.answer is not None:
+        scale = (width, height, width, height)
+        marked = [
+            tuple(round(corner * side) for corner, side in zip(box, scale, strict=True))
+            for box in shown.answer.boxes or ()
+        ]
+    elif shown.peak is not None:
+        reach = max(1, round(0.015 * max(height, width)))
+        x, y = int(shown.peak[0] * width), int(shown.peak[1] * height)
+        marked = [(max(0, x - reach), max(0, y - reach), min(width, x + reach + 1), min(height, y + reach + 1))]
     # Round the twenty largest separate parts of the region: left, top, right, bottom in pixels, half-open.
     _, _, parts, _ = cv2.connectedComponentsWithStats(region.astype(np.uint8), connectivity=8)
     largest = sorted(parts[1:].tolist(), key=lambda part: -part[cv2.CC_STAT_AREA])[:20]
     corners = [(left, top, left + width, top + height) for left, top, width, height, _ in largest]
     kinds = {
         "region": (own, case.finding, labels, corners),
-        "peak": (_PEAK, _MAP_LABELS[_PEAK], {_PEAK: _MAP_LABELS[_PEAK]}, [peak]),
+        "answer" if said else "peak": (
+            _PEAK,
+            pointed := _ANSWER if said else _MAP_LABELS[_PEAK],
+            {_PEAK: pointed},
+            marked,
+        ),
     }
     boxes = {
         kind: {
@@ -215,8 +257,7 @@ def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
         }
         for kind, (class_id, said, class_labels, places) in kinds.items()
     }
-    caption = (
-        f"{', '.join(case.reasons)} | {case.image_id} | {case.finding} | p {scores.probability:.2f} | "
-        f"Dice {scores.dice:.2f} | {scores.look} | best threshold {best:.2f}"
-    )
+    caption = f"{', '.join(case.reasons)} | {case.image_id} | {case.finding} | p {scores.probability:.2f} | "
+    caption += f"Dice {scores.dice:.2f} | {scores.look} | "
+    caption += f"best threshold {best:.2f}" if shown.answer is None else str(shown.answer.status)
     return wandb.Image(tinted(shown.pair.display, shown.saliency), caption=caption, masks=masks, boxes=boxes)

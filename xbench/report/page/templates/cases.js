@@ -61,16 +61,25 @@
     return layer("peaks", example, `M${x - arm} ${y}H${x + arm}M${x} ${y - arm}V${y + arm}`);
   }
 
-  /** A film with what lies over it: the map of a panel with its peak, and the outline. */
+  /** The boxes and points of a model that answers. */
+  function answered(example, panel) {
+    const [width, height] = example.size;
+    const boxes = panel.boxes.map(([x0, y0, x1, y1]) => `M${x0 * width} ${y0 * height}H${x1 * width}V${y1 * height}H${x0 * width}Z`);
+    const points = panel.points.map((point) => cross(example, { peak: point }));
+    return [layer("boxes", example, boxes.join("")), ...points];
+  }
+
+  /** A film with what lies over it: the map of a panel with its peak, or its boxes, and the outline. */
   function view(example, alt, panel, outlined) {
     const layers = [element("img", { src: `data:image/jpeg;base64,${pictures[example.picture]}`, alt })];
-    if (panel) {
+    if (panel && !panel.boxes) {
       const canvas = element("canvas", { "aria-hidden": "true" });
       paint(canvas, panel.map);
       layers.push(canvas);
     }
     if (outlined) layers.push(layer("region", example, example.region));
-    if (panel) layers.push(cross(example, panel));
+    if (panel && panel.boxes) layers.push(...answered(example, panel));
+    else if (panel) layers.push(cross(example, panel));
     return element("span", { class: "view", style: `aspect-ratio: ${example.size[0]} / ${example.size[1]}` }, ...layers);
   }
 
@@ -87,12 +96,15 @@
   }
 
   function verdict(panel) {
-    const ties = panel.hit > 0 && panel.hit < 1 ? ` (${percent(panel.hit, 0)} % of its tied peaks)` : "";
+    if (panel.boxes && !panel.peak) return element("b", { class: "wrong" }, panel.status === "abstained" ? "Says that there is none" : `No box (${panel.status})`);
+    const of = panel.boxes ? "what it marks" : "its tied peaks";
+    const ties = panel.hit > 0 && panel.hit < 1 ? ` (${percent(panel.hit, 0)} % of ${of})` : "";
     const words = grounded(panel) ? "on the lesion" : panel.look === "near miss" ? "just beside it" : "elsewhere";
-    return element("b", { class: grounded(panel) ? "hit" : panel.recognised === false ? "wrong" : "miss" }, `Peak ${words}${ties}`);
+    return element("b", { class: grounded(panel) ? "hit" : panel.recognised === false ? "wrong" : "miss" }, `${panel.boxes ? (panel.boxes.length ? "Box" : "Point") : "Peak"} ${words}${ties}`);
   }
 
   function recognised(panel) {
+    if (panel.probability === null) return "not asked whether it is there";
     const probability = Number(panel.probability).toPrecision(3);
     return panel.recognised === null ? `probability ${probability}` : `${panel.recognised ? "recognised" : "not recognised"} (probability ${probability})`;
   }
@@ -108,12 +120,16 @@
     const figure = (kind, words, seen) => element("figure", { class: kind }, seen, element("figcaption", {}, words));
     return [
       figure("plain", "Film", view(example, `${example.image}: radiograph`, null, false)),
-      figure("mapped", `Map of ${panel.model}`, view(example, `${example.image}: map of ${panel.model} for ${example.finding}`, panel, true)),
+      figure("mapped", `${panel.boxes ? "Answer" : "Map"} of ${panel.model}`, view(example, `${example.image}: ${panel.boxes ? "answer" : "map"} of ${panel.model} for ${example.finding}`, panel, true)),
       figure("annotated", `${example.finding} as annotated`, view(example, `${example.image}: annotated region`, null, true)),
     ];
   }
 
-  const said = (panel) => [verdict(panel), `, ${recognised(panel)}. Dice at 0.5: ${percent(panel.dice, 1)}.`];
+  function said(panel) {
+    const dice = panel.dice === null ? "" : `${panel.boxes ? "Dice" : "Dice at 0.5"}: ${percent(panel.dice, 1)}.`;
+    const words = [verdict(panel), `, ${recognised(panel)}. ${dice}`];
+    return panel.boxes ? [...words, element("code", { class: "raw" }, panel.raw || "(an empty answer)")] : words;
+  }
 
   function show() {
     viewer.hidden = shown.length === 0;
