@@ -169,9 +169,8 @@ def _per_image(run: FinishedRun) -> Iterator[_Number]:
     fixed = counts.mask.shape[1] // 2
     # What points alone mark has no area, and so neither of both.
     pointed = _pointed(run)
-    dice, iou = (
-        np.where(pointed, np.where(np.isnan(one[scored]), 0, 2), one[scored]) for one in (scores.dice, scores.iou)
-    )
+    dice, iou = scores.dice[scored], scores.iou[scored]
+    dice, iou = (np.where(pointed, np.where(np.isnan(one), 0, np.inf), one) for one in (dice, iou))
     yield from _each_pair(run, f"{PER_IMAGE} / dice", dice, counts.dice()[:, fixed])
     yield from _each_pair(run, f"{PER_IMAGE} / iou", iou, counts.iou()[:, fixed])
     area = counts.region / counts.grid
@@ -271,10 +270,8 @@ def _grounding(run: FinishedRun) -> dict[str, Any]:
     steps = counts.mask.shape[1] - 1
     thresholds = [k / steps for k in range(steps + 1)]
     per_class: dict[str, dict[str, Any]] = {}
-    maps, pointing = (
-        run.results.answers is None,
-        only_points([row for rows in (run.answers or {}).values() for row in rows]),
-    )
+    maps, rows = run.results.answers is None, [row for rows in (run.answers or {}).values() for row in rows]
+    pointing = only_points(rows)
     sign = _sign(run) if maps else {}
     for column, finding in enumerate(run.results.findings):
         mine = counts.column == column

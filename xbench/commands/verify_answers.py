@@ -70,11 +70,11 @@ def _row(run: FinishedRun, row: AnswerRow, stored: Answers) -> Iterator[_Number]
         answer = row.read_again(family_named(stored.family), Frame.named(stored.frame))[1]
         for name in _READ:
             derived = getattr(answer if hasattr(answer, name) else answer.counts, name)
-            yield f"{place} / {name}", getattr(row, name), derived
+            yield f"{place} / {name}", _listed(getattr(row, name)), _listed(derived)
     if row.annotated is not None and run.saves_instances:
         items = run.instances.get((row.image_id, row.finding), ())
         if boxes := tuple(box for item in items if (box := item.box()) is not None):
-            yield f"{place} / annotated", tuple(map(tuple, row.annotated)), boxes
+            yield f"{place} / annotated", _listed(row.annotated), _listed(boxes)
             yield f"{place} / one_by_one", row.one_by_one, len({item.reader for item in items}) == 1
 
 
@@ -121,9 +121,8 @@ def _counted(run: FinishedRun, rows: Sequence[AnswerRow], variant: str) -> dict[
         if row.annotated is None or (variant == "answered_only" and row.status != "answered"):
             continue
         place = run.row_of[row.image_id], run.results.findings.index(row.finding)
-        grid = [
-            float(np.nan_to_num(getattr(run.image_scores, name)[place])) for name in ("pointing_hit", "dice", "iou")
-        ]
+        scores = run.image_scores
+        grid = [float(np.nan_to_num(one[place])) for one in (scores.pointing_hit, scores.dice, scores.iou)]
         iou = _union_iou(row)
         numbers = [*grid, iou, float(iou > 0.5 + _ROUNDING)]
         numbers = numbers if row.status != status or value is None else [value] * len(numbers)
@@ -190,6 +189,11 @@ def _each(row: AnswerRow) -> NDArray[np.float64]:
     areas = [[_areas([box], [true]) for true in row.annotated or ()] for box in row.boxes or ()]
     ious = [[shared / either for shared, either in of_box] for of_box in areas]
     return np.array(ious, np.float64).reshape(len(row.boxes or ()), len(row.annotated or ()))
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as lists, for several values in a tuple would be ones of which each is right."""
+    return [_listed(one) for one in value] if isinstance(value, tuple) else value
 
 
 def _mean(values: Sequence[float | int | None]) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -111,7 +110,7 @@ class AnsweringModel(SaliencyModel):
         if len(replies) != len(queries):
             raise UserError(f"{self.name}: {len(replies)} replies came back to {len(queries)} queries.")
         shape = (len(batch), len(self.findings))
-        scores = torch.full((2, *shape), math.nan, dtype=torch.float64)
+        scores = np.full((2, *shape), np.nan)
         answers: list[list[Answer | None]] = [[None] * shape[1] for _ in range(shape[0])]
         for query, reply in zip(queries, replies, strict=True):
             if query.kind == "locate":
@@ -119,9 +118,9 @@ class AnsweringModel(SaliencyModel):
                 answers[query.row][query.column] = reply.read(self.family, self.frame, (width, height))
             else:
                 found = reply.recognition()
-                values = (found.logit, found.probability)
-                scores[:, query.row, query.column] = torch.tensor([math.nan if v is None else v for v in values])
-        logits, probabilities = scores
+                values = [np.nan if value is None else value for value in (found.logit, found.probability)]
+                scores[:, query.row, query.column] = values
+        logits, probabilities = torch.from_numpy(scores)
         return ModelOutput(
             logits, probabilities, torch.zeros(*shape, 0, 0), answers, list(zip(queries, replies, strict=True))
         )

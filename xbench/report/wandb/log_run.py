@@ -116,7 +116,16 @@ def _pairs_table(run: Run) -> wandb.Table:
 
 def _answers_table(rows: Sequence[AnswerRow]) -> wandb.Table:
     """Return what a model answered, of long answers the end."""
-    columns = ["image_id", "finding", "query", "status", "boxes", "suspect_frame", "probability", "raw"]
+    columns: list[str | int] = [
+        "image_id",
+        "finding",
+        "query",
+        "status",
+        "boxes",
+        "suspect_frame",
+        "probability",
+        "raw",
+    ]
     table = wandb.Table(columns=columns)
     for row in rows:
         boxes = None if row.boxes is None else len(row.boxes)
@@ -219,11 +228,8 @@ def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
     height, width = shown.saliency.shape
     marked = []
     if shown.answer is not None:
-        scale = (width, height, width, height)
-        marked = [
-            tuple(round(corner * side) for corner, side in zip(box, scale, strict=True))
-            for box in shown.answer.boxes or ()
-        ]
+        answered = np.reshape(shown.answer.boxes or (), (-1, 4)) * (width, height, width, height)
+        marked = [(x0, y0, x1, y1) for x0, y0, x1, y1 in answered.round().astype(int).tolist()]
     elif shown.peak is not None:
         reach = max(1, round(0.015 * max(height, width)))
         x, y = int(shown.peak[0] * width), int(shown.peak[1] * height)
@@ -232,14 +238,10 @@ def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
     _, _, parts, _ = cv2.connectedComponentsWithStats(region.astype(np.uint8), connectivity=8)
     largest = sorted(parts[1:].tolist(), key=lambda part: -part[cv2.CC_STAT_AREA])[:20]
     corners = [(left, top, left + width, top + height) for left, top, width, height, _ in largest]
+    pointed = _ANSWER if said else _MAP_LABELS[_PEAK]
     kinds = {
         "region": (own, case.finding, labels, corners),
-        "answer" if said else "peak": (
-            _PEAK,
-            pointed := _ANSWER if said else _MAP_LABELS[_PEAK],
-            {_PEAK: pointed},
-            marked,
-        ),
+        "answer" if said else "peak": (_PEAK, pointed, {_PEAK: pointed}, marked),
     }
     boxes = {
         kind: {

@@ -1,0 +1,201 @@
+"""A run of a model that answers: its files and numbers, read again, checked, gone on with."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from talkers import LAME
+
+from xbench.cli import main
+from xbench.commands.verify import disagreements
+from xbench.evaluation.answers import summarise_answers
+from xbench.metrics.boxes import score_boxes, score_on_grid
+from xbench.report.runs import collect
+from xbench.report.statistics.analyse import analyse
+from xbench.runs.answers import read_answers
+from xbench.runs.finished import FinishedRun
+
+FILES = ("answers.parquet", "per_image.parquet", "curves.parquet", "per_class.csv", "maps.parquet", "regions.parquet")
+
+
+def words(folder: Path, *options: str, model: str = "talkers.Talker") -> list[str]:
+    config = folder / "config.yaml"
+    config.write_text(
+        f"model: {{class_path: {model}}}\n"
+        "data: {class_path: toys.Squares, init_args: {images: 40, widths: [64, 200], num_workers: 0}}\n"
+    )
+    places = ("--trainer.default_root_dir", str(folder / "runs"), "--trainer.logger", "false")
+    return ["test", "--config", str(config), *places, *options]
+
+
+def finished(folder: Path) -> Path:
+    (results,) = folder.glob("runs/*/*/results.json")
+    return results.parent
+
+
+@pytest.fixture(scope="module")
+def talked(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("talked")
+    options = ("--model.recognise", "true", "--model.ask_negatives", "true", "--model.log", str(folder / "log"))
+    assert main(words(folder, *options)) == 0
+    return folder
+
+
+def test_all_that_was_said_is_kept_and_scored(talked):
+    run = FinishedRun.open(finished(talked))
+    answers, scores = run.results.answers, run.image_scores
+    rows = [row for rows in run.answers.values() for row in rows]
+    asked = [line.split() for line in (talked / "log").read_text().splitlines()]
+    assert sorted((row.image_id, row.finding, row.query) for row in rows) == sorted(map(tuple, asked))
+    assert {row.status for row in rows} == {"answered", "abstained", "unparsable", "truncated", None}
+    assert any(row.raw == LAME for row in rows)
+    regions = {(image.image_id, c): of for image in run.saved_images() for c, of in image.regions.items()}
+    ious = []
+    for row in rows:
+        place = run.row_of[row.image_id], run.results.findings.index(row.finding)
+        if row.annotated is None:
+            continue
+        region = regions[row.image_id, place[1]].at(0.5)
+        expected = score_on_grid(row.boxes, region)
+        found = scores.pointing_hit[place], scores.dice[place], scores.iou[place]
+        assert found == pytest.approx(tuple(expected), abs=1e-12)
+        assert np.isnan(scores.peak_x[place]) == (not row.boxes) and np.isnan(scores.minimum_hit[place])
+        ious.append(score_boxes(row.boxes, row.annotated).box_iou)
+    assert answers.overall["box_iou"] == pytest.approx(np.mean(ious), abs=1e-9)
+    rates = [answers.overall[status] for status in ("answered", "abstained", "unparsable", "truncated")]
+    assert sum(rates) == pytest.approx(1, abs=1e-12) and min(rates) > 0
+    assert answers.overall["negatives"] == sum(row.query == "locate" and row.annotated is None for row in rows) > 0
+    assert any("could not be read to their end" in text for text in answers.warnings())
+
+
+def test_what_means_nothing_is_null(talked):
+    results = json.loads((finished(talked) / "results.json").read_text())
+    grounding = results["grounding"]
+    lacking = ("dice_best", "iou_best", "dice_best_threshold", "iou_best_threshold", "dice_curve", "sign_p")
+    for scores in grounding["per_class"].values():
+        assert not any(scores[name] for name in lacking)
+    assert grounding["sign_test"] is None and grounding["macro"]["dice_best"] is None
+    assert 0 < grounding["macro"]["dice_fixed"] < 1 and results["counts"]["constant_maps"]["count"] == 0
+    assert grounding["per_class"]["Ghost"]["dice_fixed"] is None
+
+
+def test_recognition_counts_what_cannot_be_read_as_the_worst(talked):
+    run = FinishedRun.open(finished(talked))
+    found, scores = run.results.answers.recognition, run.image_scores
+    unread = np.isnan(scores.probabilities) & (scores.labels >= 0)
+    assert found.unreadable == unread.sum() > 0 and found.asked == (scores.labels >= 0).sum()
+    assert {*found.ways} == {"decision", "stated confidence"} and not found.decisions_only
+    column = run.results.findings.index("Square")
+    present = scores.labels[:, column] == 1
+    right = (scores.probabilities[:, column] >= 0.5) == present
+    right[unread[:, column]] = False
+    assert run.results.classification.per_class["Square"].accuracy == pytest.approx(right.mean())
+    assert found.readable_only["accuracy"] > run.results.classification.macro["accuracy"]
+
+
+def test_sensitivity(talked):
+    answers = FinishedRun.open(finished(talked)).results.answers
+    headline, of = answers.macro["box_iou"], answers.sensitivity
+    assert of["truncated_as_misses"]["box_iou"] < headline == pytest.approx(of["unparsable_as_useless"]["box_iou"])
+    assert of["unparsable_as_perfect"]["box_iou"] > headline < of["answered_only"]["box_iou"]
+    assert of["answered_only"]["pairs"] < answers.overall["pairs"] == of["truncated_as_misses"]["pairs"]
+
+
+def test_the_order_of_rows_changes_no_number(talked):
+    run = FinishedRun.open(finished(talked))
+    rows = [row for rows in run.answers.values() for row in rows]
+    about = run.results.provenance["model"]
+    for seed in range(3):
+        random.Random(seed).shuffle(rows)
+        assert summarise_answers(run.results.findings, rows, run.image_scores, about) == run.results.answers
+
+
+def test_verify_finds_all_numbers_and_what_was_changed(talked, tmp_path):
+    folder = finished(talked)
+    assert disagreements(folder) == []
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    for path in folder.iterdir():
+        (changed / path.name).write_bytes(path.read_bytes())
+    table = pq.read_table(folder / "answers.parquet")
+    raw = table["raw"].to_pylist()
+    at = next(place for place, status in enumerate(table["status"].to_pylist()) if status == "answered")
+    raw[at] = "It is at [0, 0, 10, 10]."
+    pq.write_table(
+        table.set_column(table.column_names.index("raw"), table.field("raw"), [raw]), changed / "answers.parquet"
+    )
+    assert any("answers.parquet" in one.place and "boxes" in one.place for one in disagreements(changed))
+
+
+def test_rescore_reads_again_without_asking(talked, tmp_path, capsys):
+    folder, again = finished(talked), tmp_path / "again"
+    assert main(["rescore", str(folder), "--out", str(again), "--workers", "0"]) == 0
+    for name in FILES:
+        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
+    one, other = (json.loads((path / "results.json").read_text()) for path in (folder, again))
+    assert one["answers"] == other["answers"] and one["grounding"] == other["grounding"]
+    moved = tmp_path / "moved"
+    assert main(["rescore", str(folder), "--out", str(moved), "--workers", "0", "--frame", "thousand_padded"]) == 0
+    results = FinishedRun.open(moved).results
+    assert results.answers.frame == results.provenance["model"]["frame"] == "thousand_padded"
+    assert results.answers.macro["box_iou"] < one["answers"]["macro"]["box_iou"]
+    assert disagreements(moved) == []
+    capsys.readouterr()
+    assert main(["rescore", str(folder), "--frame", "nowhere"]) != 0
+    assert "There is no frame 'nowhere'" in capsys.readouterr().err
+    assert main(["rescore", str(folder), "--protocol", "all"]) == 2
+    assert "answers in words" in capsys.readouterr().err
+
+
+def test_a_run_that_stops_goes_on_and_asks_nothing_twice(talked, tmp_path, capsys):
+    options = ("--model.recognise", "true", "--model.ask_negatives", "true", "--model.log", str(tmp_path / "log"))
+    assert main(words(tmp_path, *options, "--model.most", "75")) == 1
+    assert "The talker is tired." in capsys.readouterr().err
+    before = len((tmp_path / "log").read_text().splitlines())
+    assert main(words(tmp_path, *options, "--resume", "true")) == 0
+    for name in FILES:
+        assert (finished(tmp_path) / name).read_bytes() == (finished(talked) / name).read_bytes(), name
+    lines = (tmp_path / "log").read_text().splitlines()
+    # The batch in which it stopped is asked again.
+    assert len(lines) - len({*lines}) < 75 - 8 <= before
+    one, other = (json.loads((finished(path) / "results.json").read_text()) for path in (tmp_path, talked))
+    assert one["answers"] == other["answers"] and one["classification"] == other["classification"]
+
+
+def test_nobody_asked_whether_it_is_there(tmp_path):
+    assert main(words(tmp_path)) == 0
+    results = FinishedRun.open(finished(tmp_path)).results
+    assert results.answers.recognition is None
+    assert {*results.classification.macro.values()} == {None}
+    assert results.classification.per_class["Square"].positives == 20
+    assert disagreements(finished(tmp_path)) == []
+    (run,) = analyse(collect([tmp_path])).datasets[0].runs
+    assert run.macro["auroc"].value is run.macro["dice_best"].value is run.macro["dice_cross_fitted"].value is None
+    assert run.macro["dice_fixed"].value == pytest.approx(results.grounding.macro["dice_fixed"], abs=1e-9)
+    assert run.dice_curve and run.quadrants == {}
+
+
+def test_points_have_no_area(tmp_path):
+    assert main(words(tmp_path, model="talkers.Pointer")) == 0
+    folder = finished(tmp_path)
+    results = FinishedRun.open(folder).results
+    assert results.answers.kind == "points" and results.grounding.macro["pointing_game"] == 0.5
+    assert results.grounding.macro["dice_fixed"] is None and results.answers.overall["answered"] == 1
+    assert results.answers.sensitivity["answered_only"]["pointing_game"] == 0.5
+    assert disagreements(folder) == []
+    (row, *_) = read_answers(folder / "answers.parquet", results.findings)
+    assert len(row.points) == 2 and row.boxes == ()
+    (run,) = analyse(collect([tmp_path])).datasets[0].runs
+    assert run.macro["pointing_game"].value == 0.5 and run.macro["dice_fixed"].value is None
+
+
+def test_family_and_frame_are_of_answers(command):
+    run = command("test", "--config", "centre_phantom", "--data.limit", "3", "--trainer.logger", "false")
+    assert "answers" not in run.results
+    refused = command("rescore", run.folder, "--family", "radvlm")
+    assert refused.status == 2 and "shows maps" in refused.errors
