@@ -13,6 +13,7 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
+from dataclasses import fields
 from fractions import Fraction
 from pathlib import Path
 from pkgutil import resolve_name
@@ -46,6 +47,8 @@ from xbench.models.base import SaliencyModel
 from xbench.phantom import draw_phantom
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
+from xbench.runs.answers import AnswerRow
+from xbench.runs.results import Answers, Recognised
 from xbench.types import ModelOutput
 
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}
@@ -358,7 +361,10 @@ def test_every_key_and_column_is_explained(example):
     written = {path.name for path in example.iterdir()}
     top = table(files, "# The files of a run")
     said = {name for row in top for name in re.findall(r"`([\w.]+/?)`", row[0])}
-    assert written == said - {"journal/", "protocols/"}
+    assert written == said - {"answers.parquet", "journal/", "protocols/"}
+    answers = {field.name for part in (Answers, Recognised) for field in fields(part)}
+    assert names_in(files, "### answers") <= answers
+    assert {field.name for field in fields(AnswerRow)} == names_in(files, "## answers.parquet")
 
 
 def test_a_metric_of_ones_own_runs(workplace, command):
