@@ -99,19 +99,19 @@ CASES = {
         {"scores": {"kad": [0.79], "kad/name": [0.5]}, "p": 0.001},
         "Does KAD look",
         "Mostly at the lesion: its map points at 79 of 100 lesions.",
-        ["One setting matters: with name prompts it falls to 50."],
+        ["One setting changes where it points: with name prompts it falls to 50."],
     ),
     "no setting matters": (
         {"scores": {"kad": [0.79], "kad/name": [0.78], "kad/other": [0.8]}, "p": 0.6, "tied": ("kad", "kad/name")},
         "Does KAD look",
         "points at 79 of 100 lesions.",
-        ["None of the two other settings makes a significant difference (78 to 80)."],
+        ["None of the two other settings makes a significant difference to where it points (78 to 80)."],
     ),
     "one other setting": (
         {"scores": {"kad": [0.79], "kad/name": [0.78]}, "p": 0.6, "tied": ("kad/name",)},
         "Does KAD look",
         "points at 79 of 100 lesions.",
-        ["The other setting makes no significant difference (78)."],
+        ["The other setting makes no significant difference to where it points (78)."],
     ),
     "several models": (
         {"scores": {"kad": [0.79], "mavl": [0.5]}, "p": 0.001},

@@ -157,7 +157,7 @@ def _rate(row: Standing) -> str:
 def _interval(found: Standings, row: Standing, models: int) -> Said:
     films = max((run.run.results.counts.images for dataset in found.datasets for run in dataset.runs), default=0)
     # Nobody should take a number of phantoms for one of patients.
-    kind = "drawn film" if {dataset.dataset for dataset in found.datasets} == {"phantom"} else "film"
+    kind = "synthetic film" if {dataset.dataset for dataset in found.datasets} == {"phantom"} else "film"
     whose = "its" if models == 1 else f"the rate of {row.series.name}"
     said = ""
     if row.score.low is None or row.score.high is None:
@@ -177,7 +177,8 @@ def _interval(found: Standings, row: Standing, models: int) -> Said:
         does = found.floor.does
         guess = "Pointing at the middle of every film" if does.startswith("the middle") else does[0].upper() + does[1:]
         bound = f"{guess} would score {whole(found.floor.value)}, a perfect map 100."
-    return Said(f"{said}{bound}".strip(), span)
+    several = any(len(run.findings) > 1 for dataset in found.datasets for run in dataset.runs)
+    return Said(f"{said}{bound}{' Every finding counts the same.' if several else ''}".strip(), span)
 
 
 def _further(analysis: Analysis, found: Standings, head: Standing, models: int) -> Iterator[Said]:
@@ -261,7 +262,8 @@ def _settings(found: Standings, own: Standing) -> Said:
             (changed if test.p_adjusted <= SIGNIFICANT else same).append(row)
     lead, said = "", []
     if changed:
-        lead = f"{in_words(len(changed)).capitalize()} {'setting matters' if len(changed) == 1 else 'settings matter'}:"
+        which = "setting changes" if len(changed) == 1 else "settings change"
+        lead = f"{in_words(len(changed)).capitalize()} {which} where it points:"
         moves = [
             f"{_at(row)} it {'falls' if (row.score.value or 0) < (own.score.value or 0) else 'rises'} to "
             f"{whole(row.score.value)}"
@@ -271,14 +273,16 @@ def _settings(found: Standings, own: Standing) -> Said:
     if same and changed:
         verb = "makes" if len(same) == 1 else "make"
         names = listed([row.series.name for row in same])
-        said.append(f"{names[0].upper()}{names[1:]} {verb} no significant difference.")
+        said.append(f"{names[0].upper()}{names[1:]} {verb} no significant difference to that.")
     elif same:
         scores = [whole(row.score.value) for row in same]
         span = scores[0] if scores[0] == scores[-1] else f"{scores[-1]} to {scores[0]}"
         which = (
-            f"None of the {in_words(len(same))} other settings makes" if len(same) > 1 else "The other setting makes no"
+            f"None of the {in_words(len(same))} other settings makes a"
+            if len(same) > 1
+            else "The other setting makes no"
         )
-        said.append(f"{which} {'a ' if len(same) > 1 else ''}significant difference ({span}).")
+        said.append(f"{which} significant difference to where it points ({span}).")
     if untested:
         names = listed([row.series.name for row in untested])
         said.append(f"{names[0].upper()}{names[1:]} could not be tested against it.")
@@ -347,7 +351,7 @@ def best_finding(analysis: Analysis) -> Answer:
         )
     elif len(tied) > 1:
         names = listed([row.series.name for row in tied])
-        who = f"{names[0].upper()}{names[1:]} are tied"
+        who = f"{names[0].upper()}{names[1:]} are tied by the pointing game"
     else:
         best = found.rows[0].series.name
         who = f"{best[0].upper()}{best[1:]} {'scores highest' if found.untested else 'is ahead of every other'}"
@@ -400,7 +404,10 @@ def recognition_finding(analysis: Analysis) -> tuple[Answer, Correlation | None]
     elif line.r_squared is None:
         return Answer(question, Said(f"{count_of(len(xs), 'point')} cannot tell: {span}, {apart}.")), line
     elif line.p is not None and line.p > SIGNIFICANT and line.r_squared >= 0.1:
-        text, explains = f"Not shown. {explains.removesuffix('.')}, which so few points could show by chance.", ""
+        text, explains = (
+            f"Too few points to tell. {explains.removesuffix('.')}, which so few points could show by chance.",
+            "",
+        )
     elif line.slope is not None and line.slope < 0 and line.r_squared >= 0.3:
         text = "The other way round: where AUROC is higher, the map points at fewer lesions."
     else:

@@ -105,7 +105,7 @@ class Quadrants:
     A pair is recognised if its probability reaches `threshold`: the lowest probability of an image with the largest sum
     of sensitivity and specificity on the run's images (Youden). It is grounded if the pointing game counts at least
     half. One that is recognised only is a near miss if the peak of its map lies at most `NEAR` from the region; else
-    the model looks elsewhere, and only then is it right for another reason than the lesion.
+    the map looks elsewhere, and does not show what the model recognised the finding by.
     """
 
     threshold: float

@@ -119,7 +119,7 @@ def recognised_elsewhere(runs: Sequence[RunAnalysis], names: Mapping[str, str] |
         said = f"{_percent(least)} ({first}) to {said} ({last})"
     yield (
         f"Where {who} recognises a finding, its map still peaks more than {_percent(NEAR, 0)} of the film's width away "
-        f"from the region in {said} of images."
+        f"from the region in {said} of these films, all findings together."
     )
 
 

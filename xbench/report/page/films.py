@@ -42,11 +42,11 @@ def films_of(entries: Sequence[tuple[str, RunAnalysis]]) -> dict[str, Film]:
     for outcome, (place, case) in chosen.items():
         title, entry = entries[place]
         for _, (shown,) in read_maps([entry], [case]):
-            found[outcome] = _film(shown, case, title if len(entries) > 1 else "")
+            found[outcome] = _film(shown, case, title if len(entries) > 1 else "", entry)
     return found
 
 
-def _film(shown: CaseMap, case: ChosenCase, dataset: str) -> Film:
+def _film(shown: CaseMap, case: ChosenCase, dataset: str, entry: RunAnalysis) -> Film:
     scores, (height, width) = shown.scores, shown.pair.region.shape
     called = {True: "recognised", False: "not recognised", None: "no threshold"}[scores.recognised]
     where = "inside the outline"
@@ -57,7 +57,9 @@ def _film(shown: CaseMap, case: ChosenCase, dataset: str) -> Film:
         where = f"{share}% of the film\u2019s width away" if share != "0" else "just beside the outline"
     on = f" in {dataset}" if dataset else ""
     probability = "< 0.001" if scores.probability < 0.001 else f"{scores.probability:.3f}"
-    said = f" (probability {probability}). The peak is {where}."
+    quadrants = entry.quadrants.get(case.finding)
+    least = f", threshold {quadrants.threshold:.2g}" if quadrants is not None and scores.recognised is not None else ""
+    said = f" (probability {probability}{least}). The peak is {where}."
     radiograph = shrunk(shown.pair.display, 448)
     over = cv2.cvtColor(coloured(shrunk(shown.saliency, 160)), cv2.COLOR_RGBA2BGRA).astype(np.uint8, copy=False)
     return Film(

@@ -101,7 +101,11 @@ def write_page(
         "gaps": charts.gaps(analysis) if scored else [],
         "curves": charts.curves(analysis) if scored else [],
         "thresholds": thresholds_finding(analysis) if scored else None,
-        "forests": charts.forests(analysis),
+        "forests": (forests := charts.forests(analysis)),
+        "other_pairs": sum(
+            one.number == "pointing_game" for dataset in analysis.datasets for one in dataset.comparisons
+        )
+        > sum(len(forest.rows) for forest in forests),
         "differences": differences_finding(analysis),
         "turned": _turned(analysis, tables),
         "signed": _signed,
@@ -236,8 +240,9 @@ def _positions(
 def _signed(value: float | None) -> str:
     if value is None:
         return MISSING
-    text, sign = whole(abs(value)), "+" if value > 0 else "\u2212"
-    return text if text == "0" else f"{sign}{text}"
+    # A difference of less than half a point is one all the same.
+    text, sign = f"{100 * abs(value):.1f}", "+" if value > 0 else "\u2212"
+    return "0" if text == "0.0" else f"{sign}{text}"
 
 
 def p_words(p: float | None) -> str:

@@ -67,8 +67,9 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
         "grounding",
         "Grounding",
         "Means over findings, in per cent: pointing game, and Dice and IoU at the threshold that is best on the very "
-        "images they are scored on, as in the paper's Table 1. Below the models: floors, which a map must exceed to be "
-        "worth anything, and ceilings. With the best threshold a useless map scores what the whole image scores.",
+        "images they are scored on, as in Table 1 of the XBench paper. Below the models: floors, which a map must "
+        "exceed to be worth anything, and ceilings. With the best threshold a useless map scores what the whole image "
+        "scores.",
     )
     yield _grounding_honest(analysis)
     yield _over_datasets(
@@ -255,7 +256,7 @@ def _quadrants(dataset: DatasetAnalysis) -> Table:
         "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
         "whether it grounds it (the maximum of the map lies in the region). What is recognised only is a near miss if "
         f"the maximum lies at most {100 * NEAR:g}% of the film's width from the region; if it lies elsewhere, the "
-        "model is right for another reason than the lesion.",
+        "map does not show what the model recognised it by.",
         ["Model", "Finding"],
         ["Images", "Threshold", "Both", "Recognised, near miss", "Recognised, elsewhere", "Grounded only", "Neither"],
         rows,
