@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from xbench.models.demo import Demo as Demo
     from xbench.models.devide import DeViDe as DeViDe
     from xbench.models.instruments import AnswerOracle as AnswerOracle
+    from xbench.models.instruments import CentreBox as CentreBox
+    from xbench.models.instruments import OutlineBoxes as OutlineBoxes
+    from xbench.models.instruments import PriorBox as PriorBox
+    from xbench.models.instruments import RandomBox as RandomBox
+    from xbench.models.instruments import WholeImage as WholeImage
     from xbench.models.kad import KAD as KAD
     from xbench.models.mavl import MAVL as MAVL
     from xbench.models.medklip import MedKLIP as MedKLIP
@@ -31,6 +36,7 @@ __getattr__ = lazy_names(
     BiomedCLIP="biomedclip",
     CARZero="carzero",
     CLIP="clip",
+    CentreBox="instruments",
     CentrePrior="references",
     DeViDe="devide",
     Demo="demo",
@@ -38,8 +44,12 @@ __getattr__ = lazy_names(
     MAVL="mavl",
     MedKLIP="medklip",
     Oracle="references",
+    OutlineBoxes="instruments",
     Outside="outside",
+    PriorBox="instruments",
+    RandomBox="instruments",
     SaliencyModel="base",
     UniformRandom="references",
     VLM="base",
+    WholeImage="instruments",
 )

@@ -16,7 +16,16 @@ _MODELS = {
     "oracle": "Oracle",
     "centre": "Centre prior",
     "random": "Random",
+    "answer_oracle": "Oracle in words",
+    "outline_boxes": "Boxes around outlines",
+    "whole_image": "Whole image as a box",
+    "centre_box": "Centre box",
+    "random_box": "Random box",
+    "prior_box": "Prior box",
 }
+CEILINGS = frozenset({"oracle", "answer_oracle", "outline_boxes"})
+FLOORS = frozenset({"centre", "random", "whole_image", "centre_box", "random_box", "prior_box"})
+"""Models that show what a number is worth."""
 _DATASETS = {
     "rsna": "RSNA Pneumonia",
     "siim": "SIIM-ACR Pneumothorax",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from xbench.errors import UserError
-from xbench.report.names import model_title
+from xbench.report.names import CEILINGS, FLOORS, model_title
 from xbench.runs.files import CONFIG, CURVES, PER_IMAGE, RESULTS, RunFileError
 from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import ScoredPairs
@@ -58,7 +58,7 @@ class Run:
     @property
     def is_reference(self) -> bool:
         """Whether the model is one of the references that show what a number is worth."""
-        return self.model in ("oracle", "centre", "random")
+        return self.model in CEILINGS | FLOORS
 
     def cases(self) -> ScoredPairs | None:
         """Return what pictures are drawn from; None if the run did not save it, or a file of it is damaged."""

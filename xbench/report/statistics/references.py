@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.geometry.coverage import Coverage
+from xbench.report.names import CEILINGS
 from xbench.report.runs import Run
 from xbench.report.schema import NUMBERS, Estimate, Reference, RunAnalysis
 from xbench.report.statistics.measures import Measures, measure
@@ -44,7 +45,7 @@ def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int
     for one in runs:
         # A run of random maps is one draw of what stands there already.
         if one.run.model != "random" or drawn is None:
-            kind: Kind = "ceiling" if one.run.model == "oracle" else "floor"
+            kind: Kind = "ceiling" if one.run.model in CEILINGS else "floor"
             found.append(Reference(one.run.label, kind, one.macro, one.findings))
     if agreement := reader_agreement(run, sample):
         found.append(_reference("Reader agreement", "ceiling", measure(agreement, folds=2), _AGREEMENT))

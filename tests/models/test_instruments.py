@@ -1,0 +1,124 @@
+"""Floors and ceilings of models that answer, and the proof that each family's frame leads back to the radiograph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xbench.answers import FAMILIES
+from xbench.answers.answer import Box, Size
+from xbench.answers.asking import Reply
+from xbench.answers.instruments import prior_box
+from xbench.data.datasets.phantom import PhantomCXR
+from xbench.metrics import box_iou
+from xbench.models import AnswerOracle
+from xbench.runs.finished import FinishedRun
+from xbench.types import Batch
+
+ODD = ((150, 400), (333, 128), (256, 256))
+
+
+class Exchanged(AnswerOracle):
+    """Takes x for y."""
+
+    def ask(self, batch, queries):
+        replies = []
+        for query in queries:
+            height, width = batch.radiographs[query.row].shape
+            turned = [Box(y0, x0, y1, x1) for x0, y0, x1, y1 in batch.truth.boxes(query.row, query.column)[0]]
+            replies.append(Reply(self.family.write(turned, query.finding, self.frame, (width, height)), "stop"))
+        return replies
+
+
+@pytest.fixture(scope="module")
+def phantoms() -> list[Batch]:
+    batches = []
+    for size in ODD:
+        data = PhantomCXR(images=6, size=size, num_workers=0)
+        data.setup("test")
+        samples = data.samples(AnswerOracle.preprocessing)
+        batches.append(Batch.collate([samples[place] for place in range(6)]))
+    return batches
+
+
+def scores(model: AnswerOracle, batch: Batch) -> list[tuple[float, float]]:
+    """IoU of each scored pair, and the most that the frame can express of it."""
+    model.findings = PhantomCXR.findings
+    model._texts = dict.fromkeys([("locate", finding) for finding in model.findings], "")
+    output, found = model.score(batch), []
+    for row, column, _ in batch.truth.scored.tolist():
+        height, width = batch.radiographs[row].shape
+        axes = model.frame.axes(Size(width, height))
+        true = np.array(batch.truth.boxes(row, column)[0])
+        # What the frame reaches of each side, and half of one of its numbers to either end.
+        reach = [(axis.start / axis.side, (axis.start + axis.extent) / axis.side) for axis in axes]
+        low, high = np.array(reach).T
+        inside = np.concatenate([np.clip(true[:, :2], low, high), np.clip(true[:, 2:], low, high)], axis=1)
+        inside = inside[(inside[:, :2] < inside[:, 2:]).all(1)]
+        cell = np.array([axis.extent / axis.side / axis.top for axis in axes]) * max(model.frame.step, 1e-9)
+        whole = np.array([1 / axis.side if axis.whole_pixels else 0 for axis in axes])
+        worst = np.tile(cell + whole, 2) * [1, 1, -1, -1]
+        smaller = inside + worst
+        smaller = smaller[(smaller[:, :2] < smaller[:, 2:]).all(1)]
+        answered = output.answers[row][column].boxes
+        found.append((box_iou(answered, true), box_iou(smaller, true) if len(smaller) == len(inside) else 0.0))
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_truth_in_a_familys_words_scores_what_its_frame_allows(family, phantoms):
+    for batch in phantoms:
+        reached = scores(AnswerOracle(family), batch)
+        assert reached
+        for value, least in reached:
+            assert value >= least - 1e-9
+        coarse = FAMILIES[family].frame.axes(Size(256, 256))[0].top <= 100
+        if batch.radiographs[0].shape == (256, 256):
+            assert np.mean([value for value, _ in reached]) > (0.85 if coarse else 0.95)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_x_taken_for_y_does_not(family, phantoms):
+    for batch in phantoms:
+        right, wrong = (
+            np.mean([value for value, _ in scores(kind(family), batch)]) for kind in (AnswerOracle, Exchanged)
+        )
+        assert wrong < right / 2
+
+
+OPTIONS = ("--data.limit", "16", "--data.num_workers", "0", "--trainer.logger", "false")
+
+
+def test_instruments_run(command):
+    elsewhere = command("test", "--config", "oracle_phantom", "--data.seed", "7", *OPTIONS).folder
+    found = {}
+    for name in ("whole_image", "centre_box", "random_box", "prior_box", "outline_boxes"):
+        options = () if name in ("whole_image", "outline_boxes") else ("--model.elsewhere", elsewhere)
+        run = command("test", "--config", f"{name}_phantom", *OPTIONS, *options)
+        assert run.status == 0, run.errors
+        found[name] = FinishedRun.open(run.folder)
+        assert found[name].results.answers.overall["answered"] == 1
+        assert run.results["classification"]["macro"]["auroc"] is None
+    box_ious = {name: run.results.answers.macro["box_iou"] for name, run in found.items()}
+    assert box_ious["outline_boxes"] == pytest.approx(1) and found["outline_boxes"].results.answers.outlined
+    assert box_ious["prior_box"] > box_ious["centre_box"]
+    for rows in found["whole_image"].answers.values():
+        for row in rows:
+            assert row.boxes == ((0, 0, 1, 1),)
+    # A box of the whole image is a mask of every pixel, not one of none.
+    whole = found["whole_image"]
+    assert whole.results.grounding.macro["dice_fixed"] > 0
+    area = whole.image_scores.region_area[whole.image_scores.scored]
+    np.testing.assert_allclose(whole.image_scores.iou[whole.image_scores.scored], area, atol=1e-12)
+    items = FinishedRun.open(elsewhere).instances.items()
+    lungs = [Box(*item.box()) for (_, finding), of in items for item in of if finding == "Mass"]
+    answered = {row.boxes for rows in found["prior_box"].answers.values() for row in rows if row.finding == "Mass"}
+    assert answered == {(prior_box(lungs),)}
+
+
+def test_who_must_know_boxes_elsewhere_is_told_none_of_these_images(command):
+    refused = command("test", "--config", "prior_box_phantom", *OPTIONS)
+    assert refused.status == 2 and "--model.elsewhere RUN" in refused.errors
+    same = command("test", "--config", "oracle_phantom", *OPTIONS).folder
+    refused = command("test", "--config", "centre_box_phantom", "--model.elsewhere", same, *OPTIONS)
+    assert refused.status == 2 and "told the truth" in refused.errors
