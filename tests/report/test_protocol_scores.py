@@ -14,6 +14,7 @@ from xbench.report.document import document
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
+from xbench.report.tables.table import MISSING
 from xbench.runs.protocols import write_protocol
 
 IMAGES = 12
@@ -42,6 +43,7 @@ def report(tmp_path_factory):
         for name, turn in (("xbench", 1), ("medground", -1)):
             values[model, name] = 0.4 + turn * shift + 0.2 * draw.random(IMAGES)
             score(folder, name, values[model, name])
+    score(write_run(root, "oracle", images=IMAGES, with_cases=False), "xbench", [0.99] * IMAGES)
     analysis = analyse(collect([root]))
     return analysis, values
 
@@ -50,20 +52,26 @@ def test_ranks_and_the_pairs_that_turn(report):
     analysis, values = report
     tables = {table.name: table for table in all_tables(analysis)}
     protocols = tables["protocols_chestxray14"]
-    assert [row.cells[0].text for row in protocols.rows] == ["xbench", "medground (our frame)"]
-    models = [column.title for column in protocols.columns[2:]]
+    heads = [(column.group, column.title) for column in protocols.columns[1:]]
+    assert heads == [("xbench", "Rank accuracy"), ("MedGround-Bench*", "IoU")]
     named = {"KAD": "kad", "MAVL": "mavl", "CARZero": "carzero"}
-    for row, name in zip(protocols.rows, ("xbench", "medground"), strict=True):
-        means = {title: values[named[title], name].mean() for title in models}
-        for cell, title in zip(row.cells[2:], models, strict=True):
-            rank = 1 + sum(other > means[title] for other in means.values())
-            assert cell.text == f"{100 * means[title]:.2f} ({rank})"
+    *models, oracle = protocols.rows
+    assert (oracle.kind, [cell.text for cell in oracle.cells[1:]]) == ("ceiling", ["99.00", MISSING])
+    for place, name in enumerate(("xbench", "medground"), 1):
+        means = {row.cells[0].text: values[named[row.cells[0].text], name].mean() for row in models}
+        for row in models:
+            mean = means[row.cells[0].text]
+            rank = 1 + sum(other > mean for other in means.values())
+            assert row.cells[place].text == f"{100 * mean:.2f} ({rank})"
+            assert row.cells[place].mark == ("best" if rank == 1 else None)
     turned = tables["protocols_turned_chestxray14"]
-    found = {(frozenset(row.cells[0].text.split(", ")), row.cells[1].text): row.cells for row in turned.rows}
+    found = {(frozenset(cell.text for cell in row.cells[:2]), row.cells[2].text): row.cells for row in turned.rows}
     pair = frozenset(("KAD", "CARZero"))
-    assert found[pair, "xbench"][2].text == "CARZero" and found[pair, "medground (our frame)"][2].text == "KAD"
+    for name, ahead in (("xbench", "CARZero"), ("MedGround-Bench*", "KAD")):
+        first, second, _, who, *_ = found[pair, name]
+        assert {"first": first, "second": second}[who.text].text == ahead
     difference = values["carzero", "xbench"].mean() - values["kad", "xbench"].mean()
-    assert found[pair, "xbench"][3].value == pytest.approx(difference)
+    assert found[pair, "xbench"][4].value == pytest.approx(difference)
     text = document(analysis, list(tables.values()), [])
     assert "## The same maps as others score them" in text
     for name in ("xbench", "medground"):

@@ -190,17 +190,18 @@ class ProtocolScores:
     """The headline number of a named protocol, and who leads whom.
 
     Attributes:
-        title: Name of the protocol, with "(our frame)" where maps were not in that of its authors.
+        name: Of the protocol, as in `PROTOCOLS`.
+        in_frame: Whether maps were in the frame of its authors.
         values: By label of the run.
+        references: The same number of floors and ceilings that were scored so too, by title.
         p: Two-sided p of a paired test of two runs, by both labels in alphabetical order, not corrected for the number
             of tests; None where they share no pair.
     """
 
-    title: str
-    number: str
-    citation: str
-    flaw: str
+    name: str
+    in_frame: bool
     values: Mapping[str, float]
+    references: Mapping[str, float]
     p: Mapping[str, Mapping[str, float | None]]
 
     @property

@@ -205,11 +205,12 @@ def _averaged(found: Standings) -> str:
 def _turned(analysis: Analysis, tables: Sequence[Table]) -> str:
     """Say how many pairs of models change their order from one protocol to another."""
     turned_tables = [table for table in tables if table.name.startswith("protocols_turned")]
-    turned = sum(len({row.cells[0].text for row in table.rows}) for table in turned_tables)
+    turned = sum(len({tuple(cell.text for cell in row.cells[:2]) for row in table.rows}) for table in turned_tables)
     if turned:
-        return f"{count_of(turned, 'pair of models changes', 'pairs of models change')} order with the protocol"
+        what = "models" if len({entry.run.model for entry in analysis.runs}) > 1 else "settings"
+        return f"{count_of(turned, f'pair of {what} changes', f'pairs of {what} change')} order with the protocol"
     several = any(len(scores.values) > 1 for dataset in analysis.datasets for scores in dataset.protocols)
-    return "All protocols rank the models alike" if several else "One model, scored by several rules"
+    return "All protocols rank them alike" if several else "One model, scored by several rules"
 
 
 def _whose(analysis: Analysis, found: Standings, head: Standing) -> str:

@@ -92,7 +92,7 @@ def _dataset(
         comparisons=comparisons,
         tied_with_best=tied_with_best({entry.run.label: entry.macro for entry in models}, comparisons),
         notes=dataset_notes(entries, _different_ground(runs, measures)),
-        protocols=protocol_scores([entry.run for entry in models], seed, place),
+        protocols=protocol_scores([entry.run for entry in models], [entry.run for entry in of_references], seed, place),
     )
     # The rows of a study ask for the same few pairs of runs again and again.
     return analysis, studies(models, lru_cache(maxsize=16)(on_common), seed, place)

@@ -18,31 +18,37 @@ _Values = dict[tuple[str, str], float]
 """By image and finding."""
 
 
-def protocol_scores(runs: Sequence[Run], seed: int, ground: str) -> tuple[ProtocolScores, ...]:
+def protocol_scores(
+    runs: Sequence[Run], references: Sequence[Run], seed: int, ground: str
+) -> tuple[ProtocolScores, ...]:
     """Compare models' runs by each protocol that at least one was scored by, in the order of `PROTOCOLS`."""
-    stored = {run.label: {*stored_protocols(run.folder)} for run in runs}
+    stored = {run.label: {*stored_protocols(run.folder)} for run in (*runs, *references)}
     found = []
     for name, protocol in PROTOCOLS.items():
-        by_title: dict[str, dict[str, tuple[float, _Values]]] = {}
-        for run in runs:
-            if name not in stored[run.label]:
-                continue
-            content = read_protocol(run.folder, name)
-            value = content["numbers"].get(protocol.headline, {}).get("value")
-            if value is not None:
-                by_title.setdefault(content["title"], {})[run.label] = value, _values(run, name)
+        # By title, for in another frame it is another number.
+        numbers: dict[str, dict[str, float]] = {}
+        for run in (*runs, *references):
+            if name in stored[run.label]:
+                content = read_protocol(run.folder, name)
+                value = content["numbers"].get(protocol.headline, {}).get("value")
+                if value is not None:
+                    numbers.setdefault(content["title"], {})[run.label] = value
         patients = {
             image_id: patient if patient is not None else image_id
             for run in runs
             for image_id, patient in zip(run.images.image_ids, run.images.patient_ids, strict=True)
         }
-        for title, of_runs in by_title.items():
+        for title, of_all in numbers.items():
+            of_runs = {run.label: _values(run, name) for run in runs if run.label in of_all}
+            if not of_runs:
+                continue
             p: dict[str, dict[str, float | None]] = {}
             for first, second in combinations(sorted(of_runs), 2):
-                values = of_runs[first][1], of_runs[second][1]
-                p.setdefault(first, {})[second] = _p(*values, name, patients, seed, f"{ground}/{name}")
-            numbers = {label: value for label, (value, _) in of_runs.items()}
-            found.append(ProtocolScores(title, protocol.headline, protocol.citation, protocol.flaw, numbers, p))
+                place = f"{ground}/{name}"
+                p.setdefault(first, {})[second] = _p(of_runs[first], of_runs[second], name, patients, seed, place)
+            values = {label: of_all[label] for label in of_runs}
+            others = {run.label: of_all[run.label] for run in references if run.label in of_all}
+            found.append(ProtocolScores(name, title == protocol.name, values, others, p))
     return tuple(found)
 
 

@@ -6,8 +6,19 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Literal
 
-from xbench.report.names import dataset_title
-from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, floor_of, in_order
+from xbench.protocol.scoring import PROTOCOLS
+from xbench.report.names import dataset_title, protocol_title
+from xbench.report.schema import (
+    NEAR,
+    NUMBERS,
+    Analysis,
+    DatasetAnalysis,
+    Estimate,
+    ProtocolScores,
+    RunAnalysis,
+    floor_of,
+    in_order,
+)
 from xbench.report.tables.published import published_tables
 from xbench.report.tables.table import (
     INTERVALS,
@@ -50,6 +61,16 @@ _PER_FINDING = {
         "useless at every threshold has it too, so nothing is marked as best.",
     ),
 }
+_HEADLINES = {
+    "rank_accuracy": "Rank accuracy",
+    "miou": "Mean IoU",
+    "iou": "IoU",
+    "dice": "Dice",
+    "mask_miou": "Pooled IoU",
+    "avg_iou": "Average IoU",
+    "precision": "Precision",
+}
+"""What the headline numbers of protocols are called."""
 _POINTS: dict[Literal["models", "findings"], str] = {"models": "model", "findings": "model and finding"}
 _STUDIES = {"prompts": "Other wordings of the findings", "image_size": "Other input sizes"}
 
@@ -120,48 +141,65 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
 
 
 def _protocols(dataset: DatasetAnalysis) -> Table:
-    """A row per protocol and a column per model, with ranks."""
-    labels = [label for label in in_order(dataset.runs) if any(label in one.values for one in dataset.protocols)]
+    """A row per model and a column per protocol, with ranks."""
+    labels = _labels_of_protocols(dataset)
+    columns = [Column(_HEADLINES[PROTOCOLS[one.name].headline], _title(one)) for one in dataset.protocols]
     rows = []
-    for scores in dataset.protocols:
-        ranks = scores.ranks
-        cells = [
-            Cell(f"{percentage(scores.values[label])} ({ranks[label]})", scores.values[label])
-            if label in ranks
-            else Cell(MISSING)
-            for label in labels
-        ]
-        rows.append(row(scores.title, scores.number, *cells))
+    for label in labels:
+        cells = []
+        for scores in dataset.protocols:
+            rank = scores.ranks.get(label)
+            if rank is None:
+                cells.append(Cell(MISSING))
+                continue
+            placed = f" ({rank})" if len(scores.ranks) > 1 else ""
+            mark: Literal["best"] | None = "best" if rank == 1 and placed else None
+            cells.append(Cell(f"{percentage(scores.values[label])}{placed}", scores.values[label], mark=mark))
+        rows.append(row(label, *cells))
+    kinds = {reference.title: reference.kind for reference in dataset.references}
+    for title in kinds:
+        values = [scores.references.get(title) for scores in dataset.protocols]
+        if any(value is not None for value in values):
+            rows.append(row(title, *values, kind=kinds[title]))
     caption = (
-        "Each protocol's headline number in per cent, and the model's rank by it. (our frame): maps are scored on the "
-        "evaluation grid instead of the authors' frame, so numbers are no copy of published ones. Numbers of two rows "
-        "do not compare."
+        "Each protocol's headline number in per cent, and the model's rank by it; numbers of two columns do not "
+        "compare. *: on our evaluation grid instead of the authors' frame, so no copy of published numbers. Floors and "
+        "ceilings are those that were scored by the protocol too."
     )
-    notes = [f"{scores.title}: {scores.citation}. Flaw: {scores.flaw}" for scores in dataset.protocols]
-    return table_of(
-        "protocols", "The same maps as others score them on", caption, ["Protocol", "Number"], labels, rows, notes
-    )
+    notes = []
+    for one in dataset.protocols:
+        protocol = PROTOCOLS[one.name]
+        rule = f"{protocol.rule[0].upper()}{protocol.rule[1:]}"
+        notes.append(f"{protocol_title(one.name)}: {rule}. Flaw: {protocol.flaw} Source: {protocol.citation}.")
+    return table_of("protocols", "The same maps as others score them on", caption, ["Model"], columns, rows, notes)
+
+
+def _labels_of_protocols(dataset: DatasetAnalysis) -> list[str]:
+    return [label for label in in_order(dataset.runs) if any(label in one.values for one in dataset.protocols)]
+
+
+def _title(scores: ProtocolScores) -> str:
+    return f"{protocol_title(scores.name)}{'' if scores.in_frame else '*'}"
 
 
 def _turned(dataset: DatasetAnalysis) -> Table:
     """The pairs of models whose order depends on the protocol."""
     rows = []
-    labels = [label for label in in_order(dataset.runs) if any(label in one.values for one in dataset.protocols)]
-    for first, second in combinations(labels, 2):
+    for first, second in combinations(_labels_of_protocols(dataset), 2):
         leads = [(scores, lead) for scores in dataset.protocols if (lead := scores.lead(first, second))]
         if len({lead > 0 for _, lead in leads}) < 2:
             continue
         for scores, lead in leads:
             one, other = sorted((first, second))
-            ahead = first if lead > 0 else second
+            ahead = "first" if lead > 0 else "second"
             p = scores.p.get(one, {}).get(other)
-            rows.append(row(f"{first}, {second}", scores.title, ahead, number(Estimate(abs(lead))), p_value(p)))
+            rows.append(row(first, second, _title(scores), ahead, number(Estimate(abs(lead))), p_value(p)))
     caption = (
         "Pairs of models that one protocol ranks one way and another the other way. Under each: who is ahead, by how "
         "many percentage points, and the p of a paired test, two-sided, exchanging the models patient by patient, not "
         "corrected for the number of tests. Where a protocol pools pixels or boxes, the test compares means over pairs."
     )
-    text, numbers = ["Models", "Protocol", "Ahead"], ["Difference", "p"]
+    text, numbers = ["First", "Second", "Protocol", "Ahead"], ["Difference", "p"]
     return table_of("protocols_turned", "Order that depends on the protocol on", caption, text, numbers, rows)
 
 
