@@ -8,10 +8,14 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from synthetic import FINDINGS, write_run
 
 from xbench.commands.verify import disagreements
 from xbench.errors import UserError
+from xbench.geometry.coverage import Coverage
+from xbench.geometry.grid import saliency_on_grid
+from xbench.metrics.lesions import FalseAlarms, LesionRecall, components
 from xbench.protocol.scoring import PROTOCOLS
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols, write_protocol
@@ -63,7 +67,8 @@ def test_every_number_follows_from_the_pairs(run, command):
     known = int(((own.image_scores.labels >= 0) | own.image_scores.scored).sum())
     for name in stored_protocols(run):
         content = read_protocol(run, name)
-        assert content["title"] == (name if name == "xbench" else f"{name} (our frame)")
+        always = PROTOCOLS[name].in_frame == "always"
+        assert content["title"] == (name if always else f"{name} (our frame)")
         assert content["pairs"] == (known if PROTOCOLS[name].negatives else pairs)
         assert content["headline"] in content["numbers"] and content["flaw"] and content["citation"]
         for number, entry in content["numbers"].items():
@@ -71,7 +76,9 @@ def test_every_number_follows_from_the_pairs(run, command):
             assert {*entry["per_finding"]} == {*FINDINGS}
 
 
-@pytest.mark.parametrize("name", ["xbench", "aep", "chexlocalize", "radzero", "chex", "radvlm", "medground", "g2g"])
+@pytest.mark.parametrize(
+    "name", ["xbench", "aep", "chexlocalize", "radzero", "chex", "radvlm", "medground", "g2g", "lesions", "alarms"]
+)
 def test_what_was_changed_is_found(run, command, name):
     assert command("rescore", run, "--protocol", name, "--workers", 0).status == 0
     content, pairs = read_protocol(run, name), read_protocol_pairs(run, name)
@@ -83,7 +90,7 @@ def test_what_was_changed_is_found(run, command, name):
         elif change == "finding":
             numbers["numbers"][headline]["per_finding"][FINDINGS[0]] += 1e-6
         else:
-            key = {"chex": "overlap", "radvlm": "iou_sum"}.get(name, headline)
+            key = {"chex": "overlap", "radvlm": "iou_sum", "lesions": "found"}.get(name, headline)
             row = int(np.flatnonzero(~np.isnan(table[key].reshape(len(table[key]), -1)[:, 0]))[0])
             table[key][row] += 1
         write_protocol(run, name, numbers, table)
@@ -112,6 +119,65 @@ def test_thresholds_are_tuned_on_another_run(run, stored, tmp_path, command):
         emptied = pairs["probability"] < tuned["cutoff"]
         full = pairs["iou_cutoff_full"][(pairs["column"] == column) & emptied & (pairs["region"] > 0)]
         assert (full == 0).all()
+
+
+def test_lesions_are_those_of_the_metric(run, command):
+    assert command("rescore", run, "--protocol", "lesions", "--workers", 0).status == 0
+    own, numbers = FinishedRun.open(run), read_protocol(run, "lesions")["numbers"]
+    metric = LesionRecall(len(FINDINGS))
+    sizes = {"small": [0, 0], "medium": [0, 0], "large": [0, 0]}
+    for image in own.saved_images():
+        for column in image.scored:
+            height, width = own.rules.grid
+            cells = torch.from_numpy(image.saliency[column])[None]
+            saliency = saliency_on_grid(cells, [image.view], (height, width), own.rules.upsampling)[0].numpy()
+            mask = (saliency - saliency.min()) / np.float32(max(np.ptp(saliency), 1e-30)) >= 0.5
+            items = [Coverage.of(item.draw(), (height, width)).at(own.rules.gamma) for item in image.instances[column]]
+            metric.update(column, mask, items)
+            for item in items:
+                size = "small" if item.mean() < 0.01 else "medium" if item.mean() < 0.05 else "large"
+                sizes[size][0] += any((part & item).sum() >= 0.5 * item.sum() for part in components(mask))
+                sizes[size][1] += 1
+    expected = metric.compute()
+    assert expected["lesions"].sum() == sum(count for _, count in sizes.values()) > 20
+    for ours, theirs in (("lesion_recall", "lesion_recall"), ("false_parts", "fp_per_image")):
+        per = [numbers[ours]["per_finding"][finding] for finding in FINDINGS]
+        np.testing.assert_allclose(np.array(per, float), expected[theirs].numpy(), atol=1e-12)
+        assert numbers[ours]["value"] == pytest.approx(np.nanmean(np.array(per, float)), abs=1e-12)
+    pairs = read_protocol_pairs(run, "lesions")
+    for size, (found, lesions) in sizes.items():
+        assert (pairs[f"found_{size}"].sum(), pairs[f"lesions_{size}"].sum()) == (found, lesions)
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_alarms_are_those_of_the_metric(run, tmp_path, command, tuned):
+    other = rename_images(write_run(tmp_path / "other", "one", images=24, seed=5, **SETTINGS))
+    words = ["--tune", other] if tuned else []
+    assert command("rescore", run, "--protocol", "alarms", *words, "--workers", 0).status == 0
+    assert disagreements(run) == []
+    content, own = read_protocol(run, "alarms"), FinishedRun.open(run)
+    places = [content["tuned"][finding]["threshold"] if tuned else 50 for finding in FINDINGS]
+    assert not tuned or len({*places}) > 1
+    # Alarms are above the threshold, the metric's at it or above.
+    limits = [float(np.nextafter(np.float32(place / 100), np.float32(2))) for place in places]
+    metric, labels = FalseAlarms(limits), own.image_scores.labels
+    for image in own.saved_images():
+        for column in range(len(FINDINGS)):
+            if labels[own.row_of[image.image_id], column] == 0:
+                cells = torch.from_numpy(image.saliency[column])[None]
+                metric.update(column, saliency_on_grid(cells, [image.view], own.rules.grid, "bilinear")[0].numpy())
+    expected = metric.compute()
+    for ours, theirs in (("false_alarm", "false_alarm_rate"), ("area_lit", "area_lit")):
+        per = [content["numbers"][ours]["per_finding"][finding] for finding in FINDINGS]
+        np.testing.assert_allclose(np.array(per, float), expected[theirs].numpy(), atol=1e-12)
+
+
+def test_what_a_run_did_not_keep_is_said(run, command):
+    (run / "instances.parquet").unlink()
+    refused = command("rescore", run, "--protocol", "lesions", "--workers", 0)
+    assert refused.status == 2 and "takes the annotated items one by one" in refused.errors
+    done = command("rescore", run, "--protocol", "all", "--workers", 0)
+    assert done.status == 0 and "annotated items" in done.output and "lesions" not in stored_protocols(run)
 
 
 def rename_images(folder):

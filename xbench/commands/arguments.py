@@ -133,8 +133,8 @@ MODEL is {models}.
 
 
 def convertible() -> list[str]:
-    """Return the names of the shipped models that have a checkpoint."""
-    return [name for name in shipped("models") if name not in ("centre", "demo", "oracle", "random")]
+    """Return the names of the shipped models whose checkpoints can be converted."""
+    return ["biomedclip", "carzero", "clip", "devide", "kad", "mavl", "medklip"]
 
 
 def check_convertible(name: str) -> None:
@@ -225,7 +225,7 @@ def rescore_parser() -> CommandParser:
         help=f"score the maps as others do: {', '.join(PROTOCOLS)}, or all of them; may be given several times. Adds "
         "files to RUN, unless other rules make a new run",
     )
-    tuned = "finished run on another split, on which chexlocalize chooses its thresholds"
+    tuned = "finished run on another split, on which chexlocalize and alarms choose thresholds"
     parser.add_argument("--tune", type=Path, metavar="RUN", help=tuned)
     number = f"processes that score, by default as many as cores, {USUAL_WORKERS} at most; 0: only this one"
     parser.add_argument("--workers", type=int, metavar="N", help=number, default=min(USUAL_WORKERS, usable_cores()))

@@ -36,8 +36,8 @@ from xbench.commands.configs import check_yaml
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.answers import without_text
+from xbench.evaluation.protocols import TUNED, check_run, score_images, summarise_protocol, tune
 from xbench.evaluation.protocols import Table as PairTable
-from xbench.evaluation.protocols import check_scale, score_images, summarise_protocol, tune
 from xbench.evaluation.provenance import utf8, versions
 from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
@@ -104,13 +104,13 @@ def rescore(arguments: Sequence[str]) -> None:
 
 
 def _add_protocols(
-    run: FinishedRun, names: Sequence[str], every: bool, tuning: Mapping[str, Mapping[str, Any]] | None, workers: int
+    run: FinishedRun, names: Sequence[str], every: bool, tuning: Mapping[str, Any] | None, workers: int
 ) -> None:
     """Score a run by protocols, all that its maps allow if `every`, and write their files into its folder."""
     scale, refused = _scale(run), []
     for name in names:
         try:
-            check_scale(name, scale)
+            check_run(name, scale, run, tuning is not None)
         except UserError as error:
             if not every:
                 raise
@@ -122,7 +122,7 @@ def _add_protocols(
         if name not in tables:
             refused.append(f"{name}: no pair of the run is scored by it.")
             continue
-        table, tuned = tables[name], tuning if name == "chexlocalize" else None
+        table, tuned = tables[name], (tuning or {}).get(name)
         grid = "native" if run.rules.grid == "native" else "fixed"
         numbers = summarise_protocol(name, table, run.results.findings, grid, tuned)
         try:
@@ -143,10 +143,11 @@ def _add_protocols(
         console.print(f"Numbers and pairs: {path.parent}", soft_wrap=True)
 
 
-def _tuning(run: FinishedRun, names: Sequence[str], folder: Path, workers: int) -> dict[str, dict[str, Any]]:
-    """Tune CheXlocalize's thresholds and cut-offs on another run of the same findings."""
-    if "chexlocalize" not in names:
-        raise UserError("--tune is for --protocol chexlocalize, which is not given.", exit_status=2)
+def _tuning(run: FinishedRun, names: Sequence[str], folder: Path, workers: int) -> dict[str, Any]:
+    """Tune thresholds on another run of the same findings, by protocol and finding."""
+    wanted = [name for name in names if name in TUNED]
+    if not wanted:
+        raise UserError(f"--tune is for --protocol {' and '.join(TUNED)}, and neither is given.", exit_status=2)
     other = FinishedRun.open(folder, PER_IMAGE, MAPS, REGIONS, PICTURES)
     if other.results.findings != run.results.findings:
         raise UserError(f"--tune {folder} is a run on other findings than {run.folder}.", exit_status=2)
@@ -156,10 +157,15 @@ def _tuning(run: FinishedRun, names: Sequence[str], folder: Path, workers: int) 
             "tuned on the images they are scored on come out too good. Give a run on another split.",
             exit_status=2,
         )
-    tables = _protocol_tables(other, ["chexlocalize"], _scale(other), workers)
-    if "chexlocalize" not in tables:
+    scale = _scale(other)
+    if "alarms" in wanted and scale != _scale(run):
+        raise UserError(
+            f"--tune {folder} has maps of another scale ({scale}) than {run.folder} ({_scale(run)}).", exit_status=2
+        )
+    tables = _protocol_tables(other, wanted, scale, workers)
+    if not tables:
         raise UserError(f"--tune {folder} has no image whose labels are known.", exit_status=2)
-    return tune(tables["chexlocalize"], run.results.findings)
+    return {name: tune(name, table, run.results.findings) for name, table in tables.items()}
 
 
 def _protocol_tables(run: FinishedRun, names: Sequence[str], scale: str, workers: int) -> dict[str, PairTable]:

@@ -20,7 +20,7 @@ from scipy.stats import binomtest, mannwhitneyu
 from xbench.commands.arguments import verify_parser
 from xbench.commands.verify_answers import answer_numbers, only_points
 from xbench.errors import UserError
-from xbench.protocol.scoring import PROTOCOLS
+from xbench.protocol.scoring import PROTOCOLS, RATIOS
 from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, REGIONS, RESULTS, reading
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols
@@ -402,7 +402,8 @@ def _protocol(run: FinishedRun, name: str) -> Iterator[_Number]:
         where = f"{place}.json / {key}"
         if entry["average"] in ("findings", "pairs", "squares"):
             values = pairs[key].astype(np.float64)
-            lacking = np.isnan(values) & (pairs["chance"] > 0) & (key != "specificity")
+            of_negatives = protocol is not None and key in protocol.of_negatives
+            lacking = np.isnan(values) & (pairs["label"] == 0 if of_negatives else pairs["chance"] > 0)
             zeros = np.where(lacking, 0, values)
             yield f"{where} / undefined", entry["undefined"], int(lacking.sum())
             first = [
@@ -430,6 +431,9 @@ def _weighted(groups: Sequence[NDArray[Any]], average: str) -> float | None:
 
 
 def _pooled(name: str, key: str, pairs: Mapping[str, NDArray[Any]]) -> float | None:
+    if name == "lesions":
+        above, below = (np.bincount(pairs["column"], pairs[part]) for part in RATIOS[key])
+        return float((above[below > 0] / below[below > 0]).mean()) if (below > 0).any() else None
     if name == "radvlm":
         boxes = float(pairs["iou_pairs"].sum())
         return float(pairs["iou_sum"].sum() / boxes) if boxes else None
@@ -457,6 +461,16 @@ def _follow_from_counts(
             absent = (column == c) & (pairs["label"] == 0)
             specific[absent] = pairs["highest"][absent] <= np.float32(best / 100)
         found = {"dice": dice, "specificity": specific}
+    if name == "alarms":
+        tuned = numbers.get("tuned")
+        places = [(tuned or {}).get(finding, {}).get("threshold", 50) for finding in findings]
+        limit = np.array([np.nan if place is None else place for place in places], np.float64)[column]
+        known, rows = ~np.isnan(limit), np.arange(len(column))
+        mask, overlap = (pairs[part][rows, np.nan_to_num(limit).astype(int)] for part in ("mask", "overlap"))
+        absent, drawn = (np.where(part & known, 1, np.nan) for part in (pairs["label"] == 0, pairs["region"] > 0))
+        dice = 2 * overlap / np.maximum(mask + pairs["region"], 1)
+        found = {"false_alarm": absent * (mask > 0), "area_lit": absent * mask / pairs["pixels"]}
+        found |= {"dice": drawn * dice, "hit": drawn * (overlap > 0)}
     if name == "chexlocalize":
         tuned = numbers.get("tuned") or {}
         rules = np.array([str((tuned.get(finding) or {}).get("threshold")) for finding in findings])[column]

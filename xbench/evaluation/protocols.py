@@ -12,11 +12,13 @@ import torch
 from numpy.typing import NDArray
 
 from xbench.errors import UserError
+from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import Upsampling, saliency_on_grid
+from xbench.metrics.lesions import components, mask_overlaps
 from xbench.metrics.maps import map_measures, pointing_with_tolerance
 from xbench.metrics.protocols import aep, chexlocalize, g2g, graded, medground
 from xbench.metrics.protocols.common import Mask, stretched
-from xbench.protocol.scoring import PROTOCOLS, Average
+from xbench.protocol.scoring import PROTOCOLS, RATIOS, Average
 from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import SavedImage
 
@@ -98,6 +100,31 @@ def _g2g(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) 
     return g2g.score(mask, on_grid(stretched(cells)), region)
 
 
+def _alarms(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
+    saliency = on_grid(cells)
+    saliency = graded.sigmoid(saliency) if scale == "logit" else saliency
+    mask, overlap = graded.count_above(saliency, region, _alarm_thresholds(scale))
+    return {"pixels": region.size, "mask": mask, "overlap": overlap, "region": int(region.sum())}
+
+
+def _alarm_thresholds(scale: str) -> tuple[float, ...]:
+    return graded.ALARM_THRESHOLDS["cosine" if scale == "cosine" else "probability"]
+
+
+def _lesions(saliency: NDArray[np.float32], lesions: Sequence[Mask]) -> dict[str, Any]:
+    """Count which annotated items the parts of a map on the grid find; items of a finding on an image, none if unknown.
+
+    An item is as large as what it takes of the grid.
+    """
+    _, covered = mask_overlaps(components(stretched(saliency) >= np.float32(0.5)), lesions)
+    found = covered.max(axis=0, initial=0) >= 0.5
+    sizes = np.digitize([mask.mean() for mask in lesions], (0.01, 0.05))
+    counts = {"found": int(found.sum()), "lesions": len(lesions), "images": 1}
+    for place, size in enumerate(("small", "medium", "large")):
+        counts |= {f"found_{size}": int(found[sizes == place].sum()), f"lesions_{size}": int((sizes == place).sum())}
+    return counts | {"false": int((covered.max(axis=1, initial=0) == 0).sum())}
+
+
 SCORERS: Mapping[str, Scorer] = {
     "xbench": _xbench,
     "aep": _aep,
@@ -109,13 +136,31 @@ SCORERS: Mapping[str, Scorer] = {
     "medground": _medground,
     "g2g": _g2g,
     "radfact": _radfact,
+    "alarms": _alarms,
+}
+"""Of all protocols but `lesions`, which takes the annotated items too."""
+
+TUNED = ("chexlocalize", "alarms")
+"""Protocols whose thresholds can be tuned on another run."""
+_SCALES = {
+    "biovil": ("cosine",),
+    "radzero": ("logit", "probability"),
+    "alarms": ("logit", "probability", "cosine"),
 }
 
-_SCALES = {"biovil": ("cosine",), "radzero": ("logit", "probability")}
 
-
-def check_scale(name: str, scale: str) -> None:
-    """Refuse a protocol that takes another scale than the maps have."""
+def check_run(name: str, scale: str, run: FinishedRun, tuned: bool) -> None:
+    """Refuse a protocol that takes another scale than the maps have, or what the run did not keep."""
+    if name == "lesions" and not run.saves_instances:
+        raise UserError(
+            f"--protocol {name} takes the annotated items one by one, which {run.folder}, of an earlier version or "
+            "scored again from one, did not keep: run it again.",
+            exit_status=2,
+        )
+    if name == "alarms" and scale == "cosine" and not tuned:
+        raise UserError(
+            f"--protocol {name} takes thresholds of cosines from another run: give one with --tune.", exit_status=2
+        )
     if scale not in _SCALES.get(name, (scale,)):
         raise UserError(
             f"--protocol {name} sets thresholds on {' or '.join(_SCALES[name])} maps, and those of this run are "
@@ -151,7 +196,15 @@ def score_images(run: FinishedRun, names: Sequence[str], scale: str, images: Seq
                 "chance": np.count_nonzero(region) / region.size,
             }
             for name in names:
-                if present or PROTOCOLS[name].negatives:
+                if name == "lesions" and present:
+                    items = image.instances.get(column, ())
+                    drawn = [
+                        Coverage.of(item.draw(), (region.shape[0], region.shape[1])).at(rules.gamma) for item in items
+                    ]
+                    if drawn:
+                        values = _lesions(on_grid(image.saliency[column], rules.upsampling), drawn)
+                        rows[name].append(about | values)
+                elif present or PROTOCOLS[name].negatives:
                     # Others' scripts enlarge maps bilinearly.
                     enlarged = partial(on_grid, mode=rules.upsampling if name == "xbench" else "bilinear")
                     rows[name].append(about | SCORERS[name](image.saliency[column], enlarged, region, scale))
@@ -183,7 +236,8 @@ def summarise_protocol(
         table: Of the pairs.
         findings: Of the run.
         grid: `native`, or anything else.
-        tuned: Of CheXlocalize, by finding, `threshold` and `cutoff` that were tuned on another run.
+        tuned: By finding, what was tuned on another run: of CheXlocalize `threshold` and `cutoff`, of alarms
+            `threshold`, the place of one.
     """
     protocol = PROTOCOLS[name]
     column = table["column"]
@@ -191,9 +245,12 @@ def summarise_protocol(
     numbers = {}
     for number, average in protocol.numbers.items():
         if number in table:
-            numbers[number] = _number(number, average, table, findings, number not in protocol.of_negatives)
+            expected = table["label"] == 0 if number in protocol.of_negatives else table["chance"] > 0
+            numbers[number] = _number(number, average, table, findings, expected)
     if name == "chex":
         numbers = _chex_numbers(table, findings)
+    if name == "lesions":
+        numbers = {number: _ratio(number, table, findings) for number in RATIOS}
     if name == "radvlm":
         pairs, total = int(table["iou_pairs"].sum()), math.fsum(table["iou_sum"].tolist())
         per_finding = {}
@@ -220,11 +277,16 @@ def summarise_protocol(
     }
 
 
-def tune(table: Table, findings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return CheXlocalize's threshold and cut-off of each finding from the table of another run; null without pairs."""
-    tuned = {}
+def tune(name: str, table: Table, findings: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what a protocol tunes for each finding from the table of another run; null without pairs."""
+    tuned: dict[str, dict[str, Any]] = {}
     for place, finding in enumerate(findings):
         mine = {key: values[table["column"] == place] for key, values in table.items()}
+        if name == "alarms":
+            drawn = mine["region"] > 0
+            counts = [mine[key][drawn] for key in ("mask", "overlap", "region")]
+            tuned[finding] = {"threshold": graded.best_dice(*counts)[1] if drawn.any() else None}
+            continue
         tuned[finding] = {
             "threshold": chexlocalize.tuned_threshold(mine),
             "cutoff": chexlocalize.tuned_cutoff(mine, finding),
@@ -253,6 +315,17 @@ def _complete(name: str, table: Table, findings: Sequence[str], tuned: Mapping[s
                     table[f"iou_cutoff{end}"][mine] = chexlocalize.ious(part, "otsu", empty, full)
                 if rule is not None and cutoff is not None:
                     table[f"iou_tuned_cutoff{end}"][mine] = chexlocalize.ious(part, rule, empty, full)
+    if name == "alarms":
+        # The middle one is 0.5 of a probability.
+        middle = table["mask"].shape[1] // 2
+        chosen = [middle if tuned is None else tuned[finding]["threshold"] for finding in findings]
+        places = np.array([-1 if place is None else place for place in chosen])[column]
+        mask, overlap = (table[key][np.arange(len(column)), places] for key in ("mask", "overlap"))
+        absent, present = ((table["label"] == 0) & (places >= 0), (table["region"] > 0) & (places >= 0))
+        table["false_alarm"] = np.where(absent, mask > 0, np.nan)
+        table["area_lit"] = np.where(absent, mask / table["pixels"], np.nan)
+        table["dice"] = np.where(present, 2 * overlap / np.maximum(mask + table["region"], 1), np.nan)
+        table["hit"] = np.where(present, overlap > 0, np.nan)
     if name == "radzero":
         table["dice"], table["specificity"] = np.full((2, len(column)), np.nan)
         positive = (table["label"] == 1) & (table["region"] > 0)
@@ -288,10 +361,21 @@ def _chex_numbers(table: Table, findings: Sequence[str]) -> dict[str, Any]:
     return {key: _entry("pooled pixels", values[key], per[key], []) for key in per}
 
 
-def _number(number: str, average: Average, table: Table, findings: Sequence[str], expected: bool) -> dict[str, Any]:
-    """Mean of a column, of the pairs where it is defined, and with the others that have a region as 0 (`strict`)."""
+def _ratio(number: str, table: Table, findings: Sequence[str]) -> dict[str, Any]:
+    """Share of a finding's lesions, or parts an image, and the mean over findings that have it."""
+    above, below = ([int(part.sum()) for part in _by_finding(table, table[key], findings)] for key in RATIOS[number])
+    shares = [a / b if b else None for a, b in zip(above, below, strict=True)]
+    known = [share for share in shares if share is not None]
+    value = math.fsum(known) / len(known) if known else None
+    return _entry("lesions", value, dict(zip(findings, shares, strict=True)), [])
+
+
+def _number(
+    number: str, average: Average, table: Table, findings: Sequence[str], expected: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """Mean of a column, of the pairs where it is defined, and with the others where it is expected as 0 (`strict`)."""
     values = table[number].astype(np.float64)
-    missing = np.isnan(values) & (table["chance"] > 0) & expected
+    missing = np.isnan(values) & expected
     strict = np.where(missing, 0.0, values)
     pairs = [(str(table["image_id"][row]), findings[int(table["column"][row])]) for row in np.flatnonzero(missing)[:10]]
     per_finding = dict(zip(findings, map(_mean, _by_finding(table, values, findings)), strict=True))

@@ -9,9 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Average = Literal["findings", "pairs", "squares"]
-"""Mean over a finding's pairs, then over findings; mean over all pairs; or mean over all pairs weighted by the number
-of pairs of their finding, which then counts with its square."""
+Average = Literal["findings", "pairs", "squares", "lesions"]
+"""Mean over a finding's pairs, then over findings; mean over all pairs; mean over all pairs weighted by the number of
+pairs of their finding, which then counts with its square; or a share of a finding's lesions, averaged over findings."""
+
+RATIOS = {
+    "lesion_recall": ("found", "lesions"),
+    **{f"recall_{size}": (f"found_{size}", f"lesions_{size}") for size in ("small", "medium", "large")},
+    "false_parts": ("false", "images"),
+}
+"""Numbers of lesions: what is divided by what, each summed over a finding's pairs."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +194,37 @@ _PROTOCOLS = (
         numbers=_all("findings", "iou", "precision", "recall"),
         frame="boxes as fractions, on 224 x 224 pixels",
         cannot=(_BOXES, "entailment of phrases takes a language model"),
+    ),
+    Protocol(
+        name="lesions",
+        citation="this project",
+        rule="connected parts of the stretched map at 0.5; an annotated item is found if one part covers half of it, "
+        "small below 1%, large above 5% of the film; false_parts: parts of an image that touch no item",
+        flaw="A part that covers the whole lung finds every lesion in it, so read the recall beside Dice.",
+        headline="lesion_recall",
+        numbers=_all("lesions", *RATIOS),
+        frame="the whole radiograph on the evaluation grid",
+        in_frame="always",
+        cannot=(
+            "what several readers drew of one lesion is several items",
+            "images without the finding are left out, for their stretched maps light up always",
+        ),
+    ),
+    Protocol(
+        name="alarms",
+        citation="this project; false_alarm is 1 less the specificity of RadZero, NeurIPS 2025",
+        rule="maps on their own scale above a threshold that is not chosen on these images: of each finding the one "
+        "with the largest mean Dice on the run given with --tune, or else 0.5 of a probability; false_alarm and "
+        "area_lit of images without the finding, dice and hit (a pixel above it in the region) of those with it",
+        flaw="One pixel above the threshold is an alarm, however far below it the rest of the map lies.",
+        headline="dice",
+        numbers=_all("findings", "false_alarm", "area_lit", "dice", "hit"),
+        frame="the whole radiograph on the evaluation grid",
+        in_frame="always",
+        cannot=("maps that are no cosines, logits or probabilities are refused, and cosines without --tune",),
+        negatives=True,
+        of_negatives=frozenset(["false_alarm", "area_lit"]),
+        lower=frozenset(["false_alarm", "area_lit"]),
     ),
 )
 PROTOCOLS: Mapping[str, Protocol] = {protocol.name: protocol for protocol in _PROTOCOLS}

@@ -48,6 +48,8 @@ _PROTOCOLS = {
     "medground": "MedGround-Bench",
     "g2g": "Generate to Ground",
     "radfact": "RadFact",
+    "lesions": "Lesions",
+    "alarms": "Alarms",
 }
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from xbench.metrics.maps import Map, Region
 
 CHEX_THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
+ALARM_THRESHOLDS = {"probability": tuple(k / 100 for k in range(101)), "cosine": tuple(k / 50 - 1 for k in range(101))}
 RADZERO_THRESHOLDS = tuple(k / 100 for k in range(101))
 
 Counts = NDArray[np.int64]

@@ -55,8 +55,10 @@ def protocol_scores(
 def _values(run: Run, name: str) -> _Values:
     """The headline of each pair that has it. Of numbers that are pooled, what the pair alone would have."""
     pairs, headline = read_protocol_pairs(run.folder, name), PROTOCOLS[name].headline
-    if name == "radvlm":
-        values: NDArray[np.float64] = pairs["iou_sum"] / np.maximum(pairs["iou_pairs"], 1)
+    if name == "lesions":
+        values: NDArray[np.float64] = pairs["found"] / pairs["lesions"]
+    elif name == "radvlm":
+        values = pairs["iou_sum"] / np.maximum(pairs["iou_pairs"], 1)
     else:
         values = pairs[headline].astype(np.float64)
     findings = run.results.findings
@@ -74,7 +76,7 @@ def _p(first: _Values, second: _Values, name: str, patients: dict[str, str], see
         return None
     column = np.unique([finding for _, finding in common], return_inverse=True)[1]
     counts = np.bincount(column).astype(np.float64)
-    power = {"findings": -1, "pairs": 0, "squares": 1}[PROTOCOLS[name].numbers[PROTOCOLS[name].headline]]
+    power = {"findings": -1, "lesions": -1, "pairs": 0, "squares": 1}[PROTOCOLS[name].numbers[PROTOCOLS[name].headline]]
     weights = counts[column] ** power
     differences = np.array([first[pair] - second[pair] for pair in common]) * weights / weights.sum()
     cluster = np.unique([patients[image_id] for image_id, _ in common], return_inverse=True)[1]

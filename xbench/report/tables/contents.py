@@ -69,6 +69,7 @@ _HEADLINES = {
     "mask_miou": "Pooled IoU",
     "avg_iou": "Average IoU",
     "precision": "Precision",
+    "lesion_recall": "Lesion recall",
 }
 """What the headline numbers of protocols are called."""
 _POINTS: dict[Literal["models", "findings"], str] = {"models": "model", "findings": "model and finding"}
