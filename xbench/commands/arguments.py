@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from xbench.commands.configs import did_you_mean, resolve_config, shipped
+from xbench.commands.configs import did_you_mean, resolve_config
 from xbench.errors import UserError
 from xbench.protocol.scoring import PROTOCOLS
 from xbench.runtime.processes import usable_cores
