@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from processes import run_ranks
 from talkers import LAME
 
 from xbench.cli import main
@@ -165,6 +166,17 @@ def test_a_run_that_stops_goes_on_and_asks_nothing_twice(talked, tmp_path, capsy
     assert len(lines) - len({*lines}) < 75 - 8 <= before
     one, other = (json.loads((finished(path) / "results.json").read_text()) for path in (tmp_path, talked))
     assert one["answers"] == other["answers"] and one["classification"] == other["classification"]
+
+
+def test_two_processes_write_the_same(talked, tmp_path):
+    asked = ("--model.recognise", "true", "--model.ask_negatives", "true", "--model.log", str(tmp_path / "log"))
+    two = ("--oversubscribe", "true", "--trainer.devices", "2", "--trainer.accelerator", "cpu")
+    statuses, said = run_ranks(2, words(tmp_path, *asked, *two), tmp_path)
+    assert statuses == [0, 0], said
+    for name in FILES:
+        assert (finished(tmp_path) / name).read_bytes() == (finished(talked) / name).read_bytes(), name
+    one, other = (json.loads((finished(path) / "results.json").read_text()) for path in (tmp_path, talked))
+    assert one | {"provenance": None} == other | {"provenance": None}
 
 
 def test_nobody_asked_whether_it_is_there(tmp_path):

@@ -132,7 +132,8 @@ def summarise_answers(
         about: The provenance of its model, which names family, frame and reader.
     """
     located = [row for row in rows if row.query == "locate"]
-    each, all_of_them = BoxScores(len(findings)), BoxScores(1)
+    # The rows are those of all processes, and only the first one comes here.
+    each, all_of_them = (BoxScores(classes, sync_on_compute=False) for classes in (len(findings), 1))
     for row in located:
         answer, true = [row.answer()], [row.annotated]
         each.update(answer, [findings.index(row.finding)], true, bool(row.one_by_one))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -245,6 +245,7 @@ class BoxScores(Metric):
 
     Args:
         num_classes: Number of findings.
+        **kwargs: Options of every torchmetrics metric.
     """
 
     is_differentiable = False
@@ -261,8 +262,8 @@ class BoxScores(Metric):
     _SUMS = ("box_iou", "centre_hit", "best_iou", "false_area")
     _ONE = 2**40
 
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
+    def __init__(self, num_classes: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.num_classes = num_classes
         for name, columns in (("counts", self._COUNTS), ("sums", self._SUMS)):
             state = torch.zeros(num_classes, len(columns), dtype=torch.int64)
