@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from xbench.runs.results import Results
+from xbench.runs.results import Answers, Results
 
 from .evaluation import Evaluation, find
 from .results_writer import ResultsWriter
@@ -30,6 +30,8 @@ class ConsoleSummary(Callback):
         console = Console(markup=False)
         console.print(_table(results))
         console.print(_times(results.provenance["seconds"]), style="dim", highlight=False)
+        if results.answers is not None:
+            console.print(_rates(results.answers), style="dim", highlight=False)
         for line in _remarks(results):
             console.print(line, style="yellow", highlight=False)
         # soft_wrap: a path that the terminal breaks cannot be copied.
@@ -53,30 +55,67 @@ _COLUMNS = {
 }
 
 
+_OF_BOXES = {
+    "pointing_game": "Point.",
+    "dice_fixed": "Dice",
+    "iou_fixed": "IoU",
+    "box_iou": "Box\nIoU",
+    "acc_50": "IoU\n>0.5",
+}
+_OF_LESIONS = {"recall_50": "Rec.\n@0.5", "precision_50": "Prec.\n@0.5"}
+
+
+def _columns(results: Results) -> dict[str, str]:
+    if results.answers is None:
+        return _COLUMNS
+    asked = {name: title for name, title in _COLUMNS.items() if name in results.classification.macro}
+    # Not more than fit on eighty characters.
+    return _OF_BOXES | (asked if results.answers.recognition else _OF_LESIONS)
+
+
 def _table(results: Results) -> Table:
+    answers, columns = results.answers, _columns(results)
+    best = " Best: at the threshold with the largest mean, chosen on these same images."
+    boxes = " Dice and IoU: of the boxes on the grid. Box IoU and what follows: without a grid. No box is a miss."
     table = Table(
         title=f"{results.model} on {results.dataset} ({results.split}), images: {results.counts.images}",
-        caption="n: images with the finding and its region. Point.: pointing game. Best: at the threshold with the "
-        "largest mean, chosen on these same images.",
+        caption=f"n: images with the finding and its region. Point.: pointing game.{boxes if answers else best}",
         box=box.SIMPLE_HEAD,
         padding=(0, 0),
         collapse_padding=True,
     )
     table.add_column("Finding", no_wrap=True)
     table.add_column("n", justify="right", no_wrap=True, min_width=5)
-    for name, heading in _COLUMNS.items():
+    for name, heading in columns.items():
         style = "cyan" if name in results.classification.macro else None
         table.add_column(heading, justify="right", no_wrap=True, min_width=5, style=style)
     for finding in results.findings:
         numbers = {**vars(results.classification.per_class[finding]), **vars(results.grounding.per_class[finding])}
-        table.add_row(finding, str(numbers["count"]), *_shown(numbers))
+        numbers |= {} if answers is None else answers.per_class[finding]
+        table.add_row(finding, str(numbers["count"]), *_shown(numbers, columns))
     table.add_section()
-    table.add_row("Macro", "", *_shown(results.macro), style="bold")
+    macro = results.macro | ({} if answers is None else answers.macro)
+    table.add_row("Macro", "", *_shown(macro, columns), style="bold")
     return table
 
 
-def _shown(numbers: Mapping[str, float | None]) -> list[str]:
-    return ["-" if (value := numbers[name]) is None else f"{value:.3f}" for name in _COLUMNS]
+def _shown(numbers: Mapping[str, float | None], columns: Iterable[str]) -> list[str]:
+    return ["-" if (value := numbers[name]) is None else f"{value:.3f}" for name in columns]
+
+
+def _rates(answers: Answers) -> str:
+    """Return how many answers could be read, of all scored pairs."""
+    shares = {name: value or 0.0 for name, value in answers.overall.items()}
+    kinds = ", ".join(
+        f"{100 * shares[name]:.1f} % {name}" for name in ("answered", "abstained", "unparsable", "truncated")
+    )
+    recognised = ""
+    if answers.recognition is not None and answers.recognition.decisions_only:
+        recognised = " Recognition by decisions only: the ROC curve has one step."
+    return (
+        f"{shares['pairs']:.0f} answers ({answers.family}, {answers.frame}): {kinds}; {shares['boxes']:.2f} boxes "
+        f"each.{recognised}"
+    )
 
 
 def _times(seconds: Mapping[str, float]) -> str:
@@ -87,6 +126,8 @@ def _times(seconds: Mapping[str, float]) -> str:
 
 
 def _remarks(results: Results) -> Iterator[str]:
+    if results.answers is not None:
+        yield from results.answers.warnings()
     if (warning := results.sign_warning()) is not None:
         yield warning
     counts = results.counts

@@ -24,6 +24,7 @@ _SECTIONS = (
     ("Findings", ("pointing_game", "best_and_worst"), ()),
     ("Size and position of lesions", ("by_area", "by_position"), ("area", "positions")),
     ("The same maps as others score them", ("protocols",), ()),
+    ("Answers", ("answers",), ()),
     ("Models compared", ("comparisons",), ()),
     ("Studies", ("studies",), ()),
     ("Beside the paper", ("published",), ()),

@@ -148,7 +148,10 @@ def _read(folder: Path) -> Run:
     results, images = stored.results, stored.image_scores
     truth = scored_on(images, results.findings)
     settings = _settings(results, truth)
-    return Run(folder, results, images, stored.pair_counts, truth, *settings, model_title(results.model), stored)
+    label = model_title(results.model)
+    if results.answers is not None and results.model not in CEILINGS | FLOORS:
+        label += f", {results.answers.kind}"
+    return Run(folder, results, images, stored.pair_counts, truth, *settings, label, stored)
 
 
 def _labelled(runs: Sequence[Run]) -> list[Run]:

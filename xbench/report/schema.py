@@ -183,6 +183,7 @@ class Reference:
     macro: Mapping[str, Estimate]
     findings: Mapping[str, Mapping[str, Estimate]]
     spread: Mapping[str, float] = field(default_factory=dict)
+    boxes: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

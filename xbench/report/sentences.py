@@ -34,7 +34,10 @@ def warnings(runs: Sequence[RunAnalysis]) -> tuple[str, ...]:
     return tuple(
         f"{run.run.label} on {dataset_title(run.run.dataset)}: {warning}"
         for run in runs
-        if (warning := run.run.results.sign_warning())
+        for warning in (
+            *filter(None, [run.run.results.sign_warning()]),
+            *(run.run.results.answers.warnings() if run.run.results.answers else ()),
+        )
     )
 
 
@@ -250,6 +253,12 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
     yield from _disagreement(entry)
     if warning := results.sign_warning():
         yield f"{run.label}: {warning}"
+    if results.answers is not None:
+        yield (
+            f"{run.label} answers with {results.answers.kind}, which are one mask: what a sweep of thresholds gives is "
+            "a dash. Its Dice and IoU at 0.5 compare with the cross-fitted ones of maps, as in the paired tests, never "
+            "with their best."
+        )
     if limit := run.settings.get("limit"):
         yield f"{run.label} was limited to the first {limit} images: its numbers do not describe the dataset."
     for note in results.counts.notes:

@@ -108,6 +108,7 @@ def write_page(
         > sum(len(forest.rows) for forest in forests),
         "differences": differences_finding(analysis),
         "turned": _turned(analysis, tables),
+        "answered": _answered(analysis),
         "signed": _signed,
         "p_words": p_words,
         "folds": analysis.folds,
@@ -133,6 +134,7 @@ def write_page(
         "cases": "Cases" * bool(context["has_cases"]),
         "thresholds": "Thresholds" * bool(context["gaps"]),
         "differences": "Differences" * bool(context["forests"]),
+        "answers": "Answers" * any(table.name.startswith("answers") for table in tables),
         "protocols": "Protocols" * any(table.name.startswith("protocols") for table in tables),
         "published": "Published" * published,
         "method": "Method",
@@ -211,6 +213,22 @@ def _turned(analysis: Analysis, tables: Sequence[Table]) -> str:
         return f"{count_of(turned, f'pair of {what} changes', f'pairs of {what} change')} order with the protocol"
     several = any(len(scores.values) > 1 for dataset in analysis.datasets for scores in dataset.protocols)
     return "All protocols rank them alike" if several else "One model, scored by several rules"
+
+
+def _answered(analysis: Analysis) -> str:
+    """Say of how many answers something could be scored, of the model that lost most."""
+    lost = [
+        (1 - (said.overall["answered"] or 0.0), entry.run.label)
+        for entry in analysis.runs
+        if (said := entry.run.results.answers) is not None and said.overall["pairs"]
+    ]
+    if not lost:
+        return ""
+    most, label = max(lost)
+    if most == 0:
+        return "Every answer has a box or a point that could be read"
+    whose = f"{label}: " if len(lost) > 1 else ""
+    return f"{whose}{whole(most)} of 100 answers are none, unreadable or broken off"
 
 
 def _whose(analysis: Analysis, found: Standings, head: Standing) -> str:

@@ -46,7 +46,8 @@ def references(run: Run, sample: Sample, runs: Sequence[RunAnalysis], folds: int
         # A run of random maps is one draw of what stands there already.
         if one.run.model != "random" or drawn is None:
             kind: Kind = "ceiling" if one.run.model in CEILINGS else "floor"
-            found.append(Reference(one.run.label, kind, one.macro, one.findings))
+            boxes = {} if one.run.results.answers is None else one.run.results.answers.macro
+            found.append(Reference(one.run.label, kind, one.macro, one.findings, boxes=boxes))
     if agreement := reader_agreement(run, sample):
         found.append(_reference("Reader agreement", "ceiling", measure(agreement, folds=2), _AGREEMENT))
     return tuple(sorted(found, key=lambda reference: reference.kind == "ceiling"))

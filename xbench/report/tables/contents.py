@@ -19,6 +19,7 @@ from xbench.report.schema import (
     floor_of,
     in_order,
 )
+from xbench.report.tables.answered import answer_tables
 from xbench.report.tables.published import published_tables
 from xbench.report.tables.table import (
     INTERVALS,
@@ -106,6 +107,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
         for dataset in analysis.datasets:
             if key == "dice_gap" or len(dataset.findings) > 1:
                 yield of_dataset(analysis, dataset, _per_finding(dataset, key))
+    yield from answer_tables(analysis)
     yield _best_and_worst_findings(analysis)
     for per_dataset in (_protocols, _turned, comparisons, _quadrants, _by_area, _by_position):
         for dataset in analysis.datasets:
