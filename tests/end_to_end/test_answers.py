@@ -16,8 +16,11 @@ from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.evaluation.answers import summarise_answers
 from xbench.metrics.boxes import score_boxes, score_on_grid
+from xbench.report.page.write import write_page
 from xbench.report.runs import collect
+from xbench.report.sentences import warnings
 from xbench.report.statistics.analyse import analyse
+from xbench.report.tables.contents import all_tables
 from xbench.runs.answers import read_answers
 from xbench.runs.finished import FinishedRun
 
@@ -166,6 +169,30 @@ def test_a_run_that_stops_goes_on_and_asks_nothing_twice(talked, tmp_path, capsy
     assert len(lines) - len({*lines}) < 75 - 8 <= before
     one, other = (json.loads((finished(path) / "results.json").read_text()) for path in (tmp_path, talked))
     assert one["answers"] == other["answers"] and one["classification"] == other["classification"]
+
+
+def test_a_report_shows_answers_beside_maps(talked, tmp_path):
+    assert main(words(tmp_path, model="toys.Brightness")) == 0
+    analysis = analyse(collect([talked / "runs", tmp_path / "runs"]))
+    tables = {table.name: table for table in all_tables(analysis)}
+    (grounding,) = (tables["grounding_honest"].rows,)
+    texts = {row.cells[1].text: [cell.text for cell in row.cells] for row in grounding}
+    assert texts["talker, boxes"].count("\u2013") == 6 and "\u2013" not in texts["brightness"]
+    assert any("one mask" in note for note in tables["grounding_honest"].notes)
+    (compared,) = (one for one in analysis.datasets[0].comparisons if one.number == "dice_cross_fitted")
+    assert compared.p is not None
+    answers = FinishedRun.open(finished(talked)).results.answers
+    (rates,) = tables["answers_rates"].rows
+    assert [cell.value for cell in rates.cells[6:10]] == [
+        answers.overall[name] for name in ("answered", "abstained", "unparsable", "truncated")
+    ]
+    kinds = {row.cells[4].text for row in tables["answers_examples"].rows}
+    assert {"unparsable", "truncated", "abstained"} <= {*kinds}
+    assert any("could not be read to their end" in text for text in warnings(analysis.runs))
+    page = tmp_path / "index.html"
+    write_page(analysis, list(tables.values()), page, cases=4)
+    text = page.read_text()
+    assert "What did the models that answer say?" in text and '"boxes":[[' in text
 
 
 def test_two_processes_write_the_same(talked, tmp_path):

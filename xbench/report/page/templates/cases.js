@@ -104,7 +104,7 @@
   }
 
   function recognised(panel) {
-    if (panel.probability === null) return "not asked whether it is there";
+    if (panel.probability === null) return panel.recognised === null ? "not asked whether it is there" : "yes or no could not be read";
     const probability = Number(panel.probability).toPrecision(3);
     return panel.recognised === null ? `probability ${probability}` : `${panel.recognised ? "recognised" : "not recognised"} (probability ${probability})`;
   }
