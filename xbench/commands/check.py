@@ -28,6 +28,7 @@ from xbench.data.samples import Samples, covers_nothing
 from xbench.data.workers.isolation import one_thread
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.models.answering import AnsweringModel
 from xbench.models.base import VLM, SaliencyModel
 from xbench.protocol.published import published_positives, published_split, remark
 from xbench.types import Failure, Sample
@@ -59,6 +60,10 @@ def check(
         report = check_dataset(data, preprocessing, progress and console.is_terminal)
         if report.images:
             _print_report(data, report, console)
+        if isinstance(model, AnsweringModel):
+            counts = [(report.positives[f], report.negatives[f], len(report.regions[f])) for f in data.findings]
+            asked = (model.asked_of(*count) for count in counts)
+            console.print(f"A run asks {sum(asked):,} questions about {report.images:,} images.")
         if cells := choose_cells(data, report.regions):
             write_contact_sheet(folder / "contact_sheet.png", data, cells)
             console.print(f"Annotations to look at: {folder / 'contact_sheet.png'}", soft_wrap=True)
@@ -162,7 +167,12 @@ def check_dataset(data: ChestXrayDataModule, preprocessing: Preprocessing | None
 
 
 def check_model(model: SaliencyModel, findings: Sequence[str]) -> list[str]:
-    """Return what is wrong with a model that could be built: its checkpoint fitted, for otherwise it would not be."""
+    """Return what is wrong with a model that could be built: its checkpoint fitted, for otherwise it would not be.
+
+    One behind a server is looked for there, and sent nothing.
+    """
+    if isinstance(model, AnsweringModel):
+        return model.problems(findings)
     if not isinstance(model, VLM):
         return []
     problems = []

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from xbench.models.clip import CLIP as CLIP
     from xbench.models.demo import Demo as Demo
     from xbench.models.devide import DeViDe as DeViDe
+    from xbench.models.endpoint import Endpoint as Endpoint
     from xbench.models.instruments import AnswerOracle as AnswerOracle
     from xbench.models.instruments import CentreBox as CentreBox
     from xbench.models.instruments import OutlineBoxes as OutlineBoxes
@@ -40,6 +41,7 @@ __getattr__ = lazy_names(
     CentrePrior="references",
     DeViDe="devide",
     Demo="demo",
+    Endpoint="endpoint",
     KAD="kad",
     MAVL="mavl",
     MedKLIP="medklip",

@@ -125,6 +125,27 @@ class AnsweringModel(SaliencyModel):
             logits, probabilities, torch.zeros(*shape, 0, 0), answers, list(zip(queries, replies, strict=True))
         )
 
+    def problems(self, findings: Sequence[str]) -> list[str]:
+        """Return what `check` finds wrong, a sentence each: by default with the questions about these findings."""
+        found = []
+        for kind in ("locate", "recognise") if self._recognise else ("locate",):
+            for finding in findings if self.questions is not None else ():
+                try:
+                    self.questions.text(kind, finding)  # type: ignore[union-attr]
+                except UserError as error:
+                    found.append(str(error))
+        return list(dict.fromkeys(found))
+
+    def asked_of(self, positive: int, negative: int, annotated: int) -> int:
+        """Return how many queries there are about a finding.
+
+        Args:
+            positive: Images with it.
+            negative: Images without it.
+            annotated: Images that show where it is.
+        """
+        return annotated + self._ask_negatives * negative + self._recognise * (positive + negative)
+
     def provenance(self) -> dict[str, Any]:
         """Return how the model is asked, and how its answers are read."""
         questions = self.questions

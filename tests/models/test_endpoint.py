@@ -1,0 +1,432 @@
+"""A model behind a server: what is sent where, what is tried again, what is kept, and what ends a run."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import threading
+import time
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from chat_server import log, serving
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from xbench.answers.asking import Query
+from xbench.errors import UserError
+from xbench.models.components.answer_cache import AnswerCache
+from xbench.models.components.chat import ChatClient, Completion, NoAnswer, _seconds
+from xbench.models.endpoint import Endpoint
+from xbench.types import Batch, GroundTruth
+
+KEY = "sk-very-secret"
+tags = count()
+
+
+@pytest.fixture(scope="module")
+def address():
+    with serving() as place:
+        yield place
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+
+def scripted(steps: str) -> str:
+    return f"{next(tags)}:{steps}"
+
+
+def client(address: str, script: str, **options) -> ChatClient:
+    options = {"timeout": 5, "back_off": 0.01} | options
+    return ChatClient(f"{address}/{script}/v1", "truth", **options)
+
+
+BODY = {"model": "truth", "messages": []}
+
+
+def batch_of(*images: np.ndarray) -> Batch:
+    truth = GroundTruth.concatenate([])
+    truth.image_ids = [f"image-{place}" for place in range(len(images))]
+    radiographs = [torch.from_numpy(image) for image in images]
+    return Batch(torch.empty(len(images), 0), [], [], truth, radiographs=radiographs)
+
+
+GREY = np.arange(60 * 40, dtype=np.uint8).reshape(60, 40)
+
+
+def endpoint(address: str, script: str, tmp_path, **options) -> Endpoint:
+    options = {"cache": str(tmp_path / "cache"), "timeout": 5, "back_off": 0.01} | options
+    return Endpoint(f"{address}/{script}/v1", "truth", **options)
+
+
+def queries(*columns: int, kind: str = "locate") -> list[Query]:
+    return [Query(kind, 0, column, f"Finding {column}", f"Where is {column}?") for column in columns]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    ("500 503 502 504 408 409 429=0 drop cut html plain nonsense latin deep huge empty error filter hang").split(),
+)
+def test_what_brought_nothing_back_is_asked_again(address, steps):
+    script = scripted(f"{steps},says=None.")
+    completion, _ = client(address, script, timeout=0.4 if steps == "hang" else 5).complete(BODY)
+    assert completion.text == "None." and len(log(address, script)) == 2
+    assert (completion.tokens_in, completion.tokens_out, completion.served) == (100, 10, "truth fp_1")
+
+
+def test_attempts_come_to_an_end(address):
+    script = scripted("500")
+    with pytest.raises(NoAnswer, match="status 500 and says: step 500"):
+        client(address, script, attempts=3).complete(BODY)
+    assert len(log(address, script)) == 3
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (
+            "401",
+            r"answers 401 and says: step 401 of Bearer \*\*\*\. The key in the environment variable OPENAI_API_KEY",
+        ),
+        ("403", "may not do this"),
+        ("404", "--model.base_url, which usually ends in /v1"),
+        ("400", r"step 400 of Bearer \*\*\*\. Look at the options"),
+        ("400=max_completion_tokens", "--model.max_tokens_name max_completion_tokens"),
+        ("400=logprobs", "--model.top_logprobs 0"),
+        ("413", r"request has 34 bytes: give --model\.longest_side"),
+        ("redirect", "sends requests on to http://elsewhere.example/v1/chat/completions, and redirects are not"),
+        ("429=86400", "asks to wait for 86,400 s"),
+    ],
+)
+def test_what_is_refused_is_asked_once(address, steps, said):
+    script = scripted(steps)
+    with pytest.raises(UserError, match=said) as caught:
+        client(address, script).complete(BODY)
+    assert len(log(address, script)) == 1 and KEY not in str(caught.value)
+
+
+def test_a_missing_key_and_a_model_that_is_not_served(address, monkeypatch):
+    asked = ChatClient(f"{address}/{scripted('404')}/v1", "trutx")
+    with pytest.raises(UserError, match="it serves truth and 2 more"):
+        asked.complete(BODY)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(UserError, match=r"OPENAI_API_KEY.*is not set"):
+        client(address, scripted("401")).complete(BODY)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk\nInjected: 1")
+    with pytest.raises(UserError, match="characters that no key has") as caught:
+        client(address, scripted("ok")).complete(BODY)
+    assert "Injected" not in str(caught.value)
+
+
+def test_nobody_listens():
+    with pytest.raises(NoAnswer, match="refused"):
+        ChatClient("http://127.0.0.1:9/v1", "truth", attempts=2, back_off=0).complete(BODY)
+
+
+def test_retry_after_holds_for_all_requests(address):
+    script = scripted("429=0.5,says=None.")
+    asked = client(address, script, back_off=0)
+    threads = [threading.Thread(target=asked.complete, args=(BODY,)) for _ in range(3)]
+    threads[0].start()
+    while not asked._not_before:
+        time.sleep(0.01)
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    first, *others = [request["time"] for request in log(address, script)]
+    assert len(others) == 3 and min(others) - first >= 0.45
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("3", 3), ("-1", 0), ("Mon, 01 Jan 2001 00:00:00 GMT", 0), ("soon", None), (None, None), ("nan", None)],
+)
+def test_retry_after(text, seconds):
+    assert _seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"base_url": "https://api.example.com/v1"},
+        {"base_url": "https://api.example.com/v1", "send_images_to": "example.com"},
+        {"base_url": "http://127.0.0.1.example.com/v1"},
+        {"base_url": "http://localhost.example.com/v1"},
+        {"base_url": "http://10.0.0.1:8000/v1"},
+        {"base_url": "http://localhost:11434/v1", "model": "qwen3-vl:235b-cloud"},
+    ],
+)
+def test_images_stay_unless_their_host_is_named(options):
+    with pytest.raises(UserError, match="leave this machine") as caught:
+        Endpoint(**{"model": "m"} | options)
+    named = str(caught.value).split("add --model.send_images_to ")[1].split()[0].rstrip(".")
+    assert Endpoint(**{"model": "m"} | options | {"send_images_to": named.upper()}).client.host == named
+
+
+@pytest.mark.parametrize("url", ["http://localhost:1/v1", "http://127.9.9.9/v1", "http://[::1]:8000/v1/"])
+def test_this_machine_needs_no_permission(url):
+    assert ChatClient(url, "m").base_url == url.rstrip("/")
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "http://", "http://me:pw1@localhost/v1", "x y"])
+def test_addresses_that_are_none_or_hold_a_secret(url):
+    with pytest.raises(UserError, match=r"--model\.base_url") as caught:
+        ChatClient(url, "m")
+    assert "pw1" not in str(caught.value)
+
+
+def test_proxies_of_the_environment_are_not_used(address, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for allowed in (False, True):  # never to this machine itself
+        script = scripted("says=None.")
+        assert client(address, script, environment_proxies=allowed).complete(BODY)[0].text == "None."
+    away = ChatClient("http://a.invalid/v1", "m", "a.invalid", environment_proxies=True, attempts=1)
+    assert away._http.trust_env and not ChatClient("http://a.invalid/v1", "m", "a.invalid")._http.trust_env
+    with pytest.raises(NoAnswer, match="refused"):  # by the proxy, where no server is
+        away.complete(BODY)
+
+
+def test_what_is_sent_is_pixels_and_a_question(address, tmp_path):
+    script = scripted("says=None.")
+    model = endpoint(address, script, tmp_path, extra_body={"top_k": 1}, seed=None)
+    (reply,) = model.ask(batch_of(GREY), queries(0))
+    (request,) = log(address, script)
+    ((turn,),) = [request["body"].pop("messages")]
+    image, text = turn["content"]
+    assert text == {"type": "text", "text": "Where is 0?"} and turn["role"] == "user"
+    assert request["body"] == {"model": "truth", "temperature": 0, "max_tokens": 1024, "top_k": 1}
+    assert request["key"] == f"Bearer {KEY}"
+    sent = Image.open(io.BytesIO(base64.b64decode(image["image_url"]["url"].removeprefix("data:image/png;base64,"))))
+    assert not sent.info and (np.asarray(sent) == GREY).all()
+    assert (reply.text, reply.finish, reply.tokens_in, reply.tokens_out) == ("None.", "stop", 100, 10)
+    assert reply.frame is None and not reply.from_cache and len(reply.prompt_sha256) == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "frame"),
+    [
+        ({"longest_side": 30}, (20, 30), None),
+        ({"longest_side": 60}, (40, 60), None),
+        ({"longest_side": 30, "frame": "pixels_sent"}, (20, 30), "pixels_sent@20x30"),
+        ({"longest_side": 30, "frame": "pixels_resized"}, (20, 30), "pixels_resized@56x84"),
+        ({"frame": "thousand_padded_yx"}, (60, 60), None),
+        ({"image_format": "jpeg"}, (40, 60), None),
+    ],
+)
+def test_images_are_reduced_or_padded_if_asked(address, tmp_path, options, size, frame):
+    model = endpoint(address, "none", tmp_path, **options)
+    picture = model._picture(batch_of(GREY), 0)
+    sent = Image.open(io.BytesIO(base64.b64decode(picture.url.partition("base64,")[2])))
+    assert sent.size == size and picture.frame == frame
+    if "frame" in options and size == (60, 60):
+        assert (np.asarray(sent)[:, 10:50] == GREY).all() and not np.asarray(sent)[:, :10].any()
+
+
+def test_nothing_is_asked_twice(address, tmp_path):
+    script = scripted("says=None.")
+    model = endpoint(address, script, tmp_path)
+    first = model.ask(batch_of(GREY), queries(0, 1))
+    again = endpoint(address, script, tmp_path, concurrency=1).ask(batch_of(GREY), queries(1, 0, 2))
+    assert len(log(address, script)) == 3
+    assert [reply.from_cache for reply in again] == [True, True, False] and again[1].text == first[0].text
+    (folder,) = {path.parent.parent for path in tmp_path.rglob("*.json")}
+    kept = [json.loads(path.read_text()) for path in folder.rglob("*.json")]
+    assert len(kept) == 3 and not any("base64" in json.dumps(one) or KEY in json.dumps(one) for one in kept)
+    assert {oct(path.stat().st_mode & 0o777) for path in folder.iterdir()} == {"0o700"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": 0.5},
+        {"seed": 1},
+        {"max_tokens": 9},
+        {"extra_body": {"a": 1}},
+        {"revision": "2"},
+        {"text_first": True},
+        {"image_format": "jpeg"},
+        {"longest_side": 30},
+    ],
+)
+def test_another_setting_asks_again(address, tmp_path, change):
+    script = scripted("says=None.")
+    endpoint(address, script, tmp_path).ask(batch_of(GREY), queries(0))
+    endpoint(address, script, tmp_path, **change).ask(batch_of(GREY), queries(0))
+    assert len(log(address, script)) == 2
+
+
+def test_one_pixel_the_shape_and_the_question_matter_to_the_cache(address, tmp_path):
+    script = scripted("says=None.")
+    other = GREY.copy()
+    other[3, 3] ^= 1
+    model = endpoint(address, script, tmp_path, recognise=True)
+    for image in (GREY, other, GREY.reshape(40, 60)):
+        model.ask(batch_of(image), queries(0))
+    model.ask(batch_of(GREY), queries(0, kind="recognise"))
+    model.ask(batch_of(GREY), [Query("locate", 0, 0, "Finding 0", "Where is 0?", "Be brief.")])
+    assert len(log(address, script)) == 5
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"request": 1, "response": 2}', b"\xff\xfe\x00"])
+def test_a_damaged_answer_is_asked_again(address, tmp_path, content):
+    script = scripted("says=None.")
+    for number in (1, 2):
+        endpoint(address, script, tmp_path).ask(batch_of(GREY), queries(0))
+        (path,) = tmp_path.rglob("*.json")
+        if number == 1:
+            path.write_bytes(content)
+    assert len(log(address, script)) == 2 and json.loads(path.read_text())["response"]["choices"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"Give another --model\.cache"):
+        AnswerCache(tmp_path / "file").put({}, {})
+
+
+def test_answers_come_in_the_order_of_the_questions(address, tmp_path):
+    script = scripted("500,says=None.")
+    model = endpoint(address, script, tmp_path, back_off=0.3)
+    replies = model.ask(batch_of(GREY), queries(*range(20)))
+    assert len(replies) == 20 and len(log(address, script)) == 21
+    sent = {request["body"]["messages"][0]["content"][1]["text"] for request in log(address, script)}
+    assert sent == {f"Where is {place}?" for place in range(20)}
+
+
+def test_an_unanswered_request_ends_the_run_and_keeps_the_others(address, tmp_path):
+    script = scripted("says=None.,says=None.,500")
+    model = endpoint(address, script, tmp_path, concurrency=1, attempts=2)
+    with pytest.raises(UserError, match=r"2 of 4 requests unanswered.*image-0 \(Finding 2\).*--resume true"):
+        model.ask(batch_of(GREY), queries(0, 1, 2, 3))
+    assert len(log(address, script)) == 6 and len([*tmp_path.rglob("*.json")]) == 2
+
+
+def test_a_refusal_stops_the_other_requests(address, tmp_path):
+    script = scripted("says=None.,401")
+    model = endpoint(address, script, tmp_path, concurrency=1)
+    with pytest.raises(UserError, match="answers 401"):
+        model.ask(batch_of(GREY), queries(*range(9)))
+    assert len(log(address, script)) == 2
+
+
+def test_a_limit_of_tokens(address, tmp_path):
+    script = scripted("says=None.")
+    model = endpoint(address, script, tmp_path, concurrency=1, limit_tokens=220)
+    with pytest.raises(UserError, match="limit_tokens 220: 220 tokens are spent"):
+        model.ask(batch_of(GREY), queries(*range(9)))
+    assert len(log(address, script)) == 2
+    # What is kept costs nothing.
+    assert len(endpoint(address, script, tmp_path, limit_tokens=1).ask(batch_of(GREY), queries(0, 1))) == 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "text", "finish", "reasoning"),
+    [
+        ("refusal", "I cannot help with that.", "stop", None),
+        ("parts", "None.", "stop", None),
+        ("thinks", "None.", "stop", "hm [1, 2, 3, 4]"),
+        ("says", "", "stop", None),
+        ("filter=As an AI", "As an AI", None, None),
+    ],
+)
+def test_what_counts_as_an_answer(address, tmp_path, steps, text, finish, reasoning):
+    (reply,) = endpoint(address, scripted(steps), tmp_path).ask(batch_of(GREY), queries(0))
+    assert (reply.text, reply.finish, reply.reasoning) == (text, finish, reasoning)
+
+
+@pytest.mark.parametrize(("said", "bounded"), [("Yes", False), ("No.", True)])
+def test_yes_or_no_from_the_listed_tokens(address, tmp_path, said, bounded):
+    script = scripted(f"says={said}")
+    (reply,) = endpoint(address, script, tmp_path).ask(batch_of(GREY), queries(0, kind="recognise"))
+    (request,) = log(address, script)
+    assert request["body"]["logprobs"] is True and request["body"]["top_logprobs"] == 20
+    found = reply.recognition()
+    assert found.way == "first token" and found.bounded == bounded
+    assert (found.probability > 0.5) == (said == "Yes")
+
+
+def test_yes_or_no_from_words(address, tmp_path):
+    script = scripted("says=No.")
+    model = endpoint(address, script, tmp_path, top_logprobs=0)
+    (reply,) = model.ask(batch_of(GREY), queries(0, kind="recognise"))
+    assert reply.recognition().way == "decision" and "logprobs" not in log(address, script)[0]["body"]
+
+
+def test_check_asks_which_models_there_are(address, tmp_path, monkeypatch):
+    assert endpoint(address, "fine", tmp_path).problems(["Nodule"]) == []
+    wrong = Endpoint(f"{address}/v1", "trut", cache=False)
+    assert wrong.problems(["Nodule"]) == ["--model.model trut: 127.0.0.1 serves truth and 2 more."]
+    (problem,) = Endpoint("http://127.0.0.1:9/v1", "truth", cache=False).problems(["Nodule"])
+    assert problem.startswith("127.0.0.1 cannot be asked: http://127.0.0.1:9/v1/models gave")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    (problem,) = endpoint(address, "secret", tmp_path).problems(["Nodule"])
+    assert "OPENAI_API_KEY (--model.key_variable) is not set" in problem
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 0},
+        {"timeout": 0},
+        {"attempts": 0},
+        {"back_off": -1},
+        {"longest_side": 0},
+        {"extra_body": {"messages": []}},
+        {"top_logprobs": -1},
+    ],
+)
+def test_wrong_options(options):
+    with pytest.raises(UserError, match=f"--model.{next(iter(options))}"):
+        Endpoint("http://localhost/v1", "m", **options)
+
+
+def test_the_key_stands_nowhere(address, tmp_path, capsys):
+    script = scripted("says=None.")
+    model = endpoint(address, script, tmp_path)
+    model.questions, model._texts = None, {}
+    model.ask(batch_of(GREY), queries(0))
+    told = [
+        repr(model),
+        repr(vars(model)),
+        repr(vars(model.client)),
+        json.dumps(model.provenance()),
+        *capsys.readouterr(),
+    ]
+    assert not any(KEY in text for text in told)
+    assert model.provenance()["host"] == "127.0.0.1" and model.provenance()["served_by"] == ["truth fp_1"]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["choices", "message", "content", "refusal", "finish_reason", "usage", "logprobs", "error"])
+            | st.sampled_from(["top_logprobs", "token", "logprob", "prompt_tokens", "type", "text", "model"]),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_any_json_is_read_or_refused(value):
+    sound = {"choices": [{"message": value, "logprobs": value, "finish_reason": value}], "usage": value, "model": value}
+    sounder = {"choices": [{"message": {"content": "x"}, "logprobs": {"content": [{"top_logprobs": value}]}}]}
+    for response in (value, {"choices": value}, sound, sounder | {"usage": value}):
+        try:
+            read = Completion.read(response)
+        except ValueError:
+            continue
+        assert isinstance(read.text, str) and (read.top is None or all(log <= 0 for _, log in read.top))

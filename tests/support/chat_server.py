@@ -1,0 +1,191 @@
+"""A server of chat completions that knows where the findings of phantoms are, and misbehaves when told to.
+
+`python tests/support/chat_server.py --port 8000` serves the phantoms of set 0 at http://localhost:8000/v1. What stands
+in the path before that, as in http://localhost:8000/a:429,ok/v1, are the steps that the requests get one after the
+other, the last one for ever; `a` only sets them apart from others. /a:429,ok/log tells what was asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import io
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from subprocess import PIPE, Popen
+from sys import executable
+from typing import Any
+from urllib.parse import unquote
+from urllib.request import urlopen
+
+MODELS = ("truth", "truth-large", "other")
+MOST = 400  # phantoms of a set that are looked through
+
+lock = threading.Lock()
+asked: dict[str, list[dict[str, Any]]] = defaultdict(list)
+
+
+@cache
+def drawn(index: int, height: int, width: int) -> Any:
+    """Return a phantom of set 0, and the digest of its pixels."""
+    from xbench.phantom import draw_phantom
+
+    phantom = draw_phantom(0, index, height, width)
+    return phantom, hashlib.sha256(phantom.image.tobytes()).hexdigest()
+
+
+def truth(image: bytes, text: str) -> str:
+    """Return the boxes of the finding that the question names, as JSON, or yes or no if it asks for that."""
+    import numpy as np
+    from PIL import Image
+
+    from xbench.answers import family_named
+    from xbench.answers.answer import Box
+    from xbench.geometry.instances import connected_parts
+    from xbench.phantom import FINDINGS
+    from xbench.protocol.prompts import phrase
+
+    pixels = np.asarray(Image.open(io.BytesIO(image)))
+    (finding,) = [name for name in FINDINGS if f"is {phrase(name)}" in text or f"there {phrase(name)}" in text]
+    wanted = hashlib.sha256(pixels.tobytes()).hexdigest()
+    with lock:
+        found = (drawn(index, *pixels.shape) for index in range(MOST))
+        masks = next((phantom.masks for phantom, own in found if own == wanted), {})
+    if "yes or no" in text:
+        return "Yes" if finding in masks else "No."
+    boxes = [Box(*part.box()) for part in connected_parts(masks[finding])] if finding in masks else []
+    family = family_named("endpoint")
+    return family.write(boxes, finding, family.frame, pixels.shape[::-1])
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *about: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        script, _, what = unquote(self.path).strip("/").rpartition("/")
+        if what == "log":
+            return self.send(200, asked[script])
+        if script.startswith("secret") and not self.headers.get("Authorization"):
+            return self.send(401, {"error": {"message": "no key"}})
+        self.send(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in MODELS]})
+
+    def do_POST(self) -> None:
+        script = unquote(self.path).strip("/").removesuffix("v1/chat/completions").strip("/")
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        steps = (script.partition(":")[2] or "ok").split(",")
+        told = {"body": body, "key": self.headers.get("Authorization"), "time": time.monotonic(), "answered": False}
+        with lock:
+            step, _, value = steps[min(len(asked[script]), len(steps) - 1)].partition("=")
+            asked[script].append(told)
+        self.answer(step, value, body, told)
+
+    def answer(self, step: str, value: str, body: dict, told: dict) -> None:
+        if step in ("slow", "hang"):
+            time.sleep(float(value or 20))
+        elif step.isdigit():
+            key = self.headers.get("Authorization", "")
+            said = {"error": {"message": f"step {step} of {key}", "code": value if step == "400" else None}}
+            return self.send(int(step), said, **({"Retry-After": value} if value and step != "400" else {}))
+        elif step == "redirect":
+            return self.send(307, {}, Location=value or "http://elsewhere.example/v1/chat/completions")
+        elif step == "drop":
+            self.close_connection = True
+            return None
+        elif step in ("html", "nonsense", "latin"):
+            text = {"html": "<html>Welcome</html>", "nonsense": "\x00{{[", "latin": '{"choices": "\xe9"}'}[step]
+            return self.send(200, text.encode("latin-1"), kind="text/html" if step == "html" else "application/json")
+        elif step == "plain":
+            return self.send(200, b"{}", kind="text/plain")
+        elif step == "deep":
+            return self.send(200, b"[" * 100_000)
+        elif step == "huge":
+            return self.send(200, b" " * (2**25 + 2**16))
+        elif step == "empty":
+            return self.send(200, {"choices": []})
+        elif step == "error":
+            return self.send(200, {"error": {"message": "upstream is asleep", "code": 502}})
+
+        message: dict[str, Any] = {"role": "assistant", "content": value or None}
+        finish = {"filter": "content_filter", "length": "length"}.get(step, "stop")
+        if step == "refusal":
+            message["refusal"] = "I cannot help with that."
+        elif step == "parts":
+            message["content"] = [{"type": "text", "text": "No"}, {"type": "text", "text": "ne."}]
+        elif step == "thinks":
+            message |= {"content": "None.", "reasoning_content": "hm [1, 2, 3, 4]"}
+        elif step in ("ok", "slow", "cut", "length"):
+            parts = {part["type"]: part for part in body["messages"][-1]["content"]}
+            image = base64.b64decode(parts["image_url"]["image_url"]["url"].partition("base64,")[2])
+            said = truth(image, parts["text"]["text"])
+            message["content"] = said[: len(said) // 2] if step == "length" else said
+        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": finish}
+        if body.get("logprobs"):
+            yes = str(message["content"]).startswith("Yes")
+            top = [{"token": word, "logprob": log} for word, log in ((" Yes", -0.1), ("No", -2.5), ("Not", -9999.0))]
+            choice["logprobs"] = {"content": [{"top_logprobs": top if yes else top[1:]}]}
+        response = {"model": body["model"], "choices": [choice], "system_fingerprint": "fp_1"}
+        response["usage"] = {"prompt_tokens": 100, "completion_tokens": 10}
+        if step == "cut":
+            content = json.dumps(response).encode()
+            return self.send(200, content[: len(content) // 2], length=len(content))
+        told["answered"] = True
+        return self.send(200, response)
+
+    def send(self, status: int, content: Any, kind: str = "application/json", length: int = 0, **headers: str) -> None:
+        content = content if isinstance(content, bytes) else json.dumps(content).encode()
+        try:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(length or len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+        except OSError:  # who asked does not wait any more
+            self.close_connection = True
+        if length:
+            self.close_connection = True
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, *about: object) -> None:
+        pass
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """Serve in a process of its own; yields the address, without the path."""
+    process = Popen([executable, __file__, "--port", "0"], stdout=PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1].removesuffix("/v1")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def log(address: str, script: str) -> list[dict[str, Any]]:
+    """Return what was asked under a path, in order."""
+    with urlopen(f"{address}/{script}/log") as response:
+        return json.load(response)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=8000)
+    server = Server(("127.0.0.1", parser.parse_args().port), Handler)
+    print(f"Phantoms of set 0: http://127.0.0.1:{server.server_port}/v1", flush=True)
+    server.serve_forever()
