@@ -131,8 +131,9 @@ class Handler(BaseHTTPRequestHandler):
         choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": finish}
         if body.get("logprobs"):
             yes = str(message["content"]).startswith("Yes")
-            top = [{"token": word, "logprob": log} for word, log in ((" Yes", -0.1), ("No", -2.5), ("Not", -9999.0))]
-            choice["logprobs"] = {"content": [{"top_logprobs": top if yes else top[1:]}]}
+            listed = [(" Yes", -0.1), ("No", -2.5)] if yes else [("No", -0.1), ("Not", -9999.0)]
+            top = [{"token": word, "logprob": log} for word, log in listed]
+            choice["logprobs"] = {"content": [{"top_logprobs": top}]}
         response = {"model": body["model"], "choices": [choice], "system_fingerprint": "fp_1"}
         response["usage"] = {"prompt_tokens": 100, "completion_tokens": 10}
         if step == "cut":

@@ -50,6 +50,7 @@ class _Picture:
         return f"data:image/{self.format};base64,{base64.b64encode(encoded.getvalue()).decode()}"
 
 
+_RESUME = "The run is unfinished. The answers that came are kept, and the same command with --resume true goes on."
 _OWN = ("model", "messages", "stream", "n")  # what `extra_body` must not replace
 
 
@@ -170,7 +171,9 @@ class Endpoint(AnsweringModel):
 
         in_threads(self._concurrency, [partial(answer, place) for place in range(len(queries))], self.client.stop)
         if refused:
-            raise refused[0]
+            if not isinstance(refused[0], UserError):
+                raise refused[0]
+            raise UserError(f"{refused[0]} {_RESUME}") from refused[0]
         if failures:
             first = min(failures)
             image_ids = batch.truth.image_ids
@@ -178,8 +181,7 @@ class Endpoint(AnsweringModel):
             more = f" and {len(failures) - 3} more" if len(failures) > 3 else ""
             raise UserError(
                 f"{self.client.host} left {len(failures)} of {len(queries)} requests unanswered after all attempts: "
-                f"{', '.join(named)}{more}. In place of the first came {failures[first]}. The run is "
-                "unfinished; the answers that came are kept, and the same command with --resume true goes on."
+                f"{', '.join(named)}{more}. In place of the first came {failures[first]}. {_RESUME}"
             )
         return [reply for reply in replies if reply is not None]
 
@@ -203,7 +205,7 @@ class Endpoint(AnsweringModel):
             if self._limit_tokens is not None and self.client.spent >= self._limit_tokens:
                 raise UserError(
                     f"--model.limit_tokens {self._limit_tokens}: {self.client.spent} tokens are spent, and another "
-                    "request would spend more. The run is unfinished; with a higher limit, --resume true goes on."
+                    "request would spend more: raise the limit to go on."
                 )
             started = time.monotonic()
             completion, response = self.client.complete(self._body(query, picture.url))

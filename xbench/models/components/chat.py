@@ -28,7 +28,6 @@ _LONGEST_WAIT = 60.0  # between attempts, unless the server says otherwise
 _PATIENCE = 900.0  # seconds that a server may ask to wait; a day's quota is no reason to sleep for a day
 _MOST_BYTES = 2**25  # of a response
 _MOST_TOKENS = 2**53  # no server counts so far
-_RESUME = "What came back is kept: the same command with --resume true goes on, and asks nothing twice."
 
 
 class NoAnswer(Exception):
@@ -291,7 +290,7 @@ class ChatClient:
         says = f" and says: {said}" if said else ""
         if status in (408, 409, 429) or status >= 500:
             if "insufficient_quota" in said:
-                raise UserError(f"{where}{says}. The account has nothing left to spend. {_RESUME}")
+                raise UserError(f"{where}{says}. The account has nothing left to spend.")
             raise _Again(f"status {status}{says}", _seconds(response.headers.get("retry-after")))
         if 300 <= status < 400:
             target = response.headers.get("location", "")
@@ -340,7 +339,7 @@ class ChatClient:
             if after > _PATIENCE:
                 raise UserError(
                     f"{self.host} asks to wait for {after:,.0f} s, which is more than the {_PATIENCE:.0f} s that a run "
-                    f"waits. {_RESUME}"
+                    "waits."
                 )
             with self._lock:
                 self._not_before = max(self._not_before, time.monotonic() + after)

@@ -1,0 +1,81 @@
+"""A run of a model behind a server: killed in the middle, gone on with, and equal to one that was not."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from chat_server import log, serving
+from processes import start, until
+
+from xbench.cli import main
+from xbench.commands.verify import disagreements
+
+CONCURRENCY = 3
+
+
+@pytest.fixture(scope="module")
+def address():
+    with serving() as place:
+        yield place
+
+
+def words(folder: Path, url: str, *options: str) -> list[str]:
+    model = {"base_url": url, "model": "truth", "recognise": "true", "cache": folder / "cache", "back_off": 0.01}
+    data = {"images": 10, "size": 64, "batch_size": 3, "num_workers": 0, "cache": "false"}
+    given = [f"--model.{name}={value}" for name, value in (model | {"concurrency": CONCURRENCY}).items()]
+    given += [f"--data.{name}={value}" for name, value in data.items()]
+    given += [f"--trainer.default_root_dir={folder / 'runs'}", "--trainer.logger=false", "--trainer.accelerator=cpu"]
+    return ["test", "--config", "endpoint_phantom", *given, *options]
+
+
+def finished(folder: Path) -> tuple[Path, dict, list[dict]]:
+    (results,) = folder.glob("runs/*/*/results.json")
+    rows = pq.read_table(results.parent / "answers.parquet").drop_columns("from_cache").to_pylist()
+    content = json.loads(results.read_text())
+    return results.parent, {name: content[name] for name in ("classification", "grounding", "answers", "counts")}, rows
+
+
+def test_a_killed_run_goes_on_and_asks_nothing_twice(address, tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole.mkdir(), broken.mkdir()
+    assert main(words(whole, f"{address}/whole:ok/v1")) == 0
+    folder, scores, rows = finished(whole)
+    assert disagreements(folder) == []
+    assert {row["status"] for row in rows} == {"answered", None} and scores["answers"]["overall"]["acc_75"] > 0.9
+
+    # The first 40 requests are answered at once, three batches or so; those after never, until the run is killed.
+    script = f"broken:{'ok,' * 40}{'slow=60,' * CONCURRENCY}ok"
+    process = start(words(broken, f"{address}/{script}/v1"), broken)
+    until(lambda: len(log(address, script)) == 40 + CONCURRENCY)
+    process.kill(signal.SIGKILL)
+    assert process.wait() == -9
+    kept = {path: path.stat().st_mtime_ns for path in (broken / "cache").rglob("*.json")}
+    assert len(kept) == 40 and not [*broken.glob("runs/*/*/results.json")]
+
+    assert main(words(broken, f"{address}/{script}/v1", "--resume", "true")) == 0
+    assert finished(broken)[1:] == (scores, rows)
+    requests = [(*parts(request), request["body"].get("logprobs")) for request in log(address, script)]
+    assert len({*requests[:40], *requests[43:]}) == len(requests) - CONCURRENCY == len(rows)
+    assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+    from_cache = pq.read_table(finished(broken)[0] / "answers.parquet")["from_cache"].to_pylist()
+    assert 0 < sum(from_cache) < 40  # of the batch that was cut; those before are in the journal
+
+
+def test_a_run_that_got_no_answer_says_how_to_go_on(address, tmp_path, capsys):
+    script = f"tired:{'ok,' * 10}{'500,' * 2}{'401,' * 9}ok"
+    command = words(tmp_path, f"{address}/{script}/v1", "--model.attempts=2", "--model.concurrency=1")
+    assert main(command) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: 127.0.0.1 ") and "--resume true" in said
+    assert not [*tmp_path.glob("runs/*/*/results.json")]
+
+
+def parts(request: dict) -> tuple[str, str]:
+    """The image and the question of a request."""
+    image, text = request["body"]["messages"][-1]["content"]
+    return image["image_url"]["url"], text["text"]
