@@ -196,7 +196,7 @@ def test_options_exist(resolvers, capsys):
     assert main(["--version"]) == 0
     known = {*re.findall(r"--\w+", " ".join(helps))} | FOREIGN | {"--version", "--help", "--help-all", "--print_config"}
     for page, span in SPANS:
-        if not span.startswith(("wandb ", "pip ", "torchrun", "mkdocs")):
+        if not span.startswith(("wandb ", "pip ", "torchrun", "mkdocs", "vllm ", "python -m sglang", "llama-server")):
             for option in re.findall(r"(?<![\w-])--[a-z][\w-]*(?![\w.-])", span):
                 assert option in known, f"{page}: {option}"
     of_parts = {
