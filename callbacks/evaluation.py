@@ -121,7 +121,13 @@ class Evaluation(Callback):
         if outputs is not None:
             if outputs.answers is None:
                 check_shapes(outputs, batch.truth, model.name, data.findings)
-            check = partial(check_values, truth=batch.truth, model=model.name, findings=data.findings)
+            check = partial(
+                check_values,
+                truth=batch.truth,
+                model=model.name,
+                findings=data.findings,
+                recognises=model.recognises,
+            )
             rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties)
             self.latest = score_batch(outputs, batch.truth, rules, self.stopwatch, self._measurer, check)
             self._keep(self.latest)

@@ -117,3 +117,21 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
     assert any("map of Nodule is missing" in str(note) for note in flat.results["counts"]["notes"])
     assert flat.results["counts"]["images"] == 5
     assert len(FINDINGS) == len(flat.results["findings"])
+
+
+def test_without_scores_nothing_is_said_of_recognition(command, made, tmp_path):
+    tested, _ = made
+    start = ("score", "--config", "phantom", "--name", "mine", "--predictions", "maps", "--frame", "whole", *QUIET)
+    run = command(*start, "--scores", "none")
+    assert run.status == 0, run.errors
+    assert {*run.results["classification"]["macro"].values()} == {None}
+    for scores in run.results["classification"]["per_class"].values():
+        assert (scores["auroc"], scores["average_precision"], scores["f1"], scores["accuracy"]) == (None,) * 4
+    assert run.results["grounding"]["macro"] == tested.results["grounding"]["macro"]
+    assert command("verify", run.folder).status == 0
+    again = command("rescore", run.folder, "--ties", "any", "--workers", "0")
+    assert again.status == 0, again.errors
+    protocols = command("rescore", run.folder, "--protocol", "chexlocalize", "--workers", "0")
+    assert protocols.status == 0 and command("verify", run.folder).status == 0, protocols.errors
+    reported = command("report", tmp_path / "runs")
+    assert reported.status == 0, reported.errors

@@ -335,7 +335,8 @@ def _classification(run: FinishedRun) -> dict[str, Any]:
         present, probability = labels[known] == 1, run.image_scores.probabilities[known, column]
         # What could not be read counts as the worst.
         scores = _recognition(present, np.where(np.isnan(probability), ~present, probability))
-        if run.results.answers is not None and run.results.answers.recognition is None:
+        answers = run.results.answers
+        if np.isnan(run.image_scores.probabilities).all() if answers is None else answers.recognition is None:
             scores |= dict.fromkeys(("auroc", "average_precision", "f1", "accuracy"))
         per_class[finding] = scores
     both = [scores for scores in per_class.values() if scores["positives"] and scores["negatives"]]
@@ -388,7 +389,8 @@ def _protocol(run: FinishedRun, name: str) -> Iterator[_Number]:
     if not known.all():
         return
     wrong = int((run.image_scores.labels[rows, column] != pairs["label"]).sum())
-    wrong += int((run.image_scores.probabilities[rows, column] != pairs["probability"]).sum())
+    kept = run.image_scores.probabilities[rows, column]
+    wrong += int(((kept != pairs["probability"]) & ~(np.isnan(kept) & np.isnan(pairs["probability"]))).sum())
     yield f"{place}.parquet / labels and probabilities that are not those of {PER_IMAGE}", wrong, 0
     scored = np.flatnonzero(pairs["chance"] > 0)
     yield f"{place}.parquet / scored pairs", len(scored), int(run.image_scores.scored.sum())

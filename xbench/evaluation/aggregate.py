@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import fsum
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,11 +61,12 @@ def summarise(
     `names` are those of model, dataset and split, `pointing_game` and `sweep` what the metrics' `compute` returned, and
     `constant` the pairs whose map is the same everywhere; these and the failures come in the dataset's order. `answers`
     are those of a model that answers: of what needs a map, nothing exists, and a reply that cannot be read counts as
-    the worst in recognition.
+    the worst in recognition. Without any probability there is no recognition.
     """
     said = None if answers is None else summarise_answers(findings, answers, images, (provenance or {})["model"])
     scores = classification_scores(torch.from_numpy(images.labels), torch.from_numpy(images.counted_probabilities))
-    if said is not None and said.recognition is None:
+    unsaid = np.isnan(images.probabilities).all() if said is None else said.recognition is None
+    if unsaid and images.probabilities.size:
         scores = [replace(one, auroc=None, average_precision=None, f1=None, accuracy=None) for one in scores]
     recognition = macro(scores)
     names_of_patients = zip(images.patient_ids, images.index.tolist(), strict=True)

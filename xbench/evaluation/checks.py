@@ -50,18 +50,28 @@ def check_shapes(output: ModelOutput, truth: GroundTruth, model: str, findings: 
         )
 
 
-def check_values(output: ModelOutput, finite: Tensor, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
+def check_values(
+    output: ModelOutput,
+    finite: Tensor,
+    truth: GroundTruth,
+    model: str,
+    findings: Sequence[str],
+    recognises: bool = True,
+) -> None:
     """Refuse an output that cannot be scored, by a UserError that names the image.
 
     That is one where a value is not finite, a map does not fit float32 (`finite` (B, C) is false), or a probability
-    lies outside [0, 1].
+    lies outside [0, 1]. A model that `recognises` nothing has NaN for logits and probabilities.
     """
-    for wrong, what in (
+    scores = (
         (~output.logits.isfinite(), "NaN or infinity among the logits"),
         (~output.probabilities.isfinite(), "NaN or infinity among the probabilities"),
-        (~finite, "NaN, infinity or a range beyond float32 among the saliency"),
         ((output.probabilities < 0) | (output.probabilities > 1), "a probability lies outside [0, 1]"),
-    ):
+    )
+    nothing = output.logits.isnan() & output.probabilities.isnan()
+    unasked = ((~nothing, "a score, which the model is said not to give,"),)
+    maps = ((~finite, "NaN, infinity or a range beyond float32 among the saliency"),)
+    for wrong, what in (*(scores if recognises else unasked), *maps):
         for row, column in wrong.nonzero()[:1].tolist():
             raise UserError(
                 f"{model}: {what} for image {truth.image_ids[row]}, finding {findings[column]}. Such an output cannot "

@@ -43,6 +43,7 @@ class SaliencyModel(pl.LightningModule, ABC):
             authors do not do it bilinearly.
         map_scale: What the values of the raw maps are; what compares maps of different images, such as false alarms,
             needs another than `none`.
+        recognises: Whether the model says if a finding is there; else its logits and probabilities are NaN.
         neutral_options: Options that move no number: runs that differ in these alone are the same run. A class with
             such options of its own adds them to those of its parent.
     """
@@ -53,6 +54,7 @@ class SaliencyModel(pl.LightningModule, ABC):
     seen: Tensor | None = None
     saliency_upsample: Upsampling = "bilinear"
     map_scale: MapScale = "none"
+    recognises: bool = True
     neutral_options: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -31,7 +32,7 @@ class Outside(SaliencyModel):
         label: What results and folders call the model.
         frame: What part of a radiograph a map shows: `whole`, or steps such as `shortest:512,crop:480`. What `xbench
             predict` wrote says it itself.
-        scores: Table of probabilities (CSV, parquet), or `none`: all pairs get one half, so AUROC is one half too.
+        scores: Table of probabilities (CSV, parquet), or `none`: nothing is said of recognition.
         pattern: Path of a map below `predictions`, without its ending.
         names: What the files call a finding, and its name.
         missing: What a pair without prediction does: `stop`; `skip` leaves the whole image out, counted and named;
@@ -80,10 +81,11 @@ class Outside(SaliencyModel):
         if not self._own and scores is None:
             raise UserError(
                 f"--predictions {predictions}: there are maps and no probabilities. Give --scores TABLE, or --scores "
-                "none: recognition is then that of a coin, one half for every image.",
+                "none: nothing is then said of recognition.",
                 exit_status=2,
             )
         self.preprocessing = Preprocessing(stretch((224, 224))) if frame is None else preprocessing_of(frame)
+        self.recognises = scores != "none"
         self._scores = None if scores in (None, "none") else Path(str(scores)).expanduser()
         self._said = {"frame": frame, "scores": scores, "missing": missing, "extra": extra, "sizes": sizes}
         self._pattern, self._names, self._missing, self._extra, self._sizes = pattern, names, missing, extra, sizes
@@ -103,7 +105,7 @@ class Outside(SaliencyModel):
             scores = None if self._scores is None else read_scores(self._scores)
             self.source = MapFiles(self._path, images, self.findings, self._pattern, self._names, scores)
         pairs = [(image, finding) for image in images for finding in self.findings]
-        scored = self.source.scores if self._own or self._scores is not None else dict.fromkeys(pairs, (0.0, 0.5))
+        scored = self.source.scores if self._own or self._scores is not None else dict.fromkeys(pairs, (nan, nan))
         self._numbers: Mapping[tuple[str, str], tuple[float, float]] = scored
         without_map = [f"{one}, {other}" for one, other in pairs if (one, other) not in self.source.maps]
         without_score = [f"{one}, {other}" for one, other in pairs if (one, other) not in scored]

@@ -184,6 +184,10 @@ def read_per_image(path: Path, findings: Sequence[str], answers: bool = False) -
     columns = dict.fromkeys(_PAIR_COLUMNS, np.full((images, classes), np.nan))
     columns |= {name: table[name].to_numpy().astype(np.float64).reshape(images, classes) for name in there}
     fine = _as_a_run_writes(columns)
+    unsaid = ("logit", "probability")
+    if all(np.isnan(columns[name]).all() for name in unsaid):
+        # A model that recognises nothing.
+        fine |= {name: np.isnan(columns[name]) for name in unsaid}
     if answers:
         fine |= {name: fine[name] | np.isnan(columns[name]) for name in _OF_MAPS}
     for name in there:
@@ -323,7 +327,7 @@ def read_pair_counts(path: Path, findings: Sequence[str], image_ids: Sequence[st
 _LISTS = ("mask_pixels", "overlap_pixels")
 _SINCE = (_DIGEST, "peak_distance", "minimum_hit")
 """Columns that runs of earlier versions have not."""
-_MAY_LACK = ("patient_id", _DIGEST, *_OF_SCORED, "region_", "reader_")
+_MAY_LACK = ("patient_id", _DIGEST, *_OF_SCORED, "logit", "probability", "region_", "reader_")
 
 
 def _read(path: Path, columns: Mapping[str, type], *lists: str, may_lack: Sequence[str] = ()) -> pa.Table:

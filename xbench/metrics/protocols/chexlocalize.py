@@ -95,9 +95,11 @@ def tuned_cutoff(table: Mapping[str, NDArray[Any]], finding: str) -> float | Non
     """Return the cut-off of the probability with the largest mean IoU of the full set of one finding, of Otsu masks.
 
     Means are rounded to three digits first, and the first of equals is taken; masks count where p is above the cut-off,
-    although it is applied where p is at least that.
+    although it is applied where p is at least that. None without probabilities.
     """
     p = table["probability"]
+    if np.isnan(p).any():
+        return None
     candidates = CUTOFFS[1:] if finding == "Lung Lesion" else CUTOFFS
     means = [round(_mean(ious(table, "otsu", ~(p > cutoff), full=True)), 3) for cutoff in candidates]
     known = [mean for mean in means if not math.isnan(mean)]
