@@ -9,6 +9,7 @@ import torch
 from toys import Squares
 
 from xbench.answers.asking import Query, Reply
+from xbench.commands.check import check_model
 from xbench.errors import UserError
 from xbench.models import AnsweringModel, AnswerOracle
 from xbench.protocol.questions import Questions
@@ -30,9 +31,7 @@ def asked(model: AnsweringModel, images: int = 4, widths=(64, 200)):
     data = Squares(num_workers=0, images=images, widths=widths)
     data.setup("test")
     model.findings = data.findings
-    model._texts = dict.fromkeys([(k, f) for k in ("locate", "recognise") for f in data.findings], "")
-    if model.questions:
-        model._texts = {pair: model.questions.text(*pair) for pair in model._texts}
+    model._texts = {(kind, finding): text for finding in data.findings for kind, text in model.words(finding).items()}
     samples = data.samples(model.preprocessing)
     batch = Batch.collate([samples[place] for place in range(images)])
     return batch, model.score(batch)
@@ -169,6 +168,18 @@ def test_own_questions_names_and_definitions(tmp_path):
     assert questions.sha256 != Questions.of("endpoint").sha256
     with pytest.raises(UserError, match="no file, nor a family"):
         Questions.of("nowhere.yaml")
+
+
+def test_check_finds_what_there_are_no_words_for(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("source: me\nlocate: '{phrase}: {definition}'\ndefinitions: {Hole: black}\n")
+    (problem,) = check_model(Parrot("endpoint", prompts=str(file)), ("Hole", "Square"))
+    assert "no definition of Square" in problem and check_model(AnswerOracle(), ("Hole",)) == []
+
+
+def test_predict_is_refused(command):
+    refused = command("predict", "--config", "answer_oracle_phantom", "--data.limit", "2", "--data.num_workers", "0")
+    assert refused.status == 2 and "predict writes maps" in refused.errors
 
 
 def test_queries_say_what_is_asked():

@@ -68,12 +68,12 @@ class AnsweringModel(SaliencyModel):
     def setup(self, stage: str) -> None:
         """Word the questions about the findings of the dataset."""
         super().setup(stage)
+        self._texts = {(kind, finding): text for finding in self.findings for kind, text in self.words(finding).items()}
+
+    def words(self, finding: str) -> dict[Kind, str]:
+        """Return what is asked about a finding; a UserError if there are no words for it."""
         kinds: tuple[Kind, ...] = ("locate", "recognise") if self._recognise else ("locate",)
-        self._texts = {
-            (kind, finding): "" if self.questions is None else self.questions.text(kind, finding)
-            for kind in kinds
-            for finding in self.findings
-        }
+        return {kind: "" if self.questions is None else self.questions.text(kind, finding) for kind in kinds}
 
     def input_problem(self, batch: Batch, seen: Tensor | None = None) -> None:
         """Radiographs come as they are: nothing is normalised that could be wrong."""
@@ -145,6 +145,14 @@ class AnsweringModel(SaliencyModel):
             annotated: Images that show where it is.
         """
         return annotated + self._ask_negatives * negative + self._recognise * (positive + negative)
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> None:
+        """Refuse to write maps, of which there are none."""
+        raise UserError(
+            f"{self.name} answers in words, and predict writes maps. Use test, which keeps every answer in "
+            "answers.parquet.",
+            exit_status=2,
+        )
 
     def provenance(self) -> dict[str, Any]:
         """Return how the model is asked, and how its answers are read."""
