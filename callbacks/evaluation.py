@@ -108,7 +108,8 @@ class Evaluation(Callback):
         # The dataset's first, which is also the first of a process, so that any number of them leaves the same note.
         if batch_idx == 0 and batch.first < data.batch_size:
             unread = "what goes into the network is unchecked: no image of the first batch could be read"
-            problem = unread if outputs is None else model.input_problem(batch, model.seen)
+            lost = outputs is None and not isinstance(model, AnsweringModel)
+            problem = unread if lost else model.input_problem(batch, model.seen)
             if problem is not None:
                 # In the batch, whose notes the journal keeps for a run that goes on.
                 images = batch.truth.image_ids or [failure.image_id for failure in batch.failures]

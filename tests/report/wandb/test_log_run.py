@@ -207,3 +207,37 @@ def test_overlays_show_each_image_on_its_grid_but_never_larger_than_a_screen(lon
         inside = pair.display[pair.region].mean()
         assert inside > 190 if case.finding == "Square" else inside < 60
         assert shown.saliency[pair.region].mean() > shown.saliency[~pair.region].mean() + 0.3
+
+
+def test_a_model_that_answers(tmp_path):
+    words = (
+        *(
+            "--model",
+            "talkers.Talker",
+            "--model.recognise",
+            "true",
+            "--data",
+            "toys.Squares",
+            "--data.num_workers",
+            "0",
+        ),
+        *("--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"),
+        *("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        shut_out(patch, tmp_path)
+        assert main(["test", *words]) == 0
+    (folder,) = (path.parent for path in tmp_path.glob("runs/*/*/results.json"))
+    (offline,) = (tmp_path / "runs" / "wandb").glob("offline-run-*")
+    logged = Logged(offline, OfflineRun.read(offline).records, folder)
+    answers = logged.results["answers"]
+    assert logged.summary["answers/unparsable"] == pytest.approx(answers["macro"]["unparsable"])
+    assert logged.summary["answers/box_iou/Square"] == pytest.approx(answers["per_class"]["Square"]["box_iou"])
+    kept = pq.read_table(folder / "answers.parquet").to_pylist()
+    table = logged.table("answers")
+    assert [row["status"] for row in table] == [row["status"] for row in kept]
+    assert not any(name.startswith("curves/") for name in logged.history)
+    assert any(
+        "answered box" in json.dumps(record) for path in offline.rglob("*.json") for record in [path.read_text()]
+    )

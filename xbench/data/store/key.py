@@ -28,7 +28,7 @@ from PIL import features
 import xbench
 from xbench.data.records import Grid, Record
 from xbench.errors import UserError
-from xbench.geometry.preprocessing import Preprocessing
+from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.runtime.digests import files_sha256
 
 if TYPE_CHECKING:
@@ -84,7 +84,10 @@ def describe(data: Described, preprocessing: Preprocessing) -> dict[str, Any]:
             f"The model's preprocessing cannot be written down ({error}), and so its images cannot be prepared."
         ) from error
     if type(preprocessing) is not Preprocessing:
-        geometry += [_name(type(preprocessing)), _attributes(preprocessing, vars(Preprocessing([])).keys())]
+        geometry += [
+            _name(type(preprocessing)),
+            _attributes(preprocessing, vars(Preprocessing(stretch((1, 1)))).keys()),
+        ]
     # Pillow may be built with any of these.
     libraries = {f"pillow with {codec}": features.version(codec) for codec in ("libjpeg_turbo", "jpg", "zlib")}
     for library in _LIBRARIES:
