@@ -375,6 +375,24 @@ def test_a_metric_of_ones_own_runs(workplace, command):
     assert 0 < float(re.findall(r"Peak distance: ([\d.]+)", run.output)[0]) < 1.5
 
 
+def test_a_model_of_ones_own_that_answers_runs(workplace, command):
+    """The model that `docs/adding.md` shows, on four images."""
+    options = (
+        "--data.images",
+        "4",
+        "--data.num_workers",
+        "0",
+        "--trainer.logger",
+        "false",
+        "--model.recognise",
+        "true",
+    )
+    run = command("test", "--model", "my_talker.MyTalker", "--data", "xbench.data.PhantomCXR", *options)
+    assert run.status == 0, run.errors
+    assert run.results["answers"]["overall"]["answered"] == 1
+    assert run.results["answers"]["recognition"]["decisions_only"]
+
+
 @pytest.fixture
 def my_data(workplace) -> Path:
     """Data that the dataset of `docs/adding.md` reads."""

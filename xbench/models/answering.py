@@ -128,12 +128,11 @@ class AnsweringModel(SaliencyModel):
     def problems(self, findings: Sequence[str]) -> list[str]:
         """Return what `check` finds wrong, a sentence each: by default with the questions about these findings."""
         found = []
-        for kind in ("locate", "recognise") if self._recognise else ("locate",):
-            for finding in findings if self.questions is not None else ():
-                try:
-                    self.questions.text(kind, finding)  # type: ignore[union-attr]
-                except UserError as error:
-                    found.append(str(error))
+        for finding in findings:
+            try:
+                self.words(finding)
+            except UserError as error:
+                found.append(str(error))
         return list(dict.fromkeys(found))
 
     def asked_of(self, positive: int, negative: int, annotated: int) -> int:
