@@ -15,6 +15,7 @@ from xbench.cli import main
 from xbench.commands.verify import disagreements
 
 CONCURRENCY = 3
+pytestmark = pytest.mark.filterwarnings("ignore:.*is asked again")
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from xbench.types import Batch, GroundTruth
 
 KEY = "sk-very-secret"
 tags = count()
+pytestmark = pytest.mark.filterwarnings("ignore:.*is asked again")
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +74,10 @@ def queries(*columns: int, kind: str = "locate") -> list[Query]:
 AGAIN = ["500", "503", "502", "504", "408", "409", "429=0", "drop", "cut", "html", "plain", "nonsense", "latin", "deep"]
 
 
-@pytest.mark.parametrize("steps", [*AGAIN, "huge", "empty", "error", "filter", "hang"])
+@pytest.mark.parametrize("steps", [*AGAIN, "huge", "empty", "error", "filter", "hang", "drip"])
 def test_what_brought_nothing_back_is_asked_again(address, steps):
     script = scripted(f"{steps},says=None.")
-    completion, _ = client(address, script, timeout=0.4 if steps == "hang" else 5).complete(BODY)
+    completion, _ = client(address, script, timeout=0.4 if steps in ("hang", "drip") else 5).complete(BODY)
     assert completion.text == "None." and len(log(address, script)) == 2
     assert (completion.tokens_in, completion.tokens_out, completion.served) == (100, 10, "truth fp_1")
 
@@ -321,11 +322,21 @@ def test_a_refusal_stops_the_other_requests(address, tmp_path):
 def test_a_limit_of_tokens(address, tmp_path):
     script = scripted("says=None.")
     model = endpoint(address, script, tmp_path, concurrency=1, limit_tokens=220)
-    with pytest.raises(UserError, match="limit_tokens 220: 220 tokens are spent"):
+    with pytest.raises(UserError, match="limit_tokens 220: 220 is spent"):
         model.ask(batch_of(GREY), queries(*range(9)))
     assert len(log(address, script)) == 2
+    assert model.client.spent == (200, 20)
     # What is kept costs nothing.
     assert len(endpoint(address, script, tmp_path, limit_tokens=1).ask(batch_of(GREY), queries(0, 1))) == 2
+
+
+def test_a_limit_of_money(address, tmp_path):
+    model = endpoint(address, scripted("says=None."), tmp_path, concurrency=1, prices=(5.0, 25.0), limit_cost=0.002)
+    with pytest.raises(UserError, match=r"limit_cost 0\.002: 0\.00225 is spent"):
+        model.ask(batch_of(GREY), queries(*range(9)))
+    assert model.cost == pytest.approx((300 * 5 + 30 * 25) / 1e6)
+    with pytest.raises(UserError, match=r"needs --model\.prices"):
+        Endpoint("http://localhost/v1", "m", limit_cost=1)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(200, b"{}", kind="text/plain")
         elif step == "deep":
             return self.send(200, b"[" * 100_000)
+        elif step == "drip":
+            return self.send(200, b" " * 50, pause=0.05)
         elif step == "huge":
             return self.send(200, b" " * (2**25 + 2**16))
         elif step == "empty":
@@ -142,7 +144,15 @@ class Handler(BaseHTTPRequestHandler):
         told["answered"] = True
         return self.send(200, response)
 
-    def send(self, status: int, content: Any, kind: str = "application/json", length: int = 0, **headers: str) -> None:
+    def send(
+        self,
+        status: int,
+        content: Any,
+        kind: str = "application/json",
+        length: int = 0,
+        pause: float = 0,
+        **headers: str,
+    ) -> None:
         content = content if isinstance(content, bytes) else json.dumps(content).encode()
         try:
             self.send_response(status)
@@ -151,7 +161,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(length or len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            for part in [bytes([byte]) for byte in content] if pause else [content]:
+                self.wfile.write(part)
+                time.sleep(pause)
         except OSError:  # who asked does not wait any more
             self.close_connection = True
         if length:

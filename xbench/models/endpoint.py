@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import math
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,12 +88,14 @@ class Endpoint(AnsweringModel):
         cache: Folder of kept answers; true for `answers` in `$XBENCH_CACHE` or the user's folder for caches, false to
             keep none.
         limit_tokens: Stop before another request once this process has spent so many tokens.
+        prices: Of a million tokens of requests and of answers, in whatever currency.
+        limit_cost: Stop likewise once that much is spent, by these prices.
         environment_proxies: Whether to reach another machine through the proxies that the environment names.
     """
 
     neutral_options = frozenset(
         {"send_images_to", "key_variable", "concurrency", "timeout", "attempts", "back_off", "cache", "limit_tokens"}
-        | {"environment_proxies"}
+        | {"environment_proxies", "prices", "limit_cost"}
     )
 
     def __init__(
@@ -122,6 +125,8 @@ class Endpoint(AnsweringModel):
         back_off: float = 1.0,
         cache: bool | str = True,
         limit_tokens: int | None = None,
+        prices: tuple[float, float] | None = None,
+        limit_cost: float | None = None,
         environment_proxies: bool = False,
     ) -> None:
         super().__init__(family, frame, prompts, ask_negatives, recognise)
@@ -144,10 +149,14 @@ class Endpoint(AnsweringModel):
         sampling = {"temperature": temperature, "seed": seed, max_tokens_name: max_tokens}
         self._settings = {name: value for name, value in sampling.items() if value is not None} | (extra_body or {})
         self._text_first, self._longest_side, self._image_format = text_first, longest_side, image_format
-        self._top_logprobs, self._concurrency, self._limit_tokens = top_logprobs, concurrency, limit_tokens
+        if limit_cost is not None and prices is None:
+            raise UserError("--model.limit_cost needs --model.prices.", exit_status=2)
+        self._top_logprobs, self._concurrency = top_logprobs, concurrency
+        self._limit_tokens, self._prices, self._limit_cost = limit_tokens, prices, limit_cost
         folder = cache_folder() / "answers" if cache is True else expand(cache or "")
         self._cache = None if cache is False else AnswerCache(Path(folder))
         self._served_by: set[str] = set()
+        self._counts, self._lock = [0, 0], threading.Lock()  # answers that were asked for, and that were kept
 
     def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
         """Ask the server; what it said before to the same request comes from the cache."""
@@ -202,19 +211,17 @@ class Endpoint(AnsweringModel):
         completion = self._kept(request)
         from_cache = completion is not None
         if completion is None:
-            if self._limit_tokens is not None and self.client.spent >= self._limit_tokens:
-                raise UserError(
-                    f"--model.limit_tokens {self._limit_tokens}: {self.client.spent} tokens are spent, and another "
-                    "request would spend more: raise the limit to go on."
-                )
+            self._stay_within_limits()
             started = time.monotonic()
             completion, response = self.client.complete(self._body(query, picture.url))
             if self._cache is not None:
                 took = round(time.monotonic() - started, 3)
                 self._cache.put(request, response, seconds=took, time=round(time.time()))
-            if self._limit_tokens is not None and completion.tokens_in is None:
-                raise UserError(f"--model.limit_tokens: {self.client.host} does not say how many tokens it used.")
-        self._served_by.add(completion.served)
+            if completion.tokens_in is None and (self._limit_tokens, self._limit_cost) != (None, None):
+                raise UserError(f"No limit can be kept: {self.client.host} does not say how many tokens it used.")
+        with self._lock:
+            self._served_by.add(completion.served)
+            self._counts[from_cache] += 1
         finish = completion.finish
         return Reply(
             completion.text,
@@ -227,6 +234,28 @@ class Endpoint(AnsweringModel):
             from_cache=from_cache,
             reasoning=completion.reasoning,
         )
+
+    @property
+    def cost(self) -> float | None:
+        """What this process has spent, if the prices are known."""
+        if self._prices is None:
+            return None
+        return sum(tokens * price for tokens, price in zip(self.client.spent, self._prices, strict=True)) / 1e6
+
+    def _stay_within_limits(self) -> None:
+        tokens, cost = sum(self.client.spent), self.cost
+        for name, limit, spent in (("tokens", self._limit_tokens, tokens), ("cost", self._limit_cost, cost)):
+            if limit is not None and spent is not None and spent >= limit:
+                raise UserError(f"--model.limit_{name} {limit}: {spent:,} is spent. Raise the limit to go on.")
+
+    def on_test_end(self) -> None:
+        """Say what was asked and spent."""
+        asked, kept = self._counts
+        spent = "{:,} tokens of requests and {:,} of answers".format(*self.client.spent)
+        money = "" if self.cost is None else f", which cost {self.cost:,.2f}"
+        where = f" (process 0 of {self.trainer.world_size})" if self.trainer.world_size > 1 else ""
+        if self.trainer.is_global_zero:
+            print(f"Asked {self.client.host} {asked:,} times{where}, with {spent}{money}; {kept:,} answers were known.")
 
     def _kept(self, request: Mapping[str, Any]) -> Completion | None:
         response = None if self._cache is None else self._cache.get(request)

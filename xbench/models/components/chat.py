@@ -14,6 +14,7 @@ import os
 import random
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -155,7 +156,8 @@ class ChatClient:
         self._timeout, self._attempts, self._back_off = timeout, attempts, back_off
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._not_before = 0.0
-        self.spent = 0  # tokens, of requests and answers
+        self.spent = (0, 0)  # tokens of requests and of answers
+        self._warned = False
         self._made: httpx.Client | None = None
 
     @staticmethod
@@ -202,12 +204,14 @@ class ChatClient:
                 response = self._json("POST", "chat/completions", content)
                 completion = Completion.read(response)
                 with self._lock:
-                    self.spent += (completion.tokens_in or 0) + (completion.tokens_out or 0)
+                    asked, answered = self.spent
+                    self.spent = asked + (completion.tokens_in or 0), answered + (completion.tokens_out or 0)
                 return completion, response
             except (_Again, ValueError) as error:
                 problem = str(error)
                 after = getattr(error, "after", None)
             if attempt + 1 < self._attempts:
+                self._warn(problem)
                 self._wait(after, attempt)
         raise NoAnswer(problem)
 
@@ -282,7 +286,7 @@ class ChatClient:
     def _hidden(self, text: str) -> str:
         """Return what a server said without the key, which some repeat."""
         key = os.environ.get(self._key_variable, "").strip()
-        return text.replace(key, "***") if key else text
+        return text.replace(key, "***") if len(key) > 3 else text
 
     def _refuse(self, response: httpx.Response, said: str, method: str, content: bytes | None) -> None:
         """Raise what a status is: worth another attempt, or not."""
@@ -326,6 +330,16 @@ class ChatClient:
         except (NoAnswer, UserError):
             return ""
         return "" if self._model in names else f"; it serves {near_names(self._model, names)}"
+
+    def _warn(self, problem: str) -> None:
+        """Say once that requests fail: waiting in silence looks like a run that hangs."""
+        with self._lock:
+            warned, self._warned = self._warned, True
+        if not warned:
+            warnings.warn(
+                f"{self.host}: {problem}. What fails like this is asked again, up to {self._attempts} times in all.",
+                stacklevel=2,
+            )
 
     def _wait_for_turn(self) -> None:
         """Wait as long as the server asked for, whichever request it told."""
