@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
+import shutil
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -23,12 +25,15 @@ def known():
 
 
 @pytest.fixture
-def run_of(command, toy_config, known):
+def run_of(command, toy_config, known, tmp_path_factory):
     """Runs the configuration with options, once for all tests that only look at what came out."""
 
     def run(*options):
         if options not in known:
-            known[options] = command("test", "--config", toy_config, *options)
+            run = command("test", "--config", toy_config, *options)
+            # The folder of a test goes with it.
+            kept = run.folder and shutil.copytree(run.folder, tmp_path_factory.mktemp("kept") / run.folder.name)
+            known[options] = replace(run, folder=kept)
         return known[options]
 
     return run

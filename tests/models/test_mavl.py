@@ -107,7 +107,7 @@ def test_own_book(checkpoint: str, bert: str) -> None:
     assert all(model.book.entries[name] == texts_of(name) for name in entries)
     assert model.prompts == [texts_of("Nodule"), texts_of("COVID-19")]
     model.on_predict_start()
-    assert model.queries.shape == (33, 9, 256)
+    assert model.queries.shape == (34, 9, 256)
     output = score(model, images_of("own", 2))
     columns = [entries.index("Nodule"), entries.index("COVID-19")]
     assert torch.equal(output.logits, model(images_of("own", 2), model.queries).logits[:, columns])

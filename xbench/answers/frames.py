@@ -90,7 +90,8 @@ class Frame:
         if base not in _FRAMES or (pixels and not (size and base.startswith("pixels_"))):
             raise UserError(
                 f"There is no frame {name!r}. Frames are {', '.join(_FRAMES)}; each may be followed by _yx where y "
-                "comes before x, and those of pixels by the size of the image that they count on, as @1024x768."
+                "comes before x, and those of pixels by the size of the image that they count on, as @1024x768.",
+                exit_status=2,
             )
         frame = replace(_FRAMES[base], name=name, y_first=y_first)
         return frame._of_pixels(Size(int(size[1]), int(size[2]))) if size else frame

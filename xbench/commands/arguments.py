@@ -240,9 +240,10 @@ examples:
         --frame shortest:512,crop:480 --scores scores.csv
 
 maps/IMAGE/FINDING.npy (npz, png, tif) is the map of an image and a finding; scores.csv has the
-columns image, finding, probability, or image and a column for each finding. Refused, unless asked:
-predictions that are missing, of other images or findings, or of another size. Options of the data
-and the trainer are those of `xbench test`: --data.root, --data.limit, --resume true, ...
+columns image, finding, probability, or image and a column for each finding. Boxes: a CSV file of
+image, finding, x0, y0, x1, y1, score; COCO results; lines of JSON, raw answers too. Refused, unless
+asked: predictions that are missing, of other images or findings, or of another size. Options of the
+data and the trainer are those of `xbench test`: --data.root, --data.limit, --resume true, ...
 """
 
 
@@ -257,11 +258,14 @@ def score_parser() -> CommandParser:
     parser.add_argument(
         "-c", "--config", action="append", required=True, metavar="DATASET|FILE", help="a shipped dataset, or a file"
     )
-    parser.add_argument("--predictions", required=True, metavar="PATH", help="what predict wrote; folder, zip or tar")
+    parser.add_argument(
+        "--predictions", required=True, metavar="PATH", help="what predict wrote; folder, zip or tar; csv, json, jsonl"
+    )
     parser.add_argument("--name", required=True, help="what results and folders call the model")
     frame = "what a map shows: whole, or steps such as shortest:512,crop:480 (stretch, shortest, longest, pad, crop)"
-    parser.add_argument("--frame", help=frame)
-    table = "CSV or parquet file of probabilities; none: one half for every image"
+    parser.add_argument("--frame", help=f"{frame}; for boxes fraction_whole, pixels_sent, ...")
+    parser.add_argument("--family", help="how raw answers are written, such as medgemma")
+    table = "CSV or parquet file of probabilities; none: nothing is said of recognition"
     parser.add_argument("--scores", metavar="TABLE|none", help=table)
     pattern = "path of a map without its ending (default {image}/{finding}); {image}: an npz file of all findings"
     parser.add_argument("--pattern", help=pattern)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from xbench.commands.arguments import score_parser
 from xbench.commands.configs import resolve_config, shipped
 from xbench.commands.run import run_test
 from xbench.errors import UserError
+from xbench.predictions.answered import SUFFIXES
+
+_OF_ANSWERS = {"predictions", "frame", "family", "names", "extra"}
 
 
 def score(arguments: Sequence[str]) -> None:
@@ -30,7 +34,12 @@ def words_of_test(arguments: Sequence[str]) -> list[str]:
             about["names"] = json.loads(about["names"])
         except ValueError as error:
             raise UserError(f"score --names {about['names']}: this is not JSON: {error}.", exit_status=2) from None
-    model = {"class_path": "xbench.models.outside.Outside", "init_args": {"label": given.name, **about}}
+    answers = Path(given.predictions).suffix.lower() in SUFFIXES
+    if strays := sorted(about.keys() - _OF_ANSWERS) if answers else [name for name in ("family",) if name in about]:
+        kind = "boxes and answers" if answers else "maps"
+        raise UserError(f"score: --{strays[0]} says nothing about {kind}: leave it out.", exit_status=2)
+    which = "OutsideAnswers" if answers else "Outside"
+    model = {"class_path": f"xbench.models.outside.{which}", "init_args": {"label": given.name, **about}}
     words = ["--config", json.dumps({"model": model})]
     for name in given.config:
         stem = name.removesuffix(".yaml")

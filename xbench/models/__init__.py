@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from xbench.models.mavl import MAVL as MAVL
     from xbench.models.medklip import MedKLIP as MedKLIP
     from xbench.models.outside import Outside as Outside
+    from xbench.models.outside import OutsideAnswers as OutsideAnswers
     from xbench.models.references import CentrePrior as CentrePrior
     from xbench.models.references import Oracle as Oracle
     from xbench.models.references import UniformRandom as UniformRandom
@@ -48,6 +49,7 @@ __getattr__ = lazy_names(
     Oracle="references",
     OutlineBoxes="instruments",
     Outside="outside",
+    OutsideAnswers="outside",
     PriorBox="instruments",
     RandomBox="instruments",
     SaliencyModel="base",

@@ -10,13 +10,16 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from xbench.answers.asking import Query, Reply
 from xbench.errors import UserError
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
+from xbench.predictions.answered import read_answered
 from xbench.predictions.frame import preprocessing_of
 from xbench.predictions.scores import read_scores
-from xbench.predictions.source import MapFiles, PredictRun, Source, digest
+from xbench.predictions.source import MapFiles, PredictRun, Source, digest, folded, matched
 from xbench.protocol.findings import is_folder_name
 from xbench.types import Batch, Failure, MapScale, ModelOutput, Note
 
@@ -201,6 +204,91 @@ class Outside(SaliencyModel):
                 )
         flat = torch.zeros(expected)
         return torch.stack([flat if one is None else torch.from_numpy(one) for one in found])
+
+
+class OutsideAnswers(AnsweringModel):
+    """Looks answers up in a file, boxes or text, instead of asking for them.
+
+    Where the file speaks of images without a finding, such images are asked too, and what it leaves out there has no
+    box; if it never does, nobody knows whether the model was asked, and nothing is said of false alarms.
+
+    Args:
+        predictions: Boxes (CSV, COCO results, JSON lines) or raw answers (JSON lines).
+        label: What results and folders call the model.
+        frame: What the numbers mean: a name in `xbench.answers.frames`, such as `fraction_whole` or `pixels_sent`.
+        family: How raw answers are written: a name in `xbench.answers.FAMILIES`.
+        names: What the file calls a finding, and its name.
+        extra: What answers about other images or findings than the dataset's do: `stop` or `ignore`.
+    """
+
+    name = "outside_answers"
+    asked_in_words = False
+    recognises = False
+
+    def __init__(
+        self,
+        predictions: str,
+        label: str,
+        frame: str | None = None,
+        family: str | None = None,
+        names: dict[str, str] | None = None,
+        extra: Literal["stop", "ignore"] = "stop",
+    ) -> None:
+        if not is_folder_name(label):
+            raise UserError(f"--name {label!r} becomes part of a folder's name, which it cannot.", exit_status=2)
+        self._path = Path(predictions).expanduser()
+        if not self._path.is_file():
+            raise UserError(f"--predictions {predictions}: there is no such file.", exit_status=2)
+        self._answered = read_answered(self._path)
+        if self._answered.kind == "boxes" and (frame is None or family is not None):
+            raise UserError(
+                f"--predictions {predictions} has boxes: --frame says what their numbers mean, such as fraction_whole "
+                "(0 to 1 of the radiograph) or pixels_sent (its own pixels), and --family is for raw answers.",
+                exit_status=2,
+            )
+        if self._answered.kind == "answers" and family is None:
+            raise UserError(
+                f"--predictions {predictions} has raw answers: --family says how they are written.", exit_status=2
+            )
+        super().__init__(family or "endpoint", frame)
+        self.name, self._names, self._extra = label, folded(names), extra
+
+    def setup(self, stage: str) -> None:
+        """Look for answers about all images and findings; a UserError if they do not fit."""
+        super().setup(stage)
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        images, texts = [record.image_id for record in data.records], self._answered.texts
+        found, unknown = matched(texts, images, self.findings, self._names, "--predictions")
+        if unknown and self._extra == "stop":
+            raise UserError(
+                f"--predictions {self._path} speaks of no image and finding of {data.name}: "
+                f"{_count([', '.join(pair) for pair in unknown])}. --extra ignore leaves that out.",
+                exit_status=2,
+            )
+        if not found:
+            raise UserError(f"--predictions {self._path} speaks of nothing in {data.name}.", exit_status=2)
+        self._texts_of = {pair: texts[theirs] for pair, theirs in found.items()}
+        labels = {record.image_id: record.labels for record in data.records}
+        self._ask_negatives = any(labels[image].get(finding) == 0 for image, finding in found)
+
+    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+        """Look the answers up; a UserError for raw ones that are missing."""
+        replies = []
+        for query in queries:
+            pair = batch.truth.image_ids[query.row], query.finding
+            text = self._texts_of.get(pair)
+            if text is None and self._answered.kind == "answers":
+                raise UserError(
+                    f"{self._path} has no answer about image {pair[0]}, finding {pair[1]}. Add it, empty if nothing "
+                    "was said, or choose other images with --data.image_list.",
+                    exit_status=2,
+                )
+            replies.append(Reply('{"boxes": []}' if text is None else text))
+        return replies
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the digest of the predictions, and how they are read."""
+        return super().provenance() | {"predictions_sha256": digest([self._path]), "extra": self._extra}
 
 
 def _count(names: Sequence[str]) -> str:

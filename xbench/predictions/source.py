@@ -132,7 +132,7 @@ class MapFiles(Source):
     ) -> None:
         if "{image}" not in pattern or {*"{}"} & {*pattern.replace("{image}", "").replace("{finding}", "")}:
             raise UserError(f"--pattern {pattern}: it must have {{image}} and may have {{finding}}.", exit_status=2)
-        self._root, self._given = Files(root), {_fold(ours): theirs for theirs, ours in (names or {}).items()}
+        self._root, self._given = Files(root), folded(names)
         endings = (*ARRAYS, *PICTURES) if "{finding}" in pattern else (".npz",)
         stems: dict[str, str] = {}
         self.unknown = []
@@ -211,22 +211,51 @@ class MapFiles(Source):
         return [finding] if given is None else [given]
 
     def _match(self, scores: Scores, images: Sequence[str], findings: Sequence[str]) -> dict[Pair, tuple[float, float]]:
-        known: dict[str, str] = {}
-        for image in images:
-            for one in _spellings_of_image(image):
-                if known.setdefault(one, image) != image:
-                    del known[one]
-        ours = {_fold(other): finding for finding in findings for other in self._spellings(finding)}
-        matched: dict[Pair, tuple[float, float]] = {}
-        for (image, finding), numbers in scores.items():
-            pair = known.get(image), ours.get(_fold(finding)) or ours.get(_fold(canonical(finding) or finding))
-            if pair[0] is None or pair[1] is None:
-                self.unknown = [*self.unknown, f"the score of {image}, {finding}"]
-            elif (pair[0], pair[1]) in matched:
-                raise UserError(f"--scores: image {pair[0]} and finding {pair[1]} have two.", exit_status=2)
-            else:
-                matched[pair[0], pair[1]] = numbers
-        return matched
+        ours, unknown = matched(scores, images, findings, self._given, "--scores")
+        self.unknown = [*self.unknown, *(f"the score of {image}, {finding}" for image, finding in unknown)]
+        return {pair: scores[theirs] for pair, theirs in ours.items()}
+
+
+def matched(
+    theirs: Iterable[Pair], images: Sequence[str], findings: Sequence[str], names: Mapping[str, str], option: str
+) -> tuple[dict[Pair, Pair], list[Pair]]:
+    """Find the images and findings of a dataset among those that a file names.
+
+    Args:
+        theirs: As the file calls them.
+        images: Of the dataset; the file may leave an ending out.
+        findings: Of the dataset; capital letters and `_` for a space make no difference.
+        names: What the file calls a finding, by the folded name.
+        option: For messages.
+
+    Returns:
+        What the file calls each pair that it has, and what belongs to no pair.
+
+    Raises:
+        UserError: A pair is there under two names.
+    """
+    known: dict[str, str] = {}
+    for image in images:
+        for one in _spellings_of_image(image):
+            if known.setdefault(one, image) != image:
+                del known[one]
+    ours = {_fold(names.get(_fold(finding), finding)): finding for finding in findings}
+    found: dict[Pair, Pair] = {}
+    unknown: list[Pair] = []
+    for image, finding in theirs:
+        pair = known.get(image), ours.get(_fold(finding)) or ours.get(_fold(canonical(finding) or finding))
+        if pair[0] is None or pair[1] is None:
+            unknown.append((image, finding))
+        elif (pair[0], pair[1]) in found:
+            raise UserError(f"{option}: image {pair[0]} and finding {pair[1]} have two.", exit_status=2)
+        else:
+            found[pair[0], pair[1]] = image, finding
+    return found, unknown
+
+
+def folded(names: Mapping[str, str] | None) -> dict[str, str]:
+    """Return what a file calls findings, by their folded names, from names of findings by what the file calls them."""
+    return {_fold(ours): theirs for theirs, ours in (names or {}).items()}
 
 
 def digest(paths: Iterable[Path]) -> str:

@@ -93,19 +93,17 @@ def in_a_line(analysis: Analysis) -> str:
 
 def _one_model(found: Standings) -> tuple[Standing, Said]:
     own = next((row for row in found.rows if row.series.own), found.rows[0])
-    rate, runs = _rate(own), [entry for dataset in found.datasets for entry in dataset.runs]
-    answers = any(entry.run.results.answers for entry in runs if entry.run.label == own.label)
-    shown = "answer" if answers else "map"
+    rate = _rate(own)
     if found.floor is not None and all(map(found.at_floor, found.rows)):
         text = (
-            f"It guesses: its {shown} points at {rate}, not significantly more often than {found.floor.does} does "
+            f"It guesses: its map points at {rate}, not significantly more often than {found.floor.does} does "
             f"({whole(found.floor.value)})."
         )
         return own, Said(text, _of_100(own))
     if len(found.datasets) == 1:
-        return own, Said(f"{verdict(found, own)}: its {shown} points at {rate}.", _of_100(own))
+        return own, Said(f"{verdict(found, own)}: its map points at {rate}.", _of_100(own))
     low, high = _extremes(found, own.label)
-    over = f"over {in_words(len(found.datasets))} datasets its {shown} points at {rate}"
+    over = f"over {in_words(len(found.datasets))} datasets its map points at {rate}"
     return own, Said(f"{verdict(found, own)}: {over}, from {low} to {high}.", _of_100(own))
 
 
@@ -466,11 +464,7 @@ def _guesses(analysis: Analysis, found: Standings, head: Standing) -> Iterator[S
 def thresholds_finding(analysis: Analysis) -> Answer:
     """Say what the fixed threshold costs, and by how much the best one flatters."""
     question = "Can the thresholds be trusted?"
-    found = standings(analysis)
-    # Boxes have no threshold: then the best of the models with maps.
-    swept = {entry.run.label for entry in analysis.runs if entry.macro["dice_gap"].value is not None}
-    head = head_of(analysis, found)
-    head = next((row for row in (head, *found.rows) if row.label in swept), head)
+    head = head_of(analysis, standings(analysis))
     entries = [entry for entry in analysis.runs if entry.run.label == head.label]
     gap, optimism = (_mean_of([entry.macro[key].value for entry in entries]) for key in ("dice_gap", "dice_optimism"))
     name = _name(analysis, head)

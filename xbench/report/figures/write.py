@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from xbench.report.figures.models import INTERVALS, against_area, dice_gap, dice
 from xbench.report.figures.scatter import auroc_against_pointing_game
 from xbench.report.figures.style import drawing, save
 from xbench.report.schema import NEAR, NUMBERS, Analysis
-from xbench.report.series import Series, series_of
+from xbench.report.series import series_of
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,16 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
             "guess that ignores the image gets; dotted: at random."
         )
         yield Drawn(f"intervals_{key}", f"{NUMBERS[key].title} with intervals", caption), intervals(analysis, key, look)
-    # Boxes are one mask, with nothing to sweep.
-    if any(entry.run.results.answers is None for entry in analysis.runs):
-        yield from _sweeps(analysis, look)
+    caption = (
+        "Dice at the fixed threshold 0.5 (open), at cross-fitted thresholds (bar), and at the threshold that is best "
+        "on the same images (filled); numbers: best less at 0.5. Means over findings, times 100."
+    )
+    yield Drawn("dice_gap", "What the fixed threshold costs", caption), dice_gap(analysis, look)
+    caption = (
+        "Means over findings with 95% bands, times 100; marks at 0.1, 0.3, 0.5, 0.7 and 0.9. Grey: marking the whole "
+        "image."
+    )
+    yield Drawn("dice_curve", "Dice over thresholds", caption), dice_over_thresholds(analysis, look)
     floors = {"pointing_game": "what a random point gets", "dice_fixed": "marking the whole image"}
     for key, floor in floors.items():
         caption = (
@@ -106,16 +113,3 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
             "game and Dice, times 100; on the right of 100 maps those that peak in each ninth."
         )
         yield Drawn(f"positions_{ending}", f"Grounding against position on {where}", caption), positions(dataset, look)
-
-
-def _sweeps(analysis: Analysis, look: Mapping[str, Series]) -> Iterator[tuple[Drawn, Figure | None]]:
-    caption = (
-        "Dice at the fixed threshold 0.5 (open), at cross-fitted thresholds (bar), and at the threshold that is best "
-        "on the same images (filled); numbers: best less at 0.5. Means over findings, times 100."
-    )
-    yield Drawn("dice_gap", "What the fixed threshold costs", caption), dice_gap(analysis, look)
-    caption = (
-        "Means over findings with 95% bands, times 100; marks at 0.1, 0.3, 0.5, 0.7 and 0.9. Grey: marking the whole "
-        "image."
-    )
-    yield Drawn("dice_curve", "Dice over thresholds", caption), dice_over_thresholds(analysis, look)

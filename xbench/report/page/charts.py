@@ -345,20 +345,11 @@ def _area(part: AreaBin) -> str:
 
 
 def gaps(analysis: Analysis) -> list[Column]:
-    """Return Dice with cross-fitted thresholds, with the fixed and the best one marked, a column for each dataset.
-
-    Of boxes, which are one mask, their only Dice; nothing where all are boxes.
-    """
+    """Return Dice with cross-fitted thresholds, with the fixed and the best one marked, a column for each dataset."""
     order, columns = list(in_turn(analysis)), []
-    if all(entry.run.results.answers for entry in analysis.runs):
-        return []
     for dataset in analysis.datasets:
         entries = []
         for entry in sorted(dataset.runs, key=lambda entry: order.index(entry.run.label)):
-            if entry.run.results.answers is not None:
-                if entry.macro["dice_fixed"].value is not None:
-                    entries.append(Entry(entry.run.label, entry.macro["dice_fixed"], marks=()))
-                continue
             marks = [(key, entry.macro[f"dice_{key}"].value) for key in ("fixed", "best")]
             known = tuple((key, value) for key, value in marks if value is not None)
             if known:

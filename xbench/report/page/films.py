@@ -59,11 +59,7 @@ def _film(shown: CaseMap, case: ChosenCase, dataset: str, entry: RunAnalysis) ->
     probability = "< 0.001" if scores.probability < 0.001 else f"{scores.probability:.3f}"
     quadrants = entry.quadrants.get(case.finding)
     least = f", threshold {quadrants.threshold:.2g}" if quadrants is not None and scores.recognised is not None else ""
-    # NaN of an answer that says neither yes nor no.
-    known = (
-        f"probability {probability}{least}" if scores.probability == scores.probability else "said neither yes nor no"
-    )
-    said = f" ({known}). {'The peak' if shown.answer is None else 'What it marks'} is {where}."
+    said = f" (probability {probability}{least}). The peak is {where}."
     radiograph = shrunk(shown.pair.display, 448)
     over = cv2.cvtColor(coloured(shrunk(shown.saliency, 160)), cv2.COLOR_RGBA2BGRA).astype(np.uint8, copy=False)
     return Film(

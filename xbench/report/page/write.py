@@ -223,7 +223,7 @@ def _answered(analysis: Analysis) -> str:
         if (said := entry.run.results.answers) is not None and said.overall["pairs"]
     ]
     if not lost:
-        return "No model answered: these boxes show what a number is worth"
+        return ""
     most, label = max(lost)
     if most == 0:
         return "Every answer has a box or a point that could be read"

@@ -114,7 +114,7 @@ def _run(run: Run, measures: Measures) -> RunAnalysis:
         clusters=len(sample.clusters),
         macro=_without_sweep(run, measures.macro()),
         findings={name: _without_sweep(run, numbers) for name, numbers in measures.findings().items()},
-        dice_curve=measures.curve() if run.results.answers is None else (Estimate(None),) * sample.dice.shape[1],
+        dice_curve=measures.curve(),
         thresholds=thresholds,
         areas=area_bins(measures),
         positions=position_cells(measures, run),

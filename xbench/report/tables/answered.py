@@ -42,7 +42,7 @@ _EXAMPLES = 12
 def answer_tables(analysis: Analysis) -> Iterator[Table]:
     """Yield the tables of the models that answer; of none, if all have maps."""
     found = [(analysis.heading(dataset), entry, said) for dataset in analysis.datasets for entry, said in _of(dataset)]
-    if not found and not any(one.boxes for dataset in analysis.datasets for one in dataset.references):
+    if not found:
         return
     yield table_of(
         "answers_boxes",
