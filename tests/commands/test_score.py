@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from xbench.phantom import FINDINGS
+from xbench.report.runs import collect
+from xbench.report.statistics.analyse import analyse
 from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, PICTURES, REGIONS
 
 DATA = ("--data.images", "5", "--data.num_workers", "0")
@@ -128,6 +130,8 @@ def test_without_scores_nothing_is_said_of_recognition(command, made, tmp_path):
     for scores in run.results["classification"]["per_class"].values():
         assert (scores["auroc"], scores["average_precision"], scores["f1"], scores["accuracy"]) == (None,) * 4
     assert run.results["grounding"]["macro"] == tested.results["grounding"]["macro"]
+    (shown,) = analyse(collect([run.folder])).datasets[0].runs
+    assert shown.macro["auroc"].value is None and shown.macro["f1"].value is None and not shown.quadrants
     assert command("verify", run.folder).status == 0
     again = command("rescore", run.folder, "--ties", "any", "--workers", "0")
     assert again.status == 0, again.errors

@@ -24,7 +24,7 @@ class Sample:
         clustered_by: What a cluster is: all images of a patient where every image's patient is known, else one image.
         image_cluster: Place of each image's cluster, (N,).
         labels: 1 present, 0 absent, -1 unknown, (N, C) int8.
-        probabilities: (N, C); NaN of a model that was not asked whether findings are there.
+        probabilities: (N, C); NaN of a model that does not say whether findings are there.
         pair_image, pair_column: Places of each scored pair's image and finding, (P,).
         hit: What the pointing game counts, (P,), 0 to 1; the chance of a hit, as that of a floor, if `chances`.
         dice, iou: Scores at each threshold, (P, T); of boxes the same at all.
@@ -70,9 +70,9 @@ class Sample:
             image_ids=tuple(image_ids),
             image_cluster=place.astype(np.int64),
             labels=images.labels[order],
-            probabilities=(
-                images.probabilities if answers and not answers.recognition else images.counted_probabilities
-            )[order],
+            probabilities=(images.counted_probabilities if answers and answers.recognition else images.probabilities)[
+                order
+            ],
             pair_image=rank[pairs.index][pair_order],
             pair_column=pairs.column[pair_order],
             hit=images.pointing_hit[pairs.index, pairs.column][pair_order],

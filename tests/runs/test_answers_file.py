@@ -1,0 +1,109 @@
+"""`answers.parquet`: whatever a model says comes back to the letter, and what no run writes is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.answers import FAMILIES
+from xbench.answers.answer import Box
+from xbench.answers.asking import Query, Reply
+from xbench.answers.frames import Frame
+from xbench.runs.answers import AnswerRow, answers_writer, excerpt, read_answers
+from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
+from xbench.runs.scores import BatchScores, ImageScores, PairCounts
+
+FINDINGS = ("Nodule", "Mass")
+# Half a surrogate pair too, which no file of UTF-8 takes.
+TEXTS = st.text(st.characters(exclude_categories=())) | st.sampled_from(
+    ['{"boxes": [{"box": [1, 2, 300, 400], "confidence": 0.5}]}', "[10, 20, 30, 40]", "none", "\ud800", "\x00 no"]
+)
+
+
+@st.composite
+def rows(draw) -> AnswerRow:
+    finding = draw(st.sampled_from(FINDINGS))
+    kind = draw(st.sampled_from(["locate", "recognise"]))
+    first = draw(st.sampled_from([{}, {"top": [("yes", -0.5), ("x", -2.0)]}, {"yes_no": ([1.0], [0.5]), "mass": 0.25}]))
+    reply = Reply(
+        draw(TEXTS),
+        draw(st.sampled_from(["stop", "length", None])),
+        draw(st.sampled_from([None, "pixels_sent@70x90"])) if kind == "locate" else None,
+        tokens_out=draw(st.none() | st.integers(0, 10)),
+        confidence=draw(st.none() | st.floats(0, 1)) if kind == "locate" else None,
+        reasoning=draw(st.none() | st.just("hm")),
+        **(first if kind == "recognise" else {}),
+    )
+    family = FAMILIES["endpoint"]
+    answer = reply.read(family, family.frame, (70, 90)) if kind == "locate" else None
+    truth = draw(st.none() | st.just(([Box(0.0, 0.0, 0.5, 0.5)], True, False))) if kind == "locate" else None
+    return AnswerRow.of(draw(st.integers(0, 9)), "image", (70, 90), Query(kind, 0, 0, finding), reply, answer, truth)
+
+
+@given(st.lists(rows(), max_size=6))
+def test_rows_come_back_as_they_were(tmp_path_factory, given_rows):
+    path = tmp_path_factory.mktemp("answers") / "answers.parquet"
+    with answers_writer(path) as add:
+        add(given_rows[:2])
+        add(given_rows[2:])
+    found = list(read_answers(path, FINDINGS))
+    assert [replace(row, escaped=False) for row in found] == given_rows
+    for row in found:
+        if row.query == "recognise":
+            assert row.reply().recognition().probability == row.probability
+            continue
+        reply, answer = row.read_again(FAMILIES["endpoint"], FAMILIES["endpoint"].frame)
+        assert reply.frame is None and answer.raw == row.raw
+        if row.frame is None:
+            assert answer == row.answer()
+        sized = row.read_again(FAMILIES["endpoint"], Frame.named("pixels_resized"))[0].frame
+        assert sized == (None if row.frame is None else "pixels_resized@70x90")
+        assert len(excerpt(row.raw).encode()) <= 4 * 401
+
+
+@given(st.lists(rows(), max_size=3))
+def test_the_journal_keeps_them(tmp_path_factory, given_rows):
+    folder = tmp_path_factory.mktemp("journal")
+    nothing = {field.name: [] for field in fields(ImageScores)}
+    images = ImageScores(**nothing | {"region_digests": np.zeros((0, 0), "S16")})
+    pairs = PairCounts(**{field.name: [] for field in fields(PairCounts)})
+    append_record(folder, BatchRecord(0, BatchScores(images, pairs, (), tuple(given_rows)), (), (), ()))
+    assert read_record(finished_batches(folder)[0]).scores.answers == tuple(given_rows)
+
+
+WRONG = {
+    "status": "perhaps",
+    "query": "guess",
+    "boxes": [[0.5, 0.5, 0.4, 0.6]],
+    "points": [[0.5, 1.5]],
+    "confidence": [],
+    "width": 0,
+    "finding": "Ghost",
+    "finish": "bored",
+    "annotated": [],
+    "suspect_frame": None,
+    "raw": None,
+}
+
+
+@pytest.mark.parametrize("column", WRONG)
+def test_what_no_run_writes_is_refused(tmp_path, column):
+    family = FAMILIES["endpoint"]
+    reply = Reply('{"boxes": [{"box": [1, 2, 300, 400]}]}', "stop")
+    query, answer = Query("locate", 0, 0, "Nodule"), reply.read(family, family.frame, (70, 90))
+    path = tmp_path / "answers.parquet"
+    with answers_writer(path) as add:
+        add([AnswerRow.of(0, "image", (70, 90), query, reply, answer, ([Box(0.0, 0.0, 0.5, 0.5)], True, False))])
+    table = pq.read_table(path)
+    assert len(list(read_answers(path, FINDINGS))) == 1
+    place = table.column_names.index(column)
+    changed = pa.array([WRONG[column]], table.field(column).type)
+    pq.write_table(table.set_column(place, table.field(column), changed), path)
+    with pytest.raises((ValueError, TypeError)):
+        list(read_answers(path, FINDINGS))
