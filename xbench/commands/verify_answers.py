@@ -167,8 +167,10 @@ def _areas(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> 
     covered = []
     for some in (boxes[: len(one)], boxes[len(one) :]):
         inside = np.zeros(cells.shape, np.bool_)
-        for x0, y0, x1, y1 in some:
-            inside |= np.outer((ys[:-1] >= y0) & (ys[1:] <= y1), (xs[:-1] >= x0) & (xs[1:] <= x1))
+        for left, right, top, bottom in zip(
+            *(np.searchsorted(edges, some[:, at]) for at, edges in ((0, xs), (2, xs), (1, ys), (3, ys))), strict=True
+        ):
+            inside[top:bottom, left:right] = True
         covered.append(inside)
     return float(cells[covered[0] & covered[1]].sum()), float(cells[covered[0] | covered[1]].sum())
 

@@ -55,7 +55,7 @@ def score_answers(output: ModelOutput, truth: GroundTruth, rules: Rules) -> Batc
         grid[pair], area[pair] = region.size, region.sum()
         mask[pair], overlap[pair] = drawn.sum(), (drawn & region).sum()
         mask[pair, 0], overlap[pair, 0] = grid[pair], area[pair]
-        on_grid = score_on_grid(answer.boxes, region, answer.points, rules.gamma)
+        on_grid = score_on_grid(answer.boxes, region, answer.points, rules.gamma, drawn)
         values = (*on_grid, *_peak(drawn, answer.points, region))
         for name, value in zip(names, values, strict=False):
             found[name][row, column] = np.nan if value is None else value

@@ -205,7 +205,11 @@ def draw_boxes(boxes: ArrayLike, size: tuple[int, int], gamma: float = 0.5) -> N
 
 
 def score_on_grid(
-    boxes: ArrayLike, region: NDArray[np.bool_], points: ArrayLike = (), gamma: float = 0.5
+    boxes: ArrayLike,
+    region: NDArray[np.bool_],
+    points: ArrayLike = (),
+    gamma: float = 0.5,
+    drawn: NDArray[np.bool_] | None = None,
 ) -> GridScores:
     """Score an answer against a region on the grid (H, W), not empty.
 
@@ -218,12 +222,13 @@ def score_on_grid(
         region: The annotated region.
         points: (K, 2) x and y as fractions; not looked at if there is a box.
         gamma: Share of a pixel that boxes cover at least.
+        drawn: What `draw_boxes` gave for them, if that is at hand.
 
     Examples:
         >>> score_on_grid([[0, 0, 0.5, 1]], np.array([[True, True], [False, False]]))
         GridScores(pointing=0.5, dice=0.5, iou=0.3333333333333333)
     """
-    drawn = draw_boxes(boxes, region.shape[:2], gamma)
+    drawn = draw_boxes(boxes, region.shape[:2], gamma) if drawn is None else drawn
     if size := int(drawn.sum()):
         shared, true = int((drawn & region).sum()), int(region.sum())
         return GridScores(shared / size, 2 * shared / (size + true), shared / (size + true - shared))
