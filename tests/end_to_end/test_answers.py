@@ -136,6 +136,33 @@ def test_verify_finds_all_numbers_and_what_was_changed(talked, tmp_path):
     assert any("answers.parquet" in one.place and "boxes" in one.place for one in disagreements(changed))
 
 
+def test_a_run_whose_answers_are_lost_is_set_aside(talked, tmp_path, capsys):
+    folder, broken = finished(talked), tmp_path / "runs" / "talker_squares" / "broken"
+    broken.mkdir(parents=True)
+    for path in folder.iterdir():
+        if path.name != "answers.parquet":
+            (broken / path.name).write_bytes(path.read_bytes())
+    collection = collect([broken, folder])
+    assert len(collection.runs) == 1 and "answers.parquet" in collection.set_aside[0].reason
+    assert main(["verify", str(broken)]) == 2
+    table = pq.read_table(folder / "answers.parquet")
+    pq.write_table(table.slice(20), broken / "answers.parquet")
+    assert "not one answer to each scored pair" in collect([broken, folder]).set_aside[0].reason
+    capsys.readouterr()
+    assert main(["verify", str(broken)]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_rescore_of_some_images(talked, tmp_path):
+    names = FinishedRun.open(finished(talked)).image_scores.image_ids[3:9]
+    (tmp_path / "some.txt").write_text("\n".join(names))
+    some = tmp_path / "some"
+    assert main(["rescore", str(finished(talked)), "--images", str(tmp_path / "some.txt"), "--out", str(some)]) == 0
+    run = FinishedRun.open(some)
+    assert [*run.answers] == names and disagreements(some) == []
+    assert {row.image_id for rows in run.answers.values() for row in rows} <= {*names}
+
+
 def test_rescore_reads_again_without_asking(talked, tmp_path, capsys):
     folder, again = finished(talked), tmp_path / "again"
     assert main(["rescore", str(folder), "--out", str(again), "--workers", "0"]) == 0

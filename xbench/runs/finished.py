@@ -159,7 +159,7 @@ class FinishedRun:
 
     def check_tables(self) -> None:
         """Check that the tables are complete and fit together and to the results."""
-        results, images, pairs = self.results, self.image_scores, self.pair_counts
+        results, images, pairs, _ = self.results, self.image_scores, self.pair_counts, self.answers
         with reading(self.folder):
             images.check_complete(results.answers is not None)
             if len(images.image_ids) != results.counts.images:
