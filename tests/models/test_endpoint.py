@@ -265,6 +265,30 @@ def test_another_setting_asks_again(address, tmp_path, change):
     assert len(log(address, script)) == 2
 
 
+def test_other_weights_behind_the_same_name_are_asked_again(address, tmp_path, monkeypatch):
+    script = scripted("says=None.")
+    assert client(address, script).weights() == '{"root": "weights/truth"}'
+    assert ChatClient(f"{address}/{script}/v1", "nobody").weights() == ""
+    endpoint(address, script, tmp_path).ask(batch_of(GREY), queries(0))
+    monkeypatch.setattr(ChatClient, "weights", lambda self: "others")
+    endpoint(address, script, tmp_path).ask(batch_of(GREY), queries(0))
+    assert len(log(address, script)) == 2
+
+
+def test_a_server_that_is_down_is_said_at_once(tmp_path):
+    model = Endpoint("http://127.0.0.1:9/v1", "truth", cache=False, attempts=2, back_off=0)
+    with pytest.raises(UserError, match=r"127.0.0.1:9/v1/models gave .* refused\. The run is unfinished"):
+        model.ask(batch_of(GREY), queries(0, 1))
+
+
+def test_texts_that_no_file_can_hold_are_spelled_out():
+    message = {"content": "\ud800", "reasoning_content": "\udfff"}
+    read = Completion.read({"choices": [{"message": message}], "model": "\ud83d"})
+    assert (read.text, read.reasoning, read.served) == ("\ud800", "\\udfff", "\\ud83d")
+    logprobs = {"content": [{"top_logprobs": [{"token": "a", "logprob": 10**400}, {"token": "b", "logprob": True}]}]}
+    assert Completion.read({"choices": [{"message": message, "logprobs": logprobs}]}).top == (("a", 0.0),)
+
+
 def test_one_pixel_the_shape_and_the_question_matter_to_the_cache(address, tmp_path):
     script = scripted("says=None.")
     other = GREY.copy()

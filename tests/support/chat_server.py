@@ -77,7 +77,13 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(200, asked[script])
         if script.startswith("secret") and not self.headers.get("Authorization"):
             return self.send(401, {"error": {"message": "no key"}})
-        self.send(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in MODELS]})
+        self.send(
+            200,
+            {
+                "object": "list",
+                "data": [{"id": name, "root": f"weights/{name}", "created": time.time()} for name in MODELS],
+            },
+        )
 
     def do_POST(self) -> None:
         script = unquote(self.path).strip("/").removesuffix("v1/chat/completions").strip("/")

@@ -155,6 +155,7 @@ class Endpoint(AnsweringModel):
         self._limit_tokens, self._prices, self._limit_cost = limit_tokens, prices, limit_cost
         folder = cache_folder() / "answers" if cache is True else expand(cache or "")
         self._cache = None if cache is False else AnswerCache(Path(folder))
+        self._weights: str | None = None  # as the server tells of them
         self._served_by: set[str] = set()
         self._counts, self._lock = [0, 0], threading.Lock()  # answers that were asked for, and that were kept
 
@@ -162,6 +163,11 @@ class Endpoint(AnsweringModel):
         """Ask the server; what it said before to the same request comes from the cache."""
         images = {row: self._picture(batch, row) for row in {query.row for query in queries}}
         self.client.begin()
+        try:
+            self._weights = self.client.weights() if self._weights is None else self._weights
+        except NoAnswer as error:
+            address = f"{self.client.base_url}/models"
+            raise UserError(f"{self.client.host} cannot be asked: {address} gave {error}. {_RESUME}") from None
         replies: list[Reply | None] = [None] * len(queries)
         failures: dict[int, str] = {}
         refused: list[Exception] = []
@@ -207,7 +213,8 @@ class Endpoint(AnsweringModel):
     def _reply(self, query: Query, picture: _Picture) -> Reply:
         """Ask one query: of the cache, else of the server."""
         body = self._body(query, picture.digest)
-        request = {"server": self.client.base_url, "revision": self.revision, "body": body}
+        server = {"server": self.client.base_url, "revision": self.revision, "weights": self._weights}
+        request = server | {"body": body}
         completion = self._kept(request)
         from_cache = completion is not None
         if completion is None:
@@ -305,6 +312,7 @@ class Endpoint(AnsweringModel):
             "host": self.client.host,
             "served_model": self.served_model,
             "served_by": sorted(self._served_by),
+            "weights": self._weights,
             "request": self._settings,
             "image": {"format": self._image_format, "longest_side": self._longest_side},
         }

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -29,6 +29,9 @@ _LONGEST_WAIT = 60.0  # between attempts, unless the server says otherwise
 _PATIENCE = 900.0  # seconds that a server may ask to wait; a day's quota is no reason to sleep for a day
 _MOST_BYTES = 2**25  # of a response
 _MOST_TOKENS = 2**53  # no server counts so far
+
+
+_Result = TypeVar("_Result")
 
 
 class NoAnswer(Exception):
@@ -98,13 +101,18 @@ class Completion:
             _count(counts.get("prompt_tokens")),
             _count(counts.get("completion_tokens")),
             _first_tokens(choice.get("logprobs")),
-            reasoning if isinstance(reasoning, str) else None,
-            " ".join(one for one in served if isinstance(one, str)),
+            _whole_text(reasoning) if isinstance(reasoning, str) else None,
+            _whole_text(" ".join(one for one in served if isinstance(one, str))),
         )
 
 
 def _count(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < _MOST_TOKENS else None
+
+
+def _whole_text(text: str) -> str:
+    """Return a text that files of UTF-8 can hold: half surrogate pairs, which JSON may have, are spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _first_tokens(logprobs: Any) -> tuple[tuple[str, float], ...] | None:
@@ -116,7 +124,7 @@ def _first_tokens(logprobs: Any) -> tuple[tuple[str, float], ...] | None:
         return None
     # vLLM gives -9999 for what has no probability.
     sound = [
-        (token, min(float(log), 0.0))
+        (token, float(min(log, 0)))  # larger ones may be no float at all
         for token, log in pairs
         if isinstance(token, str) and isinstance(log, int | float) and not isinstance(log, bool) and log > -9999
     ]
@@ -198,15 +206,39 @@ class ChatClient:
             UserError: The server refuses such requests, so that asking again is of no use.
         """
         content = json.dumps(body).encode()
+
+        def ask() -> tuple[Completion, dict[str, Any]]:
+            response = self._json("POST", "chat/completions", content)
+            completion = Completion.read(response)
+            with self._lock:
+                asked, answered = self.spent
+                self.spent = asked + (completion.tokens_in or 0), answered + (completion.tokens_out or 0)
+            return completion, response
+
+        return self._patiently(ask)
+
+    def weights(self) -> str:
+        """Return what the server says of the weights behind the model's name, as JSON; nothing if it does not say.
+
+        Servers may put other weights behind the same name: vLLM says which (`root`), llama.cpp how many (`meta`).
+
+        Raises:
+            NoAnswer: It cannot be reached.
+        """
+        try:
+            listed = self._patiently(lambda: self._json("GET", "models"))
+            (entry,) = [entry for entry in listed["data"] if entry["id"] == self._model]
+            said = {name: entry[name] for name in ("root", "meta") if name in entry}
+            return json.dumps(said, sort_keys=True)[:2000] if said else ""
+        except (UserError, KeyError, TypeError, ValueError, RecursionError):
+            return ""
+
+    def _patiently(self, make: Callable[[], _Result]) -> _Result:
+        """Make a request until something comes back; NoAnswer after all attempts."""
         for attempt in range(self._attempts):
             self._wait_for_turn()
             try:
-                response = self._json("POST", "chat/completions", content)
-                completion = Completion.read(response)
-                with self._lock:
-                    asked, answered = self.spent
-                    self.spent = asked + (completion.tokens_in or 0), answered + (completion.tokens_out or 0)
-                return completion, response
+                return make()
             except (_Again, ValueError) as error:
                 problem = str(error)
                 after = getattr(error, "after", None)
