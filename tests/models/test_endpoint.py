@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import threading
-import time
 from itertools import count
 
 import numpy as np
@@ -16,6 +15,7 @@ from chat_server import log, serving
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from processes import until
 
 from xbench.answers.asking import Query
 from xbench.errors import UserError
@@ -136,8 +136,7 @@ def test_retry_after_holds_for_all_requests(address):
     asked = client(address, script, back_off=0)
     threads = [threading.Thread(target=asked.complete, args=(BODY,)) for _ in range(3)]
     threads[0].start()
-    while not asked._not_before:
-        time.sleep(0.01)
+    until(lambda: asked._not_before, 5)
     for thread in threads[1:]:
         thread.start()
     for thread in threads:
