@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import pickle
 import shutil
 import tarfile
 import zipfile
@@ -11,6 +12,7 @@ import zipfile
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from xbench.phantom import FINDINGS
 from xbench.report.runs import collect
@@ -139,3 +141,20 @@ def test_without_scores_nothing_is_said_of_recognition(command, made, tmp_path):
     assert protocols.status == 0 and command("verify", run.folder).status == 0, protocols.errors
     reported = command("report", tmp_path / "runs")
     assert reported.status == 0, reported.errors
+
+
+def test_heat_maps_in_pickles_give_the_same_results(command, made, tmp_path):
+    tested, predicted = made
+    maps = tmp_path / "pickles"
+    maps.mkdir()
+    for row in pq.read_table(predicted.folder / "predictions.parquet").to_pylist():
+        with np.load(predicted.folder / row["file"]) as arrays:
+            saliency = arrays["saliency"][list(arrays["findings"]).index(row["finding"])]
+        content = {"map": torch.from_numpy(saliency)[None, None], "prob": np.float64(row["probability"])}
+        (maps / f"{row['image_id']}_{row['finding']}_map.pkl").write_bytes(pickle.dumps(content))
+    words = ("--pattern", "{image}_{finding}_map", "--frame", "whole", "--scores", "pickled", "--map-scale", "cosine")
+    run = command("score", "--config", "phantom", "--name", "demo", *QUIET, "--predictions", maps, *words)
+    assert run.status == 0, run.errors
+    assert {**run.results, "provenance": None} == {**tested.results, "provenance": None}
+    assert run.results["provenance"]["model"]["map_scale"] == "cosine"
+    assert command("verify", run.folder).status == 0

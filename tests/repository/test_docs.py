@@ -194,7 +194,9 @@ def test_options_exist(resolvers, capsys):
             assert main([command, "--help"]) == 0
     helps = [*(resolver.format_help() for resolver in resolvers.values()), capsys.readouterr().out]
     assert main(["--version"]) == 0
-    known = {*re.findall(r"--\w+", " ".join(helps))} | FOREIGN | {"--version", "--help", "--help-all", "--print_config"}
+    known = (
+        {*re.findall(r"--[\w-]+", " ".join(helps))} | FOREIGN | {"--version", "--help", "--help-all", "--print_config"}
+    )
     for page, span in SPANS:
         if not span.startswith(("wandb ", "pip ", "torchrun", "mkdocs", "vllm ", "python -m sglang", "llama-server")):
             for option in re.findall(r"(?<![\w-])--[a-z][\w-]*(?![\w.-])", span):

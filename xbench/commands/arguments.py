@@ -265,8 +265,10 @@ def score_parser() -> CommandParser:
     frame = "what a map shows: whole, or steps such as shortest:512,crop:480 (stretch, shortest, longest, pad, crop)"
     parser.add_argument("--frame", help=f"{frame}; for boxes fraction_whole, pixels_sent, ...")
     parser.add_argument("--family", help="how raw answers are written, such as medgemma")
-    table = "CSV or parquet file of probabilities; none: nothing is said of recognition"
-    parser.add_argument("--scores", metavar="TABLE|none", help=table)
+    table = (
+        "CSV or parquet file of probabilities; none: nothing is said of recognition; pickled: those in the maps' pkl"
+    )
+    parser.add_argument("--scores", metavar="TABLE|none|pickled", help=table)
     pattern = "path of a map without its ending (default {image}/{finding}); {image}: an npz file of all findings"
     parser.add_argument("--pattern", help=pattern)
     parser.add_argument(
@@ -280,6 +282,8 @@ def score_parser() -> CommandParser:
     parser.add_argument("--sizes", choices=("same", "any"), help=sizes)
     enlarged = "how maps are enlarged (default bilinear)"
     parser.add_argument("--upsampling", choices=("bilinear", "nearest", "corners"), help=enlarged)
+    scale = "what the values of maps are (default none: maps of different images are not compared)"
+    parser.add_argument("--map-scale", choices=("cosine", "logit", "probability", "attention", "none"), help=scale)
     return parser
 
 

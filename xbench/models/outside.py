@@ -31,11 +31,13 @@ class Outside(SaliencyModel):
     """Looks predictions up in files, instead of making them.
 
     Args:
-        predictions: What `xbench predict` wrote; or a folder, zip or tar of maps (npy, npz, png, tiff).
+        predictions: What `xbench predict` wrote; or a folder, zip or tar of maps (npy, npz, png, tiff, and the pkl of
+            CheXlocalize).
         label: What results and folders call the model.
         frame: What part of a radiograph a map shows: `whole`, or steps such as `shortest:512,crop:480`. What `xbench
             predict` wrote says it itself.
-        scores: Table of probabilities (CSV, parquet), or `none`: nothing is said of recognition.
+        scores: Table of probabilities (CSV, parquet), or `none`: nothing is said of recognition; or `pickled`:
+            what CheXlocalize's pickles call `prob`.
         pattern: Path of a map below `predictions`, without its ending.
         names: What the files call a finding, and its name.
         missing: What a pair without prediction does: `stop`; `skip` leaves the whole image out, counted and named;
@@ -43,6 +45,7 @@ class Outside(SaliencyModel):
         extra: What predictions of other images or findings than the dataset's do: `stop` or `ignore`.
         sizes: Maps are all of the `same` size, or of `any`, which takes `--data.batch_size 1`.
         upsampling: How maps are enlarged; `bilinear` if not given.
+        map_scale: What the values of maps are, so that maps of different images can be compared; `none` if not given.
     """
 
     name = "outside"
@@ -59,6 +62,7 @@ class Outside(SaliencyModel):
         extra: Literal["stop", "ignore"] = "stop",
         sizes: Literal["same", "any"] = "same",
         upsampling: Upsampling | None = None,
+        map_scale: MapScale | None = None,
     ) -> None:
         super().__init__()
         if not is_folder_name(label):
@@ -68,10 +72,10 @@ class Outside(SaliencyModel):
         self._own = (self._path / "predictions.parquet").is_file()
         if not self._path.exists():
             raise UserError(f"--predictions {predictions}: there is no such file or folder.", exit_status=2)
-        if self._own and (frame, scores, upsampling) != (None, None, None):
+        if self._own and (frame, scores, upsampling, map_scale) != (None, None, None, None):
             raise UserError(
-                f"{predictions} is what `xbench predict` wrote, which says frame, scores and upsampling itself: leave "
-                "these options out.",
+                f"{predictions} is what `xbench predict` wrote, which says frame, scores, upsampling and map_scale "
+                "itself: leave these options out.",
                 exit_status=2,
             )
         if not self._own and frame is None:
@@ -89,10 +93,12 @@ class Outside(SaliencyModel):
             )
         self.preprocessing = Preprocessing(stretch((224, 224))) if frame is None else preprocessing_of(frame)
         self.recognises = scores != "none"
-        self._scores = None if scores in (None, "none") else Path(str(scores)).expanduser()
+        self._pickled = scores == "pickled"
+        self._scores = None if scores in (None, "none", "pickled") else Path(str(scores)).expanduser()
         self._said = {"frame": frame, "scores": scores, "missing": missing, "extra": extra, "sizes": sizes}
         self._pattern, self._names, self._missing, self._extra, self._sizes = pattern, names, missing, extra, sizes
         self.saliency_upsample = upsampling or "bilinear"
+        self.map_scale = map_scale or "none"
 
     def input_problem(self, batch: Batch, seen: torch.Tensor | None = None) -> None:
         """No network sees the images."""
@@ -108,8 +114,12 @@ class Outside(SaliencyModel):
             scores = None if self._scores is None else read_scores(self._scores)
             self.source = MapFiles(self._path, images, self.findings, self._pattern, self._names, scores)
         pairs = [(image, finding) for image in images for finding in self.findings]
-        scored = self.source.scores if self._own or self._scores is not None else dict.fromkeys(pairs, (nan, nan))
-        self._numbers: Mapping[tuple[str, str], tuple[float, float]] = scored
+        scored: Mapping[tuple[str, str], tuple[float, float]] = self.source.scores
+        if self._pickled and isinstance(self.source, MapFiles):
+            scored = self.source.pickled_scores()
+        elif not self.recognises:
+            scored = dict.fromkeys(pairs, (nan, nan))
+        self._numbers = scored
         without_map = [f"{one}, {other}" for one, other in pairs if (one, other) not in self.source.maps]
         without_score = [f"{one}, {other}" for one, other in pairs if (one, other) not in scored]
         problems = []

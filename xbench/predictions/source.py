@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from xbench.errors import UserError
 from xbench.geometry.grid import View
 from xbench.predictions.files import ARRAYS, PICTURES, Files, as_map, named, read_npy, read_npz, read_picture
+from xbench.predictions.pickled import read_pickle
 from xbench.predictions.scores import Scores
 from xbench.protocol.findings import canonical
 from xbench.runtime.digests import file_sha256
@@ -133,7 +134,7 @@ class MapFiles(Source):
         if "{image}" not in pattern or {*"{}"} & {*pattern.replace("{image}", "").replace("{finding}", "")}:
             raise UserError(f"--pattern {pattern}: it must have {{image}} and may have {{finding}}.", exit_status=2)
         self._root, self._given = Files(root), folded(names)
-        endings = (*ARRAYS, *PICTURES) if "{finding}" in pattern else (".npz",)
+        endings = (*ARRAYS, *PICTURES, ".pkl") if "{finding}" in pattern else (".npz",)
         stems: dict[str, str] = {}
         self.unknown = []
         for name in self._root.names:
@@ -188,10 +189,26 @@ class MapFiles(Source):
                     if key is None and len(arrays) != 1:
                         raise ValueError(f"it holds {len(arrays)} arrays, and not one: {', '.join(arrays)[:100]}")
                     maps.append(as_map(arrays[key] if key is not None else next(iter(arrays.values()))))
+                elif name.lower().endswith(".pkl"):
+                    maps.append(as_map(read_pickle(content)[0]))
                 else:
                     read = read_npy if name.lower().endswith(".npy") else read_picture
                     maps.append(as_map(read(content)))
         return maps
+
+    def pickled_scores(self) -> dict[Pair, tuple[float, float]]:
+        """Return the probabilities that pickled maps come with; a UserError if they are no probabilities."""
+        found = {}
+        for (image, finding), (name, _) in self._pairs.items():
+            if name.lower().endswith(".pkl"):
+                content = self._root.read(name)
+                with named(self._root.root, name, f"image {image}, finding {finding}"):
+                    probability = read_pickle(content)[1]
+                    if probability is not None:
+                        if not 0 <= probability <= 1:
+                            raise ValueError(f"its prob is {probability}, and no probability from 0 to 1")
+                        found[image, finding] = probability, probability
+        return found
 
     def _in_npz(self, name: str, image: str, findings: Sequence[str]) -> dict[Pair, tuple[str, str | None]]:
         with named(self._root.root, name, f"image {image}"), zipfile.ZipFile(io.BytesIO(self._root.read(name))) as file:

@@ -1,0 +1,100 @@
+"""Pickled heat maps: their numbers are read, and nothing in them runs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xbench.errors import UserError
+from xbench.predictions.files import as_map, named
+from xbench.predictions.pickled import read_pickle
+
+VALUES = np.arange(24, dtype=np.float32).reshape(1, 1, 4, 6) / 7
+CONTENT = {
+    "map": torch.from_numpy(VALUES),
+    "prob": np.float32(0.25),
+    "task": "Edema",
+    "gt": np.zeros(1),
+    "cxr_img": torch.zeros(3, 4, 6),
+    "cxr_dims": (6, 4),
+}
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize(
+    "one",
+    [
+        torch.from_numpy(VALUES),
+        torch.from_numpy(VALUES.transpose(0, 1, 3, 2).copy()).transpose(2, 3),
+        torch.from_numpy(np.pad(VALUES, ((0, 0), (0, 0), (2, 1), (1, 1))))[:, :, 2:-1, 1:-1],
+        torch.from_numpy(VALUES).requires_grad_(),
+        VALUES,
+        np.asfortranarray(VALUES[0, 0]),
+        VALUES.astype(">f4"),
+    ],
+    ids=["tensor", "transposed", "view", "gradient", "array", "fortran", "big-endian"],
+)
+@pytest.mark.parametrize("probability", [0.25, np.float32(0.25), np.float64(0.25), torch.tensor([0.25])])
+def test_numbers_come_back(one, probability, protocol):
+    saliency, read = read_pickle(pickle.dumps({**CONTENT, "map": one, "prob": probability}, protocol))
+    assert np.array_equal(as_map(saliency), VALUES[0, 0])
+    assert read == 0.25
+
+
+class Calls:
+    def __init__(self, function, *given):
+        self.how = function, given
+
+    def __reduce__(self):
+        return self.how
+
+
+def refused(content):
+    with pytest.raises(UserError) as error, named("here", "it.pkl"):
+        read_pickle(content)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("key", ["map", "cxr_img", "anything"])
+def test_a_hostile_pickle_is_refused_by_name(key, tmp_path):
+    told = refused(pickle.dumps({**CONTENT, key: Calls(os.system, f"touch {tmp_path / 'ran'}")}))
+    assert f"{os.system.__module__}.system" in told
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_pickle_in_a_storage_runs_nothing(tmp_path):
+    inner = pickle.dumps(Calls(os.system, f"touch {tmp_path / 'ran'}"), 2)
+    rebuilt = Calls(torch._utils._rebuild_tensor_v2, Calls(torch.storage._load_from_bytes, inner), 0, (2, 2), (2, 1))
+    refused(pickle.dumps({"map": rebuilt}))
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("size", [(9, 9), (1 << 40, 1), (-1, 4), (4, 7)])
+def test_a_tensor_larger_than_its_values_is_refused(size):
+    storage = torch.zeros(24).reshape(4, 6)._typed_storage()
+    refused(pickle.dumps({"map": Calls(torch._utils._rebuild_tensor_v2, storage, 0, size, (6, 1))}))
+
+
+@pytest.mark.parametrize("content", [{}, [], {"map": "text"}, {"map": np.array([None])}, {"map": None}])
+def test_what_is_no_map_is_refused(content):
+    refused(pickle.dumps(content))
+
+
+@given(st.data())
+def test_damaged_files_are_refused_or_read(data):
+    whole = pickle.dumps(CONTENT)
+    place = data.draw(st.integers(0, len(whole) - 1))
+    changed = whole[:place] + bytes([data.draw(st.integers(0, 255))]) + whole[place + 1 :]
+    for content in (whole[:place], changed):
+        try:
+            with named("here", "it.pkl"):
+                as_map(read_pickle(content)[0])
+        except UserError as error:
+            assert "\n" not in str(error)
