@@ -110,14 +110,8 @@ class Handler(BaseHTTPRequestHandler):
         elif step in ("html", "nonsense", "latin"):
             text = {"html": "<html>Welcome</html>", "nonsense": "\x00{{[", "latin": '{"choices": "\xe9"}'}[step]
             return self.send(200, text.encode("latin-1"), kind="text/html" if step == "html" else "application/json")
-        elif step == "plain":
-            return self.send(200, b"{}", kind="text/plain")
         elif step == "deep":
             return self.send(200, b"[" * 100_000)
-        elif step == "drip":
-            return self.send(200, b" " * 50, pause=0.05)
-        elif step == "huge":
-            return self.send(200, b" " * (2**25 + 2**16))
         elif step == "empty":
             return self.send(200, {"choices": []})
         elif step == "error":
@@ -144,8 +138,14 @@ class Handler(BaseHTTPRequestHandler):
             choice["logprobs"] = {"content": [{"top_logprobs": top}]}
         response = {"model": body["model"], "choices": [choice], "system_fingerprint": "fp_1"}
         response["usage"] = {"prompt_tokens": 100, "completion_tokens": 10}
+        content = json.dumps(response).encode()
+        if step == "plain":
+            return self.send(200, content, kind="text/plain")
+        if step == "drip":
+            return self.send(200, content, pause=0.01)
+        if step == "huge":
+            return self.send(200, content + b" " * 2**25)
         if step == "cut":
-            content = json.dumps(response).encode()
             return self.send(200, content[: len(content) // 2], length=len(content))
         told["answered"] = True
         return self.send(200, response)
