@@ -25,7 +25,7 @@ from xbench.data import VinDrCXR
 from xbench.phantom import draw_phantom
 from xbench.protocol.findings import FINDINGS
 
-HEIGHT, WIDTH, FILMS = 3_000, 2_500, 24
+HEIGHT, WIDTH, FILMS = 3_000, 2_500, 16
 FIGURES = (
     Figure(
         "VinDr-CXR on its own pixels, 21 findings on each film, batches of 8, all processes",

@@ -33,10 +33,10 @@ FIGURES = (
     Figure(
         "`test` / bare forward, ViT-B/16, bf16-true",
         target=at_most(1.05),
-        note="Most of it stands under `forward` in the table of stages below: the same network takes longer in a run, "
-        "where workers that read images share the cores with it, than alone, by an amount that differs from day to day "
-        "on a shared machine. It is three times as fast as in float32, so the same milliseconds weigh three times as "
-        "much. A core to spare for the workers should settle it.",
+        note="An image takes a quarter of the time that it takes in float32, so the milliseconds around it weigh four "
+        "times as much: about one each for waiting for images, scoring two maps, and the end of the run, which is "
+        "shared by few images here. On some days the network too takes longer in a run, where workers share the cores "
+        "with it, than alone; a core to spare for them would help.",
     ),
     Figure(
         "`test` / bare forward, ResNet-50, 2 pairs an image",
@@ -109,7 +109,7 @@ def measure(quick: bool = False) -> Measured:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         transformer = resnet() if quick else vit(folder / "vit")
-        few, more, many = (BATCH, BATCH, BATCH) if quick else (4 * BATCH, 6 * BATCH, 12 * BATCH)
+        few, more, many = (BATCH, BATCH, BATCH) if quick else (3 * BATCH, 4 * BATCH, 12 * BATCH)
         works = (
             Work("ViT-B/16, float32", transformer, 4, few),
             Work("ViT-B/16, bf16-true", transformer, 4, many, "bf16-true"),

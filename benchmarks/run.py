@@ -1,6 +1,6 @@
 """Measures everything and writes `BENCHMARKS.md`: `make bench`.
 
-    python benchmarks/run.py             all parts, each in a new process; about a quarter of an hour on two cores
+    python benchmarks/run.py             all parts, each in a new process; ten minutes on two cores
     python benchmarks/run.py sweep scale these parts, printed and not written, for a page is of one machine and one day
     python benchmarks/run.py --quick     with tiny amounts, to see that everything runs; printed and not written
 

@@ -17,12 +17,12 @@ from measuring import alone, peak
 from workload import Tiny, evaluate, prepared, tiny, warm_up, write_radiographs
 
 SIDE = 224
-IMAGES, FINDINGS, THRESHOLDS = (100, 1_000, 10_000), (1, 10, 36), (11, 101, 1_001)
-FEW = 400
+IMAGES, FINDINGS, THRESHOLDS = (100, 1_000, 5_000), (1, 10, 36), (11, 101, 1_001)
+FEW = 300
 
 FIGURES = (
     Figure(
-        "cost of an image among 10,000 / among 1,000",
+        "cost of an image among 5,000 / among 1,000",
         target=at_most(1.1),
         note="Something grows faster than the images; profile the longer run.",
     ),
@@ -39,7 +39,7 @@ FIGURES = (
         "verified or scored again afterwards.",
     ),
     Figure(
-        "memory of the main process, among 10,000 images / among 1,000",
+        "memory of the main process, among 5,000 images / among 1,000",
         target=at_most(1.1),
         note="Something is kept of every image; look at the run's largest objects.",
     ),

@@ -47,7 +47,7 @@ HEAVY = ("torch", "torchvision", "torchmetrics", "lightning", "open_clip", "tran
 
 
 def measure(quick: bool = False) -> Measured:
-    rounds = 1 if quick else 5
+    rounds = 1 if quick else 3
     seconds: dict[str, list[float]] = {words: [] for words in COMMANDS}
     for _ in range(rounds):
         for words, taken in seconds.items():

@@ -64,7 +64,7 @@ def measure(quick: bool = False) -> Measured:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        size, rounds = (8, 1) if quick else (24, 2)
+        size, rounds = (8, 1) if quick else (16, 2)
         transformer = resnet() if quick else vit(folder / "vit")
         warm_up(folder / "warm-up")
         first = compare(transformer, folder / "2", 4, size, rounds)
