@@ -1,4 +1,4 @@
-"""Multimodal models of transformers with random weights, of a few thousand parameters, as `save_pretrained` leaves them."""
+"""Multimodal models of transformers with a few thousand random weights, as `save_pretrained` leaves them."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from xbench.models.instruments import RandomBox as RandomBox
     from xbench.models.instruments import WholeImage as WholeImage
     from xbench.models.kad import KAD as KAD
+    from xbench.models.local import Local as Local
     from xbench.models.mavl import MAVL as MAVL
     from xbench.models.medklip import MedKLIP as MedKLIP
     from xbench.models.outside import Outside as Outside
@@ -44,6 +45,7 @@ __getattr__ = lazy_names(
     Demo="demo",
     Endpoint="endpoint",
     KAD="kad",
+    Local="local",
     MAVL="mavl",
     MedKLIP="medklip",
     Oracle="references",

@@ -18,10 +18,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import transformers
+from huggingface_hub import hf_hub_download
 from numpy.typing import NDArray
 from PIL import Image
+from safetensors import SafetensorError
 from torch import Tensor
-from transformers.utils import cached_file
 
 from xbench.answers.asking import Query, Reply
 from xbench.answers.recognition import first_tokens
@@ -37,6 +38,9 @@ WAYS_OUT = (
     "transformers or xbench has it; serve the model where its code may run and ask it with the model `endpoint`; or "
     "score answers that exist already with `xbench score`."
 )
+
+# What transformers raises of files that are missing or spoilt.
+_BROKEN = (OSError, ValueError, RuntimeError, ImportError, LookupError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
         "medgemma": Architecture(
             {"gemma3": "Gemma3ForConditionalGeneration"}, "google/medgemma-1.5-4b-it", tokens=1000, recognises=False
         ),
-        "qwen25vl": Architecture(
-            {"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}, "Qwen/Qwen2.5-VL-7B-Instruct"
-        ),
+        "qwen25vl": Architecture({"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}, "Qwen/Qwen2.5-VL-7B-Instruct"),
         "qwen3vl": Architecture(_QWEN, "Qwen/Qwen3-VL-8B-Instruct"),
         "internvl": Architecture({"internvl": "InternVLForConditionalGeneration"}, "OpenGVLab/InternVL3_5-8B-HF"),
         "florence2": Architecture(_FLORENCE, "florence-community/Florence-2-base", chat=False, recognises=False),
@@ -143,7 +145,14 @@ class Local(AnsweringModel):
         self.processor = _processor(self.processor_source, family, self.architecture.chat)
         self._check_fit()
         self.network.generation_config = self._generation(max_tokens or self.architecture.tokens)
-        self._yes_no: dict[str, tuple[list[int], list[int]]] = {}
+        self._yes_no: tuple[list[int], list[int]] = ([], [])
+
+    def setup(self, stage: str) -> None:
+        """Find the tokens with which yes and no begin, after the words with which each prompt ends."""
+        super().setup(stage)
+        if self._recognise:
+            query = Query("recognise", 0, 0, self.findings[0], self.words(self.findings[0])["recognise"])
+            self._yes_no = self._yes_no_tokens(self._prompts([self._turns(query, None)])[0])
 
     def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
         """Ask about one image after the other, several queries at once."""
@@ -151,12 +160,19 @@ class Local(AnsweringModel):
         for (row, kind), group in groupby(queries, key=lambda query: (query.row, query.kind)):
             image, of_image = self._picture(batch.radiographs[row].numpy()), list(group)
             for start in range(0, len(of_image), self._together):
-                replies += self._generate(image, of_image[start : start + self._together], kind == "recognise")
+                some = of_image[start : start + self._together]
+                try:
+                    prompts, inputs = self._inputs(image, some)
+                except ValueError as error:
+                    raise UserError(
+                        f"The processor of {self.name} does not take the image {batch.truth.image_ids[row]} of "
+                        f"{image.width} x {image.height} pixels ({first_line(error)}). Leave it out, or crop it."
+                    ) from error
+                replies += self._generate(prompts, inputs, kind == "recognise")
         return replies
 
     @torch.no_grad()
-    def _generate(self, image: Image.Image, queries: Sequence[Query], first_token: bool) -> list[Reply]:
-        prompts, inputs = self._inputs(image, queries)
+    def _generate(self, prompts: Sequence[str], inputs: Any, first_token: bool) -> list[Reply]:
         frame = self._shown(inputs)
         inputs = inputs.to(self.network.device)
         for name, value in inputs.items():
@@ -171,14 +187,12 @@ class Local(AnsweringModel):
         sent = inputs["attention_mask"].sum(1).tolist()
         # What went in stands before the answer, or in its place a token with which the decoder begins.
         begin = 1 if self.network.config.is_encoder_decoder else inputs["input_ids"].shape[1]
-        confidence = self._confidence(output) if beams > 1 else [None] * len(queries)
+        confidence = self._confidence(output) if beams > 1 else [None] * len(prompts)
         replies = []
         for place, tokens in enumerate(output.sequences[:, begin:].tolist()):
             end = next((at + 1 for at, token in enumerate(tokens) if token in self._ends), None)
             tokens = tokens[:end]
-            scores: dict[str, Any] = {}
-            if first_token:
-                scores = self._first_token(output.logits[0][place].float(), prompts[place])
+            scores = self._first_token(output.logits[0][place]) if first_token else {}
             replies.append(
                 Reply(
                     self.processor.tokenizer.decode(
@@ -201,7 +215,7 @@ class Local(AnsweringModel):
             texts = [query.text for query in queries]
             return texts, self.processor(text=texts, images=[image] * len(texts), padding=True, return_tensors="pt")
         turns = [self._turns(query, image) for query in queries]
-        texts = self.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        texts = self._prompts(turns)
         inputs = self.processor.apply_chat_template(
             turns,
             add_generation_prompt=True,
@@ -211,7 +225,10 @@ class Local(AnsweringModel):
         )
         return texts, inputs
 
-    def _turns(self, query: Query, image: Image.Image) -> list[dict[str, Any]]:
+    def _prompts(self, turns: list[Any]) -> list[str]:
+        return self.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)  # type: ignore[no-any-return]
+
+    def _turns(self, query: Query, image: Image.Image | None) -> list[dict[str, Any]]:
         parts: list[dict[str, Any]] = [{"type": "image", "image": image}, {"type": "text", "text": query.text}]
         user = {"role": "user", "content": parts[::-1] if self.architecture.text_first else parts}
         if query.system is None:
@@ -241,33 +258,35 @@ class Local(AnsweringModel):
         patch = self.processor.image_processor.patch_size
         return self.frame.shown(columns * patch, rows * patch).name
 
-    def _first_token(self, logits: Tensor, prompt: str) -> dict[str, Any]:
+    def _first_token(self, logits: Tensor) -> dict[str, Any]:
         """Return the logits of yes and of no, and their share of all probability."""
-        sides = self._yes_no_tokens(prompt)
-        share = torch.log_softmax(logits.double(), 0).exp()
-        values = [logits[ids].tolist() for ids in sides]
-        return {"yes_no": (values[0], values[1]), "mass": min(1.0, float(sum(share[ids].sum() for ids in sides)))}
+        logits = logits.double()
+        yes, no = (logits[ids].tolist() for ids in self._yes_no)
+        return {
+            "yes_no": (yes, no),
+            "mass": min(1.0, float(logits.softmax(0)[[*self._yes_no[0], *self._yes_no[1]]].sum())),
+        }
 
     def _yes_no_tokens(self, prompt: str) -> tuple[list[int], list[int]]:
         """Return the tokens with which yes and no begin after a prompt, whose end decides how they are cut."""
-        end = prompt[-32:]
-        if end not in self._yes_no:
-            tokens = lambda text: self.processor.tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
-            before = tokens(end)
 
-            def encode(word: str) -> list[int]:
-                after = tokens(end + word)
-                # A word that grows together with the prompt's last token is never generated so.
-                return after[len(before) :] if after[: len(before)] == before else tokens(word)
+        def tokens(text: str) -> list[int]:
+            return self.processor.tokenizer(text, add_special_tokens=False)["input_ids"]  # type: ignore[no-any-return]
 
-            sides = first_tokens(encode)
-            if not all(sides):
-                raise UserError(
-                    f"The tokeniser of {self.processor_source} begins yes and no with the same token: whether a "
-                    "finding is there cannot be read from the first token. Leave --model.recognise out."
-                )
-            self._yes_no[end] = sides
-        return self._yes_no[end]
+        before = tokens(prompt)
+
+        def encode(word: str) -> list[int]:
+            after = tokens(prompt + word)
+            # A word that grows together with the end of the prompt is never generated so.
+            return after[len(before) :] if after[: len(before)] == before else tokens(word)
+
+        sides = first_tokens(encode)
+        if not all(sides):
+            raise UserError(
+                f"The tokeniser of {self.processor_source} begins yes and no with the same token: whether a finding is "
+                "there cannot be read from the first token. Leave --model.recognise out."
+            )
+        return sides
 
     def _confidence(self, output: Any) -> list[float]:
         """Return how likely the best beams are, as AG-KD has it: one number for each answer, whatever boxes it has."""
@@ -324,7 +343,7 @@ class Local(AnsweringModel):
             "dtype": str(self.network.dtype).removeprefix("torch."),
             "generation": dict(self._settings),
             "together": self._together,
-            "yes_no_tokens": [list(map(list, sides)) for sides in self._yes_no.values()],
+            "yes_no_tokens": [list(side) for side in self._yes_no],
         }
 
 
@@ -342,8 +361,7 @@ def _place(source: str | None, option: str, family: str) -> Path:
         return folder
     if not folder.is_absolute() and source.count("/") == 1 and not source.startswith((".", "~")):
         try:
-            found = cached_file(source, "config.json", local_files_only=True)
-            return Path(str(found)).parent
+            return Path(hf_hub_download(source, "config.json", local_files_only=True)).parent
         except (OSError, ValueError):
             pass
         raise UserError(
@@ -366,7 +384,7 @@ def _network(folder: Path, architecture: Architecture, family: str, dtype: str) 
         ) from error
     if kind not in architecture.networks:
         raise UserError(
-            f"{folder} holds a model of type {kind!r}, and the family {family} has {' or '.join(architecture.networks)} "
+            f"{folder} holds a model of type {kind!r}, and {family} is {' or '.join(architecture.networks)} "
             f"(for example {architecture.example}). "
             + (WAYS_OUT if remote else "Check --model.checkpoint and --model.family.")
         )
@@ -382,9 +400,10 @@ def _network(folder: Path, architecture: Architecture, family: str, dtype: str) 
             trust_remote_code=False,
             use_safetensors=True,
             local_files_only=True,
+            ignore_mismatched_sizes=True,  # they are told below, with the rest
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, ImportError, LookupError, TypeError, AttributeError) as error:
+    except (*_BROKEN, SafetensorError) as error:
         raise UserError(
             f"The weights in {folder} cannot be loaded as {cls.__name__} ({first_line(error)}). "
             + (WAYS_OUT if remote else "Weights must be safetensors; fetch them again.")
@@ -395,7 +414,7 @@ def _network(folder: Path, architecture: Architecture, family: str, dtype: str) 
     if any(misfits.values()):
         listed = "; ".join(f"{len(names)} {kind} ({', '.join(names[:3])})" for kind, names in misfits.items() if names)
         raise UserError(
-            f"The weights in {folder} do not fit {cls.__name__}: {listed}. Drawn at random, they would answer nonsense. "
+            f"The weights in {folder} do not fit {cls.__name__}: {listed}. "
             + (WAYS_OUT if remote else f"Give a checkpoint such as {architecture.example}.")
         )
     return network.eval().requires_grad_(False)
@@ -404,7 +423,7 @@ def _network(folder: Path, architecture: Architecture, family: str, dtype: str) 
 def _processor(folder: Path, family: str, chat: bool) -> Any:
     try:
         processor = transformers.AutoProcessor.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, ImportError, LookupError, TypeError, AttributeError) as error:
+    except _BROKEN as error:
         raise UserError(
             f"The processor in {folder} cannot be loaded ({first_line(error)}). It needs the files of tokeniser and "
             f"image processor (preprocessor_config.json, tokenizer.json ...), as {ARCHITECTURES[family].example} has "

@@ -1,0 +1,47 @@
+"""Multimodal models of transformers, with random weights, from the command line to the files of a run."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from tiny_multimodal import FAMILY_OF, build
+
+from xbench.cli import main
+from xbench.commands.verify import disagreements
+
+CASES = [*FAMILY_OF.items(), ("florence2", "agkd")]
+
+
+@pytest.mark.parametrize("data", ["phantom", "vindr"])
+@pytest.mark.parametrize(("kind", "family"), CASES)
+def test_a_run(kind, family, data, tmp_path_factory, tmp_path, downloads, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder = tmp_path_factory.getbasetemp() / f"tiny-{kind}"
+    if not folder.is_dir():
+        build(kind, folder)
+    recognise = family in ("radvlm", "qwen25vl", "qwen3vl", "internvl")
+    model = {"checkpoint": folder, "max_tokens": 6, "recognise": str(recognise).lower(), "ask_negatives": "true"}
+    own = {"images": 3, "size": 64} if data == "phantom" else {"root": downloads("vindr").root, "limit": 2}
+    given = [f"--model.{name}={value}" for name, value in model.items()]
+    given += [f"--data.{name}={value}" for name, value in (own | {"num_workers": 0, "cache": "false"}).items()]
+    given += [f"--trainer.default_root_dir={tmp_path}", "--trainer.logger=false", "--trainer.accelerator=cpu"]
+    assert main(["test", "--config", f"{family}_{data}", *given]) == 0
+    (path,) = tmp_path.glob("*/*/results.json")
+    results = json.loads(path.read_text())
+    assert disagreements(path.parent) == []
+    rows = pq.read_table(path.parent / "answers.parquet").to_pylist()
+    assert {row["query"] for row in rows} == {"locate", *(["recognise"] if recognise else [])}
+    assert all(row["finish"] in ("stop", "length") and row["tokens_out"] for row in rows)
+    if recognise:
+        masses = [row["mass"] for row in rows if row["query"] == "recognise"]
+        assert masses and all(0 < mass < 1 for mass in masses)
+    shown = {row["frame"] for row in rows if row["query"] == "locate"}
+    if family == "qwen25vl":
+        assert all(frame.startswith("pixels_resized@") for frame in shown)
+    else:
+        assert shown == {None}
+    provenance, details = results["provenance"], results["provenance"]["model_details"]
+    assert provenance["model"] == details["family"] == family
+    assert len(provenance["checkpoint_sha256"]) == 64 and details["generation"]["do_sample"] is False

@@ -1,0 +1,269 @@
+"""Multimodal models of transformers on this machine: what they are shown and asked, what becomes of their tokens."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small_networks import attached
+from tiny_multimodal import FAMILY_OF, build
+
+from xbench.answers import family_named
+from xbench.answers.answer import Box, Size
+from xbench.answers.asking import Query
+from xbench.answers.frames import Frame
+from xbench.errors import UserError
+from xbench.models.local import ARCHITECTURES, Local
+
+SIZES = [(80, 64), (70, 120), (56, 56)]
+QUESTIONS = ["Where?", "Where in this chest X-ray is the nodule?", "And the heart?"]
+KINDS = [*FAMILY_OF]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made: dict[str, Path] = {}
+    root = tmp_path_factory.mktemp("multimodal")
+
+    def of(kind: str) -> Path:
+        return made.setdefault(kind, made[kind] if kind in made else build(kind, root / kind))
+
+    return of
+
+
+def images(sizes=SIZES):
+    draw = np.random.default_rng(0)
+    shown = [torch.from_numpy(draw.integers(0, 256, size, dtype=np.uint8)) for size in sizes]
+    return SimpleNamespace(radiographs=shown, truth=SimpleNamespace(image_ids=[f"image {at}" for at in range(9)]))
+
+
+def local(kind, folder, family=None, **options):
+    model = Local(family or FAMILY_OF[kind], str(folder(kind)), **({"max_tokens": 10} | options))
+    model.findings = ["Nodule"]
+    return model
+
+
+def queries(kind="locate", rows=(0, 1, 2), texts=QUESTIONS):
+    return [Query(kind, row, 0, "Nodule", text) for row in rows for text in texts]
+
+
+def shown(model, pixels, text):
+    """What a network gets of one question about an image."""
+    return model._inputs(model._picture(pixels.numpy()), queries(rows=[0], texts=[text]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_do_not_depend_on_what_is_asked_together(kind, folder):
+    """Shorter prompts are padded on the left, which must not show: not in the words, nor in the logits."""
+    together, alone = local(kind, folder), local(kind, folder, together=1)
+    batch = images()
+    several, single = together.ask(batch, queries()), alone.ask(batch, queries())
+    assert [reply.text for reply in several] == [reply.text for reply in single]
+    assert several == single
+    assert together.ask(batch, queries(rows=[1])) == several[3:6]
+    for reply in several:
+        assert reply.finish == ("stop" if reply.text.endswith("<|im_end|>") else "length")
+        assert 1 <= reply.tokens_out <= 10 and reply.tokens_in > 4
+    if together.recognises:
+        together._yes_no = alone._yes_no = together._yes_no_tokens("assistant\n")
+        several, single = (model.ask(batch, queries("recognise")) for model in (together, alone))
+        for one, other in zip(several, single, strict=True):
+            assert one.yes_no[0] == pytest.approx(other.yes_no[0], abs=1e-5)
+            assert one.mass == pytest.approx(other.mass, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "gemma3", "florence2"])
+def test_tokens_become_the_answer_that_they_write(kind, folder, monkeypatch):
+    """The truth, generated token by token: it is read in the frame of what the processor showed."""
+    model = local(kind, folder, max_tokens=200)
+    batch, box = images(), Box(0.25, 0.3, 0.5, 0.8)
+    for row, pixels in enumerate(batch.radiographs):
+        size = pixels.shape[1], pixels.shape[0]
+        _, inputs = shown(model, pixels, "Where?")
+        resized = model._shown(inputs)
+        frame = model.frame if resized is None else Frame.named(resized)
+        said = model.family.write([box], "nodule", frame, size)
+        tokens = model.processor.tokenizer(said, add_special_tokens=False)["input_ids"]
+        for ending, finish in (([model.processor.tokenizer.eos_token_id, 0, 0], "stop"), ([], "length")):
+            speak(monkeypatch, model, [*tokens, *ending])
+            (reply,) = model.ask(batch, queries(rows=[row])[:1])
+            answer = reply.read(model.family, model.frame, size)
+            assert (reply.finish, reply.tokens_out) == (finish, len(tokens) + (finish == "stop"))
+            assert answer.status == ("answered" if finish == "stop" else "truncated")
+            assert answer.boxes[0] == pytest.approx(box, abs=0.02) and not answer.suspect_frame
+    if kind == "qwen2_5_vl":
+        assert resized == "pixels_resized@56x56"
+
+
+def speak(monkeypatch, model, tokens):
+    """Let a network generate certain tokens, whatever it gets."""
+
+    def generate(**inputs):
+        begin = torch.tensor([[2]]) if model.network.config.is_encoder_decoder else inputs["input_ids"]
+        return SimpleNamespace(sequences=torch.cat([begin, torch.tensor([tokens])], 1))
+
+    monkeypatch.setattr(model.network, "generate", generate)
+
+
+@pytest.mark.parametrize("size", [(90, 41), (37, 128), (600, 1024), (64, 64)])
+@pytest.mark.parametrize(
+    ("family", "kind", "frame"),
+    [("medgemma", "gemma3", None), ("agkd", "florence2", None), ("medgemma", "gemma3", "thousand_whole_yx")],
+)
+def test_what_is_shown_lies_where_the_frame_says(family, kind, frame, size, folder):
+    """A bright rectangle, found in the padded image and read back: within the pixels of what was shown."""
+    model = local(kind, folder, family, frame=frame)
+    height, width = size
+    pixels = np.zeros(size, np.uint8)
+    true = Box(0.25, 0.5, 0.75, 1.0)
+    pixels[height // 2 :, round(width * 0.25) : round(width * 0.75)] = 255
+    seen = np.asarray(model._picture(pixels))[..., 0]
+    rows, columns = np.nonzero(seen.max(1) > 127)[0], np.nonzero(seen.max(0) > 127)[0]
+    corners = columns[0] / seen.shape[1], rows[0] / seen.shape[0]
+    corners += (columns[-1] + 1) / seen.shape[1], (rows[-1] + 1) / seen.shape[0]
+    x, y = model.frame.axes(Size(width, height))
+    half = 0.5 if x.bins else 0
+    found = [axis.to_fraction(1000 * corner - half) for axis, corner in zip((x, y, x, y), corners, strict=True)]
+    assert found == pytest.approx(true, abs=1.5 / min(size))
+
+
+@pytest.mark.parametrize("kind", ["llava_onevision", "qwen3_vl"])
+def test_yes_and_no_at_the_first_position(kind, folder):
+    """Against the logits of one pass through the network, over the tokens that the words begin with."""
+    model = local(kind, folder, recognise=True)
+    attached(model, "Nodule")
+    words = model.processor.tokenizer
+    first = {word: words(word, add_special_tokens=False)["input_ids"][0] for word in ("Y", "y", "N", "n", " ")}
+    # A tokeniser of bytes: a leading blank begins both, and so neither.
+    assert model._yes_no == (sorted([first["Y"], first["y"]]), sorted([first["N"], first["n"]]))
+    batch = images()
+    (reply,) = model.ask(batch, queries("recognise", [1], ["Is there a nodule?"]))
+    _, inputs = shown(model, batch.radiographs[1], "Is there a nodule?")
+    with torch.no_grad():
+        logits = model.network(**inputs).logits[0, -1].double()
+    assert reply.yes_no[0] == pytest.approx(logits[model._yes_no[0]].tolist(), abs=1e-5)
+    assert reply.yes_no[1] == pytest.approx(logits[model._yes_no[1]].tolist(), abs=1e-5)
+    share = logits.softmax(0)[[*model._yes_no[0], *model._yes_no[1]]].sum().item()
+    assert reply.mass == pytest.approx(share, abs=1e-6) and 0 < share < 1
+    assert model.provenance()["yes_no_tokens"] == [*map(list, model._yes_no)]
+
+
+def test_the_confidence_of_the_best_beam(folder):
+    """Against the product of the probabilities of its tokens, one after the other."""
+    model = local("florence2", folder, "agkd")
+    # Of tokens without preference the search takes one after another; so the end does not come at once.
+    model.network.lm_head.weight.data[model.processor.tokenizer.eos_token_id] -= 1
+    batch = images()
+    (reply,) = model.ask(batch, queries(rows=[0], texts=["<CAPTION_TO_PHRASE_GROUNDING>nodule"]))
+    _, inputs = shown(model, batch.radiographs[0], "<CAPTION_TO_PHRASE_GROUNDING>nodule")
+    output = model.network.generate(**inputs)
+    with torch.no_grad():
+        logits = model.network(**inputs, decoder_input_ids=output[:, :-1]).logits[0].double()
+    steps = logits.log_softmax(1).gather(1, output[0, 1:, None])[:, 0]
+    assert reply.confidence == pytest.approx(steps.mean().exp().item(), abs=1e-6)
+    assert 0 < reply.confidence < 1 and reply.tokens_out == len(steps)
+    answer = family_named("agkd").read("a<loc_1><loc_2><loc_30><loc_40>", "stop", model.frame, (512, 512))
+    assert answer.confidence == (None,)
+
+
+def test_nothing_of_the_checkpoint_moves_the_likeliest_token(folder, tmp_path):
+    """Settings that sample or punish repeated tokens, as Qwen's files have them, are left out; the ends are kept."""
+    shutil.copytree(folder("qwen2_5_vl"), tmp_path / "m")
+    path = tmp_path / "m" / "generation_config.json"
+    stored = json.loads(path.read_text())
+    ends = [stored["eos_token_id"], 2]
+    moved = {"do_sample": True, "temperature": 0.1, "top_k": 1, "repetition_penalty": 1.5, "eos_token_id": ends}
+    path.write_text(json.dumps(stored | moved))
+    other = Local("qwen25vl", str(tmp_path / "m"), max_tokens=10)
+    plain = local("qwen2_5_vl", folder)
+    assert other._ends == frozenset(ends) and "repetition_penalty" not in other._settings
+    texts = [[reply.text for reply in model.ask(images(), queries())] for model in (plain, other)]
+    assert texts[0] == texts[1]
+
+
+def test_what_a_family_is_shown_first(folder):
+    place = {
+        kind: local(kind, folder)._prompts(
+            [local(kind, folder)._turns(Query("locate", 0, 0, "Nodule", "Q?", "S"), None)]
+        )[0]
+        for kind in ("llava_onevision", "qwen3_vl")
+    }
+    assert place["llava_onevision"].index("Q?") < place["llava_onevision"].index("<image>")
+    assert place["qwen3_vl"].index("Q?") > place["qwen3_vl"].index("<|image_pad|>")
+    assert all(text.index("S") < text.index("Q?") for text in place.values())
+
+
+def spoil_config(folder, **values):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def spoil_weights(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def up(tensors):
+    return next(name for name in tensors if name.endswith("0.mlp.up_proj.weight") and "visual" not in name)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda m: spoil_config(m, model_type="maira2", auto_map={"AutoModel": "x.Y"}), "three ways out"),
+        (lambda m: spoil_config(m, model_type="gemma3"), "of type 'gemma3', and qwen25vl is qwen2_5_vl"),
+        (lambda m: (m / "config.json").unlink(), "no config.json"),
+        (lambda m: (m / "config.json").write_text("["), "no config.json that names its model_type"),
+        (lambda m: (m / "model.safetensors").unlink(), "cannot be loaded"),
+        (lambda m: (m / "model.safetensors").write_bytes(b"x" * 99), "cannot be loaded"),
+        (lambda m: spoil_weights(m, lambda t: t.pop(up(t))), "1 missing"),
+        (lambda m: spoil_weights(m, lambda t: t.update(odd=torch.zeros(2))), "1 unexpected (odd"),
+        (lambda m: spoil_weights(m, lambda t: t.update({up(t): torch.zeros(2, 2)})), "1 mismatched"),
+        (lambda m: (m / "chat_template.jinja").unlink(), "no chat template"),
+        (lambda m: (m / "tokenizer.json").unlink(), "processor"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_used(spoil, said, folder, tmp_path):
+    shutil.copytree(folder("qwen2_5_vl"), tmp_path / "m")
+    spoil(tmp_path / "m")
+    with pytest.raises(UserError) as refused:
+        Local("qwen25vl", str(tmp_path / "m"))
+    assert said in str(refused.value) and len(str(refused.value)) < 900
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"family": "maira2"}, "three ways out"),
+        ({"family": "qwen25vl"}, "give --model.checkpoint"),
+        ({"family": "qwen25vl", "checkpoint": "/nowhere/at/all"}, "does not exist"),
+        ({"family": "qwen25vl", "checkpoint": "nobody/nothing"}, "hf download nobody/nothing"),
+        ({"family": "medgemma", "recognise": True}, "cannot be asked whether"),
+        ({"family": "qwen25vl", "together": 0}, "at least 1"),
+    ],
+)
+def test_options_that_cannot_be_used(options, said):
+    with pytest.raises(UserError, match=said):
+        Local(**options)
+
+
+def test_an_image_that_the_processor_refuses_is_named(folder):
+    with pytest.raises(UserError, match="image 0 of 3 x 900 pixels"):
+        local("qwen2_5_vl", folder).ask(images([(900, 3)]), queries(rows=[0]))
+
+
+def test_every_family_has_questions_about_every_finding():
+    from xbench.protocol.findings import TABLE
+    from xbench.protocol.questions import Questions
+
+    for family, architecture in ARCHITECTURES.items():
+        questions = Questions.of(family)
+        assert questions.source and bool(questions.recognise) == architecture.recognises
+        assert all(len(questions.text("locate", finding.name)) > 20 for finding in TABLE)
