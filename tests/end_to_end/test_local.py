@@ -42,6 +42,6 @@ def test_a_run(kind, family, data, tmp_path_factory, tmp_path, downloads, monkey
         assert all(frame.startswith("pixels_resized@") for frame in shown)
     else:
         assert shown == {None}
-    provenance, details = results["provenance"], results["provenance"]["model_details"]
-    assert provenance["model"] == details["family"] == family
+    provenance, details = results["provenance"], results["provenance"]["model"]
+    assert results["model"] == details["family"] == family
     assert len(provenance["checkpoint_sha256"]) == 64 and details["generation"]["do_sample"] is False
