@@ -6,12 +6,14 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
-from tiny_multimodal import FAMILY_OF, build
+import tiny_chexagent2
+import tiny_multimodal
+from tiny_multimodal import FAMILY_OF
 
 from xbench.cli import main
 from xbench.commands.verify import disagreements
 
-CASES = [*FAMILY_OF.items(), ("florence2", "agkd")]
+CASES = [*FAMILY_OF.items(), ("florence2", "agkd"), ("chexagent2", "chexagent2")]
 
 
 @pytest.mark.parametrize("data", ["phantom", "vindr"])
@@ -20,8 +22,8 @@ def test_a_run(kind, family, data, tmp_path_factory, tmp_path, downloads, monkey
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = tmp_path_factory.getbasetemp() / f"tiny-{kind}"
     if not folder.is_dir():
-        build(kind, folder)
-    recognise = family in ("radvlm", "qwen25vl", "qwen3vl", "internvl")
+        tiny_chexagent2.build(folder) if kind == "chexagent2" else tiny_multimodal.build(kind, folder)
+    recognise = family in ("chexagent2", "radvlm", "qwen25vl", "qwen3vl", "internvl")
     model = {"checkpoint": folder, "max_tokens": 6, "recognise": str(recognise).lower(), "ask_negatives": "true"}
     own = {"images": 3, "size": 64} if data == "phantom" else {"root": downloads("vindr").root, "limit": 2}
     given = [f"--model.{name}={value}" for name, value in model.items()]

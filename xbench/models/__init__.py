@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from xbench.models.base import SaliencyModel as SaliencyModel
     from xbench.models.biomedclip import BiomedCLIP as BiomedCLIP
     from xbench.models.carzero import CARZero as CARZero
+    from xbench.models.chexagent2 import CheXagent2 as CheXagent2
     from xbench.models.clip import CLIP as CLIP
     from xbench.models.demo import Demo as Demo
     from xbench.models.devide import DeViDe as DeViDe
@@ -41,6 +42,7 @@ __getattr__ = lazy_names(
     CLIP="clip",
     CentreBox="instruments",
     CentrePrior="references",
+    CheXagent2="chexagent2",
     DeViDe="devide",
     Demo="demo",
     Endpoint="endpoint",

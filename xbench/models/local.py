@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -113,6 +113,8 @@ class Local(AnsweringModel):
         dtype: Of the weights; `auto` as they are stored.
     """
 
+    families: ClassVar[Mapping[str, Architecture]] = ARCHITECTURES
+
     def __init__(
         self,
         family: str,
@@ -126,26 +128,33 @@ class Local(AnsweringModel):
         together: int = 8,
         dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
     ) -> None:
-        if family not in ARCHITECTURES:
+        if family not in self.families:
             raise UserError(
                 f"--model.family {family}: transformers' own classes run {', '.join(ARCHITECTURES)}. {WAYS_OUT}",
                 exit_status=2,
             )
-        self.architecture = ARCHITECTURES[family]
+        self.architecture = self.families[family]
         self.recognises = self.architecture.recognises
         self.name = family
         super().__init__(family, frame, prompts, ask_negatives, recognise)
         for option, value in (("max_tokens", max_tokens), ("together", together)):
             if value is not None and value < 1:
                 raise UserError(f"--model.{option} {value} must be at least 1.", exit_status=2)
-        self.checkpoint = _place(checkpoint, "checkpoint", family)
-        self.processor_source = self.checkpoint if processor is None else _place(processor, "processor", family)
-        self._together, self._dtype = together, dtype
-        self.network = _network(self.checkpoint, self.architecture, family, dtype)
-        self.processor = _processor(self.processor_source, family, self.architecture.chat)
+        example = self.architecture.example
+        self.checkpoint = _place(checkpoint, "checkpoint", family, example)
+        self.processor_source = (
+            self.checkpoint if processor is None else _place(processor, "processor", family, example)
+        )
+        self._together = together
+        self.network, self.processor = self._load(dtype)
         self._check_fit()
         self.network.generation_config = self._generation(max_tokens or self.architecture.tokens)
         self._yes_no: tuple[list[int], list[int]] = ([], [])
+
+    def _load(self, dtype: str) -> tuple[Any, Any]:
+        """Return the network with its weights, and what makes its input of images and words."""
+        network = _network(self.checkpoint, self.architecture, self.name, dtype)
+        return network, _processor(self.processor_source, self.name, self.architecture.chat)
 
     def setup(self, stage: str) -> None:
         """Find the tokens with which yes and no begin, after the words with which each prompt ends."""
@@ -347,10 +356,9 @@ class Local(AnsweringModel):
         }
 
 
-def _place(source: str | None, option: str, family: str) -> Path:
+def _place(source: str | None, option: str, family: str, example: str) -> Path:
     """Return the folder of a checkpoint, or of one in the cache of the Hugging Face hub."""
     if not source:
-        example = ARCHITECTURES[family].example
         raise UserError(
             f"{family} needs weights: give --model.checkpoint a folder, as `hf download {example} --local-dir FOLDER` "
             "leaves it, or the name of a checkpoint that was downloaded.",
@@ -393,6 +401,17 @@ def _network(folder: Path, architecture: Architecture, family: str, dtype: str) 
         raise UserError(
             f"transformers {transformers.__version__} has no {architecture.networks[kind]}: install a newer one."
         )
+    advice = f"Give a checkpoint such as {architecture.example}."
+    return load_network(cls, folder, dtype, WAYS_OUT if remote else advice)
+
+
+def load_network(cls: Any, folder: Path, dtype: str, advice: str, **given: Any) -> Any:
+    """Return a network of transformers with its weights, every one of which must be there and be used.
+
+    Args:
+        advice: What to do about weights that do not fit.
+        given: More arguments of `from_pretrained`.
+    """
     try:
         network, report = cls.from_pretrained(
             folder,
@@ -402,21 +421,19 @@ def _network(folder: Path, architecture: Architecture, family: str, dtype: str) 
             local_files_only=True,
             ignore_mismatched_sizes=True,  # they are told below, with the rest
             output_loading_info=True,
+            **given,
         )
     except (*_BROKEN, SafetensorError) as error:
         raise UserError(
-            f"The weights in {folder} cannot be loaded as {cls.__name__} ({first_line(error)}). "
-            + (WAYS_OUT if remote else "Weights must be safetensors; fetch them again.")
+            f"The weights in {folder} cannot be loaded as {cls.__name__} ({first_line(error)}). Weights must be "
+            f"safetensors and whole. {advice}"
         ) from error
     misfits = {
         kind: sorted(map(str, report.get(f"{kind}_keys") or ())) for kind in ("missing", "unexpected", "mismatched")
     }
     if any(misfits.values()):
         listed = "; ".join(f"{len(names)} {kind} ({', '.join(names[:3])})" for kind, names in misfits.items() if names)
-        raise UserError(
-            f"The weights in {folder} do not fit {cls.__name__}: {listed}. "
-            + (WAYS_OUT if remote else f"Give a checkpoint such as {architecture.example}.")
-        )
+        raise UserError(f"The weights in {folder} do not fit {cls.__name__}: {listed}. {advice}")
     return network.eval().requires_grad_(False)
 
 

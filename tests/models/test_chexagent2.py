@@ -1,0 +1,216 @@
+"""CheXagent-2: the network against its parts put together by hand, its tokeniser, and what it is shown."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import regex
+import tiny_chexagent2
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from small_networks import attached
+from torchvision.transforms import v2
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from xbench.answers.answer import Box
+from xbench.answers.asking import Query
+from xbench.errors import UserError
+from xbench.models import CheXagent2
+
+SIZES = [(80, 64), (70, 120), (37, 200)]
+QUESTIONS = ["Where?", "Where in this chest X-ray is the nodule?", "Yes the box"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_chexagent2.build(tmp_path_factory.mktemp("chexagent2") / "model")
+
+
+def loaded(folder, **options):
+    model = CheXagent2(str(folder), **({"max_tokens": 8, "dtype": "float32"} | options))
+    model.findings = ["Nodule"]
+    return model
+
+
+def images(sizes=SIZES):
+    draw = np.random.default_rng(0)
+    shown = [torch.from_numpy(draw.integers(0, 256, size, dtype=np.uint8)) for size in sizes]
+    return SimpleNamespace(radiographs=shown, truth=SimpleNamespace(image_ids=["a", "b", "c"]))
+
+
+def queries(kind="locate", rows=(0, 1, 2)):
+    return [Query(kind, row, 0, "Nodule", text, "You are.") for row in rows for text in QUESTIONS]
+
+
+def test_the_network_is_its_parts(folder):
+    """Greedily, token by token and without a cache; images stretched as torchvision does; one query at a time."""
+    model, batch = loaded(folder), images()
+    words, added = tiny_chexagent2.vocabulary()
+    normalised = v2.Compose(
+        [
+            v2.Resize((64, 64), v2.InterpolationMode.BICUBIC),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize([0.5] * 3, [0.5] * 3),
+        ]
+    )
+    lengths = set()
+    for query, reply in zip(queries(), model.ask(batch, queries()), strict=True):
+        image = model._picture(batch.radiographs[query.row].numpy())
+        pixels = normalised(image)[None]
+        prompt = (
+            "<|system|>\nYou are.<|endoftext|>\n<|user|>\nPicture 1:<|img|>" + "<|imgpad|>" * 16 + "<|/img|>\n"
+            f"{query.text}<|endoftext|>\n<|assistant|>\n"
+        )
+        tokens = encoded(prompt, words | added)
+        begin, end = len(tokens), words["<|endoftext|>"]
+        while len(tokens) < begin + 8 and tokens[begin:][-1:] != [end]:
+            logits = tiny_chexagent2.read_words(torch.tensor(tokens), pixels, added["<|imgpad|>"])
+            tokens.append(int(logits[-1].argmax()))
+        assert reply.tokens_in == begin
+        assert reply.text == model.processor.tokenizer.decode(tokens[begin:])
+        assert reply.finish == ("stop" if tokens[-1] == end else "length")
+        lengths.add(reply.text)
+    assert len(lengths) > 4  # it looks at image and question
+
+
+def test_yes_and_no_at_the_first_position(folder):
+    model, batch = loaded(folder, recognise=True), images()
+    attached(model, "Nodule")
+    words, added = tiny_chexagent2.vocabulary()
+    assert model._yes_no == (
+        sorted({words["Yes"], words["ĠYes"], words["Y"], words["y"]}),
+        sorted({words["No"], words["ĠNo"], words["N"], words["n"]}),
+    )
+    for reply in model.ask(batch, queries("recognise")):
+        assert len(reply.yes_no[0]) == len(model._yes_no[0]) and 0 < reply.mass < 1
+    (reply,) = model.ask(batch, queries("recognise", [1])[:1])
+    inputs = model._inputs(model._picture(batch.radiographs[1].numpy()), queries("recognise", [1])[:1])[1]
+    logits = tiny_chexagent2.read_words(inputs["input_ids"][0], inputs["pixel_values"], added["<|imgpad|>"])[-1]
+    assert reply.yes_no[0] == pytest.approx(logits[model._yes_no[0]].tolist(), abs=1e-4)
+    assert reply.yes_no[1] == pytest.approx(logits[model._yes_no[1]].tolist(), abs=1e-4)
+
+
+def test_answers_do_not_depend_on_what_is_asked_together(folder):
+    together, alone = loaded(folder), loaded(folder, together=1)
+    several = together.ask(images(), queries())
+    assert several == alone.ask(images(), queries())
+    assert together.ask(images(), queries(rows=[1])) == several[3:6]
+
+
+@pytest.mark.parametrize("size", [(37, 200), (600, 90), (64, 64)])
+def test_the_truth_survives_its_tokens(folder, size, monkeypatch):
+    """Written in the family's words, through the tokeniser and back, read in hundredths of the whole radiograph."""
+    model, batch, box = loaded(folder), images([size]), Box(0.25, 0.3, 0.5, 0.8)
+    said = model.family.write([box, Box(0, 0, 0.1, 0.2)], "Nodule", model.frame, size[::-1])
+    tokens = [*model.processor.tokenizer(said)["input_ids"], model.processor.tokenizer.eos_token_id]
+
+    def generate(**inputs):
+        return SimpleNamespace(sequences=torch.cat([inputs["input_ids"], torch.tensor([tokens])], 1))
+
+    monkeypatch.setattr(model.network, "generate", generate)
+    (reply,) = model.ask(batch, queries(rows=[0])[:1])
+    answer = reply.read(model.family, model.frame, size[::-1])
+    assert answer.status == "answered" and answer.boxes == (box, Box(0, 0, 0.1, 0.2))
+
+
+@pytest.mark.parametrize("size", [(37, 200), (600, 90)])
+def test_the_whole_radiograph_is_shown(folder, size):
+    pixels = np.zeros(size, np.uint8)
+    pixels[size[0] // 2 :, : size[1] // 4] = 255
+    model = loaded(folder)
+    seen = model.processor.pixels(model._picture(pixels))[0, 0].numpy()
+    assert seen.shape == (64, 64) and seen.min() >= -1 and seen.max() <= 1
+    assert (seen[34:, :14] > 0.9).all() and (seen[:30] < -0.9).all() and (seen[:, 18:] < -0.9).all()
+
+
+PATTERN = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+
+
+def encoded(text, ids):
+    """Byte-pair encoding as GPT-2's paper has it: of all pairs the earliest merge, until there is none."""
+    special = sorted((word for word in ids if word[:2] == "<|" or not word.strip()), key=len, reverse=True)
+    letters, ranks = bytes_to_unicode(), {tuple(merge.split()): at for at, merge in enumerate(tiny_chexagent2.MERGES)}
+    found = []
+    for piece in regex.split("(" + "|".join(map(regex.escape, special)) + ")", text):
+        if piece in special:
+            found.append(ids[piece])
+            continue
+        for word in PATTERN.findall(piece):
+            parts = [letters[byte] for byte in word.encode()]
+            while pairs := [pair for pair in pairwise(parts) if pair in ranks]:
+                best, merged, at = min(pairs, key=ranks.__getitem__), [], 0
+                while at < len(parts):
+                    both = tuple(parts[at : at + 2]) == best
+                    merged.append("".join(best) if both else parts[at])
+                    at += 1 + both
+                parts = merged
+            found += [ids[part] for part in parts]
+    return found
+
+
+@given(
+    st.lists(st.sampled_from([*"Yes No the\t\n(),12é", "  ", "<|box|>", "<|img|>", "<|endoftext|>", "in"])).map("".join)
+)
+def test_the_tokeniser(text):
+    words, added = tiny_chexagent2.vocabulary()
+    tokens = TOKENIZER(text)["input_ids"]
+    assert tokens == encoded(text, words | added)
+    assert TOKENIZER.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False) == text
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tokenizer(folder):
+    global TOKENIZER
+    TOKENIZER = loaded(folder).processor.tokenizer
+
+
+def spoil(folder, file, **values):
+    content = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({name: one for name, one in (content | values).items() if one is not None}))
+
+
+def spoil_weights(folder, change):
+    for path in sorted(folder.glob("*-of-00002.safetensors")):
+        tensors = load_file(path)
+        change(tensors)
+        save_file(tensors, path, metadata={"format": "pt"})
+    places = {name: path.name for path in sorted(folder.glob("*-of-00002.safetensors")) for name in [*load_file(path)]}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda m: spoil(m, "config.json", partial_rotary_factor=None), "lacks partial_rotary_factor"),
+        (lambda m: (m / "config.json").unlink(), "no config.json"),
+        (lambda m: spoil(m, "config.json", vocab_size=384), "mismatched"),
+        (lambda m: spoil_weights(m, lambda t: t.pop("model.visual.pos_embed", None)), "1 missing"),
+        (lambda m: spoil_weights(m, lambda t: t.pop("model.visual.model.head.probe", None)), "1 missing"),
+        (lambda m: spoil_weights(m, lambda t: t.update(odd=torch.zeros(2))), "1 unexpected"),
+        (lambda m: [path.unlink() for path in m.glob("*.safetensors")], "no SigLIP"),
+        (lambda m: (m / "model-00001-of-00002.safetensors").write_bytes(b"x" * 40), "cannot be read"),
+        (lambda m: (m / "added_tokens.json").unlink(), "vocab.json, merges.txt and added_tokens.json"),
+        (lambda m: spoil(m, "added_tokens.json", **{"<|imgpad|>": None}), "lacks <|imgpad|>"),
+        (lambda m: spoil(m, "added_tokens.json", **{"<|extra_0|>": 7}), "other ids"),
+        (lambda m: (m / "merges.txt").write_text("broken"), "tokeniser"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_used(change, said, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "m")
+    change(tmp_path / "m")
+    with pytest.raises(UserError) as refused:
+        loaded(tmp_path / "m")
+    assert said in str(refused.value) and len(str(refused.value)) < 900
+
+
+def test_weights_must_be_given():
+    with pytest.raises(UserError, match="hf download StanfordAIMI/CheXagent-2-3b"):
+        CheXagent2()
