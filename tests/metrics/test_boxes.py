@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 from xbench.answers import Answer, Box, Counts, Status
 from xbench.geometry.coverage import Coverage
@@ -110,6 +111,44 @@ def test_many_boxes_are_drawn_in_bands_as_in_one() -> None:
     for x0, y0, x1, y1 in (boxes * 1024).astype(int):
         grid[y0:y1, x0:x1] = True
     assert np.array_equal(draw_boxes(boxes, (64, 64)), Coverage.of(grid, (64, 64)).at(0.5))
+
+
+def _drawn_plainly(boxes: Any, size: tuple[int, int], gamma: float) -> Any:
+    """Every cell between all edges painted box by box, part by part, on the whole grid."""
+    corners, scale = np.asarray(boxes).reshape(-1, 4), [size[1], size[0], size[1], size[0]]
+
+    def coverage(some: Any) -> Any:
+        scaled = some * scale
+        xs = np.unique([*scaled[:, 0::2].ravel(), *range(size[1] + 1)])
+        ys = np.unique([*scaled[:, 1::2].ravel(), *range(size[0] + 1)])
+        inside = np.zeros((len(ys) - 1, len(xs) - 1))
+        for x0, y0, x1, y1 in scaled:
+            inside[np.ix_((ys[:-1] >= y0) & (ys[:-1] < y1), (xs[:-1] >= x0) & (xs[:-1] < x1))] = 1
+        cells, found = inside * np.diff(ys)[:, None] * np.diff(xs), np.zeros(size)
+        np.add.at(found, np.ix_(np.floor(ys[:-1]).astype(int), np.floor(xs[:-1]).astype(int)), cells)
+        return found
+
+    drawn = coverage(corners) >= gamma - 1e-12
+    touching = (corners[:, None, :2] <= corners[None, :, 2:]).all(axis=2)
+    count, part = connected_components(touching & touching.T) if len(corners) else (0, None)
+    for number in range(count):
+        alone = coverage(corners[part == number])
+        if alone.max() < 1 - 1e-12:
+            drawn |= alone >= alone.max() - 1e-12
+    return drawn
+
+
+@pytest.mark.parametrize(("many", "longest"), [(4, 1.0), (12, 0.1), (40, 0.02), (300, 0.01)])
+@pytest.mark.parametrize(("size", "gamma"), [((5, 7), 0.5), ((64, 48), 1.0), ((1, 1), 0.25), ((224, 224), 0.5)])
+def test_boxes_are_drawn_as_one_by_one(many: int, longest: float, size: tuple[int, int], gamma: float) -> None:
+    """To the pixel, with edges anywhere, overlapping, touching and apart."""
+    draw = np.random.default_rng(many)
+    for _ in range(3):
+        starts, ends = np.sort([draw.random((many, 2)), draw.random((many, 2))], axis=0)
+        boxes = np.concatenate([starts, starts + np.clip(ends - starts, 1e-3, longest)], axis=1).clip(max=1)
+        boxes[: many // 2] = np.round(boxes[: many // 2] * 64) / 64
+        boxes = boxes[(boxes[:, :2] < boxes[:, 2:]).all(axis=1)]
+        assert np.array_equal(draw_boxes(boxes, size, gamma), _drawn_plainly(boxes, size, gamma))
 
 
 def test_the_example_by_hand() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from itertools import pairwise
@@ -187,20 +187,16 @@ def draw_boxes(boxes: ArrayLike, size: tuple[int, int], gamma: float = 0.5) -> N
                [0, 0, 0, 0],
                [0, 0, 0, 1]])
     """
-    from scipy.sparse.csgraph import connected_components
-
     corners = np.unique(_boxes(boxes), axis=0)
-    drawn = np.zeros(size, np.bool_)
-    if not len(corners):
-        return drawn
-    touching = (corners[:, None, :2] <= corners[None, :, 2:]).all(axis=2)
-    parts, part = connected_components(touching & touching.T, directed=False)
-    share = _coverage(corners, size)
-    drawn |= share >= gamma - _ROUNDING
-    for number in range(parts):
-        alone = share if parts == 1 else _coverage(corners[part == number], size)
+    height, width = size
+    drawn = _coverage(corners, size, (0, 0, width, height)) >= gamma - _ROUNDING
+    for part in _parts(corners):
+        window = np.concatenate([part[:, :2].min(axis=0), part[:, 2:].max(axis=0)]) * [width, height, width, height]
+        left, top = np.clip(np.floor(window[:2]), 0, [width - 1, height - 1]).astype(int)
+        right, bottom = np.clip(np.ceil(window[2:]), [left + 1, top + 1], [width, height]).astype(int)
+        alone = _coverage(part, size, (left, top, right, bottom))
         if (most := alone.max()) < 1 - _ROUNDING:
-            drawn |= alone >= most - _ROUNDING
+            drawn[top:bottom, left:right] |= alone >= most - _ROUNDING
     return drawn
 
 
@@ -352,26 +348,51 @@ def matched_shares(matched: int, predicted: int, annotated: int) -> Matched:
     return Matched(_share(matched, predicted), _share(matched, annotated), f1)
 
 
-def _coverage(corners: Boxes, size: tuple[int, int]) -> NDArray[np.float64]:
-    """Return which share of each pixel (H, W) the union of boxes covers: all edges cut the pixels into cells."""
-    height, width = size
-    scaled = corners * [width, height, width, height]
+def _parts(corners: Boxes) -> Iterator[Boxes]:
+    """Yield the boxes that hang together, those of each part at once."""
+    left = np.arange(len(corners))
+    while len(left):
+        part = [found := left[:1]]
+        left = left[1:]
+        while len(found) and len(left):
+            here, others = corners[found, None], corners[None, left]
+            touching = (here[..., :2] <= others[..., 2:]) & (others[..., :2] <= here[..., 2:])
+            reached = touching.all(axis=2).any(axis=0)
+            part.append(found := left[reached])
+            left = left[~reached]
+        yield corners[np.concatenate(part)]
+
+
+def _coverage(corners: Boxes, size: tuple[int, int], window: tuple[int, int, int, int]) -> NDArray[np.float64]:
+    """Return which share of each pixel of a window the union of boxes covers: all edges cut the pixels into cells.
+
+    Args:
+        corners: (N, 4), as fractions of the grid.
+        size: Of the grid, (H, W).
+        window: Pixels x0, y0, x1, y1 of the grid that are looked at.
+    """
+    left, top, right, bottom = window
+    scaled = corners * [size[1], size[0], size[1], size[0]]
     # Band by band, so that thousands of boxes take no more memory than a hundred.
-    bounds = np.linspace(0, height, 1 + min(height, 1 + len(corners) // 100)).astype(int)
-    return np.concatenate([_band(scaled, int(low), int(high), width) for low, high in pairwise(bounds)])
+    bounds = np.linspace(top, bottom, 1 + min(bottom - top, 1 + len(corners) // 100)).astype(int)
+    return np.concatenate([_band(scaled, left, int(low), right, int(high)) for low, high in pairwise(bounds)])
 
 
-def _band(scaled: Boxes, low: int, high: int, width: int) -> NDArray[np.float64]:
-    scaled = np.clip(scaled, [0, low, 0, low], [width, high, width, high])
+def _band(scaled: Boxes, left: int, low: int, right: int, high: int) -> NDArray[np.float64]:
+    scaled = scaled[(scaled[:, 1] < high) & (scaled[:, 3] > low) & (scaled[:, 0] < right) & (scaled[:, 2] > left)]
+    scaled = np.clip(scaled, [left, low, left, low], [right, high, right, high])
     xs, ys = (
-        np.unique(np.concatenate([scaled[:, axis::2].ravel(), lines]))
-        for axis, lines in enumerate((np.arange(width + 1), np.arange(low, high + 1)))
+        np.unique(np.concatenate([scaled[:, axis::2].ravel(), np.arange(*lines)]))
+        for axis, lines in enumerate(((left, right + 1), (low, high + 1)))
     )
-    inside = np.zeros((len(ys) - 1, len(xs) - 1), np.bool_)
-    for x0, y0, x1, y1 in scaled:
-        inside[np.searchsorted(ys, y0) : np.searchsorted(ys, y1), np.searchsorted(xs, x0) : np.searchsorted(xs, x1)] = 1
+    # One more from where a box begins, one less from where it ends, on both axes: sums of these count the boxes.
+    x0, y0, x1, y1 = (np.searchsorted(edges, one) for edges, one in zip((xs, ys, xs, ys), scaled.T, strict=True))
+    begun = np.bincount(np.concatenate([y0 * len(xs) + x0, y1 * len(xs) + x1]), minlength=len(xs) * len(ys))
+    ended = np.bincount(np.concatenate([y0 * len(xs) + x1, y1 * len(xs) + x0]), minlength=len(xs) * len(ys))
+    inside = (begun - ended).reshape(len(ys), len(xs)).cumsum(axis=0).cumsum(axis=1)[:-1, :-1] > 0
     cells = inside * np.diff(ys)[:, None] * np.diff(xs)
-    rows, columns = (np.searchsorted(edges, np.arange(*span)) for edges, span in ((ys, (low, high)), (xs, (0, width))))
+    spans = ((ys, (low, high)), (xs, (left, right)))
+    rows, columns = (np.searchsorted(edges, np.arange(*span)) for edges, span in spans)
     return np.asarray(np.add.reduceat(np.add.reduceat(cells, rows, axis=0), columns, axis=1))
 
 
