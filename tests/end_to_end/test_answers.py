@@ -16,9 +16,10 @@ from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.evaluation.answers import summarise_answers
 from xbench.metrics.boxes import score_boxes, score_on_grid
+from xbench.report.answer import in_a_line
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
-from xbench.report.sentences import warnings
+from xbench.report.sentences import headlines, warnings
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
 from xbench.runs.answers import read_answers
@@ -220,6 +221,11 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     write_page(analysis, list(tables.values()), page, cases=4)
     text = page.read_text()
     assert "What did the models that answer say?" in text and '"boxes":[[' in text
+    alone = analyse(collect([talked / "runs"]))
+    write_page(alone, list(all_tables(alone)), page, cases=1)
+    for said in (in_a_line(alone), headlines(alone)[0]):
+        assert "boxes" in said and "map" not in said
+    assert "boxes<span" in page.read_text() and "saliency </span>map" not in page.read_text()
 
 
 def test_two_processes_write_the_same(talked, tmp_path):

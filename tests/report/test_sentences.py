@@ -58,7 +58,7 @@ def test_a_run_that_was_never_tested_is_not_called_worse(three_analysed):
 
 
 def test_lesions_recognised_without_looking(three_analysed):
-    text = said(three_analysed, "still peaks more than")
+    text = said(three_analysed, "still points more than")
     runs = three_analysed.datasets[0].runs
     for run in (runs[0], runs[-1]):
         counts = {

@@ -96,14 +96,14 @@ def _one_model(found: Standings) -> tuple[Standing, Said]:
     rate = _rate(own)
     if found.floor is not None and all(map(found.at_floor, found.rows)):
         text = (
-            f"It guesses: its map points at {rate}, not significantly more often than {found.floor.does} does "
-            f"({whole(found.floor.value)})."
+            f"It guesses: {found.points(own.label)} at {rate}, not significantly more often than {found.floor.does} "
+            f"does ({whole(found.floor.value)})."
         )
         return own, Said(text, _of_100(own))
     if len(found.datasets) == 1:
-        return own, Said(f"{verdict(found, own)}: its map points at {rate}.", _of_100(own))
+        return own, Said(f"{verdict(found, own)}: {found.points(own.label)} at {rate}.", _of_100(own))
     low, high = _extremes(found, own.label)
-    over = f"over {in_words(len(found.datasets))} datasets its map points at {rate}"
+    over = f"over {in_words(len(found.datasets))} datasets {found.points(own.label)} at {rate}"
     return own, Said(f"{verdict(found, own)}: {over}, from {low} to {high}.", _of_100(own))
 
 
@@ -111,7 +111,8 @@ def _several_models(found: Standings, models: int) -> tuple[Standing, Said]:
     best, last = found.rows[0], found.rows[-1]
     if found.floor is not None and all(map(found.at_floor, found.rows)):
         floor_rate = f"{whole(found.floor.value)} of 100"
-        text = f"They guess: no map points at lesions significantly more often than {found.floor.does} does"
+        none = "no map" if all("map" in found.points(row.label) for row in found.rows) else "none"
+        text = f"They guess: {none} points at lesions significantly more often than {found.floor.does} does"
         return best, Said(f"{text} ({floor_rate}).", floor_rate)
     says, tied = verdict(found, best), found.tied
     if len(tied) == len(found.rows) > 1:
@@ -343,7 +344,7 @@ def best_finding(analysis: Analysis) -> Answer:
         of = f"{' at' if models == 1 else ' of'} {head.series.name}"
         weakest = f" The weakest finding{of} is {worst}: {whole(low)} of 100."
     if len(found.rows) == 1:
-        return Answer(question, Said(f"There is only one: its map points at {_rate(head)}."))
+        return Answer(question, Said(f"There is only one: {found.points(head.label)} at {_rate(head)}."))
     tied = found.tied
     if len(tied) == len(found.rows):
         who = (
@@ -400,7 +401,7 @@ def recognition_finding(analysis: Analysis) -> tuple[Answer, Correlation | None]
         explains = f"Between {points}, AUROC explains {whole(line.r_squared)}% of the variation in the pointing game "
         explains += f"({fit})."
     if max(xs) - min(xs) < 0.05 and max(ys) - min(ys) >= 0.05:
-        text = f"Not here. Every {what} is recognised about equally well ({span}), but the map points at {apart}."
+        text = f"Not here. Every {what} is recognised about equally well ({span}), but the model points at {apart}."
     elif line.r_squared is None:
         return Answer(question, Said(f"{count_of(len(xs), 'point')} cannot tell: {span}, {apart}.")), line
     elif line.p is not None and line.p > SIGNIFICANT and line.r_squared >= 0.1:
@@ -409,7 +410,7 @@ def recognition_finding(analysis: Analysis) -> tuple[Answer, Correlation | None]
             "",
         )
     elif line.slope is not None and line.slope < 0 and line.r_squared >= 0.3:
-        text = "The other way round: where AUROC is higher, the map points at fewer lesions."
+        text = "The other way round: where AUROC is higher, the model points at fewer lesions."
     else:
         how = "Largely" if line.r_squared >= 0.6 else "In part" if line.r_squared >= 0.3 else "Hardly"
         text = f"{how}. {explains}"
@@ -428,7 +429,7 @@ def recognition_line(analysis: Analysis) -> Correlation | None:
 
 
 def failures_finding(analysis: Analysis) -> Answer:
-    """Say whether small lesions are missed, and which findings no map points at better than a guess."""
+    """Say whether small lesions are missed, and which findings nothing points at better than a guess."""
     question = "Where does it fail?"
     found = standings(analysis)
     head = head_of(analysis, found)

@@ -64,9 +64,11 @@ def _best_models(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
     for dataset, label in bests:
         score = next(entry.macro["pointing_game"] for entry in dataset.runs if entry.run.label == label)
         alone = len(dataset.runs) == 1
-        whose = f"the map of {label}" if alone else f"{label} has the highest pointing game: its map"
+        answers = next(entry.run.results.answers for entry in dataset.runs if entry.run.label == label)
+        what, does = ("map", "peaks") if answers is None else (answers.kind, "point")
+        whose = f"the {what} of {label}" if alone else f"{label} has the highest pointing game: its {what}"
         yield (
-            f"On {dataset_title(dataset.dataset)}, {whose} peaks inside the annotated region in "
+            f"On {dataset_title(dataset.dataset)}, {whose} {does} inside the annotated region in "
             f"{_percent(score.value)} of images{_interval(score)}, averaged over findings."
             f"{'' if alone else _tests(dataset, 'pointing_game', label)}"
         )
@@ -120,9 +122,10 @@ def recognised_elsewhere(runs: Sequence[RunAnalysis], names: Mapping[str, str] |
     said = _percent(most)
     if least != most:
         said = f"{_percent(least)} ({first}) to {said} ({last})"
+    nowhere = ", or nowhere," if any(run.run.results.answers for run in runs) else ""
     yield (
-        f"Where {who} recognises a finding, its map still peaks more than {_percent(NEAR, 0)} of the film's width away "
-        f"from the region in {said} of these films, all findings together."
+        f"Where {who} recognises a finding, it still points more than {_percent(NEAR, 0)} of the film's width away "
+        f"from the region{nowhere} in {said} of these films, all findings together."
     )
 
 
@@ -180,7 +183,7 @@ def _of_dataset(dataset: DatasetAnalysis) -> Iterator[str]:
     ]
     if shares:
         said = [text for _, text in sorted(shares, key=lambda share: -share[0])[:3]]
-        yield f"Most often recognised while the map peaks elsewhere: {listed(said)}."
+        yield f"Most often recognised while the model points elsewhere: {listed(said)}."
     for reference in dataset.references:
         expected = reference.macro.get("pointing_game", Estimate(None)).value
         spread = reference.spread.get("pointing_game")

@@ -51,6 +51,12 @@ class Standings:
         lowest = row.score.value if row.score.low is None else row.score.low
         return self.floor is not None and lowest is not None and lowest <= self.floor.value
 
+    def points(self, label: str) -> str:
+        """Return who of a series points: "its map points", or of a model that answers "its boxes point"."""
+        runs = (entry.run for dataset in self.datasets for entry in dataset.runs if entry.run.label == label)
+        kinds = {run.results.answers.kind for run in runs if run.results.answers is not None}
+        return {"boxes": "its boxes point", "points": "it points"}[min(kinds)] if kinds else "its map points"
+
     @property
     def tied(self) -> tuple[Standing, ...]:
         """The best and what is not significantly different from it."""

@@ -28,7 +28,7 @@ from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis, Estimate, R
 from xbench.report.series import Series
 
 INTERVALS = {
-    "pointing_game": "lesions that the map points at, of 100",
+    "pointing_game": "lesions that the model points at, of 100",
     "dice_cross_fitted": "Dice \u00d7 100, cross-fitted threshold",
     "auroc": "AUROC \u00d7 100",
 }

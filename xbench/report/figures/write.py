@@ -104,7 +104,7 @@ def _figures(analysis: Analysis, cases: int) -> Iterator[tuple[Drawn, Figure | N
         caption = (
             "Of 100 images with a finding and its region (their number in brackets): whether the model recognises the "
             "finding (its probability reaches the threshold with the largest sum of sensitivity and specificity) and "
-            f"whether its map peaks on the lesion, just outside (at most {100 * NEAR:g}% of the film's width) or "
+            f"whether it points at the lesion, just outside (at most {100 * NEAR:g}% of the film's width) or "
             "elsewhere. Numbers: on the lesion."
         )
         yield Drawn(f"quadrants_{ending}", f"Recognised and grounded on {where}", caption), quadrants(dataset, look)

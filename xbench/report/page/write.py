@@ -109,6 +109,8 @@ def write_page(
         "differences": differences_finding(analysis),
         "turned": _turned(analysis, tables),
         "answered": _answered(analysis),
+        "answers_with": _answers_with(analysis, head),
+        "any_answers": any(entry.run.results.answers for entry in analysis.runs),
         "signed": _signed,
         "p_words": p_words,
         "folds": analysis.folds,
@@ -215,6 +217,12 @@ def _turned(analysis: Analysis, tables: Sequence[Table]) -> str:
     return "All protocols rank them alike" if several else "One model, scored by several rules"
 
 
+def _answers_with(analysis: Analysis, head: Standing | None) -> str:
+    """Say with what the series that is shown first answers, boxes or points; nothing of maps."""
+    runs = [entry.run.results for entry in analysis.runs if head is not None and entry.run.label == head.label]
+    return next((results.answers.kind for results in runs if results.answers is not None), "")
+
+
 def _answered(analysis: Analysis) -> str:
     """Say of how many answers something could be scored, of the model that lost most."""
     lost = [
@@ -249,8 +257,9 @@ def _positions(
                 cells = [(cell.scores["pointing_game"].value, f"{cell.count:,}") for cell in by_label[label].positions]
                 yield analysis.heading(dataset), None if several else label, cells
         if not several and head.label in by_label:
+            own = f"its {'answers' if _answers_with(analysis, head) else 'maps'}"
             yield (
-                f"Peaks of {looks[head.label].name if len(by_label) > 1 else 'its maps'}, %",
+                f"Peaks of {looks[head.label].name if len(by_label) > 1 else own}, %",
                 None,
                 [(cell.peaks, "") for cell in by_label[head.label].positions],
             )
