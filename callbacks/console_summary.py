@@ -109,12 +109,14 @@ def _rates(answers: Answers) -> str:
     kinds = ", ".join(
         f"{100 * shares[name]:.1f} % {name}" for name in ("answered", "abstained", "unparsable", "truncated")
     )
-    recognised = ""
+    recognised = tokens = ""
+    if answers.tokens is not None:
+        tokens = f" Tokens: {answers.tokens.sent:,} sent, {answers.tokens.received:,} received."
     if answers.recognition is not None and answers.recognition.decisions_only:
         recognised = " Recognition by decisions only: the ROC curve has one step."
     return (
         f"{shares['pairs']:.0f} answers ({answers.family}, {answers.frame}): {kinds}; {shares['boxes']:.2f} boxes "
-        f"each.{recognised}"
+        f"each.{tokens}{recognised}"
     )
 
 

@@ -76,7 +76,9 @@ class ExperimentLogging(Callback):
             return
         parts = {"grounding": results.grounding.macro, "classification": results.classification.macro}
         if results.answers is not None:
-            parts["answers"] = results.answers.macro
+            tokens = results.answers.tokens
+            spent = {} if tokens is None else {"tokens_sent": tokens.sent, "tokens_received": tokens.received}
+            parts["answers"] = results.answers.macro | spent
         scalars = {
             f"{part}/{name}": value
             for part, macro in parts.items()

@@ -89,6 +89,16 @@ def test_what_means_nothing_is_null(talked):
     assert grounding["per_class"]["Ghost"]["dice_fixed"] is None
 
 
+def test_tokens_are_summed_over_all_that_was_asked(talked):
+    said = FinishedRun.open(finished(talked)).results.answers
+    table = pq.read_table(finished(talked) / "answers.parquet").to_pylist()
+    counts = [(row["tokens_in"], row["tokens_out"]) for row in table]
+    known = [pair for pair in counts if pair != (None, None)]
+    sent, received = (sum(filter(None, side)) for side in zip(*known, strict=True))
+    assert (said.tokens.counted, said.tokens.sent, said.tokens.received) == (len(known), sent, received)
+    assert sent > 100 and received > 100
+
+
 def test_recognition_counts_what_cannot_be_read_as_the_worst(talked):
     run = FinishedRun.open(finished(talked))
     found, scores = run.results.answers.recognition, run.image_scores

@@ -50,6 +50,9 @@ def answer_numbers(run: FinishedRun, stored: Answers) -> Iterator[_Number]:
         for name in {**one, **other}:
             yield f"{RESULTS} / answers / {place} / {name}", one.get(name, "no entry"), other.get(name, "no entry")
     yield f"{RESULTS} / answers / kind", stored.kind, "points" if only_points(rows) else "boxes"
+    if (tokens := stored.tokens) is not None:
+        yield f"{RESULTS} / answers / tokens sent", tokens.sent, sum(row.tokens_in or 0 for row in rows)
+        yield f"{RESULTS} / answers / tokens received", tokens.received, sum(row.tokens_out or 0 for row in rows)
     yield f"{RESULTS} / answers / outlined", stored.outlined, sum(bool(row.outlined) for row in rows)
 
 

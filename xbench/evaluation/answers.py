@@ -19,7 +19,7 @@ from xbench.metrics.boxes import BoxScores, draw_boxes, score_boxes, score_on_gr
 from xbench.metrics.classification import classification_scores, macro
 from xbench.metrics.peaks import least_distance
 from xbench.runs.answers import AnswerRow
-from xbench.runs.results import Answers, Recognised, macro_mean
+from xbench.runs.results import Answers, Recognised, Tokens, macro_mean
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.types import GroundTruth, ModelOutput, Rules
 
@@ -153,7 +153,14 @@ def summarise_answers(
         overall=all_of_them.compute()[0],
         sensitivity=_sensitivity(findings, pairs, images, shapes == {"points"}),
         recognition=_recognition([row for row in rows if row.query == "recognise"], images),
+        tokens=_tokens(rows),
     )
+
+
+def _tokens(rows: Sequence[AnswerRow]) -> Tokens | None:
+    known = [row for row in rows if (row.tokens_in, row.tokens_out) != (None, None)]
+    sent, received = sum(row.tokens_in or 0 for row in known), sum(row.tokens_out or 0 for row in known)
+    return Tokens(len(known), sent, received) if known else None
 
 
 def _sensitivity(

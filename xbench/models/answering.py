@@ -38,6 +38,7 @@ class AnsweringModel(SaliencyModel):
     Attributes:
         recognises: Whether the model can be asked if a finding is there.
         asked_in_words: Whether there are questions at all.
+        spent: Tokens that this process sent and received until now, without those from a cache.
     """
 
     recognises: bool = True
@@ -57,6 +58,7 @@ class AnsweringModel(SaliencyModel):
         self.frame = self.family.frame if frame is None else Frame.named(frame)
         self.questions = Questions.of(family if prompts is None else prompts) if self.asked_in_words else None
         self._ask_negatives, self._recognise = ask_negatives, recognise
+        self.spent = 0
         if recognise and not (self.recognises and (self.questions is None or self.questions.recognise)):
             raise UserError(
                 f"--model.recognise true: {self.name} cannot be asked whether a finding is there"
@@ -109,6 +111,8 @@ class AnsweringModel(SaliencyModel):
         replies = list(self.ask(batch, queries)) if queries else []
         if len(replies) != len(queries):
             raise UserError(f"{self.name}: {len(replies)} replies came back to {len(queries)} queries.")
+        new = [reply for reply in replies if not reply.from_cache]
+        self.spent += sum((reply.tokens_in or 0) + (reply.tokens_out or 0) for reply in new)
         shape = (len(batch), len(self.findings))
         scores = np.full((2, *shape), np.nan)
         answers: list[list[Answer | None]] = [[None] * shape[1] for _ in range(shape[0])]

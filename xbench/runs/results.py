@@ -216,6 +216,18 @@ class Recognised(_Part):
 
 
 @dataclass(frozen=True)
+class Tokens(_Part):
+    """Tokens of all queries and answers, those too that came from a cache."""
+
+    counted: Count
+    """Answers whose tokens are known."""
+    sent: Count
+    """Tokens of their queries, the image's among them."""
+    received: Count
+    """Tokens of the answers."""
+
+
+@dataclass(frozen=True)
 class Answers(_Part):
     """What a model that answers said, beside what its boxes score on the grid."""
 
@@ -238,6 +250,8 @@ class Answers(_Part):
     """Macro numbers, and their count of pairs, if answers without a box had counted otherwise."""
     recognition: Recognised | None = None
     """None if nobody asked."""
+    tokens: Tokens | None = None
+    """None if nobody counted."""
 
     def warnings(self) -> list[str]:
         """Return in sentences what is wrong with the answers as a whole."""

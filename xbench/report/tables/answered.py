@@ -74,14 +74,15 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
         "What could be read",
         "Over all scored pairs, in per cent. Abstained: says that there is nothing, or declines. Unparsable: neither "
         "box nor such a word. Truncated: its end is missing; complete boxes are kept. Suspect: the numbers look like "
-        "another frame than the declared one, by which they were read all the same.",
+        "another frame than the declared one, by which they were read all the same. Tokens: of queries and answers.",
         ["Dataset", "Model", "Family", "Frame"],
-        ["Answers", Column("Boxes", "Per answer"), *_RATES.values()],
+        ["Answers", Column("Boxes", "Per answer"), *_RATES.values(), "Tokens sent", "Tokens received"],
         [
             row(
                 *(where, entry.run.label, said.family, said.frame),
                 *(int(said.overall["pairs"] or 0), decimal(said.overall["boxes"], 2)),
                 *(said.overall[name] for name in _RATES),
+                *((None, None) if said.tokens is None else (said.tokens.sent, said.tokens.received)),
             )
             for where, entry, said in found
         ],
