@@ -114,9 +114,10 @@ def _rates(answers: Answers) -> str:
         tokens = f" Tokens: {answers.tokens.sent:,} sent, {answers.tokens.received:,} received."
     if answers.recognition is not None and answers.recognition.decisions_only:
         recognised = " Recognition by decisions only: the ROC curve has one step."
+    again = "" if answers.repeats is None else f" {answers.repeats.in_words()}"
     return (
         f"{shares['pairs']:.0f} answers ({answers.family}, {answers.frame}): {kinds}; {shares['boxes']:.2f} boxes "
-        f"each.{tokens}{recognised}"
+        f"each.{tokens}{recognised}{again}"
     )
 
 

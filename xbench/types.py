@@ -284,6 +284,7 @@ class ModelOutput:
         answers: Of a model that answers instead, what it said about each image and finding (B, C); None where it was
             not asked. Its maps have no pixels (B, C, 0, 0), and scores are NaN where it gives none that can be read.
         replies: What it was asked, and what came back.
+        repeated: Answers to the queries that were asked again, in the order of `replies`; they are not scored.
     """
 
     logits: Tensor
@@ -291,6 +292,7 @@ class ModelOutput:
     saliency: Tensor
     answers: list[list[Answer | None]] | None = None
     replies: list[tuple[Query, Reply]] = field(default_factory=list)
+    repeated: list[Answer] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -40,12 +41,21 @@ def finished(folder: Path) -> tuple[Path, dict, list[dict]]:
     return results.parent, {name: content[name] for name in ("classification", "grounding", "answers", "counts")}, rows
 
 
-def test_a_killed_run_goes_on_and_asks_nothing_twice(address, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def whole(address, tmp_path_factory):
+    """A run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OPENAI_API_KEY", raising=False)
+        assert main(words(folder, f"{address}/whole:ok/v1")) == 0
+    return finished(folder)
+
+
+def test_a_killed_run_goes_on_and_asks_nothing_twice(address, whole, tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    whole.mkdir(), broken.mkdir()
-    assert main(words(whole, f"{address}/whole:ok/v1")) == 0
-    folder, scores, rows = finished(whole)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    folder, scores, rows = whole
     assert disagreements(folder) == []
     assert {row["status"] for row in rows} == {"answered", None} and scores["answers"]["overall"]["acc_75"] > 0.9
 
@@ -65,6 +75,26 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(address, tmp_path, monkeypa
     assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
     from_cache = pq.read_table(finished(broken)[0] / "answers.parquet")["from_cache"].to_pylist()
     assert 0 < sum(from_cache) < 40  # of the batch that was cut; those before are in the journal
+
+
+def test_what_is_asked_again_is_kept_and_compared_and_not_scored(address, whole, tmp_path, capsys):
+    """Refusals among the repeats of the first batch: else all is as in a run that asks once."""
+    first = [row for row in whole[2] if row["index"] < 4]
+    asked = sum(row["query"] == "locate" and row["index"] < 3 for row in first)
+    script = f"again:{'ok,' * asked}{'refusal,' * 2}ok"
+    command = words(tmp_path, f"{address}/{script}/v1", "--model.repeats=3", "--model.concurrency=1", "--data.images=4")
+    assert main(command) == 0
+    assert "Asked again" in capsys.readouterr().out
+    folder, repeated, rows = finished(tmp_path)
+    assert [row for row in rows if row["query"] != "again"] == first and disagreements(folder) == []
+    counted = repeated["answers"]["repeats"]
+    located = sum(row["query"] == "locate" for row in rows)
+    assert counted == {"asked": 2 * located, "same_status": 2 * located - 2, "same_boxes": 2 * located - 2}
+    assert main(["rescore", str(folder), "--out", str(tmp_path / "read"), "--workers", "0"]) == 0
+    assert json.loads((tmp_path / "read" / "results.json").read_text())["answers"] == repeated["answers"]
+    before = len(log(address, script))
+    shutil.rmtree(folder.parent)
+    assert main(command) == 0 and len(log(address, script)) == before and finished(tmp_path)[2] == rows
 
 
 def test_a_run_that_got_no_answer_says_how_to_go_on(address, tmp_path, capsys):

@@ -11,7 +11,7 @@ from xbench.answers.families import Family
 from xbench.answers.frames import Frame
 from xbench.answers.recognition import listed_yes_probability, read_decision, yes_probability
 
-Kind = Literal["locate", "recognise"]
+Kind = Literal["locate", "recognise", "again"]
 
 READER = "1"
 """Version of how answers are read, for results to name; another one may read the same text otherwise."""
@@ -28,6 +28,7 @@ class Query:
         finding: Its name.
         text: The question; empty for models that are not asked in words.
         system: What comes before it as the system's turn; None for the model's own, or none.
+        turn: How often the same was asked before.
     """
 
     kind: Kind
@@ -36,6 +37,7 @@ class Query:
     finding: str
     text: str = ""
     system: str | None = None
+    turn: int = 0
 
 
 @dataclass(frozen=True)

@@ -53,12 +53,22 @@ def answer_numbers(run: FinishedRun, stored: Answers) -> Iterator[_Number]:
     if (tokens := stored.tokens) is not None:
         yield f"{RESULTS} / answers / tokens sent", tokens.sent, sum(row.tokens_in or 0 for row in rows)
         yield f"{RESULTS} / answers / tokens received", tokens.received, sum(row.tokens_out or 0 for row in rows)
+    if (repeats := stored.repeats) is not None:
+        first = {(row.image_id, row.finding): row for row in rows if row.query == "locate"}
+        both = [(row, first[row.image_id, row.finding]) for row in rows if row.query == "again"]
+        ious = [(areas := _areas(row.boxes or (), other.boxes or ()))[0] / (areas[1] or 1) for row, other in both]
+        alike = [iou > 0.9 or not (row.boxes or other.boxes) for iou, (row, other) in zip(ious, both, strict=True)]
+        yield f"{RESULTS} / answers / repeats", repeats.asked, len(both)
+        same = sum(row.status == other.status for row, other in both)
+        yield f"{RESULTS} / answers / repeats of one status", repeats.same_status, same
+        yield f"{RESULTS} / answers / repeats of the same boxes", repeats.same_boxes, sum(alike)
     yield f"{RESULTS} / answers / outlined", stored.outlined, sum(bool(row.outlined) for row in rows)
 
 
 def only_points(rows: Sequence[AnswerRow]) -> bool:
     """Tell whether a model answered with points, and not one box."""
-    return any(row.points for row in rows) and not any(row.boxes for row in rows)
+    located = [row for row in rows if row.query == "locate"]
+    return any(row.points for row in located) and not any(row.boxes for row in located)
 
 
 def _row(run: FinishedRun, row: AnswerRow, stored: Answers) -> Iterator[_Number]:

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from xbench.answers.answer import Point
+from xbench.answers.answer import Box, Point
 from xbench.errors import UserError
-from xbench.metrics.boxes import BoxScores, draw_boxes, score_boxes, score_on_grid
+from xbench.metrics.boxes import BoxScores, box_iou, draw_boxes, score_boxes, score_on_grid
 from xbench.metrics.classification import classification_scores, macro
 from xbench.metrics.peaks import least_distance
 from xbench.runs.answers import AnswerRow
-from xbench.runs.results import Answers, Recognised, Tokens, macro_mean
+from xbench.runs.results import Answers, Recognised, Repeats, Tokens, macro_mean
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.types import GroundTruth, ModelOutput, Rules
 
@@ -99,17 +99,19 @@ def _peak(
 
 def _rows(output: ModelOutput, truth: GroundTruth) -> tuple[AnswerRow, ...]:
     """Return what was asked about a batch, image by image."""
-    made = []
+    made, repeated = [], iter(output.repeated)
     for query, reply in output.replies:
         row, column = query.row, query.column
         size = truth.image_sizes[row]
         if size is None:
             raise UserError(f"image {truth.image_ids[row]}: nobody knows its size, so boxes on it mean nothing.")
         boxes = None
-        if truth.labels[row, column] == 1 and truth.has_region[row, column]:
+        if query.kind == "locate" and truth.labels[row, column] == 1 and truth.has_region[row, column]:
             items = truth.instances[row].get(column, ())
             boxes = (*truth.boxes(row, column), not items or any(item.kind != "box" for item in items))
         answer = (output.answers or [])[row][column] if query.kind == "locate" else None
+        if query.kind == "again":
+            answer = next(repeated)
         index, image_id = int(truth.index[row]), truth.image_ids[row]
         made.append(AnswerRow.of(index, image_id, (size[1], size[0]), query, reply, answer, boxes))
     return tuple(sorted(made, key=lambda one: one.index))
@@ -154,7 +156,26 @@ def summarise_answers(
         sensitivity=_sensitivity(findings, pairs, images, shapes == {"points"}),
         recognition=_recognition([row for row in rows if row.query == "recognise"], images),
         tokens=_tokens(rows),
+        repeats=_repeats([row for row in rows if row.query == "again"], located),
     )
+
+
+def _repeats(again: Sequence[AnswerRow], located: Sequence[AnswerRow]) -> Repeats | None:
+    first = {(row.image_id, row.finding): row for row in located}
+    both = [(row, first[row.image_id, row.finding]) for row in again]
+    return (
+        Repeats(
+            len(both),
+            sum(row.status == other.status for row, other in both),
+            sum(_same_boxes(row.boxes or (), other.boxes or ()) for row, other in both),
+        )
+        if both
+        else None
+    )
+
+
+def _same_boxes(one: Sequence[Box], other: Sequence[Box]) -> bool:
+    return box_iou(one, other) > 0.9 if one and other else not one and not other
 
 
 def _tokens(rows: Sequence[AnswerRow]) -> Tokens | None:

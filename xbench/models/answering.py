@@ -20,6 +20,8 @@ from xbench.models.base import SaliencyModel
 from xbench.protocol.questions import Questions
 from xbench.types import Batch, ModelOutput
 
+_WORDS: dict[Kind, Kind] = {"locate": "locate", "again": "locate", "recognise": "recognise"}
+
 
 class AnsweringModel(SaliencyModel):
     """A model that is asked about findings, one by one, and answers.
@@ -38,6 +40,7 @@ class AnsweringModel(SaliencyModel):
     Attributes:
         recognises: Whether the model can be asked if a finding is there.
         asked_in_words: Whether there are questions at all.
+        repeats: How often it is asked where a finding is; the first answer is the one that is scored.
         spent: Tokens that this process sent and received until now, without those from a cache.
     """
 
@@ -58,7 +61,7 @@ class AnsweringModel(SaliencyModel):
         self.frame = self.family.frame if frame is None else Frame.named(frame)
         self.questions = Questions.of(family if prompts is None else prompts) if self.asked_in_words else None
         self._ask_negatives, self._recognise = ask_negatives, recognise
-        self.spent = 0
+        self.spent, self.repeats = 0, 1
         if recognise and not (self.recognises and (self.questions is None or self.questions.recognise)):
             raise UserError(
                 f"--model.recognise true: {self.name} cannot be asked whether a finding is there"
@@ -91,17 +94,19 @@ class AnsweringModel(SaliencyModel):
     def queries(self, batch: Batch) -> list[Query]:
         """Return what is asked about a batch.
 
-        These are the places of the pairs that are scored, and, if asked for, of those without the finding; then whether
-        the findings are there, where that is known.
+        These are the places of the pairs that are scored, and, if asked for, of those without the finding; then these
+        again, `repeats` times in all; then whether the findings are there, where that is known and asked for.
         """
         labels, where = batch.truth.labels, batch.truth.has_region & (batch.truth.labels == 1)
-        asked: list[tuple[Kind, Any]] = [("locate", where | (labels == 0) if self._ask_negatives else where)]
+        where = where | (labels == 0) if self._ask_negatives else where
+        asked: list[tuple[Kind, int, Any]] = [("locate", 0, where)]
+        asked += [("again", turn, where) for turn in range(1, self.repeats)]
         if self._recognise:
-            asked.append(("recognise", labels >= 0))
+            asked.append(("recognise", 0, labels >= 0))
         system = None if self.questions is None else self.questions.system
         return [
-            Query(kind, row, column, finding := self.findings[column], self._texts[kind, finding], system)
-            for kind, pairs in asked
+            Query(kind, row, column, finding := self.findings[column], self._texts[_WORDS[kind], finding], system, turn)
+            for kind, turn, pairs in asked
             for row, column in np.argwhere(pairs).tolist()
         ]
 
@@ -116,18 +121,22 @@ class AnsweringModel(SaliencyModel):
         shape = (len(batch), len(self.findings))
         scores = np.full((2, *shape), np.nan)
         answers: list[list[Answer | None]] = [[None] * shape[1] for _ in range(shape[0])]
+        repeated: list[Answer] = []
         for query, reply in zip(queries, replies, strict=True):
-            if query.kind == "locate":
+            if query.kind != "recognise":
                 height, width = batch.radiographs[query.row].shape
-                answers[query.row][query.column] = reply.read(self.family, self.frame, (width, height))
+                answer = reply.read(self.family, self.frame, (width, height))
+                if query.kind == "again":
+                    repeated.append(answer)
+                else:
+                    answers[query.row][query.column] = answer
             else:
                 found = reply.recognition()
                 values = [np.nan if value is None else value for value in (found.logit, found.probability)]
                 scores[:, query.row, query.column] = values
         logits, probabilities = torch.from_numpy(scores)
-        return ModelOutput(
-            logits, probabilities, torch.zeros(*shape, 0, 0), answers, list(zip(queries, replies, strict=True))
-        )
+        told = list(zip(queries, replies, strict=True))
+        return ModelOutput(logits, probabilities, torch.zeros(*shape, 0, 0), answers, told, repeated)
 
     def problems(self, findings: Sequence[str]) -> list[str]:
         """Return what `check` finds wrong, a sentence each: by default with the questions about these findings."""
@@ -147,7 +156,8 @@ class AnsweringModel(SaliencyModel):
             negative: Images without it.
             annotated: Images that show where it is.
         """
-        return annotated + self._ask_negatives * negative + self._recognise * (positive + negative)
+        located = annotated + self._ask_negatives * negative
+        return self.repeats * located + self._recognise * (positive + negative)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> None:
         """Refuse to write maps, of which there are none."""

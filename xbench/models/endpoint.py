@@ -78,6 +78,7 @@ class Endpoint(AnsweringModel):
         seed: Of sampling; null to leave it out.
         max_tokens: Most tokens of an answer.
         max_tokens_name: What the server calls that; newer models of OpenAI want max_completion_tokens.
+        repeats: How often it is asked where a finding is, to see how often the answers agree; the first one is scored.
         top_logprobs: How many first tokens to have listed if asked whether a finding is there; 0 reads the words.
         extra_body: More entries of the request, for what only this server knows.
         revision: What is served under the model's name, in any words: answers kept of another are not used.
@@ -116,6 +117,7 @@ class Endpoint(AnsweringModel):
         seed: int | None = 0,
         max_tokens: int = 1024,
         max_tokens_name: str = "max_tokens",
+        repeats: int = 1,
         top_logprobs: int = 20,
         extra_body: dict[str, Any] | None = None,
         revision: str | None = None,
@@ -130,7 +132,7 @@ class Endpoint(AnsweringModel):
         environment_proxies: bool = False,
     ) -> None:
         super().__init__(family, frame, prompts, ask_negatives, recognise)
-        least = {"longest_side": longest_side, "max_tokens": max_tokens, "concurrency": concurrency}
+        least = {"longest_side": longest_side, "max_tokens": max_tokens, "concurrency": concurrency, "repeats": repeats}
         for name, value in (least | {"attempts": attempts, "limit_tokens": limit_tokens}).items():
             if value is not None and value < 1:
                 raise UserError(f"--model.{name} {value} must be at least 1.", exit_status=2)
@@ -142,7 +144,7 @@ class Endpoint(AnsweringModel):
             )
         if owned := [name for name in _OWN if name in (extra_body or {})]:
             raise UserError(f"--model.extra_body has {owned[0]}, which xbench sets itself.", exit_status=2)
-        self.served_model, self.revision = model, revision
+        self.served_model, self.revision, self.repeats = model, revision, repeats
         self.client = ChatClient(
             base_url, model, send_images_to, key_variable, environment_proxies, timeout, attempts, back_off
         )
@@ -214,7 +216,7 @@ class Endpoint(AnsweringModel):
         """Ask one query: of the cache, else of the server."""
         body = self._body(query, picture.digest)
         server = {"server": self.client.base_url, "revision": self.revision, "weights": self._weights}
-        request = server | {"body": body}
+        request = server | {"body": body} | ({"turn": query.turn} if query.turn else {})
         completion = self._kept(request)
         from_cache = completion is not None
         if completion is None:

@@ -193,7 +193,7 @@ class AnswerRow:
         boxes = [*(row["boxes"] or ()), *(row["annotated"] or ())]
         numbers = [number for corners in [*boxes, *(row["points"] or ())] for number in corners]
         numbers += [one for one in (*(row["confidence"] or ()), row["probability"], row["mass"]) if one is not None]
-        asked = row["query"] == "locate"
+        asked = row["query"] != "recognise"
         sound = (
             isinstance(row["raw"], str)
             and min(row["width"], row["height"]) >= 1

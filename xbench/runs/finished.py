@@ -283,7 +283,10 @@ class FinishedRun:
             for place, image in enumerate(images):
                 for one in self.answers[image.image_id]:
                     column, reply = self.results.findings.index(one.finding), one.reply()
-                    if one.query == "locate":
+                    if one.query == "again":
+                        reply, answer = one.read_again(by, numbers)
+                        output.repeated.append(answer)
+                    elif one.query == "locate":
                         reply, output.answers[place][column] = one.read_again(by, numbers)
                     output.replies.append((one.asked(place, column), reply))
         truths = [

@@ -228,6 +228,25 @@ class Tokens(_Part):
 
 
 @dataclass(frozen=True)
+class Repeats(_Part):
+    """How often a model that is asked again answers as it did first."""
+
+    asked: Count
+    """Answers that came to queries asked again."""
+    same_status: Count
+    """Of these, those with the first answer's status."""
+    same_boxes: Count
+    """Those whose boxes have an IoU above 0.9 with the first answer's, or that have none either."""
+
+    def in_words(self) -> str:
+        """Return how often they agree."""
+        status, boxes = (f"{100 * count / self.asked:.1f} %" for count in (self.same_status, self.same_boxes))
+        return (
+            f"Asked again {self.asked:,} times: {status} have the first answer's status, {boxes} its boxes (IoU > 0.9)."
+        )
+
+
+@dataclass(frozen=True)
 class Answers(_Part):
     """What a model that answers said, beside what its boxes score on the grid."""
 
@@ -252,6 +271,8 @@ class Answers(_Part):
     """None if nobody asked."""
     tokens: Tokens | None = None
     """None if nobody counted."""
+    repeats: Repeats | None = None
+    """None if nothing was asked again."""
 
     def warnings(self) -> list[str]:
         """Return in sentences what is wrong with the answers as a whole."""

@@ -86,6 +86,7 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
             )
             for where, entry, said in found
         ],
+        [f"{entry.run.label}: {said.repeats.in_words()}" for _, entry, said in found if said.repeats],
     )
     yield table_of(
         "answers_sensitivity",
