@@ -45,7 +45,9 @@ def parts() -> tuple[Any, Any, dict[str, Tensor]]:
         "ln_post.bias": (WIDTH,),
         "proj": (WIDTH, WIDTH),
     }
-    return phi, tower, {name: torch.randn(shape) * 0.3 for name, shape in shapes.items()}
+    # What goes into the norm is small, so that its epsilon shows.
+    scale = {name: 3e-4 if name.startswith("attn_pool.2") else 0.3 for name in shapes}
+    return phi, tower, {name: torch.randn(shape) * scale[name] for name, shape in shapes.items()}
 
 
 def vocabulary() -> tuple[dict[str, int], dict[str, int]]:
