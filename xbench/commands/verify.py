@@ -433,8 +433,8 @@ def _weighted(groups: Sequence[NDArray[Any]], average: str) -> float | None:
 
 
 def _pooled(name: str, key: str, pairs: Mapping[str, NDArray[Any]]) -> float | None:
-    if name == "lesions":
-        above, below = (np.bincount(pairs["column"], pairs[part]) for part in RATIOS[key])
+    if key in RATIOS.get(name, {}):
+        above, below = (np.bincount(pairs["column"], pairs[part]) for part in RATIOS[name][key])
         return float((above[below > 0] / below[below > 0]).mean()) if (below > 0).any() else None
     if name == "radvlm":
         boxes = float(pairs["iou_pairs"].sum())
@@ -491,6 +491,8 @@ def _follow_from_counts(
             union = mask + pairs["region"] - overlap
             left_out = union == 0 if key.endswith("_full") else (mask == 0) | (pairs["region"] == 0)
             found[key] = np.where(left_out, np.nan, overlap / np.where(union == 0, 1, union))
+        found["outside"] = pairs["pixels"] - pairs["region"]
+        found["clear_otsu"] = pairs["pixels"] - (pairs["mask_otsu"] + pairs["region"] - pairs["overlap_otsu"])
     return found
 
 

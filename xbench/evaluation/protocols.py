@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
-from xbench.geometry.grid import Upsampling, saliency_on_grid
+from xbench.geometry.grid import FULL_VIEW, Upsampling, View, saliency_on_grid
+from xbench.geometry.instances import Instance
 from xbench.metrics.lesions import components, mask_overlaps
 from xbench.metrics.maps import map_measures, pointing_with_tolerance
 from xbench.metrics.protocols import aep, chexlocalize, g2g, graded, medground
-from xbench.metrics.protocols.common import Mask, stretched
+from xbench.metrics.protocols.common import Mask, enlarged, first_maximum, stretched
 from xbench.protocol.scoring import PROTOCOLS, RATIOS, Average
 from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import SavedImage
@@ -25,85 +26,147 @@ from xbench.runs.maps import SavedImage
 Table = dict[str, NDArray[Any]]
 """Columns of pairs: `index`, `image_id`, `column` (of the finding), `label`, `probability`, `chance`, and numbers."""
 
-OnGrid = Callable[[NDArray[Any]], NDArray[np.float32]]
-Scorer = Callable[[NDArray[np.float32], OnGrid, Mask, str], dict[str, Any]]
-"""Raw cells, what brings cells to the grid, the region, and the scale of the map, to the values of a pair."""
+
+@dataclass(frozen=True)
+class Pair:
+    """A finding on an image: its map, and what is annotated.
+
+    Attributes:
+        cells: Raw map (h, w), in the frame of the model input.
+        region: (H, W) on the grid, empty where the finding is absent.
+        scale: Of the map.
+        view: Part of the radiograph that the map shows.
+        items: Annotated one by one; none where only the region is known.
+    """
+
+    cells: NDArray[np.float32]
+    region: Mask
+    scale: str
+    view: View
+    items: tuple[Instance, ...]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the grid."""
+        return self.region.shape[0], self.region.shape[1]
+
+    def on_grid(self, mode: Upsampling = "bilinear") -> NDArray[np.float32]:
+        """Return the map on the grid, as a run itself scores it."""
+        return saliency_on_grid(torch.from_numpy(self.cells)[None], [self.view], self.size, mode)[0].numpy()
+
+    def enlarged(
+        self,
+        cells: NDArray[Any] | None = None,
+        way: Callable[[NDArray[Any], tuple[int, int]], NDArray[np.float32]] = enlarged,
+    ) -> NDArray[np.float32]:
+        """Return cells, the map's own unless others are given, on the grid as other people's scripts enlarge them.
+
+        Where the model saw another part than the whole radiograph, which their scripts know nothing of: as a run does.
+        """
+        cells = self.cells if cells is None else cells
+        if self.view == FULL_VIEW:
+            return way(cells, self.size)
+        return replace(self, cells=cells.astype(np.float32, copy=False)).on_grid()
+
+    def boxes(self) -> list[list[float]]:
+        """Return the boxes around the annotated items, in pixels of the grid, half-open.
+
+        Where several readers drew, or only the region is known, those around its connected parts.
+        """
+        height, width = self.size
+        found = [box for item in self.items if (box := item.box()) is not None]
+        if found and len({item.reader for item in self.items}) == 1:
+            return [[x0 * width, y0 * height, x1 * width, y1 * height] for x0, y0, x1, y1 in found]
+        return [[*map(float, box)] for box in medground.boxes_of_region(self.region)]
 
 
-def _xbench(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
-    saliency = on_grid(cells)
+Scorer = Callable[[Pair, Upsampling], dict[str, Any]]
+
+
+def _xbench(pair: Pair, mode: Upsampling) -> dict[str, Any]:
+    saliency, region = pair.on_grid(mode), pair.region
     mask = stretched(saliency) >= np.float32(0.5)
     both, size = int(np.count_nonzero(mask & region)), int(np.count_nonzero(mask)) + int(np.count_nonzero(region))
     values = map_measures(saliency, region)
     # Below 0 there is no mass: such maps have another zero.
-    values["mass_accuracy"] = values["mass_accuracy"] if cells.min() >= 0 else math.nan
+    values["mass_accuracy"] = values["mass_accuracy"] if pair.cells.min() >= 0 else math.nan
     pointing = pointing_with_tolerance(saliency, region, 0)
     return values | {"pointing": pointing, "dice": 2 * both / size, "iou": both / (size - both)}
 
 
-def _aep(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
-    saliency, crop = on_grid(aep.smoothed(cells)), aep.central((region.shape[0], region.shape[1]))
-    found = aep.score(saliency[crop], region[crop])
-    sharp = aep.score(aep.sharpened(saliency[crop]), region[crop])
-    return found | {"miou_sharpened": sharp["miou"], "cnr_sharpened": sharp["cnr"]}
+def _aep(pair: Pair, mode: Upsampling) -> dict[str, Any]:
+    crop = aep.central(pair.size)
+    saliency, region = pair.enlarged(aep.smoothed(pair.cells))[crop], pair.region[crop]
+    sharp = aep.score(aep.sharpened(saliency), region)
+    return aep.score(saliency, region) | {"miou_sharpened": sharp["miou"], "cnr_sharpened": sharp["cnr"]}
 
 
-def _biovil(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
-    return dict(aep.score_cosine(on_grid(aep.smoothed(cells)), region))
+def _biovil(pair: Pair, mode: Upsampling) -> dict[str, Any]:
+    return dict(aep.score_cosine(pair.enlarged(aep.smoothed(pair.cells)), pair.region))
 
 
-def _chexlocalize(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
-    return dict(chexlocalize.count(on_grid(cells), region))
+def _chexlocalize(pair: Pair, mode: Upsampling) -> dict[str, Any]:
+    return dict(chexlocalize.count(pair.enlarged(), pair.region))
 
 
-def _radzero(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
-    saliency = on_grid(cells)
-    saliency = graded.sigmoid(saliency) if scale == "logit" else saliency
+def _radzero(pair: Pair, mode: Upsampling) -> dict[str, Any]:
+    raw, region = pair.enlarged(), pair.region
+    saliency = _graded(raw, pair.scale)
     mask, overlap = graded.count_above(saliency, region, graded.RADZERO_THRESHOLDS)
-    return {"highest": float(saliency.max()), "mask": mask, "overlap": overlap, "region": int(region.sum())}
+    row, column = first_maximum(raw)
+    inside = [left <= column <= right and top <= row <= bottom for left, top, right, bottom in pair.boxes()]
+    return {
+        "highest": float(saliency.max()),
+        "mask": mask,
+        "overlap": overlap,
+        "region": int(region.sum()),
+        "hit": float(any(inside)) if inside else math.nan,
+    }
 
 
-def _chex(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
-    mask, overlap = graded.count_above(stretched(on_grid(cells)), region, graded.CHEX_THRESHOLDS)
-    return {"mask": mask, "overlap": overlap, "region": int(region.sum())}
+def _graded(saliency: NDArray[np.float32], scale: str) -> NDArray[np.float32]:
+    return graded.sigmoid(saliency) if scale == "logit" else saliency
 
 
-def _boxes(saliency: NDArray[np.float32], region: Mask) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
-    predicted = medground.boxes_of_map(saliency)
-    whole = [[left, top, right + 1, bottom + 1] for left, top, right, bottom in predicted]
-    return predicted, whole, medground.boxes_of_region(region)
+def _chex(pair: Pair, mode: Upsampling) -> dict[str, Any]:
+    mask, overlap = graded.count_above(stretched(pair.enlarged()), pair.region, graded.CHEX_THRESHOLDS)
+    return {"mask": mask, "overlap": overlap, "region": int(pair.region.sum())}
 
 
-def _medground(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
-    published, whole, true = _boxes(on_grid(cells), region)
-    corrected = medground.score_union(whole, true)
+def _with_last(boxes: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return boxes whose last row and column belong to them as half-open ones."""
+    return [[left, top, right + 1, bottom + 1] for left, top, right, bottom in boxes]
+
+
+def _medground(pair: Pair, mode: Upsampling) -> dict[str, Any]:
+    published, true = medground.boxes_of_map(pair.enlarged()), pair.boxes()
+    corrected = medground.score_union(_with_last(published), true)
     return medground.score_union(published, true) | {
         "iou_corrected": corrected["iou"],
         "f1_corrected": corrected["f1"],
     }
 
 
-def _radvlm(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
-    _, whole, true = _boxes(on_grid(cells), region)
-    return dict(medground.radvlm(whole, true))
+def _radvlm(pair: Pair, mode: Upsampling) -> dict[str, Any]:
+    return dict(medground.radvlm(_with_last(medground.boxes_of_map(pair.enlarged())), pair.boxes()))
 
 
-def _radfact(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
-    _, whole, true = _boxes(on_grid(cells), region)
-    sides = np.array([region.shape[1], region.shape[0]] * 2)
-    predicted, true_ones = ([(np.array(box) / sides).tolist() for box in boxes] for boxes in (whole, true))
-    return dict(medground.radfact(predicted, true_ones))
+def _radfact(pair: Pair, mode: Upsampling) -> dict[str, Any]:
+    sides = np.array([*pair.size[::-1]] * 2)
+    boxes = (_with_last(medground.boxes_of_map(pair.enlarged())), pair.boxes())
+    predicted, true = ([(np.array(box) / sides).tolist() for box in some] for some in boxes)
+    return dict(medground.radfact(predicted, true))
 
 
-def _g2g(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
-    mask = np.rint(on_grid(g2g.cells_of_mask(cells, g2g.threshold(cells)).astype(np.float32))) > 0
-    return g2g.score(mask, on_grid(stretched(cells)), region)
+def _g2g(pair: Pair, mode: Upsampling) -> dict[str, Any]:
+    cells = g2g.cells_of_mask(pair.cells, g2g.threshold(pair.cells))
+    mask = np.rint(pair.enlarged(cells, g2g.enlarged)) > 0
+    return g2g.score(mask, pair.enlarged(stretched(pair.cells), g2g.enlarged), pair.region)
 
 
-def _alarms(cells: NDArray[np.float32], on_grid: OnGrid, region: Mask, scale: str) -> dict[str, Any]:
-    saliency = on_grid(cells)
-    saliency = graded.sigmoid(saliency) if scale == "logit" else saliency
-    mask, overlap = graded.count_above(saliency, region, _alarm_thresholds(scale))
+def _alarms(pair: Pair, mode: Upsampling) -> dict[str, Any]:
+    saliency, region = _graded(pair.on_grid(mode), pair.scale), pair.region
+    mask, overlap = graded.count_above(saliency, region, _alarm_thresholds(pair.scale))
     return {"pixels": region.size, "mask": mask, "overlap": overlap, "region": int(region.sum())}
 
 
@@ -111,12 +174,15 @@ def _alarm_thresholds(scale: str) -> tuple[float, ...]:
     return graded.ALARM_THRESHOLDS["cosine" if scale == "cosine" else "probability"]
 
 
-def _lesions(saliency: NDArray[np.float32], lesions: Sequence[Mask]) -> dict[str, Any]:
-    """Count which annotated items the parts of a map on the grid find; items of a finding on an image, none if unknown.
+def _lesions(pair: Pair, mode: Upsampling, gamma: float) -> dict[str, Any] | None:
+    """Count which annotated items the parts of a map on the grid find; None if no item is known.
 
     An item is as large as what it takes of the grid.
     """
-    _, covered = mask_overlaps(components(stretched(saliency) >= np.float32(0.5)), lesions)
+    lesions = [Coverage.of(item.draw(), pair.size).at(gamma) for item in pair.items]
+    if not lesions:
+        return None
+    _, covered = mask_overlaps(components(stretched(pair.on_grid(mode)) >= np.float32(0.5)), lesions)
     found = covered.max(axis=0, initial=0) >= 0.5
     sizes = np.digitize([mask.mean() for mask in lesions], (0.01, 0.05))
     counts = {"found": int(found.sum()), "lesions": len(lesions), "images": 1}
@@ -183,10 +249,7 @@ def score_images(run: FinishedRun, names: Sequence[str], scale: str, images: Seq
                 continue
             region = image.regions[column].at(rules.gamma) if present else np.zeros(size, np.bool_)
 
-            def on_grid(cells: NDArray[Any], mode: Upsampling, image: SavedImage = image, at: Mask = region) -> Any:
-                shape = (at.shape[0], at.shape[1])
-                return saliency_on_grid(torch.from_numpy(cells)[None], [image.view], shape, mode)[0].numpy()
-
+            pair = Pair(image.saliency[column], region, scale, image.view, image.instances.get(column, ()))
             about = {
                 "index": image.index,
                 "image_id": image.image_id,
@@ -197,17 +260,10 @@ def score_images(run: FinishedRun, names: Sequence[str], scale: str, images: Seq
             }
             for name in names:
                 if name == "lesions" and present:
-                    items = image.instances.get(column, ())
-                    drawn = [
-                        Coverage.of(item.draw(), (region.shape[0], region.shape[1])).at(rules.gamma) for item in items
-                    ]
-                    if drawn:
-                        values = _lesions(on_grid(image.saliency[column], rules.upsampling), drawn)
+                    if (values := _lesions(pair, rules.upsampling, rules.gamma)) is not None:
                         rows[name].append(about | values)
                 elif present or PROTOCOLS[name].negatives:
-                    # Others' scripts enlarge maps bilinearly.
-                    enlarged = partial(on_grid, mode=rules.upsampling if name == "xbench" else "bilinear")
-                    rows[name].append(about | SCORERS[name](image.saliency[column], enlarged, region, scale))
+                    rows[name].append(about | SCORERS[name](pair, rules.upsampling))
     return {name: {key: np.array([row[key] for row in mine]) for key in mine[0]} for name, mine in rows.items() if mine}
 
 
@@ -249,8 +305,7 @@ def summarise_protocol(
             numbers[number] = _number(number, average, table, findings, expected)
     if name == "chex":
         numbers = _chex_numbers(table, findings)
-    if name == "lesions":
-        numbers = {number: _ratio(number, table, findings) for number in RATIOS}
+    numbers |= {number: _ratio(parts, table, findings) for number, parts in RATIOS.get(name, {}).items()}
     if name == "radvlm":
         pairs, total = int(table["iou_pairs"].sum()), math.fsum(table["iou_sum"].tolist())
         per_finding = {}
@@ -298,6 +353,8 @@ def _complete(name: str, table: Table, findings: Sequence[str], tuned: Mapping[s
     """Add the columns that follow from those of several pairs or from tuned thresholds."""
     column = table["column"]
     if name == "chexlocalize":
+        table["outside"] = table["pixels"] - table["region"]
+        table["clear_otsu"] = table["outside"] - table["mask_otsu"] + table["overlap_otsu"]
         table["iou"], table["iou_full"] = (chexlocalize.ious(table, "otsu", full=full) for full in (False, True))
         for key in ("iou_tuned", "iou_cutoff", "iou_tuned_cutoff") if tuned else ():
             for full in (False, True):
@@ -361,13 +418,13 @@ def _chex_numbers(table: Table, findings: Sequence[str]) -> dict[str, Any]:
     return {key: _entry("pooled pixels", values[key], per[key], []) for key in per}
 
 
-def _ratio(number: str, table: Table, findings: Sequence[str]) -> dict[str, Any]:
-    """Share of a finding's lesions, or parts an image, and the mean over findings that have it."""
-    above, below = ([int(part.sum()) for part in _by_finding(table, table[key], findings)] for key in RATIOS[number])
+def _ratio(parts: tuple[str, str], table: Table, findings: Sequence[str]) -> dict[str, Any]:
+    """Ratio of the sums of two columns over a finding's pairs, and the mean over findings that have it."""
+    above, below = ([int(part.sum()) for part in _by_finding(table, table[key], findings)] for key in parts)
     shares = [a / b if b else None for a, b in zip(above, below, strict=True)]
     known = [share for share in shares if share is not None]
     value = math.fsum(known) / len(known) if known else None
-    return _entry("lesions", value, dict(zip(findings, shares, strict=True)), [])
+    return _entry("sums", value, dict(zip(findings, shares, strict=True)), [])
 
 
 def _number(

@@ -1,7 +1,7 @@
 """Generate to Ground (MIDL 2025): a mixture of two Gaussians tells the cells of the mask from the others.
 
-Follows Felix-012/generate_to_ground 699364a, on the grid instead of 512 x 512 pixels. The official fit begins at
-random; ours begins at the best split of the values in two, so it is the same every time.
+Follows Felix-012/generate_to_ground 699364a, on the grid instead of 512 x 512 pixels. The official fit is that of
+scikit-learn and begins at random; ours begins for every map as scikit-learn does with the seed 0.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,16 +22,11 @@ _ROUNDS, _ENOUGH, _REGULAR = 100, 1e-3, 1e-6
 
 def threshold(cells: Map) -> float:
     """Return the mean of the two means of a Gaussian mixture of all cells, by expectation maximisation."""
-    values = np.sort(cells.ravel().astype(np.float64))
-    if values[0] == values[-1]:
+    values = cells.ravel().astype(np.float64)
+    if values.min() == values.max():
         # The official fit leaves one component empty, with the mean 0.
         return float(values[0]) / 2
-    sums = np.cumsum(values)
-    number = np.arange(1, len(values))
-    # The split in two with the least variance within, which k-means looks for.
-    split = int(np.argmax(sums[:-1] ** 2 / number + (sums[-1] - sums[:-1]) ** 2 / (len(values) - number))) + 1
-    share = np.zeros((2, len(values)))
-    share[0, :split] = share[1, split:] = 1
+    share = _two_clusters(values - values.mean())
     before = -math.inf
     weight, mean, variance = _parameters(values, share)
     for _ in range(_ROUNDS):
@@ -48,6 +44,38 @@ def threshold(cells: Map) -> float:
     return float(mean.mean())
 
 
+def _two_clusters(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return which of two clusters each value is in (2, N), as scikit-learn's k-means finds them with the seed 0."""
+    random = np.random.RandomState(0)
+    squares, ones = values**2, np.ones(len(values))
+
+    def distances(centres: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.maximum(-2 * centres[:, None] * values + centres[:, None] ** 2 + squares, 0)
+
+    def nearer(one: float, other: float) -> NDArray[np.bool_]:
+        """Tell which values are nearer to the other centre; rounded as there, which decides ties."""
+        found: NDArray[np.bool_] = other**2 - 2 * (other * values) < one**2 - 2 * (one * values)
+        return found
+
+    first = random.choice(len(values), p=ones / len(values))
+    (near,) = distances(values[[first]])
+    # The second centre is the better one of two values, each drawn as likely as its squared distance to the first.
+    drawn = np.searchsorted(np.cumsum(near), random.uniform(size=2) * (near @ ones)).clip(max=len(values) - 1)
+    second = drawn[np.argmin(np.minimum(near, distances(values[drawn])) @ ones)]
+    centres, upper, limit = values[[first, second]], ones < 0, 1e-4 * values.var()
+    for step in range(300):
+        before, upper = upper, nearer(*centres)
+        if step and np.array_equal(upper, before):
+            break
+        # Added one after the other, as there.
+        moved = np.array([np.cumsum(values[part])[-1] / part.sum() for part in (~upper, upper)])
+        shift, centres = ((moved - centres) ** 2).sum(), moved
+        if shift <= limit:
+            upper = nearer(*centres)
+            break
+    return np.stack([~upper, upper]).astype(np.float64)
+
+
 def _parameters(values: NDArray[Any], share: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Weights, means and variances of two components that have these shares of each value (2, N)."""
     weight = share.sum(1) + 10 * np.finfo(float).eps
@@ -63,6 +91,12 @@ def cells_of_mask(cells: Map, limit: float) -> Mask:
         windows = np.lib.stride_tricks.sliding_window_view(above, (3, 3)).sum((2, 3))
         mask[1:-1, 1:-1] = windows >= 5
     return mask
+
+
+def enlarged(cells: NDArray[Any], size: tuple[int, int]) -> NDArray[np.float32]:
+    """Bring cells (h, w) that cover an image to its (H, W) pixels by OpenCV's bilinear interpolation."""
+    values = cv2.resize(cells.astype(np.float32, copy=False), size[::-1], interpolation=cv2.INTER_LINEAR)
+    return values.astype(np.float32, copy=False)
 
 
 def score(mask: Mask, saliency: Map, region: Region) -> dict[str, float]:

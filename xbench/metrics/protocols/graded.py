@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from xbench.metrics.maps import Map, Region
@@ -22,9 +23,9 @@ Counts = NDArray[np.int64]
 
 
 def sigmoid(logits: Map) -> NDArray[np.float32]:
-    """Return the probabilities of logits, in float32."""
-    with np.errstate(over="ignore"):
-        return (1 / (1 + np.exp(-logits.astype(np.float32, copy=False)))).astype(np.float32)
+    """Return the probabilities of logits, by PyTorch's sigmoid in float32, whose last bit decides at a threshold."""
+    found: NDArray[np.float32] = torch.from_numpy(np.asarray(logits, np.float32)).sigmoid().numpy()
+    return found
 
 
 def count_above(saliency: Map, region: Region, thresholds: Sequence[float]) -> tuple[Counts, Counts]:
