@@ -51,7 +51,7 @@ class Reply:
             it was resized; else None.
         prompt_sha256: Digest of all that was sent but the image.
         tokens_in: Tokens that were sent, the image's among them; None where nobody counted.
-        tokens_out: Tokens that came back, likewise.
+        tokens_out: Tokens that came back; None where nobody counted.
         yes_no: Logits of the yes tokens and of the no tokens at the first position, for `recognise`.
         mass: Share of all probability that these have together.
         bounded: Whether an endpoint listed only one of yes and no.

@@ -59,7 +59,7 @@ class YesProbability:
 
     Attributes:
         logit: Logarithm of its odds; None where neither was listed.
-        probability: In [0, 1]; None likewise.
+        probability: In [0, 1]; None where the logit is.
         mass: Share of all probability that yes and no have together; None where only their logits are known.
         bounded: Whether one of the two was not listed, and got the most that it could have had.
     """

@@ -74,7 +74,7 @@ def union_areas(one: ArrayLike, other: ArrayLike) -> tuple[float, float]:
 
     Args:
         one: (N, 4) corners x0, y0, x1, y1.
-        other: (M, 4) likewise; one may be empty.
+        other: (M, 4), in the same units; one may be empty.
 
     Examples:
         >>> union_areas([[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]], [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5]])
@@ -143,7 +143,7 @@ def score_boxes(predicted: ArrayLike, annotated: ArrayLike, instances: bool = Tr
 
     Args:
         predicted: (N, 4) corners x0, y0, x1, y1 as fractions of the radiograph; N may be 0.
-        annotated: (M, 4) likewise.
+        annotated: (M, 4), in the same units.
         instances: Whether each annotated box is a lesion; otherwise only their union is known.
 
     Raises:

@@ -90,7 +90,7 @@ class Endpoint(AnsweringModel):
             keep none.
         limit_tokens: Stop before another request once this process has spent so many tokens.
         prices: Of a million tokens of requests and of answers, in whatever currency.
-        limit_cost: Stop likewise once that much is spent, by these prices.
+        limit_cost: Stop in the same way once that much is spent, by these prices.
         environment_proxies: Whether to reach another machine through the proxies that the environment names.
     """
 

@@ -27,7 +27,7 @@ class ChestXray14(DownloadedDataset):
     `test` is that list, 25,596 images.
 
     Boxes are x, y, width and height in fractional pixels of the released 1024 x 1024 images, not of the originals whose
-    size the table of labels states; they take the columns int(x) to int(x) + int(width) - 1 and the rows likewise. They
+    size the table of labels states; they take the columns int(x) to int(x) + int(width) - 1, rows as well. They
     are a sample of what there is to see: a finding with a label but without a box is positive without a region, scored
     for recognition and not for grounding. Labels were mined from reports. Without the table of labels
     (`Data_Entry_2017_v2020.csv`), a finding without a box is unknown, never negative.

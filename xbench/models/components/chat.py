@@ -54,7 +54,7 @@ class Completion:
         text: As received; a refusal's words if there are no others.
         finish: Why it ended, in the server's word.
         tokens_in: Tokens of the request; None where the server does not count.
-        tokens_out: Tokens of the answer, likewise.
+        tokens_out: Tokens of the answer; None where the server does not count.
         top: Likeliest first tokens with their log-probabilities; None where the server lists none.
         reasoning: What it gives apart as thinking.
         served: Name of the model and of the server's state, as it gives them.
