@@ -121,6 +121,58 @@ def test_thresholds_are_tuned_on_another_run(run, stored, tmp_path, command):
         assert (full == 0).all()
 
 
+def tuning_files(folder, *rows):
+    """The two files of CheXlocalize's authors, for the findings of `write_run`."""
+    (folder / "tuning.csv").write_text("threshold,task\n" + "".join(f"{t},{name}\n" for t, name in rows))
+    each = [f"{k / 10},{0.5 if k in (4, 6) else 0.1},{name}\n" for _, name in rows for k in range(9)]
+    (folder / "cutoffs.csv").write_text("prob_threshold,mIoU,task\n" + "".join(each))
+    return folder / "tuning.csv", folder / "cutoffs.csv"
+
+
+def test_thresholds_are_taken_from_the_authors_files(run, tmp_path, command):
+    paths = tuning_files(tmp_path, *((0.3 + k / 10, finding) for k, finding in enumerate(FINDINGS[:-1])))
+    for given in (paths, paths[::-1]):
+        done = command("rescore", run, "--protocol", "chexlocalize", "--tune", *given, "--workers", 0)
+        assert done.status == 0, done.errors
+        content = read_protocol(run, "chexlocalize")
+        assert disagreements(run) == []
+        for k, finding in enumerate(FINDINGS[:-1]):
+            assert content["tuned"][finding] == {"threshold": f"{0.3 + k / 10:.1f}", "cutoff": 0.4}
+        # Of which the files say nothing.
+        assert content["tuned"][FINDINGS[-1]] == {"threshold": None, "cutoff": None}
+        assert content["numbers"]["iou_tuned"]["per_finding"][FINDINGS[-1]] is None
+        assert content["numbers"]["iou_tuned_cutoff"]["per_finding"][FINDINGS[0]] is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a,b\n1,2\n", "has the columns a, b"),
+        ("threshold,task\n0.4,Gout\n", "says nothing of"),
+        (f"threshold,task\n0.9,{FINDINGS[0]}\n", "the threshold 0.9"),
+        (f"threshold,task\n0.44,{FINDINGS[0]}\n", "the threshold 0.44"),
+        (f"threshold,task\n0.4,{FINDINGS[0]}\n0.5,{FINDINGS[0]}\n", "once"),
+        (f"threshold,task\nhigh,{FINDINGS[0]}\n", "'high' is no number"),
+        ("", "tuning.csv"),
+    ],
+)
+def test_refuses_files_that_the_authors_do_not_write(run, tmp_path, command, text, problem):
+    (path := tmp_path / "tuning.csv").write_text(text)
+    done = command("rescore", run, "--protocol", "chexlocalize", "--tune", path)
+    assert done.status != 0 and problem in done.errors and "Traceback" not in done.errors
+
+
+def test_each_file_is_given_once_and_for_chexlocalize_alone(run, tmp_path, command):
+    thresholds, _ = tuning_files(tmp_path, (0.4, FINDINGS[0]))
+    for words, problem in (
+        (["chexlocalize", "--tune", thresholds, thresholds], "another file did already"),
+        (["alarms", "--tune", thresholds], "is for --protocol chexlocalize"),
+        (["chexlocalize", "--tune", run, run], "takes one run"),
+    ):
+        done = command("rescore", run, "--protocol", *words)
+        assert done.status == 2 and problem in done.errors
+
+
 def test_lesions_are_those_of_the_metric(run, command):
     assert command("rescore", run, "--protocol", "lesions", "--workers", 0).status == 0
     own, numbers = FinishedRun.open(run), read_protocol(run, "lesions")["numbers"]

@@ -225,8 +225,11 @@ def rescore_parser() -> CommandParser:
         help=f"score the maps as others do: {', '.join(PROTOCOLS)}, or all of them; may be given several times. Adds "
         "files to RUN, unless other rules make a new run",
     )
-    tuned = "finished run on another split, on which chexlocalize and alarms choose thresholds"
-    parser.add_argument("--tune", type=Path, metavar="RUN", help=tuned)
+    tuned = (
+        "finished run on another split, on which chexlocalize and alarms choose thresholds; or the CSV files that "
+        "CheXlocalize's authors tuned"
+    )
+    parser.add_argument("--tune", type=Path, nargs="+", metavar="RUN", help=tuned)
     number = f"processes that score, by default as many as cores, {USUAL_WORKERS} at most; 0: only this one"
     parser.add_argument("--workers", type=int, metavar="N", help=number, default=min(USUAL_WORKERS, usable_cores()))
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder for the results; by default beside RUN")

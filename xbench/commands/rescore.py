@@ -41,6 +41,8 @@ from xbench.evaluation.protocols import Table as PairTable
 from xbench.evaluation.provenance import utf8, versions
 from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
+from xbench.metrics.protocols import chexlocalize
+from xbench.predictions.tuned import read_tuned
 from xbench.protocol.findings import is_name
 from xbench.protocol.scoring import PROTOCOLS
 from xbench.runs.answers import AnswerRow, answers_writer
@@ -75,7 +77,7 @@ def rescore(arguments: Sequence[str]) -> None:
     if run.results.answers is not None and given.protocol:
         raise UserError(f"--protocol scores maps, and {run.results.model} answers in words.", exit_status=2)
     names = list(PROTOCOLS) if "all" in given.protocol else list(dict.fromkeys(given.protocol))
-    tuning = None if given.tune is None else _tuning(run, names, given.tune.expanduser(), given.workers)
+    tuning = None if given.tune is None else _tuning(run, names, given.tune, given.workers)
     if names and given.images is None and given.out is None and rules == run.rules:
         _add_protocols(run, names, "all" in given.protocol, tuning, given.workers)
         return
@@ -110,7 +112,7 @@ def _add_protocols(
     scale, refused = _scale(run), []
     for name in names:
         try:
-            check_run(name, scale, run, tuning is not None)
+            check_run(name, scale, run, name in (tuning or {}))
         except UserError as error:
             if not every:
                 raise
@@ -143,11 +145,21 @@ def _add_protocols(
         console.print(f"Numbers and pairs: {path.parent}", soft_wrap=True)
 
 
-def _tuning(run: FinishedRun, names: Sequence[str], folder: Path, workers: int) -> dict[str, Any]:
-    """Tune thresholds on another run of the same findings, by protocol and finding."""
+def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], workers: int) -> dict[str, Any]:
+    """Tune thresholds on another run of the same findings, or read those of others, by protocol and finding."""
     wanted = [name for name in names if name in TUNED]
     if not wanted:
         raise UserError(f"--tune is for --protocol {' and '.join(TUNED)}, and neither is given.", exit_status=2)
+    paths = [path.expanduser() for path in given]
+    if any(path.suffix == ".csv" for path in paths):
+        if "chexlocalize" not in wanted:
+            raise UserError("--tune with CSV files is for --protocol chexlocalize.", exit_status=2)
+        return {
+            "chexlocalize": read_tuned(paths, run.results.findings, chexlocalize.RULES[1:], chexlocalize.cutoffs_of)
+        }
+    if len(paths) > 1:
+        raise UserError("--tune takes one run, or CheXlocalize's CSV files.", exit_status=2)
+    folder = paths[0]
     other = FinishedRun.open(folder, PER_IMAGE, MAPS, REGIONS, PICTURES)
     if other.results.findings != run.results.findings:
         raise UserError(f"--tune {folder} is a run on other findings than {run.folder}.", exit_status=2)

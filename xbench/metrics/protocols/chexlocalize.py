@@ -17,8 +17,6 @@ from xbench.metrics.maps import Map, Region
 from xbench.metrics.protocols.common import Mask, first_maximum
 
 THRESHOLDS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-CUTOFFS = tuple(k / 10 for k in range(9))
-"""Of the probability, among which the best is chosen; for Lung Lesion the first is left out."""
 
 RULES = ("otsu", *(f"{threshold:.1f}" for threshold in THRESHOLDS))
 
@@ -84,6 +82,11 @@ def ious(
     return found
 
 
+def cutoffs_of(finding: str) -> tuple[float, ...]:
+    """Return the cut-offs of the probability among which the best is chosen; for Lung Lesion not 0, as the authors."""
+    return tuple(k / 10 for k in range(finding == "Lung Lesion", 9))
+
+
 def tuned_threshold(table: Mapping[str, NDArray[Any]]) -> str | None:
     """Return the rule with the largest mean IoU of true positives of one finding, the lowest of equals."""
     means = {rule: _mean(ious(table, rule)) for rule in RULES[1:]}
@@ -100,7 +103,7 @@ def tuned_cutoff(table: Mapping[str, NDArray[Any]], finding: str) -> float | Non
     p = table["probability"]
     if np.isnan(p).any():
         return None
-    candidates = CUTOFFS[1:] if finding == "Lung Lesion" else CUTOFFS
+    candidates = cutoffs_of(finding)
     means = [round(_mean(ious(table, "otsu", ~(p > cutoff), full=True)), 3) for cutoff in candidates]
     known = [mean for mean in means if not math.isnan(mean)]
     return candidates[means.index(max(known))] if known else None

@@ -76,7 +76,7 @@ def _p(first: _Values, second: _Values, name: str, patients: dict[str, str], see
         return None
     column = np.unique([finding for _, finding in common], return_inverse=True)[1]
     counts = np.bincount(column).astype(np.float64)
-    power = {"findings": -1, "lesions": -1, "pairs": 0, "squares": 1}[PROTOCOLS[name].numbers[PROTOCOLS[name].headline]]
+    power = {"findings": -1, "sums": -1, "pairs": 0, "squares": 1}[PROTOCOLS[name].numbers[PROTOCOLS[name].headline]]
     weights = counts[column] ** power
     differences = np.array([first[pair] - second[pair] for pair in common]) * weights / weights.sum()
     cluster = np.unique([patients[image_id] for image_id, _ in common], return_inverse=True)[1]
