@@ -15,7 +15,8 @@ from talkers import LAME
 from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.evaluation.answers import summarise_answers
-from xbench.metrics.boxes import score_boxes, score_on_grid
+from xbench.metrics import LesionDetections
+from xbench.metrics.boxes import pairwise_iou, score_boxes, score_on_grid
 from xbench.report.answer import in_a_line
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
@@ -24,16 +25,19 @@ from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
 from xbench.runs.answers import read_answers
 from xbench.runs.finished import FinishedRun
+from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols
 
 FILES = ("answers.parquet", "per_image.parquet", "curves.parquet", "per_class.csv", "maps.parquet", "regions.parquet")
 
 
-def words(folder: Path, *options: str, model: str = "talkers.Talker") -> list[str]:
+SQUARES = "toys.Squares, init_args: {images: 40, widths: [64, 200], num_workers: 0}"
+PHANTOMS = "xbench.data.PhantomCXR, init_args: {images: 30, size: 128, num_workers: 0}"
+
+
+def words(folder: Path, *options: str, model: str = "talkers.Talker", data: str = SQUARES) -> list[str]:
+    folder.mkdir(exist_ok=True)
     config = folder / "config.yaml"
-    config.write_text(
-        f"model: {{class_path: {model}}}\n"
-        "data: {class_path: toys.Squares, init_args: {images: 40, widths: [64, 200], num_workers: 0}}\n"
-    )
+    config.write_text(f"model: {{class_path: {model}}}\ndata: {{class_path: {data}}}\n")
     places = ("--trainer.default_root_dir", str(folder / "runs"), "--trainer.logger", "false")
     return ["test", "--config", str(config), *places, *options]
 
@@ -190,8 +194,41 @@ def test_rescore_reads_again_without_asking(talked, tmp_path, capsys):
     capsys.readouterr()
     assert main(["rescore", str(folder), "--frame", "nowhere"]) != 0
     assert "There is no frame 'nowhere'" in capsys.readouterr().err
-    assert main(["rescore", str(folder), "--protocol", "all"]) == 2
+    assert main(["rescore", str(folder), "--protocol", "aep"]) == 2
     assert "answers in words" in capsys.readouterr().err
+    assert main(["rescore", str(folder), "--protocol", "detections"]) == 2
+    assert "has a box without a confidence" in capsys.readouterr().err
+    assert main(["rescore", str(folder), "--protocol", "all"]) == 0
+    assert stored_protocols(folder) == ["calibration"] and disagreements(folder) == []
+
+
+def test_boxes_are_ranked_by_their_confidence(tmp_path, capsys):
+    assert main(words(tmp_path, model="talkers.Ranker", data=PHANTOMS)) == 0
+    folder = finished(tmp_path)
+    capsys.readouterr()
+    assert main(["rescore", str(folder), "--protocol", "detections"]) == 0
+    run = FinishedRun.open(folder)
+    content, pairs = read_protocol(folder, "detections"), read_protocol_pairs(folder, "detections")
+    assert disagreements(folder) == []
+    metric = LesionDetections(len(run.results.findings))
+    for rows in run.answers.values():
+        for row in rows:
+            index = int(run.image_scores.index[run.row_of[row.image_id]])
+            iou = pairwise_iou(row.boxes, row.annotated or ())
+            metric.update(index, run.results.findings.index(row.finding), np.array(row.confidence), iou)
+    for finding, expected in zip(run.results.findings, metric.compute(), strict=True):
+        numbers = {number: entry["per_finding"][finding] for number, entry in content["numbers"].items()}
+        assert numbers["froc"] == expected["froc"][0.3].score
+        assert numbers["sensitivity"] == expected["froc"][0.3].sensitivity_at[1.0]
+        assert [numbers[f"ap_{percent}"] for percent in (30, 50)] == [expected["ap"][iou] for iou in (0.3, 0.5)]
+        assert numbers["map"] == expected["map"] and 0 < numbers["ap_50"] <= numbers["ap_30"] <= 1
+    assert any(len(row.annotated or ()) > 1 for rows in run.answers.values() for row in rows)
+    negatives = pairs["label"] == 0
+    assert negatives.any() and (pairs["lesions"][negatives] == 0).all() and all(map(len, pairs["scores"]))
+    # Points cannot be ranked.
+    assert main(words(tmp_path / "points", model="talkers.Pointer")) == 0
+    assert main(["rescore", str(finished(tmp_path / "points")), "--protocol", "detections"]) == 2
+    assert "a point, which has no extent" in capsys.readouterr().err
 
 
 def test_a_run_that_stops_goes_on_and_asks_nothing_twice(talked, tmp_path, capsys):

@@ -91,6 +91,21 @@ def test_p_counts_every_exchange_of_patients(report):
             assert p == np.mean(abs(signs @ of_patients) >= abs(of_patients.sum()) - 1e-9)
 
 
+def test_all_protocols_of_two_models_stand_in_one_table(tmp_path, command):
+    for model in ("kad", "mavl"):
+        folder = write_run(tmp_path, model, images=IMAGES, map_scale="probability", saliency_upsample="nearest")
+        assert command("rescore", folder, "--protocol", "all", "--workers", 0).status == 0
+    analysis = analyse(collect([tmp_path]))
+    table = next(table for table in all_tables(analysis) if table.name == "protocols_chestxray14")
+    heads = [column.title for column in table.columns[1:]]
+    # Of maps that are no cosines; probabilities are no maps.
+    assert len(heads) == len(PROTOCOLS) - 2 and heads[-3:] == ["Lesion recall", "Dice", "FROC"]
+    assert all(cell.text != MISSING for row in table.rows for cell in row.cells)
+    p = {scores.name: scores.p["KAD"]["MAVL"] for scores in analysis.datasets[0].protocols}
+    # Of a curve over all images no pair has a share.
+    assert [name for name, value in p.items() if value is None] == ["detections"] and 0 < p["lesions"] <= 1
+
+
 def test_nothing_is_said_without_protocols(tmp_path):
     write_run(tmp_path, "kad", images=IMAGES, with_cases=False)
     analysis = analyse(collect([tmp_path]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,6 +67,29 @@ class Talker(AnsweringModel):
             turn
         ]
         return Reply(said, "length" if turn >= 5 else "stop", tokens_out=len(said))
+
+
+class Ranker(AnsweringModel):
+    """Answers each true box and two others, with confidences that are right more often than not."""
+
+    def __init__(self) -> None:
+        super().__init__("endpoint", ask_negatives=True)
+
+    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+        replies = []
+        for query in queries:
+            draw = random.Random(f"{batch.truth.image_ids[query.row]} {query.column}")
+            place = query.row, query.column
+            there = bool(batch.truth.labels[place] == 1 and batch.truth.has_region[place])
+            true = batch.truth.boxes(*place)[0] if there else []
+            said = [([box.x0, box.y0, box.x1, box.y0 + draw.uniform(0.4, 1) * (box.y1 - box.y0)], 0.3) for box in true]
+            said += [([0.1, 0.1, 0.3, 0.2], 0.0), ([0.6, 0.5, 0.8, 0.9], 0.1)]
+            boxes = [
+                {"box": [1000 * edge for edge in box], "confidence": round(least + 0.6 * draw.random(), 1)}
+                for box, least in said
+            ]
+            replies.append(Reply(json.dumps({"boxes": boxes}), "stop"))
+        return replies
 
 
 class Pointer(AnsweringModel):

@@ -36,7 +36,7 @@ from xbench.commands.configs import check_yaml
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.answers import without_text
-from xbench.evaluation.protocols import TUNED, check_run, score_images, summarise_protocol, tune
+from xbench.evaluation.protocols import TUNED, check_run, score_images, summarise_protocol, tables_without_maps, tune
 from xbench.evaluation.protocols import Table as PairTable
 from xbench.evaluation.provenance import utf8, versions
 from xbench.evaluation.scoring import add_scores, score_batch
@@ -74,9 +74,8 @@ def rescore(arguments: Sequence[str]) -> None:
             f"--workers {given.workers}: give a number of processes from 0 to {_MOST_WORKERS}.", exit_status=2
         )
     read_as = _reading(run, given.family, given.frame)
-    if run.results.answers is not None and given.protocol:
-        raise UserError(f"--protocol scores maps, and {run.results.model} answers in words.", exit_status=2)
-    names = list(PROTOCOLS) if "all" in given.protocol else list(dict.fromkeys(given.protocol))
+    fit = [name for name, one in PROTOCOLS.items() if one.of != "maps" or run.results.answers is None]
+    names = fit if "all" in given.protocol else list(dict.fromkeys(given.protocol))
     tuning = None if given.tune is None else _tuning(run, names, given.tune, given.workers)
     if names and given.images is None and given.out is None and rules == run.rules:
         _add_protocols(run, names, "all" in given.protocol, tuning, given.workers)
@@ -182,11 +181,13 @@ def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], worke
 
 def _protocol_tables(run: FinishedRun, names: Sequence[str], scale: str, workers: int) -> dict[str, PairTable]:
     parts: dict[str, list[PairTable]] = {}
-    score = partial(score_images, run, names, scale)
-    for _, tables in _by_batches(run, None, workers, score):
+    without = [name for name in names if run.results.answers is not None or PROTOCOLS[name].of == "probabilities"]
+    of_maps = [name for name in names if name not in without]
+    score = partial(score_images, run, of_maps, scale)
+    for _, tables in _by_batches(run, None, workers, score) if of_maps else ():
         for name, table in tables.items():
             parts.setdefault(name, []).append(table)
-    return {
+    return tables_without_maps(run, without) | {
         name: {key: np.concatenate([part[key] for part in some]) for key in some[0]} for name, some in parts.items()
     }
 

@@ -19,6 +19,7 @@ from scipy.stats import binomtest, mannwhitneyu
 
 from xbench.commands.arguments import verify_parser
 from xbench.commands.verify_answers import answer_numbers, only_points
+from xbench.commands.verify_together import calibration_of, detections_of
 from xbench.errors import UserError
 from xbench.protocol.scoring import PROTOCOLS, RATIOS
 from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, REGIONS, RESULTS, reading
@@ -392,8 +393,9 @@ def _protocol(run: FinishedRun, name: str) -> Iterator[_Number]:
     kept = run.image_scores.probabilities[rows, column]
     wrong += int(((kept != pairs["probability"]) & ~(np.isnan(kept) & np.isnan(pairs["probability"]))).sum())
     yield f"{place}.parquet / labels and probabilities that are not those of {PER_IMAGE}", wrong, 0
-    scored = np.flatnonzero(pairs["chance"] > 0)
-    yield f"{place}.parquet / scored pairs", len(scored), int(run.image_scores.scored.sum())
+    if protocol is not None and protocol.of == "maps" and name != "lesions":
+        scored = np.flatnonzero(pairs["chance"] > 0)
+        yield f"{place}.parquet / scored pairs", len(scored), int(run.image_scores.scored.sum())
     derived = _follow_from_counts(name, numbers, pairs, findings)
     for key, values in derived.items():
         worst = np.flatnonzero(
@@ -417,6 +419,12 @@ def _protocol(run: FinishedRun, name: str) -> Iterator[_Number]:
             yield from _compare(f"{where} / per_finding", entry["per_finding"], dict(zip(findings, means, strict=True)))
             for number, group in zip(("value", "strict"), groups, strict=True):
                 yield f"{where} / {number}", entry[number], _weighted(group, entry["average"])
+        elif entry["average"] == "images":
+            derive = calibration_of if name == "calibration" else detections_of
+            found = [derive({k: v[column == c] for k, v in pairs.items()})[key] for c in range(len(findings))]
+            present = [value for value in found if value is not None]
+            yield f"{where} / value", entry["value"], float(np.mean(present)) if present else None
+            yield from _compare(f"{where} / per_finding", entry["per_finding"], dict(zip(findings, found, strict=True)))
         else:
             whole = _pooled(name, key, pairs)
             each = [_pooled(name, key, {k: v[column == c] for k, v in pairs.items()}) for c in range(len(findings))]

@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from xbench.errors import UserError
+from xbench.evaluation.detections import SIZES, answered, check_answered, detection_numbers, ranked, sizes_of
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW, Upsampling, View, saliency_on_grid
 from xbench.geometry.instances import Instance
+from xbench.metrics.calibration import calibration_numbers
 from xbench.metrics.lesions import components, mask_overlaps
 from xbench.metrics.maps import map_measures, pointing_with_tolerance
 from xbench.metrics.protocols import aep, chexlocalize, g2g, graded, medground
@@ -37,6 +39,8 @@ class Pair:
         scale: Of the map.
         view: Part of the radiograph that the map shows.
         items: Annotated one by one; none where only the region is known.
+        gamma: Share of a pixel of the grid that an annotation must cover.
+        present: Whether the finding is on the image.
     """
 
     cells: NDArray[np.float32]
@@ -44,6 +48,8 @@ class Pair:
     scale: str
     view: View
     items: tuple[Instance, ...]
+    gamma: float
+    present: bool
 
     @property
     def size(self) -> tuple[int, int]:
@@ -79,8 +85,13 @@ class Pair:
             return [[x0 * width, y0 * height, x1 * width, y1 * height] for x0, y0, x1, y1 in found]
         return [[*map(float, box)] for box in medground.boxes_of_region(self.region)]
 
+    def lesions(self) -> list[Mask]:
+        """Return the annotated items on the grid, one by one."""
+        return [Coverage.of(item.draw(), self.size).at(self.gamma) for item in self.items]
 
-Scorer = Callable[[Pair, Upsampling], dict[str, Any]]
+
+Scorer = Callable[[Pair, Upsampling], dict[str, Any] | None]
+"""Gives the values of a pair, or None if it says nothing of it."""
 
 
 def _xbench(pair: Pair, mode: Upsampling) -> dict[str, Any]:
@@ -174,21 +185,32 @@ def _alarm_thresholds(scale: str) -> tuple[float, ...]:
     return graded.ALARM_THRESHOLDS["cosine" if scale == "cosine" else "probability"]
 
 
-def _lesions(pair: Pair, mode: Upsampling, gamma: float) -> dict[str, Any] | None:
+def _lesions(pair: Pair, mode: Upsampling) -> dict[str, Any] | None:
     """Count which annotated items the parts of a map on the grid find; None if no item is known.
 
     An item is as large as what it takes of the grid.
     """
-    lesions = [Coverage.of(item.draw(), pair.size).at(gamma) for item in pair.items]
+    lesions = pair.lesions()
     if not lesions:
         return None
     _, covered = mask_overlaps(components(stretched(pair.on_grid(mode)) >= np.float32(0.5)), lesions)
     found = covered.max(axis=0, initial=0) >= 0.5
-    sizes = np.digitize([mask.mean() for mask in lesions], (0.01, 0.05))
+    sizes = sizes_of(np.array([mask.mean() for mask in lesions]))
     counts = {"found": int(found.sum()), "lesions": len(lesions), "images": 1}
-    for place, size in enumerate(("small", "medium", "large")):
+    for place, size in enumerate(SIZES):
         counts |= {f"found_{size}": int(found[sizes == place].sum()), f"lesions_{size}": int((sizes == place).sum())}
     return counts | {"false": int((covered.max(axis=1, initial=0) == 0).sum())}
+
+
+def _detections(pair: Pair, mode: Upsampling) -> dict[str, Any] | None:
+    """Rank the parts of a map by their highest value; None where the finding is present and no item is known."""
+    lesions = pair.lesions()
+    if pair.present and not lesions:
+        return None
+    saliency = pair.on_grid(mode)
+    parts = components(stretched(saliency) >= np.float32(0.5))
+    scores = np.array([saliency[part].max() for part in parts], np.float64)
+    return ranked(scores, mask_overlaps(parts, lesions)[0], np.array([mask.mean() for mask in lesions]))
 
 
 SCORERS: Mapping[str, Scorer] = {
@@ -203,8 +225,10 @@ SCORERS: Mapping[str, Scorer] = {
     "g2g": _g2g,
     "radfact": _radfact,
     "alarms": _alarms,
+    "lesions": _lesions,
+    "detections": _detections,
 }
-"""Of all protocols but `lesions`, which takes the annotated items too."""
+"""Of all protocols of maps."""
 
 TUNED = ("chexlocalize", "alarms")
 """Protocols whose thresholds can be tuned on another run."""
@@ -212,12 +236,22 @@ _SCALES = {
     "biovil": ("cosine",),
     "radzero": ("logit", "probability"),
     "alarms": ("logit", "probability", "cosine"),
+    "detections": ("logit", "probability", "cosine", "attention"),
 }
 
 
 def check_run(name: str, scale: str, run: FinishedRun, tuned: bool) -> None:
     """Refuse a protocol that takes another scale than the maps have, or what the run did not keep."""
-    if name == "lesions" and not run.saves_instances:
+    if PROTOCOLS[name].of == "probabilities":
+        if np.isnan(run.image_scores.probabilities).all():
+            raise UserError(f"--protocol {name} is of probabilities, and {run.folder} has none.", exit_status=2)
+        return
+    if run.results.answers is not None:
+        if name != "detections":
+            raise UserError(f"--protocol {name} scores maps, and {run.results.model} answers in words.", exit_status=2)
+        check_answered(run)
+        return
+    if name in ("lesions", "detections") and not run.saves_instances:
         raise UserError(
             f"--protocol {name} takes the annotated items one by one, which {run.folder}, of an earlier version or "
             "scored again from one, did not keep: run it again.",
@@ -229,8 +263,8 @@ def check_run(name: str, scale: str, run: FinishedRun, tuned: bool) -> None:
         )
     if scale not in _SCALES.get(name, (scale,)):
         raise UserError(
-            f"--protocol {name} sets thresholds on {' or '.join(_SCALES[name])} maps, and those of this run are "
-            f"{scale!r}: the same threshold would mean something else. Choose another protocol.",
+            f"--protocol {name} compares values of {' or '.join(_SCALES[name])} maps between images, and those of this "
+            f"run are {scale!r}: the same value would mean something else. Choose another protocol.",
             exit_status=2,
         )
 
@@ -249,7 +283,8 @@ def score_images(run: FinishedRun, names: Sequence[str], scale: str, images: Seq
                 continue
             region = image.regions[column].at(rules.gamma) if present else np.zeros(size, np.bool_)
 
-            pair = Pair(image.saliency[column], region, scale, image.view, image.instances.get(column, ()))
+            items = image.instances.get(column, ())
+            pair = Pair(image.saliency[column], region, scale, image.view, items, rules.gamma, label == 1)
             about = {
                 "index": image.index,
                 "image_id": image.image_id,
@@ -259,12 +294,41 @@ def score_images(run: FinishedRun, names: Sequence[str], scale: str, images: Seq
                 "chance": np.count_nonzero(region) / region.size,
             }
             for name in names:
-                if name == "lesions" and present:
-                    if (values := _lesions(pair, rules.upsampling, rules.gamma)) is not None:
-                        rows[name].append(about | values)
-                elif present or PROTOCOLS[name].negatives:
-                    rows[name].append(about | SCORERS[name](pair, rules.upsampling))
-    return {name: {key: np.array([row[key] for row in mine]) for key in mine[0]} for name, mine in rows.items() if mine}
+                asked = present or PROTOCOLS[name].negatives
+                if asked and (values := SCORERS[name](pair, rules.upsampling)) is not None:
+                    rows[name].append(about | values)
+    return {name: _table(mine) for name, mine in rows.items() if mine}
+
+
+def tables_without_maps(run: FinishedRun, names: Sequence[str]) -> dict[str, Table]:
+    """Return the tables of pairs of protocols that no map is needed for: of probabilities, and of answered boxes."""
+    scores, tables = run.image_scores, {}
+    for name in names:
+        if PROTOCOLS[name].of == "probabilities":
+            rows, columns = np.nonzero((scores.labels >= 0) & ~np.isnan(scores.probabilities))
+            tables[name] = {
+                "index": scores.index[rows],
+                "image_id": np.array(scores.image_ids)[rows],
+                "column": columns,
+                "label": scores.labels[rows, columns].astype(np.int64),
+                "probability": scores.probabilities[rows, columns],
+                "chance": np.where(scores.scored, scores.region_area, 0)[rows, columns],
+            }
+        elif found := answered(run):
+            tables[name] = _table(found)
+    return tables
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table: Table = {}
+    for key, first in rows[0].items():
+        if isinstance(first, list):
+            # As long as there are detections.
+            table[key] = np.empty(len(rows), object)
+            table[key][:] = [row[key] for row in rows]
+        else:
+            table[key] = np.array([row[key] for row in rows])
+    return table
 
 
 def size_of(image: SavedImage) -> tuple[int, int]:
@@ -305,6 +369,8 @@ def summarise_protocol(
             numbers[number] = _number(number, average, table, findings, expected)
     if name == "chex":
         numbers = _chex_numbers(table, findings)
+    if name in _TOGETHER:
+        numbers = _numbers_together(_TOGETHER[name], table, findings)
     numbers |= {number: _ratio(parts, table, findings) for number, parts in RATIOS.get(name, {}).items()}
     if name == "radvlm":
         pairs, total = int(table["iou_pairs"].sum()), math.fsum(table["iou_sum"].tolist())
@@ -416,6 +482,30 @@ def _chex_numbers(table: Table, findings: Sequence[str]) -> dict[str, Any]:
             else:
                 per[key][finding] = value
     return {key: _entry("pooled pixels", values[key], per[key], []) for key in per}
+
+
+_TOGETHER: Mapping[str, Callable[[Table], Mapping[str, float | None]]] = {
+    "detections": detection_numbers,
+    "calibration": lambda table: calibration_numbers(table["label"], table["probability"]),
+}
+"""Protocols whose numbers are of all images of a finding together."""
+
+
+def _numbers_together(
+    numbers_of: Callable[[Table], Mapping[str, float | None]], table: Table, findings: Sequence[str]
+) -> dict[str, Any]:
+    """Numbers of a finding's images together, and means over the findings that have them."""
+    each = []
+    for place in range(len(findings)):
+        mine = table["column"] == place
+        each.append(numbers_of({key: values[mine] for key, values in table.items()}))
+    numbers = {}
+    for key in each[0]:
+        per_finding = {finding: one[key] for finding, one in zip(findings, each, strict=True)}
+        known = [value for value in per_finding.values() if value is not None]
+        value = math.fsum(known) / len(known) if known else None
+        numbers[key] = _entry("images", value, per_finding, [])
+    return numbers
 
 
 def _ratio(parts: tuple[str, str], table: Table, findings: Sequence[str]) -> dict[str, Any]:

@@ -114,6 +114,20 @@ def expected_ece(probabilities: Probabilities, bins: int = BINS, draws: int = 10
     return math.fsum(errors) / draws
 
 
+def calibration_numbers(labels: Labels, probabilities: Probabilities) -> dict[str, float | None]:
+    """Return `ece`, `ece_adaptive`, `ece_by_chance` (see `expected_ece`), `mce` and `brier`; None without an image."""
+    scores = calibration(labels, probabilities)
+    known = probabilities[labels >= 0]
+    others = (adaptive_ece(labels, probabilities), expected_ece(known)) if len(known) else (None, None)
+    return {
+        "ece": scores.ece,
+        "ece_adaptive": others[0],
+        "ece_by_chance": others[1],
+        "mce": scores.mce,
+        "brier": scores.brier,
+    }
+
+
 def _scores(
     counts: Sequence[int], sums: Sequence[float], positives: Sequence[int], squares: float
 ) -> CalibrationScores:

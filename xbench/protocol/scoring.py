@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Average = Literal["findings", "pairs", "squares", "sums"]
+Average = Literal["findings", "pairs", "squares", "sums", "images"]
 """Mean over a finding's pairs, then over findings; mean over all pairs; mean over all pairs weighted by the number of
-pairs of their finding, which then counts with its square; or a ratio of two sums over a finding's pairs, averaged over
-findings."""
+pairs of their finding, which then counts with its square; a ratio of two sums over a finding's pairs, averaged over
+findings; or a number of a finding's images together, averaged over findings."""
 
 RATIOS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "lesions": {
@@ -46,6 +46,8 @@ class Protocol:
         of_negatives: Numbers of pairs without the finding, so that no other pair lacks them.
         negatives: Whether pairs without the finding are in the table.
         lower: Numbers of which less is better.
+        of: What of a run is scored: its maps; its detections, which are parts of maps or answered boxes; or its
+            probabilities.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Protocol:
     negatives: bool = False
     of_negatives: frozenset[str] = field(default_factory=frozenset)
     lower: frozenset[str] = field(default_factory=frozenset)
+    of: Literal["maps", "detections", "probabilities"] = "maps"
 
     def title(self, grid: str) -> str:
         """Return the name with "(our frame)" unless maps on such a grid, `native` or another, are in the authors'."""
@@ -234,6 +237,41 @@ _PROTOCOLS = (
         negatives=True,
         of_negatives=frozenset(["false_alarm", "area_lit"]),
         lower=frozenset(["false_alarm", "area_lit"]),
+    ),
+    Protocol(
+        name="detections",
+        citation="this project; FROC at the rates of LUNA16, average precision of COCO (Lin et al., ECCV 2014)",
+        rule="connected parts of the stretched map at 0.5, ranked by their highest raw value, or answered boxes by "
+        "their confidence; each finds one annotated item, at an IoU of 0.3 (froc, sensitivity), 0.3 and 0.5 (ap_) or "
+        "0.1 to 0.5 (map); sensitivity: at one false detection an image, small below 1%, large above 5% of the film",
+        flaw="The parts at 0.5 of a stretched map have no lesion's outline, so maps lose to boxes whatever they show.",
+        headline="froc",
+        numbers=_all("images", "froc", "sensitivity", "map", "ap_30", "ap_50")
+        | _all("images", *(f"sensitivity_{size}" for size in ("small", "medium", "large"))),
+        frame="the whole radiograph on the evaluation grid, or without a grid",
+        in_frame="always",
+        cannot=(
+            "what several readers drew of one lesion is several items in maps, and left out of boxes",
+            "boxes without a confidence, and maps whose values say nothing between images, are refused",
+            "a model that was not asked about images without the finding has no false detections there",
+        ),
+        negatives=True,
+        of="detections",
+    ),
+    Protocol(
+        name="calibration",
+        citation="Naeini et al., AAAI 2015 (ece); Nixon et al., CVPR workshops 2019 (ece_adaptive); Brier 1950",
+        rule="probabilities against labels in 15 bins; ece_adaptive: in bins of equal counts; ece_by_chance: what "
+        "labels drawn from the probabilities themselves would give",
+        flaw="The error of a finite number of images is never 0: read it beside ece_by_chance.",
+        headline="ece",
+        numbers=_all("images", "ece", "ece_adaptive", "ece_by_chance", "mce", "brier"),
+        frame="none: no pixel is looked at",
+        in_frame="always",
+        cannot=("findings whose label is unknown, and pairs without a probability, are left out",),
+        negatives=True,
+        lower=frozenset(["ece", "ece_adaptive", "ece_by_chance", "mce", "brier"]),
+        of="probabilities",
     ),
 )
 PROTOCOLS: Mapping[str, Protocol] = {protocol.name: protocol for protocol in _PROTOCOLS}

@@ -50,6 +50,7 @@ _PROTOCOLS = {
     "radfact": "RadFact",
     "lesions": "Lesions",
     "alarms": "Alarms",
+    "detections": "Detections",
 }
 
 

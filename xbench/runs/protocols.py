@@ -27,6 +27,8 @@ def write_protocol(run: Path, name: str, numbers: Mapping[str, Any], table: Mapp
     for key, values in table.items():
         if values.ndim == 2:
             columns[key] = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+        elif values.dtype == object and any(isinstance(one, list) for one in values):
+            columns[key] = pa.array(values.tolist(), pa.list_(_type_of(values)))
         else:
             columns[key] = pa.array(values, from_pandas=values.dtype.kind == "f")
     with atomic_writer(folder / f"{name}.parquet") as file:
@@ -35,6 +37,12 @@ def write_protocol(run: Path, name: str, numbers: Mapping[str, Any], table: Mapp
     with atomic_writer(path) as file:
         file.write(f"{json.dumps(numbers, indent=1, allow_nan=False, ensure_ascii=False)}\n".encode())
     return path
+
+
+def _type_of(lists: NDArray[Any]) -> pa.DataType:
+    """Return the type of what lists hold; of empty ones alone float64."""
+    first = next((value for one in lists for value in one), 0.0)
+    return pa.array([first]).type
 
 
 def stored_protocols(run: Path) -> list[str]:

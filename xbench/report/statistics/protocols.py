@@ -25,6 +25,8 @@ def protocol_scores(
     stored = {run.label: {*stored_protocols(run.folder)} for run in (*runs, *references)}
     found = []
     for name, protocol in PROTOCOLS.items():
+        if protocol.of == "probabilities":
+            continue
         # By title, for in another frame it is another number.
         numbers: dict[str, dict[str, float]] = {}
         for run in (*runs, *references):
@@ -53,8 +55,13 @@ def protocol_scores(
 
 
 def _values(run: Run, name: str) -> _Values:
-    """The headline of each pair that has it. Of numbers that are pooled, what the pair alone would have."""
+    """The headline of each pair that has it. Of numbers that are pooled, what the pair alone would have.
+
+    Of a curve over all images a pair has no share.
+    """
     pairs, headline = read_protocol_pairs(run.folder, name), PROTOCOLS[name].headline
+    if PROTOCOLS[name].of == "detections":
+        return {}
     if name == "lesions":
         values: NDArray[np.float64] = pairs["found"] / pairs["lesions"]
     elif name == "radvlm":

@@ -71,6 +71,7 @@ _HEADLINES = {
     "avg_iou": "Average IoU",
     "precision": "Precision",
     "lesion_recall": "Lesion recall",
+    "froc": "FROC",
 }
 """What the headline numbers of protocols are called."""
 _POINTS: dict[Literal["models", "findings"], str] = {"models": "model", "findings": "model and finding"}
