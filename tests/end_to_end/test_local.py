@@ -7,13 +7,15 @@ import json
 import pyarrow.parquet as pq
 import pytest
 import tiny_chexagent2
+import tiny_maira2
 import tiny_multimodal
 from tiny_multimodal import FAMILY_OF
 
 from xbench.cli import main
 from xbench.commands.verify import disagreements
 
-CASES = [*FAMILY_OF.items(), ("florence2", "agkd"), ("chexagent2", "chexagent2")]
+CASES = [*FAMILY_OF.items(), ("florence2", "agkd"), ("chexagent2", "chexagent2"), ("maira2", "maira2")]
+NATIVE = {"chexagent2": tiny_chexagent2, "maira2": tiny_maira2}
 
 
 @pytest.mark.parametrize("data", ["phantom", "vindr"])
@@ -22,9 +24,10 @@ def test_a_run(kind, family, data, tmp_path_factory, tmp_path, downloads, monkey
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = tmp_path_factory.getbasetemp() / f"tiny-{kind}"
     if not folder.is_dir():
-        tiny_chexagent2.build(folder) if kind == "chexagent2" else tiny_multimodal.build(kind, folder)
+        NATIVE[kind].build(folder) if kind in NATIVE else tiny_multimodal.build(kind, folder)
     recognise = family in ("chexagent2", "radvlm", "qwen25vl", "qwen3vl", "internvl")
-    model = {"checkpoint": folder, "max_tokens": 6, "recognise": str(recognise).lower(), "ask_negatives": "true"}
+    model = {"checkpoint": folder, "max_tokens": 6, "ask_negatives": "true"}
+    model |= {} if family == "maira2" else {"recognise": str(recognise).lower()}
     own = {"images": 3, "size": 64} if data == "phantom" else {"root": downloads("vindr").root, "limit": 2}
     given = [f"--model.{name}={value}" for name, value in model.items()]
     given += [f"--data.{name}={value}" for name, value in (own | {"num_workers": 0, "cache": "false"}).items()]

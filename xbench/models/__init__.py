@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from xbench.models.instruments import WholeImage as WholeImage
     from xbench.models.kad import KAD as KAD
     from xbench.models.local import Local as Local
+    from xbench.models.maira2 import Maira2 as Maira2
     from xbench.models.mavl import MAVL as MAVL
     from xbench.models.medklip import MedKLIP as MedKLIP
     from xbench.models.outside import Outside as Outside
@@ -49,6 +50,7 @@ __getattr__ = lazy_names(
     KAD="kad",
     Local="local",
     MAVL="mavl",
+    Maira2="maira2",
     MedKLIP="medklip",
     Oracle="references",
     OutlineBoxes="instruments",

@@ -16,13 +16,13 @@ import torch
 import transformers
 from numpy import asarray, float32
 from PIL import Image
-from safetensors import SafetensorError, safe_open
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
-from transformers import BatchFeature, PhiConfig, PhiForCausalLM, SiglipVisionConfig, SiglipVisionModel
+from transformers import PhiConfig, PhiForCausalLM, SiglipVisionConfig, SiglipVisionModel
 
 from xbench.errors import UserError
 from xbench.models.components.checkpoint import first_line
+from xbench.models.components.reads_patches import ReadsPatches, tensor_shapes, with_image
 from xbench.models.local import Architecture, Local, load_network
 
 EXAMPLE = "StanfordAIMI/CheXagent-2-3b"
@@ -73,7 +73,7 @@ class CheXagent2(Local):
         )
 
     def _load(self, dtype: str) -> tuple[Any, Any]:
-        config = _config(self.checkpoint, _shapes(self.checkpoint))
+        config = _config(self.checkpoint, tensor_shapes(self.checkpoint))
         advice = f"Give the files of {EXAMPLE}."
         network = load_network(CheXagent2Network, self.checkpoint, dtype, advice, config=config)
         words = _tokenizer(self.checkpoint)
@@ -82,28 +82,17 @@ class CheXagent2(Local):
         return network, Processor(words, config.visual["image_size"], len(network.model.visual.pos_embed))
 
 
-class CheXagent2Network(PhiForCausalLM):
+class CheXagent2Network(ReadsPatches, PhiForCausalLM):
     """Phi-2 that reads the patches of an image in the place of as many tokens."""
-
-    image_token: int
 
     def __init__(self, config: PhiConfig) -> None:
         super().__init__(config)
         self.model.visual = Patches(config.visual, config.hidden_size)
         self.post_init()  # type: ignore[no-untyped-call]
 
-    def embedded(self, input_ids: Tensor, pixel_values: Tensor) -> Tensor:
-        """Return what Phi-2 reads of queries (B, T) about one image (1, 3, S, S): (B, T, D)."""
-        words = self.get_input_embeddings()(input_ids)
-        seen = self.model.visual(pixel_values).to(words.dtype)
-        words[input_ids == self.image_token] = seen.expand(len(words), -1, -1).flatten(0, 1)
-        return words  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def generate(self, *inputs: Any, **options: Any) -> Any:
-        """Answer queries about one image, as any network of transformers does."""
-        read = self.embedded(options["input_ids"], options.pop("pixel_values"))
-        return super().generate(*inputs, inputs_embeds=read, **options)  # type: ignore[misc]
+    def patches(self, pixels: Tensor) -> Tensor:
+        """Return the patches of images as Phi-2 reads them."""
+        return self.model.visual(pixels)  # type: ignore[no-any-return]
 
 
 class Patches(nn.Module):
@@ -148,8 +137,7 @@ class Processor:
         image = next(part["image"] for part in turns[0][-1]["content"] if part["type"] == "image")
         span = START_IMAGE + IMAGE * self._patches + END_IMAGE
         spanned = [text.replace(START_IMAGE + END_IMAGE, span, 1) for text in texts]
-        tokens = self.tokenizer(spanned, padding=True, return_tensors="pt", return_token_type_ids=False)
-        return BatchFeature({**tokens, "pixel_values": self.pixels(image)})
+        return with_image(self.tokenizer, spanned, self.pixels(image))
 
     def pixels(self, image: Image.Image) -> Tensor:
         """Return an image of any size as SigLIP gets it: (1, 3, S, S), in [-1, 1]."""
@@ -162,18 +150,6 @@ class Processor:
             f"Picture 1:{START_IMAGE}{END_IMAGE}\n" if "image" in part else part["text"] for part in turn["content"]
         )
         return f"<|{turn['role']}|>\n{''.join(parts)}{END}\n"
-
-
-def _shapes(folder: Path) -> dict[str, list[int]]:
-    """Return the shapes of all tensors of a checkpoint."""
-    try:
-        shapes: dict[str, list[int]] = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            with safe_open(path, framework="pt") as file:
-                shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-        return shapes
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"The weights in {folder} cannot be read ({first_line(error)}). Fetch them again.") from error
 
 
 def _config(folder: Path, shapes: Mapping[str, Sequence[int]]) -> PhiConfig:

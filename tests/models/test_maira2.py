@@ -1,0 +1,219 @@
+"""MAIRA-2: the network against its parts put together by hand, its words, and what it is shown."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tiny_maira2
+import torch
+import transformers
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from xbench.answers.answer import Box
+from xbench.answers.asking import Query
+from xbench.errors import UserError
+from xbench.models import Maira2
+
+SIZES = [(80, 64), (70, 120), (37, 200)]
+QUESTIONS = ["Look <image> where?", "At<image> Where in this chest X-ray is the nodule?", "Find it."]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_maira2.build(tmp_path_factory.mktemp("maira2") / "model")
+
+
+def loaded(folder, **options):
+    model = Maira2(str(folder), **({"max_tokens": 8} | options))
+    model.findings = ["Nodule"]
+    return model
+
+
+def images(sizes=SIZES):
+    draw = np.random.default_rng(0)
+    shown = [torch.from_numpy(draw.integers(10, 200, size, dtype=np.uint8)) for size in sizes]
+    return SimpleNamespace(radiographs=shown, truth=SimpleNamespace(image_ids=["a", "b", "c"]))
+
+
+def queries(rows=(0, 1, 2)):
+    return [Query("locate", row, 0, "Nodule", text) for row in rows for text in QUESTIONS]
+
+
+def seen(radiograph):
+    """What the network is shown, from the published steps."""
+    grey = radiograph.numpy().astype(np.float64)
+    grey = np.trunc((grey - grey.min()) / (grey.max() - grey.min()) * 255 + 1e-4).astype(np.uint8)
+    side, (height, width) = tiny_maira2.SIDE, grey.shape
+    shorter = min(height, width)
+    size = (side * width // shorter, side * height // shorter)
+    picture = np.array(Image.fromarray(np.stack([grey] * 3, 2)).resize(size, Image.Resampling.BICUBIC)) / 255
+    top, left = ((have - side) // 2 for have in picture.shape[:2])
+    square = picture[top : top + side, left : left + side]
+    return torch.from_numpy((square - tiny_maira2.MEAN) / tiny_maira2.STD).float().permute(2, 0, 1)[None]
+
+
+def test_the_network_is_its_parts(folder):
+    """Greedily, token by token and without a cache; one query at a time."""
+    model, batch = loaded(folder), images()
+    core, answers = tiny_maira2.tokenizer(), set()
+    for query, reply in zip(queries(), model.ask(batch, queries()), strict=True):
+        before, found, after = query.text.partition("<image>")
+        shown = f"{before}<image>{after}" if found else f"<image>{query.text}"
+        prompt = f"You look at films. USER: {shown} ASSISTANT:"
+        tokens = core.encode(prompt.replace("<image>", "<image>" * 9)).ids
+        assert tokens.count(1) == 1 and tokens[0] == 1 and tokens.count(tiny_maira2.IMAGE) == 9
+        begin = len(tokens)
+        while len(tokens) < begin + 8 and tokens[begin:][-1:] != [2]:
+            logits = tiny_maira2.read_words(torch.tensor(tokens), seen(batch.radiographs[query.row]))
+            tokens.append(int(logits[-1].argmax()))
+        assert reply.tokens_in == begin
+        assert reply.text == model.processor.tokenizer.decode(tokens[begin:], clean_up_tokenization_spaces=False)
+        assert reply.finish == ("stop" if tokens[-1] == 2 else "length")
+        answers.add(reply.text)
+    assert len(answers) > 4  # it looks at image and question
+
+
+def test_positions_are_stretched(folder):
+    """The published rope scaling is in force: without it the same weights say something else."""
+    model = loaded(folder)
+    plain = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**tiny_maira2._without_type(tiny_maira2.words_config(rope_scaling=None)))
+    ).eval()
+    plain.load_state_dict(tiny_maira2.parts()[0].state_dict())
+    tokens = torch.arange(40)[None] + 3
+    with torch.no_grad():
+        ours, others = model.network(input_ids=tokens).logits, plain(input_ids=tokens).logits
+        expected = tiny_maira2.parts()[0](input_ids=tokens).logits
+    assert torch.allclose(ours, expected, atol=1e-5) and (ours - others).abs().max() > 0.1
+
+
+def test_patches_have_the_last_norm(folder):
+    model = loaded(folder)
+    pixels = seen(images().radiographs[0])
+    tower = model.network.model.vision_tower
+    with torch.no_grad():
+        output = tower(pixels, output_hidden_states=True)
+        projected = model.network.patches(pixels)
+        unnormed = model.network.model.multi_modal_projector(output.hidden_states[-1][:, 1:])
+    assert projected.shape == (1, 9, tiny_maira2.WIDTH) and not torch.allclose(projected, unnormed, atol=1e-2)
+
+
+@pytest.mark.parametrize("begins", ["", "<s>", "<s> "])
+def test_a_text_begins_once(folder, tmp_path, begins):
+    shutil.copytree(folder, tmp_path / "m")
+    (tmp_path / "m" / "chat_template.json").unlink()
+    (tmp_path / "m" / "chat_template.jinja").write_text(begins + tiny_maira2.TEMPLATE)
+    model = loaded(tmp_path / "m")
+    inputs = model._inputs(model._picture(images().radiographs[0].numpy()), queries([0]))[1]
+    for tokens, mask in zip(inputs["input_ids"].tolist(), inputs["attention_mask"].tolist(), strict=True):
+        real = tokens[mask.index(1) :]
+        assert real[0] == 1 and real.count(1) == 1
+
+
+def test_the_question_is_that_of_the_authors(folder):
+    model = Maira2(str(folder))
+    words = model.words("Pleural Effusion")["locate"]
+    (text,) = model._prompts([model._turns(Query("locate", 0, 0, "Pleural Effusion", words), None)])
+    assert text == (
+        "You look at films. USER: Given the current frontal image<image> Repeat the following finding as a grounded "
+        "phrase with bounding boxes indicating all locations where it can be seen in the given chest X-ray image. "
+        "Finding: Pleural effusion ASSISTANT:"
+    )
+
+
+def test_answers_do_not_depend_on_what_is_asked_together(folder):
+    together, alone = loaded(folder), loaded(folder, together=1)
+    several = together.ask(images(), queries())
+    assert several == alone.ask(images(), queries())
+    assert together.ask(images(), queries(rows=[1])) == several[3:6]
+
+
+@pytest.mark.parametrize("size", [(37, 200), (600, 90), (64, 64)])
+def test_what_lies_in_the_square_survives_its_tokens(folder, size, monkeypatch):
+    """Written in the family's words, through the tokeniser and back, read in hundredths of the square in the middle."""
+    model, batch = loaded(folder), images([size])
+    height, width = size
+    side = min(size)
+    left, top = (width - side) / 2 / width, (height - side) / 2 / height
+    box = Box(
+        left + 0.25 * side / width, top + 0.3 * side / height, left + 0.5 * side / width, top + 0.8 * side / height
+    )
+    said = model.family.write([box], "Nodule", model.frame, (width, height))
+    tokens = [*model.processor.tokenizer(said, add_special_tokens=False)["input_ids"], 2]
+
+    def generate(**inputs):
+        return SimpleNamespace(sequences=torch.cat([inputs["input_ids"], torch.tensor([tokens])], 1))
+
+    monkeypatch.setattr(model.network, "generate", generate)
+    (reply,) = model.ask(batch, queries(rows=[0])[:1])
+    (read,) = reply.read(model.family, model.frame, (width, height)).boxes
+    # Half a bin, and the whole pixel of the official code.
+    tolerance = 0.5 * side / 100 + 1
+    for got, meant, pixels in zip(
+        (read.x0, read.y0, read.x1, read.y1), (box.x0, box.y0, box.x1, box.y1), (width, height) * 2, strict=True
+    ):
+        assert abs(got - meant) * pixels <= tolerance
+
+
+@pytest.mark.parametrize("size", [(37, 200), (600, 90), (51, 42)])
+def test_the_square_in_the_middle_is_shown(folder, size):
+    draw = np.random.default_rng(1)
+    radiograph = torch.from_numpy(draw.integers(10, 200, size, dtype=np.uint8))
+    model = loaded(folder)
+    assert torch.allclose(model.processor.pixels(model._picture(radiograph.numpy())), seen(radiograph), atol=1e-6)
+    constant = model.processor.pixels(Image.fromarray(np.full(size, 77, np.uint8)))
+    assert torch.allclose(constant, torch.full_like(constant, -tiny_maira2.MEAN / tiny_maira2.STD))
+
+
+def spoil(folder, file, **values):
+    content = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({name: one for name, one in (content | values).items() if one is not None}))
+
+
+def spoil_weights(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda m: (m / "config.json").unlink(), "no config.json of MAIRA-2"),
+        (lambda m: spoil(m, "config.json", model_type="llava"), "of type 'llava'"),
+        (lambda m: spoil(m, "config.json", projector_n_layers=None), "projector_n_layers"),
+        (lambda m: spoil(m, "config.json", projector_hidden_act="relu"), "relu"),
+        (lambda m: spoil(m, "config.json", image_token_index=9999), "no token 9999"),
+        (
+            lambda m: spoil(
+                m, "config.json", vision_config=tiny_maira2.tower_config(out_features=["stage1"], out_indices=[1])
+            ),
+            "stage1",
+        ),
+        (lambda m: spoil(m, "config.json", projector_n_layers=3), "unexpected"),
+        (lambda m: spoil_weights(m, lambda t: t.pop("vision_tower.layernorm.weight")), "1 missing"),
+        (lambda m: spoil_weights(m, lambda t: t.pop("language_model.lm_head.weight")), "1 missing"),
+        (lambda m: spoil_weights(m, lambda t: t.update(odd=torch.zeros(2))), "1 unexpected"),
+        (lambda m: (m / "model.safetensors").write_bytes(b"x" * 40), "cannot be loaded"),
+        (lambda m: (m / "tokenizer.json").unlink(), "tokenizer.json"),
+        (lambda m: (m / "preprocessor_config.json").unlink(), "preprocessor_config.json"),
+        (lambda m: spoil(m, "preprocessor_config.json", size={"shortest_edge": 50}), "another size"),
+        (lambda m: (m / "chat_template.json").unlink(), "no chat template"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_used(change, said, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "m")
+    change(tmp_path / "m")
+    with pytest.raises(UserError) as refused:
+        loaded(tmp_path / "m")
+    assert said in str(refused.value) and len(str(refused.value)) < 900
+
+
+def test_weights_must_be_given():
+    with pytest.raises(UserError, match="hf download microsoft/maira-2"):
+        Maira2()
