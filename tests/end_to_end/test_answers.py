@@ -18,9 +18,11 @@ from xbench.evaluation.answers import summarise_answers
 from xbench.metrics import LesionDetections
 from xbench.metrics.boxes import pairwise_iou, score_boxes, score_on_grid
 from xbench.report.answer import in_a_line
+from xbench.report.figures.models import dice_over_thresholds
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
 from xbench.report.sentences import headlines, warnings
+from xbench.report.series import series_of
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
 from xbench.runs.answers import read_answers
@@ -272,7 +274,13 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     write_page(alone, list(all_tables(alone)), page, cases=1)
     for said in (in_a_line(alone), headlines(alone)[0]):
         assert "boxes" in said and "map" not in said
-    assert "boxes<span" in page.read_text() and "saliency </span>map" not in page.read_text()
+    text = page.read_text()
+    assert "boxes<span" in text and "saliency </span>map" not in text and "recognised, boxes outside" in text
+    # The mask of boxes is the same at every threshold: no curve of it, nor a figure of nothing else.
+    assert {bool(entry.dice_curve) for entry in analysis.runs} == {True, False}
+    assert dice_over_thresholds(analysis, series_of(analysis.runs)) is not None
+    assert dice_over_thresholds(alone, series_of(alone.runs)) is None
+    assert "threshold of the map" not in text
 
 
 def test_two_processes_write_the_same(talked, tmp_path):
@@ -296,7 +304,7 @@ def test_nobody_asked_whether_it_is_there(tmp_path):
     (run,) = analyse(collect([tmp_path])).datasets[0].runs
     assert run.macro["auroc"].value is run.macro["dice_best"].value is run.macro["dice_cross_fitted"].value is None
     assert run.macro["dice_fixed"].value == pytest.approx(results.grounding.macro["dice_fixed"], abs=1e-9)
-    assert run.dice_curve and run.quadrants == {}
+    assert run.dice_curve == () and run.quadrants == {}
 
 
 def test_points_have_no_area(tmp_path):

@@ -84,7 +84,7 @@ CASES = {
         {"scores": {"kad": [0.79]}},
         "Does KAD look at the lesion, or only guess the label?",
         "Mostly at the lesion: its map points at 79 of 100 lesions.",
-        ["so the rate could be anywhere from 75 to 83 (95% interval)", "every film would score 13, a perfect map 100"],
+        ["so the rate could be anywhere from 75 to 83 (95% interval)", "every film would score 13, perfection 100"],
     ),
     "half": ({"scores": {"kad": [0.52]}}, "KAD", "About half the time: its map points at 52 of 100 lesions.", []),
     "rarely": ({"scores": {"kad": [0.30]}}, "KAD", "Less than half the time: its map points at 30 of 100 lesions.", []),

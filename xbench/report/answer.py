@@ -177,7 +177,7 @@ def _interval(found: Standings, row: Standing, models: int) -> Said:
     if found.floor is not None:
         does = found.floor.does
         guess = "Pointing at the middle of every film" if does.startswith("the middle") else does[0].upper() + does[1:]
-        bound = f"{guess} would score {whole(found.floor.value)}, a perfect map 100."
+        bound = f"{guess} would score {whole(found.floor.value)}, perfection 100."
     several = any(len(run.findings) > 1 for dataset in found.datasets for run in dataset.runs)
     return Said(f"{said}{bound}{' Every finding counts the same.' if several else ''}".strip(), span)
 

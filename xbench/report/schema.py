@@ -129,7 +129,7 @@ class RunAnalysis:
     Attributes:
         clustered_by: What counts as one piece of evidence: patients where the dataset names them, else images.
         macro: Means over findings, by key of `NUMBERS`; `findings` are the same by finding.
-        dice_curve: Macro Dice at each threshold of the run.
+        dice_curve: Macro Dice at each threshold of the run; empty of a model that answers.
         thresholds: Of each finding the thresholds that cross-fitting chose, one per fold, by `dice` and `iou`.
         areas: By decile of area, smallest first.
         positions: Nine cells row by row; none without pairs.

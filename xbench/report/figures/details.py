@@ -26,8 +26,8 @@ _CELLS = LinearSegmentedColormap.from_list("cells", ["#f4f7fb", "#2b6dff", "#0c2
 _QUADRANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "both": ("on the lesion, recognised", {"color": "#00707d"}),
     "grounded_only": ("on the lesion only", {"color": "#74bcc4"}),
-    "near_miss": ("recognised, peak just outside", {"facecolor": "#a85500", "edgecolor": "white", "hatch": "/////"}),
-    "elsewhere": ("recognised, peak elsewhere", {"color": "#ffad42"}),
+    "near_miss": ("recognised, just outside", {"facecolor": "#a85500", "edgecolor": "white", "hatch": "/////"}),
+    "elsewhere": ("recognised, elsewhere", {"color": "#ffad42"}),
     "neither": ("both wrong", {"color": "#dde2e7"}),
 }
 _HEIGHT = 9.0

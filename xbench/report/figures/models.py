@@ -136,7 +136,7 @@ def _draw_floor(axis: Axes, dataset: DatasetAnalysis, key: str) -> None:
 def _draw_ceiling(axis: Axes, dataset: DatasetAnalysis, key: str) -> None:
     """Name the end of the axis, or where readers agree with each other."""
     readers = _reference(dataset, "Reader agreement", key)
-    said = "perfect map 100" if key != "auroc" else "perfect 100"
+    said = "perfect 100"
     if readers is not None:
         axis.axvline(100 * readers, **{**EDGE, "linestyle": (0, (5, 1.5))})
         said = f"two readers {_whole(readers)}"
@@ -152,8 +152,16 @@ def _reference(dataset: DatasetAnalysis, title: str, key: str) -> float | None:
     return next((number_of(entry, key).value for entry in dataset.references if entry.title == title), None)
 
 
-def dice_over_thresholds(analysis: Analysis, look: Mapping[str, Series]) -> Figure:
-    """Draw a curve per run over the ground that the whole image's Dice reaches."""
+def dice_over_thresholds(analysis: Analysis, look: Mapping[str, Series]) -> Figure | None:
+    """Draw a curve per run over the ground that the whole image's Dice reaches; None without a curve."""
+    drawn = [
+        replace(dataset, runs=runs)
+        for dataset in analysis.datasets
+        if (runs := tuple(entry for entry in dataset.runs if entry.dice_curve))
+    ]
+    if not drawn:
+        return None
+    analysis = replace(analysis, datasets=tuple(drawn))
     figure, axes, key = _curve_panels(analysis)
     for axis, dataset in zip(axes, analysis.datasets, strict=True):
         for entry in _last_first(dataset):
@@ -168,7 +176,7 @@ def dice_over_thresholds(analysis: Analysis, look: Mapping[str, Series]) -> Figu
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         label_left(axis, "Dice \u00d7 100")
     curves = {entry.run.label: entry.dice_curve for entry in analysis.runs}
-    heights = [(max(_values(curves[label]), default=0.0), series) for label, series in look.items()]
+    heights = [(max(_values(curves[label]), default=0.0), series) for label, series in look.items() if label in curves]
     name_curves(figure, axes, key, heights, "whole image")
     return figure
 

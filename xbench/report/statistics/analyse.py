@@ -114,7 +114,8 @@ def _run(run: Run, measures: Measures) -> RunAnalysis:
         clusters=len(sample.clusters),
         macro=_without_sweep(run, measures.macro()),
         findings={name: _without_sweep(run, numbers) for name, numbers in measures.findings().items()},
-        dice_curve=measures.curve(),
+        # A mask of boxes is the same at every threshold.
+        dice_curve=measures.curve() if run.results.answers is None else (),
         thresholds=thresholds,
         areas=area_bins(measures),
         positions=position_cells(measures, run),

@@ -331,7 +331,7 @@ def _by_position(dataset: DatasetAnalysis) -> Table:
         "Grounding against position on",
         "Scored pairs of all findings by the ninth of the image that the centre of mass of their region lies in; left "
         "and right are sides of the image. Mean scores in per cent. Peaks: share of all maps that are highest there, "
-        f"wherever the region lies. {INTERVALS}",
+        f"or of answers whose middle lies there, wherever the region lies. {INTERVALS}",
         ["Model", "Position"],
         ["Pairs", *(NUMBERS[key].title for key in keys), "Peaks"],
         [
