@@ -13,11 +13,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from official.chexlocalize import write_chexlocalize
 
+from xbench.metrics.protocols.chexlocalize import otsu_mask, scaled
 from xbench.phantom import FINDINGS
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, PICTURES, REGIONS
+from xbench.runs.protocols import read_protocol, read_protocol_pairs
 
 DATA = ("--data.images", "5", "--data.num_workers", "0")
 QUIET = (*DATA, "--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
@@ -158,3 +161,61 @@ def test_heat_maps_in_pickles_give_the_same_results(command, made, tmp_path):
     assert {**run.results, "provenance": None} == {**tested.results, "provenance": None}
     assert run.results["provenance"]["model"]["map_scale"] == "cosine"
     assert command("verify", run.folder).status == 0
+
+
+TASKS = (
+    *("Airspace Opacity", "Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Enlarged Cardiomediastinum"),
+    *("Lung Lesion", "Pleural Effusion", "Pneumothorax", "Support Devices"),
+)
+"""Of CheXlocalize's heat maps, as the authors call them."""
+
+
+def test_heat_maps_of_chexlocalize_score_as_its_authors_score_them(command, tmp_path):
+    """Two frontal films in the layout of the authors' sample: hits, Otsu's and tuned masks, pair by pair."""
+    official, maps = write_chexlocalize(tmp_path / "data"), tmp_path / "gradcam_maps_val"
+    maps.mkdir()
+    draw, values = np.random.default_rng(0), {}
+    for film in ("patient64541_study1_view1_frontal", "patient64542_study1_view1_frontal"):
+        for task in TASKS:
+            values[film, task] = map_, probability = draw.random((1, 1, 9, 7), np.float32), float(draw.random())
+            content = {"map": torch.from_numpy(map_), "prob": probability, "task": task, "gt": 1, "cxr_dims": (7, 9)}
+            (maps / f"{film}_{task}_map.pkl").write_bytes(pickle.dumps(content))
+    words = ("--pattern", "{image}_{finding}_map", "--frame", "whole", "--scores", "pickled")
+    own = ("--data.root", official.root, "--data.split", "val", "--data.grid", "native", "--data.cache", "false")
+    given = ("score", "--config", "chexlocalize", "--name", "gradcam", *own, "--predictions", maps, *words, *QUIET[2:])
+    refused = command(*given)
+    assert refused.status == 2 and "of which nothing is said" in refused.errors
+    with pytest.warns(UserWarning, match="says nothing of Fracture, Pleural Other, Pneumonia: the run is without"):
+        run = command(*given, "--missing", "skip")
+    assert run.status == 0, run.errors
+    assert run.results["findings"] == ["Lung Opacity", *TASKS[1:]]
+    assert run.results["provenance"]["model"]["findings_left_out"] == "Fracture, Pleural Other, Pneumonia"
+    assert run.results["counts"]["images"] == 2  # the lateral film has no heat map
+    tuning, cutoffs = tmp_path / "tuning_results.csv", tmp_path / "probability_tuning_results.csv"
+    tuning.write_text("threshold,task\n" + "".join(f"0.{2 + at % 7},{task}\n" for at, task in enumerate(TASKS)))
+    cutoffs.write_text("prob_threshold,mIoU,task\n" + "".join(f"0.5,0.3,{task}\n" for task in TASKS))
+    done = command("rescore", run.folder, "--protocol", "chexlocalize", "--tune", tuning, cutoffs, "--workers", "0")
+    assert done.status == 0 and command("verify", run.folder).status == 0, done.errors
+    assert read_protocol(run.folder, "chexlocalize")["title"] == "chexlocalize"
+    pairs = read_protocol_pairs(run.folder, "chexlocalize")
+    compared = 0
+    for row, (film, column) in enumerate(zip(pairs["image_id"], pairs["column"], strict=True)):
+        task = TASKS[column]
+        map_, probability = values[film, task]
+        assert pairs["probability"][row] == probability
+        true = official.masks.get(film, {}).get(run.results["findings"][column])
+        if true is None:
+            continue
+        size = true.shape
+        shown = torch.nn.functional.interpolate(torch.from_numpy(map_), size, mode="bilinear", align_corners=False)
+        shown = shown[0, 0].numpy()
+        assert pairs["hit"][row] == true[np.unravel_index(shown.argmax(), size)]
+        otsu, above = otsu_mask(scaled(shown)), scaled(shown) > np.float32(f"0.{2 + TASKS.index(task) % 7}")
+        for key, mask in (("iou", otsu), ("iou_tuned", above)):
+            assert pairs[key][row] == pytest.approx((mask & true).sum() / (mask | true).sum(), abs=1e-12)
+        emptied = 0.0 if probability < 0.5 else pairs["iou"][row]
+        assert pairs["iou_cutoff_full"][row] == pytest.approx(emptied, abs=1e-12)
+        compared += 1
+    assert compared >= 2
+    reported = command("report", tmp_path / "runs")
+    assert reported.status == 0, reported.errors

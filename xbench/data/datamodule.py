@@ -7,7 +7,7 @@ import math
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -223,6 +223,10 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
                 f"{', '.join(missing[:3])}). {self.where_images_are()} Add these files, or leave out such images "
                 "with --data.on_error skip (they are counted and named)."
             )
+
+    def leave_out(self, findings: Collection[str]) -> None:
+        """Score without some findings. Predictions that say nothing of them call this in their `setup`."""
+        self.findings = tuple(finding for finding in self.findings if finding not in findings)
 
     def test_dataloader(self) -> DataLoader[Sample | Failure]:
         """Return the loader of this process's batches, with images as the trainer's model wants them.

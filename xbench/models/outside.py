@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 
 from xbench.answers.asking import Query, Reply
 from xbench.errors import UserError
@@ -41,7 +42,8 @@ class Outside(SaliencyModel):
         pattern: Path of a map below `predictions`, without its ending.
         names: What the files call a finding, and its name.
         missing: What a pair without prediction does: `stop`; `skip` leaves the whole image out, counted and named;
-            `flat` takes a missing map for one that is the same everywhere.
+            and findings without any prediction out of the run; `flat` takes a missing map for one that is the same
+            everywhere.
         extra: What predictions of other images or findings than the dataset's do: `stop` or `ignore`.
         sizes: Maps are all of the `same` size, or of `any`, which takes `--data.batch_size 1`.
         upsampling: How maps are enlarged; `bilinear` if not given.
@@ -120,6 +122,8 @@ class Outside(SaliencyModel):
         elif not self.recognises:
             scored = dict.fromkeys(pairs, (nan, nan))
         self._numbers = scored
+        if self._missing == "skip":
+            pairs = self._without_silent(data, pairs, scored)
         without_map = [f"{one}, {other}" for one, other in pairs if (one, other) not in self.source.maps]
         without_score = [f"{one}, {other}" for one, other in pairs if (one, other) not in scored]
         problems = []
@@ -133,7 +137,8 @@ class Outside(SaliencyModel):
         if problems:
             raise UserError(
                 f"--predictions {self._path}, for {len(images)} images and {len(self.findings)} findings: "
-                f"{'; '.join(problems)}. --missing skip leaves images out that lack something, --missing flat takes "
+                f"{'; '.join(problems)}. --missing skip leaves images out that lack something, and findings of which "
+                "nothing is said; --missing flat takes "
                 "a missing map for one that is the same everywhere, --extra ignore leaves predictions out that belong "
                 "to nothing.",
                 exit_status=2,
@@ -151,6 +156,22 @@ class Outside(SaliencyModel):
             self.map_scale = frame.map_scale  # type: ignore[assignment]
         some = next(image for image in images for finding in self.findings if (image, finding) in self.source.maps)
         self._size = next(one.shape for one in self.source.read(some, self.findings) if one is not None)
+
+    def _without_silent(
+        self, data: Any, pairs: Sequence[tuple[str, str]], scored: Mapping[tuple[str, str], Any]
+    ) -> list[tuple[str, str]]:
+        """Leave findings out of the run of which no prediction says anything; return the pairs of the others."""
+        said = {other for _, other in self.source.maps} | {other for _, other in scored if self.recognises}
+        silent = [finding for finding in self.findings if finding not in said]
+        if silent and said:
+            data.leave_out(silent)
+            self.findings = tuple(data.findings)
+            self._said["findings_left_out"] = ", ".join(silent)
+            rank_zero_warn(
+                f"--predictions {self._path} says nothing of {', '.join(silent)}: the run is without these findings, "
+                "as --missing skip says."
+            )
+        return [pair for pair in pairs if pair[1] in self.findings]
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Leave out what has no prediction, and take frames from predictions that state them."""

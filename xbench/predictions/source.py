@@ -19,7 +19,7 @@ from xbench.geometry.grid import View
 from xbench.predictions.files import ARRAYS, PICTURES, Files, as_map, named, read_npy, read_npz, read_picture
 from xbench.predictions.pickled import read_pickle
 from xbench.predictions.scores import Scores
-from xbench.protocol.findings import canonical
+from xbench.protocol.findings import canonical, names_of
 from xbench.runtime.digests import file_sha256
 
 Pair = tuple[str, str]
@@ -225,7 +225,7 @@ class MapFiles(Source):
 
     def _spellings(self, finding: str) -> list[str]:
         given = self._given.get(_fold(finding))
-        return [finding] if given is None else [given]
+        return names_of(finding) if given is None else [given]
 
     def _match(self, scores: Scores, images: Sequence[str], findings: Sequence[str]) -> dict[Pair, tuple[float, float]]:
         ours, unknown = matched(scores, images, findings, self._given, "--scores")

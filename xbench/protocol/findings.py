@@ -123,6 +123,16 @@ _CANONICAL = {
 }
 
 
+def names_of(finding: str) -> list[str]:
+    """Return all that a finding is called, its canonical name first; the name itself of one that is not in the table.
+
+    >>> names_of("Lung Opacity")[:1], "Airspace Opacity" in names_of("Lung Opacity"), names_of("Gout")
+    (['Lung Opacity'], True, ['Gout'])
+    """
+    of = [entry for entry in TABLE if entry.name == finding]
+    return list(dict.fromkeys([finding, *(name for one in of for name in (*one.synonyms, *one.spelled.values()))]))
+
+
 def spellings(dataset: str) -> dict[str, str]:
     """Return how a dataset spells each of its findings, by canonical name, in the class order of its results.
 
