@@ -133,6 +133,19 @@ class GroundTruth:
         }
         return GroundTruth(**chosen)
 
+    def without_regions(self) -> GroundTruth:
+        """Return the same images without anything drawn on them, so that no pair is scored for grounding."""
+        undrawn: list[Mapping[int, Any]] = [{} for _ in self.image_ids]
+        return replace(
+            self,
+            coverage=undrawn,
+            regions=[regions[:0] for regions in self.regions],
+            region_places=np.full_like(self.region_places, np.nan),
+            region_digests=np.zeros_like(self.region_digests),
+            reader_agreement=np.full_like(self.reader_agreement, np.nan),
+            instances=undrawn,
+        )
+
     @property
     def has_region(self) -> NDArray[np.bool_]:
         """Which findings have an annotated region (B, C)."""

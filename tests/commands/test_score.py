@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 
 import numpy as np
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -219,3 +220,48 @@ def test_heat_maps_of_chexlocalize_score_as_its_authors_score_them(command, tmp_
     assert compared >= 2
     reported = command("report", tmp_path / "runs")
     assert reported.status == 0, reported.errors
+
+
+def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made, tmp_path):
+    tested, _ = made
+    table = tmp_path / "scores.csv"
+    given = ("score", "--config", "phantom", "--name", "mine", *QUIET)
+    run = command(*given, "--predictions", table)
+    assert run.status == 0, run.errors
+    assert run.results["classification"] == tested.results["classification"]
+    counts = [finding["count"] for finding in run.results["grounding"]["per_class"].values()]
+    macro = [*run.results["grounding"]["macro"].values()]
+    assert {*counts} == {0} and {*macro} == {None} and run.results["counts"]["images"] == 5
+    assert command("verify", run.folder).status == 0
+    again = command("rescore", run.folder, "--out", tmp_path / "again", "--workers", "0")
+    assert again.status == 0, again.errors
+    assert (tmp_path / "again" / PER_IMAGE).read_bytes() == (run.folder / PER_IMAGE).read_bytes()
+    calibrated = command("rescore", run.folder, "--protocol", "all", "--workers", "0")
+    assert calibrated.status == 0, calibrated.errors
+    assert read_protocol(run.folder, "calibration")["numbers"]["brier"]["value"] > 0
+    assert command("verify", run.folder).status == 0
+    # As parquet, alone and beside a run with maps.
+    pq.write_table(pyarrow.csv.read_csv(table), tmp_path / "scores.parquet")
+    other = command(*given, "--predictions", tmp_path / "scores.parquet")
+    assert other.results["classification"] == run.results["classification"]
+    for folder in (run.folder.parent, tmp_path / "runs"):
+        reported = command("report", folder, "--out", tmp_path / f"report-{folder.name}")
+        assert reported.status == 0 and "regions differ" not in reported.output, reported.output + reported.errors
+    (analysis,) = analyse(collect([tmp_path / "runs"])).datasets
+    assert len(analysis.runs) == 3 and not analysis.notes
+
+
+def test_a_table_of_probabilities_that_does_not_fit_is_refused(command, made, tmp_path):
+    rows = (tmp_path / "scores.csv").read_text().splitlines()
+    given = ("score", "--config", "phantom", "--name", "mine", *QUIET, "--predictions")
+    (some := tmp_path / "some.csv").write_text("\n".join([*rows[:-3], "elsewhere.png,Nodule,0.5,0.1"]) + "\n")
+    refused = command(*given, some)
+    assert refused.status == 2 and "no probability for 3" in refused.errors and "elsewhere.png" in refused.errors
+    taken = command(*given, some, "--missing", "skip", "--extra", "ignore")
+    assert taken.status == 0 and len(taken.results["counts"]["skipped"]) == 1, taken.errors
+    (one := tmp_path / "one.csv").write_text("\n".join(row for row in rows if FINDINGS[0] in row or row == rows[0]))
+    with pytest.warns(UserWarning, match="the run is without these findings"):
+        taken = command(*given, one, "--missing", "skip")
+    assert taken.results["findings"] == [FINDINGS[0]]
+    assert "--frame says nothing about a table" in command(*given, one, "--frame", "whole").errors
+    assert "there is no such file" in command(*given, tmp_path / "none.csv").errors

@@ -173,7 +173,7 @@ CASES = {
     "labels only": (
         {"scores": {"kad": [None]}},
         "Does KAD recognise findings?",
-        "These runs have no annotated regions, so they cannot show where the model looks.",
+        "These runs have no annotated regions or no maps, so they cannot show where the model looks.",
         ["AUROC is 80 (78 to 82, 95% interval); a coin flip has 50."],
     ),
 }

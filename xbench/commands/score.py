@@ -12,7 +12,11 @@ from xbench.commands.run import run_test
 from xbench.errors import UserError
 from xbench.predictions.answered import SUFFIXES
 
-_OF_ANSWERS = {"predictions", "frame", "family", "names", "extra"}
+_OPTIONS = {
+    "boxes and answers": {"predictions", "frame", "family", "names", "extra"},
+    "a table of probabilities": {"predictions", "names", "missing", "extra"},
+}
+_CLASSES = {"boxes and answers": "OutsideAnswers", "a table of probabilities": "OutsideScores", "maps": "Outside"}
 
 
 def score(arguments: Sequence[str]) -> None:
@@ -34,12 +38,11 @@ def words_of_test(arguments: Sequence[str]) -> list[str]:
             about["names"] = json.loads(about["names"])
         except ValueError as error:
             raise UserError(f"score --names {about['names']}: this is not JSON: {error}.", exit_status=2) from None
-    answers = Path(given.predictions).suffix.lower() in SUFFIXES
-    if strays := sorted(about.keys() - _OF_ANSWERS) if answers else [name for name in ("family",) if name in about]:
-        kind = "boxes and answers" if answers else "maps"
-        raise UserError(f"score: --{strays[0]} says nothing about {kind}: leave it out.", exit_status=2)
-    which = "OutsideAnswers" if answers else "Outside"
-    model = {"class_path": f"xbench.models.outside.{which}", "init_args": {"label": given.name, **about}}
+    kind = _kind(Path(given.predictions).expanduser())
+    if strays := sorted(about.keys() - _OPTIONS.get(kind, about.keys() - {"family"})):
+        option = strays[0].replace("_", "-")
+        raise UserError(f"score: --{option} says nothing about {kind}: leave it out.", exit_status=2)
+    model = {"class_path": f"xbench.models.outside.{_CLASSES[kind]}", "init_args": {"label": given.name, **about}}
     words = ["--config", json.dumps({"model": model})]
     for name in given.config:
         stem = name.removesuffix(".yaml")
@@ -48,3 +51,15 @@ def words_of_test(arguments: Sequence[str]) -> list[str]:
     if given.sizes == "any":
         words += ["--data.batch_size", "1"]
     return [*words, "--trainer.accelerator", "cpu", *others]
+
+
+def _kind(path: Path) -> str:
+    """Return what a file of predictions holds, by its ending, and a CSV file by its first line."""
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return "a table of probabilities"
+    if suffix == ".csv" and path.is_file():
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            head = file.readline(2**16).replace('"', "").strip().split(",")
+        return "boxes and answers" if "x0" in head else "a table of probabilities"
+    return "boxes and answers" if suffix in SUFFIXES else "maps"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from xbench.models.medklip import MedKLIP as MedKLIP
     from xbench.models.outside import Outside as Outside
     from xbench.models.outside import OutsideAnswers as OutsideAnswers
+    from xbench.models.outside import OutsideScores as OutsideScores
     from xbench.models.references import CentrePrior as CentrePrior
     from xbench.models.references import Oracle as Oracle
     from xbench.models.references import UniformRandom as UniformRandom
@@ -56,6 +57,7 @@ __getattr__ = lazy_names(
     OutlineBoxes="instruments",
     Outside="outside",
     OutsideAnswers="outside",
+    OutsideScores="outside",
     PriorBox="instruments",
     RandomBox="instruments",
     SaliencyModel="base",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -123,7 +123,9 @@ class Outside(SaliencyModel):
             scored = dict.fromkeys(pairs, (nan, nan))
         self._numbers = scored
         if self._missing == "skip":
-            pairs = self._without_silent(data, pairs, scored)
+            said = {other for _, other in self.source.maps} | {other for _, other in scored if self.recognises}
+            self._said["findings_left_out"] = ", ".join(leave_out_silent(self, data, self._path, said))
+            pairs = [pair for pair in pairs if pair[1] in self.findings]
         without_map = [f"{one}, {other}" for one, other in pairs if (one, other) not in self.source.maps]
         without_score = [f"{one}, {other}" for one, other in pairs if (one, other) not in scored]
         problems = []
@@ -157,35 +159,11 @@ class Outside(SaliencyModel):
         some = next(image for image in images for finding in self.findings if (image, finding) in self.source.maps)
         self._size = next(one.shape for one in self.source.read(some, self.findings) if one is not None)
 
-    def _without_silent(
-        self, data: Any, pairs: Sequence[tuple[str, str]], scored: Mapping[tuple[str, str], Any]
-    ) -> list[tuple[str, str]]:
-        """Leave findings out of the run of which no prediction says anything; return the pairs of the others."""
-        said = {other for _, other in self.source.maps} | {other for _, other in scored if self.recognises}
-        silent = [finding for finding in self.findings if finding not in said]
-        if silent and said:
-            data.leave_out(silent)
-            self.findings = tuple(data.findings)
-            self._said["findings_left_out"] = ", ".join(silent)
-            rank_zero_warn(
-                f"--predictions {self._path} says nothing of {', '.join(silent)}: the run is without these findings, "
-                "as --missing skip says."
-            )
-        return [pair for pair in pairs if pair[1] in self.findings]
-
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Leave out what has no prediction, and take frames from predictions that state them."""
-        truth = batch.truth
         if self._missing == "skip":
-            rows = [row for row, image in enumerate(truth.image_ids) if image not in self._incomplete]
-            left = [
-                Failure(int(truth.index[row]), image, f"{LEFT_OUT}.")
-                for row, image in enumerate(truth.image_ids)
-                if image in self._incomplete
-            ]
-            batch = batch.only(rows)
-            batch.failures = [*batch.failures, *left]
-            truth = batch.truth
+            batch = without_images(batch, self._incomplete)
+        truth = batch.truth
         if self._own and truth.image_ids:
             frames = [self.source.frame(image) for image in truth.image_ids]
             views, digests = zip(*((one.view, one.image_sha256) for one in frames if one is not None), strict=True)
@@ -235,6 +213,123 @@ class Outside(SaliencyModel):
                 )
         flat = torch.zeros(expected)
         return torch.stack([flat if one is None else torch.from_numpy(one) for one in found])
+
+
+class OutsideScores(SaliencyModel):
+    """Looks probabilities up in a table, and shows no map: nothing is said of grounding.
+
+    Args:
+        predictions: The table: CSV or parquet, as the `scores` of `Outside`.
+        label: What results and folders call the model.
+        names: What the file calls a finding, and its name.
+        missing: What a pair without probability does: `stop`; `skip` leaves the whole image out, counted and named,
+            and findings without any probability out of the run.
+        extra: What probabilities of other images or findings than the dataset's do: `stop` or `ignore`.
+    """
+
+    name = "outside_scores"
+    preprocessing = Preprocessing(stretch((224, 224)))
+
+    def __init__(
+        self,
+        predictions: str,
+        label: str,
+        names: dict[str, str] | None = None,
+        missing: Literal["stop", "skip"] = "stop",
+        extra: Literal["stop", "ignore"] = "stop",
+    ) -> None:
+        super().__init__()
+        if not is_folder_name(label):
+            raise UserError(f"--name {label!r} becomes part of a folder's name, which it cannot.", exit_status=2)
+        self._path = Path(predictions).expanduser()
+        if not self._path.is_file():
+            raise UserError(f"--predictions {predictions}: there is no such file.", exit_status=2)
+        self.name, self._names, self._missing, self._extra = label, folded(names), missing, extra
+        self._left_out: list[str] = []
+
+    def input_problem(self, batch: Batch, seen: torch.Tensor | None = None) -> None:
+        """No network sees the images."""
+
+    def setup(self, stage: str) -> None:
+        """Look for the probabilities of all images and findings of the dataset; a UserError if they do not fit."""
+        super().setup(stage)
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        images, table = [record.image_id for record in data.records], read_scores(self._path)
+        found, unknown = matched(table, images, self.findings, self._names, "--predictions")
+        self._numbers = {pair: table[theirs] for pair, theirs in found.items()}
+        if self._missing == "skip":
+            self._left_out = leave_out_silent(self, data, self._path, {finding for _, finding in found})
+        pairs = [(image, finding) for image in images for finding in self.findings]
+        lacking = [pair for pair in pairs if pair not in self._numbers]
+        self._incomplete = {image for image, _ in lacking}
+        problems = []
+        if lacking and (self._missing == "stop" or len(self._incomplete) == len(images)):
+            problems.append(f"no probability for {_count([', '.join(pair) for pair in lacking])}")
+        if unknown and self._extra == "stop":
+            problems.append(
+                f"rows of no image and finding of {data.name}: {_count([', '.join(pair) for pair in unknown])}"
+            )
+        if problems:
+            raise UserError(
+                f"--predictions {self._path}, for {len(images)} images and {len(self.findings)} findings: "
+                f"{'; '.join(problems)}. --missing skip leaves images out that lack something, and findings of which "
+                "nothing is said; --extra ignore leaves rows out that belong to nothing.",
+                exit_status=2,
+            )
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        """Leave out what has no probability, and all regions, which nothing is compared with."""
+        batch = without_images(batch, self._incomplete)
+        return replace(batch, truth=batch.truth.without_regions())
+
+    def score(self, batch: Batch) -> ModelOutput:
+        """Look up the probabilities of a batch."""
+        numbers = torch.tensor(
+            [[self._numbers[image, finding] for finding in self.findings] for image in batch.truth.image_ids],
+            dtype=torch.float64,
+        )
+        logits, probabilities = numbers.to(self.device).unbind(-1)
+        return ModelOutput(logits, probabilities, torch.zeros(*logits.shape, 1, 1, device=self.device))
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the digest of the table, and what was declared about it."""
+        said = {"missing": self._missing, "extra": self._extra, "findings_left_out": ", ".join(self._left_out)}
+        return {"predictions_sha256": digest([self._path]), **said}
+
+
+def leave_out_silent(model: SaliencyModel, data: Any, path: Path, said: Collection[str]) -> list[str]:
+    """Leave findings out of a run of which predictions say nothing, with a warning; return them.
+
+    Args:
+        model: Of the predictions.
+        data: The data module.
+        path: Of the predictions.
+        said: Findings of which they say something.
+    """
+    silent = [finding for finding in model.findings if finding not in said]
+    if not silent or not said:
+        return []
+    data.leave_out(silent)
+    model.findings = tuple(data.findings)
+    rank_zero_warn(
+        f"--predictions {path} says nothing of {', '.join(silent)}: the run is without these findings, as --missing "
+        "skip says."
+    )
+    return silent
+
+
+def without_images(batch: Batch, incomplete: Collection[str]) -> Batch:
+    """Return a batch without the images whose predictions are incomplete, which are failures now."""
+    truth = batch.truth
+    rows = [row for row, image in enumerate(truth.image_ids) if image not in incomplete]
+    left = [
+        Failure(int(truth.index[row]), image, f"{LEFT_OUT}.")
+        for row, image in enumerate(truth.image_ids)
+        if image in incomplete
+    ]
+    batch = batch.only(rows)
+    batch.failures = [*batch.failures, *left]
+    return batch
 
 
 class OutsideAnswers(AnsweringModel):

@@ -306,7 +306,7 @@ def _labels_only(analysis: Analysis, who: str, models: int) -> Answer:
     whose = "AUROC is" if models == 1 and len(found.rows) == 1 else f"The highest AUROC is that of {best.series.name}:"
     return Answer(
         f"{who} recognise findings?",
-        Said("These runs have no annotated regions, so they cannot show where the model looks."),
+        Said("These runs have no annotated regions or no maps, so they cannot show where the model looks."),
         (Said(f"{whose} {whole(best.score.value)}{limits}{over}; a coin flip has 50.", whole(best.score.value)),),
     )
 

@@ -151,7 +151,8 @@ def differences(first: Sample, second: Sample) -> dict[str, tuple[int, int]]:
         return {}
     one, other = shared
     labels = one.labels != other.labels
-    regions = ~labels & (_regions(one) != _regions(other))
+    # A run without a scored pair, such as one of probabilities alone, was compared with no region at all.
+    regions = ~labels & (_regions(one) != _regions(other)) & (len(one.pair_image) > 0) & (len(other.pair_image) > 0)
     counts = zip(one.findings, labels.sum(axis=0).tolist(), regions.sum(axis=0).tolist(), strict=True)
     return {finding: (of_labels, of_regions) for finding, of_labels, of_regions in counts if of_labels or of_regions}
 
