@@ -27,7 +27,7 @@ from xbench.runs.scores import BatchScores, ImageScores
 from xbench.runtime.digests import source_sha256
 from xbench.runtime.distributed import gather
 from xbench.runtime.stopwatch import Stopwatch
-from xbench.types import Batch, Failure, ModelOutput, Note, Rules, TieRule
+from xbench.types import EXPLORATORY_NOTE, Batch, Failure, ModelOutput, Note, Rules, TieRule
 
 
 class Evaluation(Callback):
@@ -110,11 +110,14 @@ class Evaluation(Callback):
             unread = "what goes into the network is unchecked: no image of the first batch could be read"
             lost = outputs is None and not isinstance(model, AnsweringModel)
             problem = unread if lost else model.input_problem(batch, model.seen)
-            if problem is not None:
+            odd = f"{EXPLORATORY_NOTE}: {model.exploratory}" if model.exploratory else None
+            for said in (problem, odd):
+                if said is None:
+                    continue
                 # In the batch, whose notes the journal keeps for a run that goes on.
                 images = batch.truth.image_ids or [failure.image_id for failure in batch.failures]
-                batch.notes += [Note(problem, image_id) for image_id in images]
-                rank_zero_warn(f"{model.name}: {problem}.")
+                batch.notes += [Note(said, image_id) for image_id in images]
+                rank_zero_warn(f"{model.name}: {said}.")
         model.seen = None
         self._failures += batch.failures
         self._notes += batch.notes

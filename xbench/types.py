@@ -29,6 +29,10 @@ probabilities in [0, 1], shares of attention that sum to 1 with what the map lea
 between maps."""
 
 
+EXPLORATORY_NOTE = "the maps are exploratory"
+"""The beginning of the note in a run's results that its maps are not its authors' own."""
+
+
 class Note(NamedTuple):
     """Something odd about an image or its annotations that does not keep it from being scored.
 

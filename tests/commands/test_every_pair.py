@@ -44,7 +44,18 @@ from xbench.protocol.prompts import phrase, prompts_in_style
 MODELS = {model.__name__.lower(): model for model in (CARZero, CLIP, BiomedCLIP, MedKLIP, KAD, MAVL, DeViDe)}
 REFERENCES = {"oracle": Oracle, "random": UniformRandom, "centre": CentrePrior, "demo": Demo}
 ANSWERING = {"answer_oracle", "centre_box", "endpoint", "outline_boxes", "prior_box", "random_box", "whole_image"}
-LOCAL = {"agkd", "chexagent2", "florence2", "internvl", "maira2", "medgemma", "qwen25vl", "qwen3vl", "radvlm"}
+LOCAL = {
+    "agkd",
+    "chexagent2",
+    "florence2",
+    "internvl",
+    "llavarad",
+    "maira2",
+    "medgemma",
+    "qwen25vl",
+    "qwen3vl",
+    "radvlm",
+}
 
 # How CARZero's scripts call findings, where they do not use the name of the dataset.
 OF_CARZERO = {

@@ -69,6 +69,7 @@ def collect_provenance(
             "class": f"{type(model).__module__}.{type(model).__qualname__}",
             "saliency_upsample": model.saliency_upsample,
             "map_scale": model.map_scale,
+            **({"exploratory": model.exploratory} if model.exploratory else {}),
             **details,
         },
         "data": {

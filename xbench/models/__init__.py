@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from xbench.models.instruments import RandomBox as RandomBox
     from xbench.models.instruments import WholeImage as WholeImage
     from xbench.models.kad import KAD as KAD
+    from xbench.models.llavarad import LLaVARad as LLaVARad
     from xbench.models.local import Local as Local
     from xbench.models.maira2 import Maira2 as Maira2
     from xbench.models.mavl import MAVL as MAVL
@@ -49,6 +50,7 @@ __getattr__ = lazy_names(
     Demo="demo",
     Endpoint="endpoint",
     KAD="kad",
+    LLaVARad="llavarad",
     Local="local",
     MAVL="mavl",
     Maira2="maira2",

@@ -44,6 +44,8 @@ class SaliencyModel(pl.LightningModule, ABC):
         map_scale: What the values of the raw maps are; what compares maps of different images, such as false alarms,
             needs another than `none`.
         recognises: Whether the model says if a finding is there; else its logits and probabilities are NaN.
+        exploratory: Why the maps are nothing that the model's authors stand for, as the end of a sentence; empty if
+            they do. `xbench list`, results, the console and reports say it.
         neutral_options: Options that move no number: runs that differ in these alone are the same run. A class with
             such options of its own adds them to those of its parent.
     """
@@ -55,6 +57,7 @@ class SaliencyModel(pl.LightningModule, ABC):
     saliency_upsample: Upsampling = "bilinear"
     map_scale: MapScale = "none"
     recognises: bool = True
+    exploratory: str = ""
     neutral_options: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
