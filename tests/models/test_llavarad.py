@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny_llavarad
 import torch
-from tiny_llavarad import PATCH, SIDE, WIDTH, WORDS, attention_by_hand
+from tiny_llavarad import PATCH, SIDE, WIDTH, WORDS, by_hand
 from torch import nn
 
 from xbench.cli import main
@@ -76,14 +76,26 @@ def test_attention_is_that_of_the_whole_network(folders: tuple[Path, Path], laye
     first = len(network._before)
     for row, image in enumerate(images):
         for column, (tokens, named) in enumerate(queries):
-            attention = attention_by_hand(network._before, image[None], tokens.tolist())
+            attention = by_hand(network._before, image[None], tokens.tolist()).attentions
             rows = first + GRID**2 + named.nonzero()[:, 0]
-            some = torch.stack([attention[at] for at in ([0, 1] if layers == "all" else [1])])
+            some = torch.stack([attention[at][0] for at in ([0, 1] if layers == "all" else [1])])
             some = some if heads is None else some[:, heads]
             expected = some[:, :, rows, first : first + GRID**2].mean((0, 1, 2)).view(GRID, GRID)
             torch.testing.assert_close(output.saliency[row, column], expected, rtol=1e-4, atol=1e-7)
     alone = network(images[1:], queries[1:])
     assert torch.equal(alone.saliency[0, 0], output.saliency[1, 1])
+
+
+def test_report_is_the_likeliest_token_each_time(folders: tuple[Path, Path]) -> None:
+    network = model(folders, report_tokens=6)
+    image = torch.randn(3, SIDE, SIDE, generator=torch.Generator().manual_seed(2))
+    asked = letters("\nProvide a description of the findings in the radiology image. ASSISTANT:")
+    said: list[int] = []
+    while len(said) < 6 and said[-1:] != [WORDS.index("</s>")]:
+        said.append(int(by_hand(network._before, image[None], asked + said).logits[0, -1].argmax()))
+    ended = said[-1] == WORDS.index("</s>")
+    expected = network.tokenizer.decode(said[:-1] if ended else said).strip()
+    assert expected and network.report(image) == (expected, ended)
 
 
 def test_adapter_is_added() -> None:
@@ -166,6 +178,7 @@ def test_failure_is_an_error(folders: tuple[Path, Path], how: str) -> None:
 def command_line(folders: tuple[Path, Path], tmp_path: Path, downloads: Any) -> Any:
     def run(data: str) -> tuple[int, Path]:
         given = [f"--model.checkpoint={folders[0]}", f"--model.base={folders[1]}", "--model.dtype=float32"]
+        given += [f"--model.reports={tmp_path / 'reports'}", "--model.report_tokens=4"]
         settings = {"images": 3, "size": 64} if data == "phantom" else {"root": downloads("vindr").root, "limit": 2}
         settings |= {"num_workers": 0, "cache": "false", "batch_size": 2}
         given += [f"--data.{name}={value}" for name, value in settings.items()]
@@ -184,6 +197,9 @@ def test_a_run(command_line: Any, data: str, capsys: pytest.CaptureFixture[str])
     assert disagreements(path.parent) == []
     assert results["grounding"]["macro"]["pointing_game"] is not None
     assert all(value is None for value in results["classification"]["macro"].values())
+    reports = [json.loads(path.read_text()) for path in (folder / "reports").iterdir()]
+    assert len({report["image_id"] for report in reports}) == results["counts"]["images"]
+    assert all(report["finish"] in ("stop", "length") for report in reports)
     details = results["provenance"]["model"]
     assert details["exploratory"] == LLaVARad.exploratory and details["map_scale"] == "attention"
     (note,) = [one for one in results["counts"]["notes"] if one["note"].startswith(EXPLORATORY_NOTE)]

@@ -107,8 +107,8 @@ def build(folder: Path) -> tuple[Path, Path]:
     return own, vicuna
 
 
-def attention_by_hand(before: list[int], pixels: Tensor, after: list[int]) -> tuple[Tensor, ...]:
-    """Attention by layer (heads, T, T) of one query that goes through the network at once, the adapter applied."""
+def by_hand(before: list[int], pixels: Tensor, after: list[int]) -> Any:
+    """What Vicuna gives for one query that goes through it at once, with attention, the adapter applied beside it."""
     words, tower, projector, adapter = parts()
     layers = dict(words.named_modules())
     for name in [name for name in adapter if ".lora_A." in name]:
@@ -122,4 +122,4 @@ def attention_by_hand(before: list[int], pixels: Tensor, after: list[int]) -> tu
         hidden = projector(seen)
         first, last = (words.model.embed_tokens(torch.tensor([ids])) for ids in (before, after))
         read = torch.cat([first, hidden, last], 1)
-        return tuple(one[0] for one in words(inputs_embeds=read, output_attentions=True).attentions)
+        return words(inputs_embeds=read, output_attentions=True)

@@ -12,12 +12,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import torch
 from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, LlamaTokenizer
+from transformers import DynamicCache, GenerationConfig, LlamaConfig, LlamaForCausalLM, LlamaTokenizer
 from transformers.convert_slow_tokenizer import generate_merges
 from transformers.initialization import no_init_weights
 
@@ -29,6 +30,7 @@ from xbench.models.components.query_decoder import Layers, choose
 from xbench.models.components.reads_patches import ReadsPatches
 from xbench.protocol.prompts import phrase
 from xbench.runtime.digests import file_sha256
+from xbench.runtime.files import atomic_writer
 from xbench.types import Batch, MapScale, ModelOutput
 
 EXAMPLE, BASE = "microsoft/llava-rad", "lmsys/vicuna-7b-v1.5"
@@ -67,6 +69,9 @@ class LLaVARad(VLM):
         layers: Layers of Vicuna, from 0, whose attention counts, or `all` or `last`.
         heads: Heads whose attention counts, from 0; all if None.
         dtype: Of the weights; the authors run it in float16.
+        reports: Folder to which the findings section of each image is written as well, `IMAGE.json` with the text as it
+            is generated, greedily, and whether it ended by itself. Nothing of it is scored.
+        report_tokens: Most tokens of a findings section; the authors' 256.
 
     Raises:
         UserError: Files are missing or do not fit; or attention is missing, not finite, or the same on every patch.
@@ -75,6 +80,7 @@ class LLaVARad(VLM):
     name = "llavarad"
     map_scale: MapScale = "attention"
     recognises = False
+    neutral_options = VLM.neutral_options | {"reports", "report_tokens"}
     exploratory = (
         "they are the attention of words put into its mouth, which its authors neither trained nor evaluated to "
         "show where a finding is"
@@ -89,8 +95,14 @@ class LLaVARad(VLM):
         layers: Layers = "all",
         heads: list[int] | None = None,
         dtype: Literal["float32", "bfloat16", "float16"] = "float16",
+        reports: str | None = None,
+        report_tokens: int = 256,
     ) -> None:
         super().__init__(prompts)
+        if report_tokens < 1:
+            raise UserError(f"--model.report_tokens {report_tokens} must be at least 1.", exit_status=2)
+        self._reports = None if reports is None else Path(reports).expanduser()
+        self._report_tokens = report_tokens
         if sentence.count("{finding}") != 1:
             raise UserError(f"--model.sentence {sentence!r} must have {{finding}} once.", exit_status=2)
         folder, vicuna = _folder(checkpoint, "checkpoint", EXAMPLE), _folder(base, "base", BASE)
@@ -140,7 +152,31 @@ class LLaVARad(VLM):
 
     def score(self, batch: Batch) -> ModelOutput:
         """Return the maps of a batch; a UserError names the image and the finding that have none."""
-        return self._attend(batch.images, self.queries, batch.truth.image_ids)
+        output = self._attend(batch.images, self.queries, batch.truth.image_ids)
+        if self._reports is not None:
+            for image, name in zip(batch.images, batch.truth.image_ids, strict=True):
+                self._keep_report(name, *self.report(image))
+        return output
+
+    @torch.no_grad()
+    def report(self, image: Tensor) -> tuple[str, bool]:
+        """Return the findings section of a normalised image (3, S, S), and whether it ended by itself."""
+        network, end = self.network, self.tokenizer.eos_token_id
+        asked = self._tokens(f"\n{QUESTION} ASSISTANT:")["input_ids"]
+        seen = [network.image_token] * network.visual.trunk.patch_embed.num_patches
+        tokens = torch.tensor([[*self._before, *seen, *asked]], device=image.device)
+        settings = GenerationConfig(
+            do_sample=False, max_new_tokens=self._report_tokens, eos_token_id=end, pad_token_id=network.image_token
+        )
+        sequences = network.generate(
+            input_ids=tokens,
+            attention_mask=torch.ones_like(tokens),
+            pixel_values=image[None].to(network.dtype),
+            generation_config=settings,
+        )
+        said = sequences[0, tokens.shape[1] :].tolist()
+        ended = said[-1:] == [end]
+        return str(self.tokenizer.decode(said[:-1] if ended else said, skip_special_tokens=False)).strip(), ended
 
     def provenance(self) -> dict[str, Any]:
         """Return whose weights they are, and how a map is made."""
@@ -153,6 +189,19 @@ class LLaVARad(VLM):
             "dtype": str(self.network.dtype).removeprefix("torch."),
             "saliency": {"kind": "attention of the tokens that name it", "layers": self.layers, "heads": self.heads},
         }
+
+    def _keep_report(self, name: str, text: str, ended: bool) -> None:
+        path = self._reports / f"{quote(name, safe='')}.json"  # type: ignore[operator]
+        said = {"image_id": name, "text": text, "finish": "stop" if ended else "length"}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_writer(path, shared=True) as file:
+                file.write((json.dumps(said, ensure_ascii=False) + "\n").encode())
+        except OSError as error:
+            raise UserError(
+                f"The report of {name} cannot be written to {path} ({first_line(error)}). Give --model.reports a "
+                "folder that can be written to, or leave it out."
+            ) from error
 
     def _attend(self, images: Tensor, queries: Sequence[tuple[Tensor, Tensor]], names: Sequence[str]) -> ModelOutput:
         grid = self.network.visual.trunk.patch_embed.grid_size
