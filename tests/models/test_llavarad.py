@@ -205,6 +205,10 @@ def test_a_run(command_line: Any, data: str, capsys: pytest.CaptureFixture[str])
     (note,) = [one for one in results["counts"]["notes"] if one["note"].startswith(EXPLORATORY_NOTE)]
     assert LLaVARad.exploratory in note["note"]
     assert EXPLORATORY_NOTE in " ".join("".join(capsys.readouterr()).split())
+    if data == "phantom":
+        assert main(["report", str(path.parent), "--out", str(folder / "pages")]) == 0
+        pages = [folder / "pages" / name for name in ("report.md", "index.html")]
+        assert all(LLaVARad.exploratory in " ".join(page.read_text().split()) for page in pages)
 
 
 def test_a_run_without_attention_names_the_image(command_line, monkeypatch, capsys) -> None:
