@@ -14,10 +14,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from official.chexlocalize import write_chexlocalize
+from pycocotools import mask as coco
 
 from xbench.metrics.protocols.chexlocalize import otsu_mask, scaled
 from xbench.phantom import FINDINGS
+from xbench.predictions.segmentations import decoded
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, PICTURES, REGIONS
@@ -183,11 +187,11 @@ def test_heat_maps_of_chexlocalize_score_as_its_authors_score_them(command, tmp_
             (maps / f"{film}_{task}_map.pkl").write_bytes(pickle.dumps(content))
     words = ("--pattern", "{image}_{finding}_map", "--frame", "whole", "--scores", "pickled")
     own = ("--data.root", official.root, "--data.split", "val", "--data.grid", "native", "--data.cache", "false")
-    given = ("score", "--config", "chexlocalize", "--name", "gradcam", *own, "--predictions", maps, *words, *QUIET[2:])
-    refused = command(*given)
+    asked = ("score", "--config", "chexlocalize", "--name", "gradcam", *own, "--predictions", maps, *words, *QUIET[2:])
+    refused = command(*asked)
     assert refused.status == 2 and "of which nothing is said" in refused.errors
     with pytest.warns(UserWarning, match="says nothing of Fracture, Pleural Other, Pneumonia: the run is without"):
-        run = command(*given, "--missing", "skip")
+        run = command(*asked, "--missing", "skip")
     assert run.status == 0, run.errors
     assert run.results["findings"] == ["Lung Opacity", *TASKS[1:]]
     assert run.results["provenance"]["model"]["findings_left_out"] == "Fracture, Pleural Other, Pneumonia"
@@ -225,8 +229,8 @@ def test_heat_maps_of_chexlocalize_score_as_its_authors_score_them(command, tmp_
 def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made, tmp_path):
     tested, _ = made
     table = tmp_path / "scores.csv"
-    given = ("score", "--config", "phantom", "--name", "mine", *QUIET)
-    run = command(*given, "--predictions", table)
+    asked = ("score", "--config", "phantom", "--name", "mine", *QUIET)
+    run = command(*asked, "--predictions", table)
     assert run.status == 0, run.errors
     assert run.results["classification"] == tested.results["classification"]
     counts = [finding["count"] for finding in run.results["grounding"]["per_class"].values()]
@@ -242,7 +246,7 @@ def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made,
     assert command("verify", run.folder).status == 0
     # As parquet, alone and beside a run with maps.
     pq.write_table(pyarrow.csv.read_csv(table), tmp_path / "scores.parquet")
-    other = command(*given, "--predictions", tmp_path / "scores.parquet")
+    other = command(*asked, "--predictions", tmp_path / "scores.parquet")
     assert other.results["classification"] == run.results["classification"]
     for folder in (run.folder.parent, tmp_path / "runs"):
         reported = command("report", folder, "--out", tmp_path / f"report-{folder.name}")
@@ -253,15 +257,83 @@ def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made,
 
 def test_a_table_of_probabilities_that_does_not_fit_is_refused(command, made, tmp_path):
     rows = (tmp_path / "scores.csv").read_text().splitlines()
-    given = ("score", "--config", "phantom", "--name", "mine", *QUIET, "--predictions")
+    asked = ("score", "--config", "phantom", "--name", "mine", *QUIET, "--predictions")
     (some := tmp_path / "some.csv").write_text("\n".join([*rows[:-3], "elsewhere.png,Nodule,0.5,0.1"]) + "\n")
-    refused = command(*given, some)
+    refused = command(*asked, some)
     assert refused.status == 2 and "no probability for 3" in refused.errors and "elsewhere.png" in refused.errors
-    taken = command(*given, some, "--missing", "skip", "--extra", "ignore")
+    taken = command(*asked, some, "--missing", "skip", "--extra", "ignore")
     assert taken.status == 0 and len(taken.results["counts"]["skipped"]) == 1, taken.errors
     (one := tmp_path / "one.csv").write_text("\n".join(row for row in rows if FINDINGS[0] in row or row == rows[0]))
     with pytest.warns(UserWarning, match="the run is without these findings"):
-        taken = command(*given, one, "--missing", "skip")
+        taken = command(*asked, one, "--missing", "skip")
     assert taken.results["findings"] == [FINDINGS[0]]
-    assert "--frame says nothing about a table" in command(*given, one, "--frame", "whole").errors
-    assert "there is no such file" in command(*given, tmp_path / "none.csv").errors
+    assert "--frame says nothing about a table" in command(*asked, one, "--frame", "whole").errors
+    assert "there is no such file" in command(*asked, tmp_path / "none.csv").errors
+
+
+def human(official, folder):
+    """The files of CheXlocalize's human benchmark: masks moved a little, and points in pixels, of which some miss."""
+    masks, points, draw = {}, {}, np.random.default_rng(0)
+    for film, of in official.masks.items():
+        for finding, region in of.items():
+            if len(masks) and draw.random() < 0.2:
+                continue
+            moved = np.roll(region, (7, -5), (0, 1))
+            encoded = coco.encode(np.asfortranarray(moved.astype(np.uint8)))
+            written = "Airspace Opacity" if finding == "Lung Opacity" else finding
+            masks.setdefault(film, {})[written] = {"size": [*region.shape], "counts": encoded["counts"].decode()}
+            y, x = np.argwhere(region)[draw.integers(region.sum())]
+            inside, outside = [float(x) + 0.9, float(y) + 0.3], [1.7, 2.2]
+            points.setdefault(film, {})[written] = [[outside], [outside, inside], [inside]][draw.integers(3)]
+    (folder / "hb_segmentations.json").write_text(json.dumps(masks))
+    (folder / "hb_salient_pts.json").write_text(json.dumps(points))
+    return masks, points
+
+
+def test_the_human_benchmark_of_chexlocalize_is_a_ceiling(command, tmp_path):
+    official = write_chexlocalize(tmp_path / "data")
+    masks, points = human(official, tmp_path)
+    own = ("--data.root", official.root, "--data.grid", "native", "--data.cache", "false", *QUIET[2:])
+    asked = ("score", "--config", "chexlocalize", "--name", "human", *own, "--extra", "ignore", "--predictions")
+    words = ("--frame", "whole", "--scores", "none", "--missing", "flat", "--sizes", "any", "--upsampling", "nearest")
+    run = command(*asked, tmp_path / "hb_segmentations.json", *words)
+    assert run.status == 0 and command("verify", run.folder).status == 0, run.errors
+    pointed = command(*asked, tmp_path / "hb_salient_pts.json", "--frame", "pixels_sent")
+    assert pointed.status == 0 and command("verify", pointed.folder).status == 0, pointed.errors
+    again = command("rescore", pointed.folder, "--ties", "any", "--out", tmp_path / "any", "--workers", "0")
+    assert again.status == 0 and command("verify", tmp_path / "any").status == 0, again.errors
+    rows = {path: pq.read_table(path / PER_IMAGE).to_pylist() for path in (run.folder, tmp_path / "any")}
+    compared = 0
+    for drawn, hit in zip(*rows.values(), strict=True):
+        film, finding = drawn["image_id"], drawn["finding"]
+        true = official.masks.get(film, {}).get(finding)
+        if film not in official.splits["test"] or true is None:
+            continue
+        written = "Airspace Opacity" if finding == "Lung Opacity" else finding
+        mask = masks.get(film, {}).get(written)
+        iou = 0.0
+        if mask is not None:
+            moved = coco.decode({"size": mask["size"], "counts": mask["counts"].encode()}).astype(bool)
+            iou = (moved & true).sum() / (moved | true).sum()
+        assert drawn["iou"] == pytest.approx(iou, abs=1e-12)
+        # As the authors count: any point whose truncated pixel is inside; none is a miss.
+        assert hit["pointing_hit"] == any(true[int(y), int(x)] for x, y in points.get(film, {}).get(written, []))
+        compared += 1
+    assert compared > 8
+    (dataset,) = analyse(collect([tmp_path / "runs"])).datasets
+    ceilings = [one.title for one in dataset.references if one.kind == "ceiling" and "Human benchmark" in one.title]
+    assert len(ceilings) == 2, dataset.references
+
+
+@pytest.mark.parametrize("counts", ["", "zz", "o", "0", "1" * 40, "P" * 9, 7, None])
+def test_masks_that_are_none_are_refused(counts):
+    with pytest.raises(ValueError):
+        decoded({"size": [3, 4], "counts": counts})
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.data())
+def test_masks_are_decoded_as_pycocotools_does(height, width, data):
+    drawn = data.draw(st.lists(st.booleans(), min_size=height * width, max_size=height * width))
+    mask = np.array(drawn).reshape(height, width)
+    encoded = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+    assert (decoded({"size": [height, width], "counts": encoded["counts"].decode()}) == mask).all()

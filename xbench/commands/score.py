@@ -11,6 +11,7 @@ from xbench.commands.configs import resolve_config, shipped
 from xbench.commands.run import run_test
 from xbench.errors import UserError
 from xbench.predictions.answered import SUFFIXES
+from xbench.predictions.segmentations import drawn_in
 
 _OPTIONS = {
     "boxes and answers": {"predictions", "frame", "family", "names", "extra"},
@@ -54,7 +55,7 @@ def words_of_test(arguments: Sequence[str]) -> list[str]:
 
 
 def _kind(path: Path) -> str:
-    """Return what a file of predictions holds, by its ending, and a CSV file by its first line."""
+    """Return what a file of predictions holds, by its ending; a CSV file by its first line, JSON by what it holds."""
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return "a table of probabilities"
@@ -62,4 +63,6 @@ def _kind(path: Path) -> str:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             head = file.readline(2**16).replace('"', "").strip().split(",")
         return "boxes and answers" if "x0" in head else "a table of probabilities"
+    if suffix == ".json" and path.is_file() and drawn_in(path) == "masks":
+        return "maps"
     return "boxes and answers" if suffix in SUFFIXES else "maps"

@@ -36,7 +36,7 @@ def score_answers(output: ModelOutput, truth: GroundTruth, rules: Rules) -> Batc
     Args:
         output: Of the model, with an answer to each pair that is scored.
         truth: What the dataset says about the same images, at least one; regions are cut at the gamma of `rules`.
-        rules: How maps are scored; of these the grid, gamma and the number of thresholds matter.
+        rules: How maps are scored; of these the grid, gamma, the number of thresholds and, of points, ties matter.
     """
     answers, scored = output.answers, truth.scored
     assert answers is not None
@@ -55,7 +55,7 @@ def score_answers(output: ModelOutput, truth: GroundTruth, rules: Rules) -> Batc
         grid[pair], area[pair] = region.size, region.sum()
         mask[pair], overlap[pair] = drawn.sum(), (drawn & region).sum()
         mask[pair, 0], overlap[pair, 0] = grid[pair], area[pair]
-        on_grid = score_on_grid(answer.boxes, region, answer.points, rules.gamma, drawn)
+        on_grid = score_on_grid(answer.boxes, region, answer.points, rules.gamma, drawn, rules.ties)
         values = (*on_grid, *_peak(drawn, answer.points, region))
         for name, value in zip(names, values, strict=False):
             found[name][row, column] = np.nan if value is None else value

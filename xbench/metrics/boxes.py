@@ -16,6 +16,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from xbench.answers.answer import Answer, Status
+from xbench.types import TieRule
 
 Boxes = NDArray[np.float64]
 
@@ -206,11 +207,13 @@ def score_on_grid(
     points: ArrayLike = (),
     gamma: float = 0.5,
     drawn: NDArray[np.bool_] | None = None,
+    ties: TieRule = "share",
 ) -> GridScores:
     """Score an answer against a region on the grid (H, W), not empty.
 
     Dice and IoU are of the boxes as `draw_boxes` draws them, and the pointing game is hit by the share of their pixels
-    that lies in the region. Of points alone, it is hit by the share of the points whose pixel does. Nobody pointed
+    that lies in the region. Of points alone, it is hit by the share of the points whose pixel does, or as `ties` says
+    by any of them, or by the first. Nobody pointed
     anywhere without either, so that is a miss, and not the chance hit of a map of zeros.
 
     Args:
@@ -219,6 +222,7 @@ def score_on_grid(
         points: (K, 2) x and y as fractions; not looked at if there is a box.
         gamma: Share of a pixel that boxes cover at least.
         drawn: What `draw_boxes` gave for them, if that is at hand.
+        ties: What counts of several points.
 
     Examples:
         >>> score_on_grid([[0, 0, 0.5, 1]], np.array([[True, True], [False, False]]))
@@ -233,7 +237,9 @@ def score_on_grid(
         return GridScores(0.0, 0.0, 0.0)
     last = np.array(region.shape[::-1]) - 1
     columns, rows = np.minimum(places * (last + 1), last).astype(np.int64).T
-    return GridScores(int(region[rows, columns].sum()) / len(places), None, None)
+    hits = region[rows, columns]
+    counted = {"share": int(hits.sum()) / len(hits), "any": float(hits.any()), "first": float(hits[0])}
+    return GridScores(counted[ties], None, None)
 
 
 class BoxScores(Metric):

@@ -20,6 +20,7 @@ from xbench.models.base import SaliencyModel
 from xbench.predictions.answered import read_answered
 from xbench.predictions.frame import preprocessing_of
 from xbench.predictions.scores import read_scores
+from xbench.predictions.segmentations import Segmentations
 from xbench.predictions.source import MapFiles, PredictRun, Source, digest, folded, matched
 from xbench.protocol.findings import is_folder_name
 from xbench.types import Batch, Failure, MapScale, ModelOutput, Note
@@ -33,7 +34,7 @@ class Outside(SaliencyModel):
 
     Args:
         predictions: What `xbench predict` wrote; or a folder, zip or tar of maps (npy, npz, png, tiff, and the pkl of
-            CheXlocalize).
+            CheXlocalize); or masks in run lengths (json), as those of CheXlocalize's human benchmark.
         label: What results and folders call the model.
         frame: What part of a radiograph a map shows: `whole`, or steps such as `shortest:512,crop:480`. What `xbench
             predict` wrote says it itself.
@@ -112,6 +113,8 @@ class Outside(SaliencyModel):
         images = [record.image_id for record in data.records]
         if self._own:
             self.source: Source = PredictRun(self._path, images, self.findings)
+        elif self._path.suffix.lower() == ".json":
+            self.source = Segmentations(self._path, images, self.findings, folded(self._names))
         else:
             scores = None if self._scores is None else read_scores(self._scores)
             self.source = MapFiles(self._path, images, self.findings, self._pattern, self._names, scores)

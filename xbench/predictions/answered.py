@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from xbench.errors import UserError
 from xbench.predictions.files import named
+from xbench.predictions.segmentations import drawn_in, read_points
 
 SUFFIXES = (".csv", ".json", ".jsonl")
 _CORNERS = ("x0", "y0", "x1", "y1")
@@ -38,6 +39,8 @@ def read_answered(path: Path) -> Answered:
     there is no box. COCO results have image_id, category_id, bbox (left, top, width, height) and score. A line of JSON
     has image, finding and either boxes (lists of x0, y0, x1, y1), perhaps with scores, or answer, the raw text.
 
+    JSON of points by image and finding is that of CheXlocalize's human benchmark, in pixels of the images.
+
     Raises:
         UserError: It cannot be read, or holds something else.
     """
@@ -46,6 +49,10 @@ def read_answered(path: Path) -> Answered:
     with named(path):
         if path.stat().st_size > _LARGEST:
             raise ValueError(f"it has {path.stat().st_size} bytes")
+        if path.suffix.lower() == ".json" and drawn_in(path) == "points":
+            drawn = read_points(path)
+            texts = {pair: json.dumps({"points" if points else "boxes": points}) for pair, points in drawn.items()}
+            return Answered("boxes", texts)
         for where, entry in _entries(path):
             try:
                 pair = str(entry["image"]), str(entry["finding"])

@@ -130,7 +130,7 @@ _PROTOCOLS = (
         | _all("sums", *RATIOS["chexlocalize"]),
         frame="the image's own pixels (--data.grid native)",
         in_frame="native",
-        cannot=("readers' points of the human benchmark are not in a run",),
+        cannot=("the human benchmark is a run of its own, which `score` makes",),
         negatives=True,
     ),
     Protocol(

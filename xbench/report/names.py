@@ -22,8 +22,11 @@ _MODELS = {
     "centre_box": "Centre box",
     "random_box": "Random box",
     "prior_box": "Prior box",
+    "human": "Human benchmark",
 }
-CEILINGS = frozenset({"oracle", "answer_oracle", "outline_boxes"})
+HUMANS = "human"
+"""Name of runs of what people drew: `score --name human`."""
+CEILINGS = frozenset({"oracle", "answer_oracle", "outline_boxes", HUMANS})
 FLOORS = frozenset({"centre", "random", "whole_image", "centre_box", "random_box", "prior_box"})
 """Models that show what a number is worth."""
 _DATASETS = {
