@@ -39,7 +39,10 @@ def words_of_test(arguments: Sequence[str]) -> list[str]:
             about["names"] = json.loads(about["names"])
         except ValueError as error:
             raise UserError(f"score --names {about['names']}: this is not JSON: {error}.", exit_status=2) from None
-    kind = _kind(Path(given.predictions).expanduser())
+    path = Path(given.predictions).expanduser()
+    kind = _kind(path)
+    if not path.exists() and "scores" in about:
+        kind = "maps"  # of what is not there the class speaks
     if strays := sorted(about.keys() - _OPTIONS.get(kind, about.keys() - {"family"})):
         option = strays[0].replace("_", "-")
         raise UserError(f"score: --{option} says nothing about {kind}: leave it out.", exit_status=2)
