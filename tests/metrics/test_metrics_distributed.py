@@ -1,17 +1,32 @@
-"""Metric states over two processes: the bits of one process, an idle rank included."""
+"""Metric states over several processes: the bits of one process, an idle rank included."""
 
 from __future__ import annotations
 
 import warnings
+from itertools import product
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from pairs import KINDS, make_batch, metrics
 from torch import Tensor
 from torch.multiprocessing.spawn import start_processes
+from torchmetrics import Metric
 
-from xbench.metrics import Calibration, MapMeasures, PooledRanking, RegionOverlap
+from xbench.answers.answer import Answer, Box
+from xbench.metrics import (
+    BoxScores,
+    Calibration,
+    FalseAlarms,
+    LesionDetections,
+    LesionRecall,
+    MapMeasures,
+    PooledRanking,
+    RegionOverlap,
+)
+from xbench.metrics.lesions import components
 
 
 def results(batches: list[int]) -> dict[str, Tensor]:
@@ -22,42 +37,79 @@ def results(batches: list[int]) -> dict[str, Tensor]:
         "pooled": PooledRanking(2, (-2.0, 2.0)),
         "overlap": RegionOverlap(2, (-2.0, 2.0)),
         "calibration": Calibration(2),
+        "lesions": LesionRecall(2),
+        "alarms": FalseAlarms([0.4, 0.6]),
+        "detections": LesionDetections(2),
+        "boxes": BoxScores(2),
     }
     for kind, metric in [*zip(KINDS, metrics(classes=2), strict=True), *others.items()]:
         for seed in batches:
-            saliency, regions, valid = make_batch(seed, images=3, classes=2)
-            if kind == "calibration":
-                metric.update(valid.long(), saliency.amax((2, 3)).sigmoid())
-            else:
-                metric.update(saliency, regions, valid)
+            update(kind, metric, seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an idle rank computes before any update, on purpose
-            found |= {f"{kind}.{name}": value for name, value in metric.compute().items()}
+            computed = metric.compute()
+        found |= {f"{kind}.{name}": value for name, value in named(computed).items()}
         if dist.is_initialized():
             metric.sync()
-        found |= {f"{kind}.{name}": getattr(metric, name) for name in metric._defaults}
+        # Rows of detections come in the order of the processes; what is computed from them does not.
+        states = [name for name in metric._defaults if (kind, name) != ("detections", "detections")]
+        found |= {f"{kind}.{name}": getattr(metric, name) for name in states}
     return found
 
 
-SHARES = {"uneven": [[0, 2, 4], [1, 3]], "idle rank": [[0, 1, 2, 3, 4], []]}
+def update(kind: str, metric: Metric, seed: int) -> None:
+    saliency, regions, valid = make_batch(seed, images=3, classes=2)
+    if kind == "calibration":
+        metric.update(valid.long(), saliency.amax((2, 3)).sigmoid())
+    elif kind not in ("lesions", "alarms", "detections", "boxes"):
+        metric.update(saliency, regions, valid)
+    else:
+        draw = np.random.default_rng(seed)
+        for row, column in product(range(3), range(2)):
+            lesions = components(regions[row, column].numpy())
+            mask = draw.random(regions.shape[2:]) > 0.7
+            boxes = np.sort(draw.random((3, 2, 2)), axis=1).reshape(3, 4)
+            if kind == "lesions":
+                metric.update(column, mask, lesions)
+            elif kind == "alarms":
+                metric.update(column, saliency[row, column].numpy())
+            elif kind == "detections":
+                metric.update(3 * seed + row, column, draw.integers(4, size=3) / 4, draw.random((3, len(lesions))))
+            else:
+                answer = Answer("answered", tuple(Box(*box) for box in boxes.tolist()))
+                metric.update([answer], [column], [boxes[:2] if row else None])
 
 
-def one_rank(rank: int, folder: str) -> None:
+def named(computed: object) -> dict[str, Tensor]:
+    """What a metric computes, by name: of lists for each finding, all numbers as they are written."""
+    if isinstance(computed, dict):
+        return computed
+    return {"text": torch.frombuffer(bytearray(repr(computed).encode()), dtype=torch.uint8)}
+
+
+SHARES = {
+    2: {"uneven": [[0, 2, 4], [1, 3]], "idle rank": [[0, 1, 2, 3, 4], []]},
+    3: {"uneven": [[4], [0, 3], [2, 1]]},
+}
+
+
+def one_rank(rank: int, folder: str, processes: int) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    found = {name: results(shares[rank]) for name, shares in SHARES.items()}
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=processes)
+    found = {name: results(shares[rank]) for name, shares in SHARES[processes].items()}
     torch.save(found, f"{folder}/rank{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
-def test_two_processes_have_the_bits_of_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", SHARES)
+def test_several_processes_have_the_bits_of_one(tmp_path: Path, processes: int) -> None:
     # Forked, for new processes would import everything again.
-    start_processes(one_rank, args=(str(tmp_path),), nprocs=2, start_method="fork")
+    start_processes(one_rank, args=(str(tmp_path), processes), nprocs=processes, start_method="fork")
     alone = results([0, 1, 2, 3, 4])
-    for rank in range(2):
+    for rank in range(processes):
         found = torch.load(tmp_path / f"rank{rank}.pt")
-        assert found.keys() == SHARES.keys()
+        assert found.keys() == SHARES[processes].keys()
         for share, together in found.items():
             assert together.keys() == alone.keys()
             for name, value in alone.items():

@@ -248,6 +248,12 @@ class LesionDetections(Metric):
         self.images[column] += 1
         self.lesions[column] += iou.shape[1]
 
+    def sync(self, *args: Any, **kwargs: Any) -> None:
+        """Gather the states of all processes, with no row from one that saw no image, in the shape of the others."""
+        if not len(self.detections):
+            self.detections = [torch.zeros(0, 4 + len(self.ious), dtype=torch.float64, device=self.device)]
+        super().sync(*args, **kwargs)
+
     def compute(self) -> list[Mapping[str, Any]]:
         """Return per class and overlap `froc` (a `Froc`) and `ap`, None if undefined, and `map`, the mean `ap`."""
         parts = self.detections if isinstance(self.detections, list) else [self.detections]
