@@ -116,8 +116,10 @@ def _several_models(found: Standings, models: int) -> tuple[Standing, Said]:
         return best, Said(f"{text} ({floor_rate}).", floor_rate)
     says, tied = verdict(found, best), found.tied
     if len(tied) == len(found.rows) > 1:
-        rate = f"{whole(last.score.value)} to {whole(best.score.value)} of 100"
-        them = f"the {in_words(len(tied))} models" if models == len(tied) else f"all {in_words(len(tied))} settings"
+        ends = dict.fromkeys((whole(last.score.value), whole(best.score.value)))
+        rate = f"{' to '.join(ends)} of 100"
+        settings = "both" if len(tied) == 2 else f"all {in_words(len(tied))}"
+        them = f"the {in_words(len(tied))} models" if models == len(tied) else f"{settings} settings"
         return best, Said(f"{says}: {them} point at {rate} lesions, and no difference is significant.", rate)
     if len(tied) > 1:
         names, shares = listed([row.series.name for row in tied]), [whole(row.score.value) for row in tied]
