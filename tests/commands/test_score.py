@@ -130,6 +130,13 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
     assert flat.results["counts"]["images"] == 5
     assert len(FINDINGS) == len(flat.results["findings"])
 
+    # A finding with scores and not one map leaves no image whole: said before a run begins, with its name.
+    for image in (tmp_path / "maps").iterdir():
+        (image / "Nodule.npy").unlink(missing_ok=True)
+    before = sorted((tmp_path / "runs").rglob("*"))
+    refused(*whole, "--missing", "skip", said="none is left: Nodule has no map.")
+    assert not [path for path in {*(tmp_path / "runs").rglob("*")} - {*before} if path.name == "results.json"]
+
 
 def test_without_scores_nothing_is_said_of_recognition(command, made, tmp_path):
     tested, _ = made
@@ -243,6 +250,10 @@ def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made,
     calibrated = command("rescore", run.folder, "--protocol", "all", "--workers", "0")
     assert calibrated.status == 0, calibrated.errors
     assert read_protocol(run.folder, "calibration")["numbers"]["brier"]["value"] > 0
+    # An empty mask is not a specific one.
+    assert [path.stem for path in (run.folder / "protocols").glob("*.json")] == ["calibration"]
+    asked_for_maps = command("rescore", run.folder, "--protocol", "chexlocalize", "--workers", "0")
+    assert asked_for_maps.status == 2 and "has probabilities alone" in asked_for_maps.errors
     assert command("verify", run.folder).status == 0
     # As parquet, alone and beside a run with maps.
     pq.write_table(pyarrow.csv.read_csv(table), tmp_path / "scores.parquet")

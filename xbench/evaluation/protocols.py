@@ -251,6 +251,9 @@ def check_run(name: str, scale: str, run: FinishedRun, tuned: bool) -> None:
             raise UserError(f"--protocol {name} scores maps, and {run.results.model} answers in words.", exit_status=2)
         check_answered(run)
         return
+    if run.shows_nothing:
+        # Else an empty mask on an image without the finding would count as specific.
+        raise UserError(f"--protocol {name} scores maps, and {run.folder} has probabilities alone.", exit_status=2)
     if name in ("lesions", "detections") and not run.saves_instances:
         raise UserError(
             f"--protocol {name} takes the annotated items one by one, which {run.folder}, of an earlier version or "

@@ -137,20 +137,25 @@ class Outside(SaliencyModel):
             problems += [] if not without_map or self._missing == "flat" else [f"no map for {_count(without_map)}"]
         if self._extra == "stop" and self.source.unknown:
             problems.append(f"predictions of no image and finding of {data.name}: {_count(self.source.unknown)}")
+        self._incomplete = {
+            one for one, other in pairs if (one, other) not in self.source.maps or (one, other) not in scored
+        }
         if len(without_map) == len(pairs):
             problems.append(f"not one of the {len(pairs)} pairs of image and finding has a map: look at --pattern")
+        elif self._missing == "skip" and len(self._incomplete) == len(images):
+            lacking = {"map": {pair[1] for pair in self.source.maps}, "score": {pair[1] for pair in scored}}
+            bare = [f"{one} has no {what}" for one in self.findings for what in lacking if one not in lacking[what]]
+            problems.append(
+                f"every image lacks a map or a score, so that none is left{': ' * bool(bare)}{'; '.join(bare[:5])}"
+            )
         if problems:
             raise UserError(
                 f"--predictions {self._path}, for {len(images)} images and {len(self.findings)} findings: "
                 f"{'; '.join(problems)}. --missing skip leaves images out that lack something, and findings of which "
-                "nothing is said; --missing flat takes "
-                "a missing map for one that is the same everywhere, --extra ignore leaves predictions out that belong "
-                "to nothing.",
+                "nothing is said; --missing flat takes a missing map for one that is the same everywhere, --extra "
+                "ignore leaves predictions out that belong to nothing.",
                 exit_status=2,
             )
-        self._incomplete = {
-            one for one, other in pairs if (one, other) not in self.source.maps or (one, other) not in scored
-        }
         first = next((image for image in images if (image, self.findings[0]) in self.source.maps), None)
         if self._own and first is not None and (frame := self.source.frame(first)) is not None:
             if frame.upsampling not in get_args(Upsampling):

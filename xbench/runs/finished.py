@@ -36,6 +36,7 @@ from xbench.runs.maps import (
     saved_instances,
     saved_regions,
     saved_sizes,
+    shows_nothing,
 )
 from xbench.runs.results import Results, outputs_depend_on, read_results
 from xbench.runs.scores import ImageScores, PairCounts, read_pair_counts, read_per_image
@@ -127,6 +128,12 @@ class FinishedRun:
         """Height and width of each image as it was decoded, of `maps.parquet`; None in runs of earlier versions."""
         with reading(self.folder):
             return dict(saved_sizes(self.folder))
+
+    @cached_property
+    def shows_nothing(self) -> bool:
+        """Whether its maps are single cells, which point nowhere: it is of probabilities alone."""
+        with reading(self.folder):
+            return shows_nothing(self.folder)
 
     @property
     def map_scale(self) -> MapScale | None:

@@ -208,6 +208,16 @@ def saved_sizes(folder: Path) -> Iterator[tuple[str, tuple[int, int] | None]]:
             yield row["image_id"], None if size is None else _size(size)
 
 
+def shows_nothing(folder: Path) -> bool:
+    """Return whether all maps of a run are a single cell, as those of a model that gives probabilities alone.
+
+    Raises:
+        OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read.
+    """
+    with _opened(folder / MAPS) as file:
+        return all(shape == [1, 1] for shape in file.read(["shape"])["shape"].to_pylist())
+
+
 @dataclass(frozen=True)
 class ScoredPair:
     """A scored pair as pictures show it."""
