@@ -16,16 +16,7 @@ from torch.multiprocessing.spawn import start_processes
 from torchmetrics import Metric
 
 from xbench.answers.answer import Answer, Box
-from xbench.metrics import (
-    BoxScores,
-    Calibration,
-    FalseAlarms,
-    LesionDetections,
-    LesionRecall,
-    MapMeasures,
-    PooledRanking,
-    RegionOverlap,
-)
+from xbench.metrics import BoxScores, Calibration, FalseAlarms, LesionDetections, LesionRecall
 from xbench.metrics.lesions import components
 
 
@@ -33,9 +24,6 @@ def results(batches: list[int]) -> dict[str, Tensor]:
     """The metrics' values and synchronised states over the given batches."""
     found: dict[str, Tensor] = {}
     others = {
-        "map": MapMeasures(2),
-        "pooled": PooledRanking(2, (-2.0, 2.0)),
-        "overlap": RegionOverlap(2, (-2.0, 2.0)),
         "calibration": Calibration(2),
         "lesions": LesionRecall(2),
         "alarms": FalseAlarms([0.4, 0.6]),

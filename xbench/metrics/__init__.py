@@ -9,7 +9,6 @@ from xbench.metrics.classification import ClassificationScores, MacroScores, cla
 from xbench.metrics.functional import normalise
 from xbench.metrics.lesions import FalseAlarms, LesionDetections, LesionRecall
 from xbench.metrics.maps import (
-    MapMeasures,
     cnr,
     mass_accuracy,
     pixel_ranking,
@@ -17,7 +16,6 @@ from xbench.metrics.maps import (
     rank_accuracy,
 )
 from xbench.metrics.pointing_game import PointingGame, PointingGamePairs, pointing_hits
-from xbench.metrics.pooled import PooledRanking, RegionOverlap
 from xbench.metrics.sweep import PixelCounts, count_pixels, threshold_values
 from xbench.metrics.threshold_sweep import ThresholdSweep, ThresholdSweepPairs
 
@@ -30,12 +28,9 @@ __all__ = [
     "LesionDetections",
     "LesionRecall",
     "MacroScores",
-    "MapMeasures",
     "PixelCounts",
     "PointingGame",
     "PointingGamePairs",
-    "PooledRanking",
-    "RegionOverlap",
     "ThresholdSweep",
     "ThresholdSweepPairs",
     "box_iou",

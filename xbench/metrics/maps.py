@@ -7,16 +7,11 @@ normalised, and its region; what is undefined is NaN. Sums over pixels run in fl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-
-from xbench.geometry.grid import upsample
-from xbench.metrics.exact import LIMBS, KeepsShape, add_exactly, rounded
 
 Map = NDArray[np.floating[Any]]
 Region = NDArray[np.bool_]
@@ -122,27 +117,13 @@ def pixel_ranking(saliency: Map, region: Region) -> tuple[float, float]:
         return math.nan, math.nan
     values, gained = np.unique(inside, return_counts=True)
     below, not_above = (np.searchsorted(outside, values, side) for side in ("left", "right"))
-    return ranking_from_counts(gained[::-1], (not_above - below)[::-1], (len(outside) - not_above)[::-1], len(outside))
-
-
-def ranking_from_counts(
-    gained: NDArray[np.int64], tied: NDArray[np.int64], higher: NDArray[np.int64], outside: int
-) -> tuple[float, float]:
-    """Return AUROC and average precision from whole numbers, for the values that occur inside, the highest first.
-
-    Args:
-        gained: Pixels inside with each value, at least one (K,).
-        tied: Pixels outside with the same value (K,).
-        higher: Pixels outside with a higher one (K,).
-        outside: Pixels outside.
-    """
-    found = np.cumsum(gained)
-    inside = int(found[-1])
+    gained, tied, higher = gained[::-1], (not_above - below)[::-1], (len(outside) - not_above)[::-1]
     # Of each pixel inside: twice the pixels outside below it, and once those beside it. Python's whole numbers do not
     # overflow.
-    right = 2 * inside * outside - int((gained * (2 * higher + tied)).sum())
+    right = 2 * len(inside) * len(outside) - int((gained * (2 * higher + tied)).sum())
+    found = np.cumsum(gained)
     precision = found / (found + higher + tied)
-    return right / (2 * inside * outside), math.fsum((gained * precision).tolist()) / inside
+    return right / (2 * len(inside) * len(outside)), math.fsum((gained * precision).tolist()) / len(inside)
 
 
 def pointing_with_tolerance(saliency: Map, region: Region, tolerance: float) -> float:
@@ -197,86 +178,3 @@ def _moments(values: NDArray[np.float64], sample: bool) -> tuple[float, float]:
     """Mean and variance, in two passes."""
     mean = float(values.mean())
     return mean, float(((values - mean) ** 2).sum() / (len(values) - sample))
-
-
-class MapMeasures(KeepsShape):
-    """Mean of each of `MEASURES` per class, over the valid pairs of image and class that have it.
-
-    Raw maps are brought to the grid of the regions bilinearly. The sums are exact, so neither the order of the batches
-    nor the number of processes changes a bit of the means, which are those of `math.fsum`.
-
-    Args:
-        num_classes: C, the number of findings, at least 1.
-        tolerance: Of `pointing_tolerant`, as a share of the grid's shorter side.
-
-    Examples:
-        >>> metric = MapMeasures(num_classes=1)
-        >>> saliency = torch.tensor([[[[0.0, 1.0], [2.0, 4.0]]]])
-        >>> metric.update(saliency, saliency > 1, torch.tensor([[True]]))
-        >>> found = metric.compute()
-        >>> found["rank_accuracy"], found["cnr"], found["undefined_cnr"]
-        (tensor([1.], dtype=torch.float64), tensor([2.2361], dtype=torch.float64), tensor([0]))
-    """
-
-    sums: Tensor
-    defined: Tensor
-    count: Tensor
-
-    def __init__(self, num_classes: int, tolerance: float = TOLERANCE) -> None:
-        super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, not {num_classes}")
-        self.num_classes, self.tolerance = num_classes, tolerance
-        for name, shape in (("sums", (len(MEASURES), LIMBS)), ("defined", (len(MEASURES),)), ("count", ())):
-            self.add_state(name, torch.zeros(num_classes, *shape, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
-        """Add the valid pairs of a batch.
-
-        Args:
-            saliency: (B, C, h, w) floating, raw values.
-            regions: (B, C, H, W) bool on the evaluation grid.
-            valid: (B, C) bool, true where the class is positive and has a region.
-
-        Raises:
-            ValueError: Shapes do not fit, or a valid pair's map is not finite.
-        """
-        for column, on_grid, region in counted_pairs(saliency, regions, valid):
-            measures = map_measures(on_grid, region, self.tolerance)
-            self.count[column] += 1
-            for place, name in enumerate(MEASURES):
-                if not math.isnan(measures[name]):
-                    self.defined[column, place] += 1
-                    add_exactly(self.sums[column, place], measures[name])
-
-    def compute(self) -> dict[str, Tensor]:
-        """Average over the valid pairs.
-
-        Returns:
-            Of each name in `MEASURES` the mean (C,) float64, NaN for a class without a defined value, and under
-            `undefined_` and this name how many pairs have none (C,) int64; `count` (C,) int64, the number of pairs.
-        """
-        found = {"count": self.count.clone()}
-        for place, name in enumerate(MEASURES):
-            sums = torch.tensor([rounded(total) for total in self.sums[:, place]], dtype=torch.float64)
-            found[name] = sums.to(self.device) / self.defined[:, place]
-            found[f"undefined_{name}"] = self.count - self.defined[:, place]
-        return found
-
-
-def counted_pairs(saliency: Tensor, regions: Tensor, counted: Tensor) -> Iterator[tuple[int, Map, Region]]:
-    """Go through counted pairs of a batch: class, map on the grid (H, W) and region (H, W).
-
-    Raises:
-        ValueError: Shapes do not fit, or a counted map is not finite.
-    """
-    if saliency.ndim != 4 or regions.ndim != 4 or not saliency.shape[:2] == regions.shape[:2] == counted.shape:
-        raise ValueError(
-            "saliency must be (B, C, h, w), regions (B, C, H, W), and what says which pairs count (B, C), "
-            f"not {tuple(saliency.shape)}, {tuple(regions.shape)} and {tuple(counted.shape)}"
-        )
-    for row, column in counted.nonzero().tolist():
-        region, raw = regions[row, column].cpu().numpy(), saliency[row, column].detach()
-        if not raw.isfinite().all():
-            raise ValueError(f"the map of image {row} of the batch, class {column}, has NaN or infinite values")
-        yield column, upsample(raw[None], region.shape)[0].cpu().numpy(), region

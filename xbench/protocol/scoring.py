@@ -145,7 +145,7 @@ _PROTOCOLS = (
         in_frame="native",
         cannot=(
             "maps that are neither logits nor probabilities are refused",
-            "the AUROC of all pixels together is not stored: PooledRanking gives it",
+            "the AUROC of all pixels together is not stored",
             _BOXES,
         ),
         negatives=True,
