@@ -102,6 +102,8 @@ def test_columns_go_by_name_and_values_are_text(path):
         ("ID,X\na,1\n", "lacks id, x"),
         ("id;x\na;1\n", "lacks id, x. Expected columns: id, x; found: 'id;x'"),
         ("id,x\na\n", "line 2: 1 values for the 2 columns id, x"),
+        ("id,x,x\na,1,2\n", "the column 'x' is there twice"),
+        ("id,x, id \na,1,b\n", "the column 'id' is there twice"),
         ("id,x,more\na,1\n", "line 2: 2 values for the 3 columns"),
         ("id,x\na,1\nb,1,2\n", "line 3: 3 values for the 2 columns"),
         ('id,x\na,"1\nb,2\nc,3\n', "cannot be read"),
@@ -152,7 +154,10 @@ def accepts(call):
     ("text", "number"),
     [
         *{"1": 1, "+1.50": 1.5, "-0": 0, "1e3": 1000, ".5": 0.5, " 7 ": 7}.items(),
-        *[(text, "refused") for text in ("", "x", "nan", "inf", "-Infinity", "1_0", "0x10", "1,5", "1 2", "1e999")],
+        *[
+            (text, "refused")
+            for text in ("", "x", "nan", "inf", "-Infinity", "1_0", "\u0661", "0x10", "1,5", "1 2", "1e999")
+        ],
     ],
 )
 def test_numbers(path, text, number):
@@ -192,7 +197,18 @@ def test_any_bytes_are_a_table_or_refused(path, content):
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{", b"[1,", b"\xff", b"{'a': 1}", b"[" * 100_000, b"1" * 5000, '{"a": 1}'.encode("utf-16"), b"\x00" * 9],
+    [
+        b"",
+        b"{",
+        b"[1,",
+        b'[{"a": 1, "b": 2, "a": 1}]',
+        b"\xff",
+        b"{'a': 1}",
+        b"[" * 100_000,
+        b"1" * 5000,
+        '{"a": 1}'.encode("utf-16"),
+        b"\x00" * 9,
+    ],
 )
 def test_malformed_json(path, text):
     path.write_bytes(text)

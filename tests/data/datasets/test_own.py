@@ -337,6 +337,23 @@ def respelled():
     return content
 
 
+def with_again(kind):
+    content = own.coco_content(kind)
+    content["annotations"].append(content["annotations"][2] | {"id": 99})
+    return content
+
+
+def with_corners(kind="boxes", **change):
+    """COCO's JSON with corners in `bbox`."""
+    content = own.coco_content(kind)
+    for annotation in content["annotations"]:
+        x, y, width, height = annotation["bbox"]
+        annotation["bbox"] = [x, y, x + width, y + height]
+    for image in content["images"]:
+        image |= change
+    return content
+
+
 RLE = {"size": [own.HEIGHT, own.WIDTH], "counts": [own.HEIGHT * own.WIDTH]}
 COCO = {
     "no dictionary": ([], "is not COCO's format"),
@@ -373,6 +390,11 @@ COCO = {
     "NaN": (with_first(segmentation=None, bbox=[1, 2, float("nan"), 3]), "'nan' is not a pixel"),
     "no side": (with_first(segmentation=None, bbox=[1, 2, 0, 3]), "none is whole"),
     "negative side": (with_first(segmentation=None, bbox=[1, 2, -4, 3]), "a negative side"),
+    "box again": (with_again("boxes"), "annotation 3 is the same"),
+    "outline again": (with_again("polygons"), "annotation 3 is the same"),
+    "mask again": (with_again("rle"), "annotation 3 is the same"),
+    "corners": (with_corners(), "these are corners"),
+    "corners in frames not stated": (with_corners(width=None, height=None), "these are corners"),
     "box outside": (with_first(segmentation=None, bbox=[100, 2, 4, 3]), "outside the image of 80 x 90"),
 }  # fmt: skip
 
@@ -438,6 +460,9 @@ TABLES = {
     "negative": (boxes_with(-3, column=4), "a negative side"),
     "too large": (boxes_with(1e9), "is not a pixel"),
     "another spelling": (boxes_with(f"{FIRST[1]}_".upper(), column=1), "is not"),
+    "again": ({"boxes": [*own.box_rows(), FIRST]}, f"{len(own.box_rows()) + 1}: the box of {FIRST[1]} on"),
+    "corners": ({"boxes": [own.box_rows()[0], *own.box_rows(corners=True)[1:]]}, "--data.box xyxy"),
+    "column twice": ({"labels": [[*row, row[-1]] for row in own.label_rows()]}, "the column 'eff' is there twice"),
     "absent": ({"labels": [[0 if cell == 1 else cell for cell in row] for row in own.label_rows()]}, "calls absent on"),
     "never": ({"boxes": [row for row in own.box_rows() if row[1] != "eff"]}, "has nothing drawn of Pleural Effusion"),
     "fractions": ({"boxes": own.box_rows(fractions=True)}, "is in --data.units fractions, not pixels"),
@@ -464,6 +489,26 @@ def test_any_change_of_the_tables(images, tmp_path_factory, data):
 def test_wrong_tables(root, content):
     own.write_csv(root, **TABLES[content][0])
     refusal(lambda: CsvDataset(str(root), own.LABELS), TABLES[content][1])
+
+
+def test_corners_in_fractions_in_the_place_of_sizes(root):
+    rows = [own.box_rows()[0], *own.box_rows(fractions=True, corners=True)[1:]]
+    own.write_csv(root, boxes=rows)
+    refusal(lambda: CsvDataset(str(root), own.LABELS, units="fractions"), "--data.box xyxy")
+
+
+def test_sizes_that_reach_over_an_edge_are_no_corners(root):
+    """Rounding, and a box at the edge here and there, are no sign; nor are boxes that cannot be corners."""
+    rows = own.box_rows()
+    for row in rows[1:]:
+        row[2:] = [own.WIDTH - 30, own.HEIGHT - 40, 35, 45]
+    labels = own.label_rows()
+    data = CsvDataset(str(own.write_csv(root, labels, rows)), own.LABELS)
+    assert records_of(data)
+    for row in rows[1:]:
+        row[2:] = [30, 30, own.WIDTH - 30 + 0.5, own.HEIGHT - 30 + 0.5]
+    data = CsvDataset(str(own.write_csv(root, labels, rows)), own.LABELS)
+    assert records_of(data)
 
 
 def test_boxes_outside_are_found_with_the_image(root):

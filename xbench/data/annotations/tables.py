@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from xbench.errors import UserError
+from xbench.runtime.strict import check_distinct, decimal, unique_keys
 
 AGAIN = "Take the file as its owners publish it."
 """What to do about a damaged annotation file, unless the dataset advises otherwise."""
@@ -70,15 +70,10 @@ class Row:
 
     def number(self, column: str) -> float:
         """Return a value as a finite number; UserError if it is none."""
-        text = self.values[column]
         try:
-            # Python alone reads 1_0 as a number.
-            value = math.nan if "_" in text else float(text)
+            return decimal(self.values[column])
         except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise self.error(f"{column} is {text[:40]!r}, not a number")
-        return value
+            raise self.error(f"{column} is {self.values[column][:40]!r}, not a number") from None
 
     def flag(self, column: str) -> int | None:
         """Return a label: 1, 0, or None for unknown (empty or -1); UserError if it is anything else."""
@@ -143,6 +138,7 @@ def read_csv(
                     f"{dataset}: {path} lacks {', '.join(missing)}. Expected columns: {', '.join(columns)}; found: "
                     f"{found}. {advice}"
                 )
+            check_distinct(names, "column")
             filled = ((values, reader.line_num) for values in reader if any(map(str.strip, values)))
             width = 0
             for (values, line), after in pairwise(chain(filled, [([], 0)])):
@@ -157,7 +153,7 @@ def read_csv(
                 yield row
             if not (ended or width):
                 raise UserError(f"{dataset}: {path} ends within its first line: it is cut off. {advice}")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{dataset}: the annotation file {path} cannot be read: {error}. {advice}") from error
 
 
@@ -170,7 +166,7 @@ def read_json(dataset: str, path: Path, advice: str = AGAIN) -> Any:
         # too: compressed masks, which hold them, are texts of a few million characters.
         if (parts := sum(map(content.count, (b"[", b"{", b":")))) > _MAX_PARTS:
             raise ValueError(f"it has {parts:,} lists and entries; more than {_MAX_PARTS:,} are not read")
-        return json.loads(content.decode("utf-8-sig"))
+        return json.loads(content.decode("utf-8-sig"), object_pairs_hook=unique_keys)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{dataset}: the annotation file {path} cannot be read: {error}. {advice}") from error
 

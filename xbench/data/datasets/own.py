@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,10 +15,14 @@ from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
 from xbench.data.annotations.shapes import Annotation, Parts, Shape
 from xbench.data.annotations.tables import Row
 from xbench.data.datasets.downloaded import DownloadedDataset, Source
+from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
 from xbench.errors import UserError
 from xbench.protocol.findings import FINDINGS, canonical, findings_problem, is_folder_name, is_name
 from xbench.runtime.paths import expand
+
+Sides = tuple[str, str, tuple[float, float, float, float], tuple[int, int] | None]
+"""Where a box is in its file, its image, its numbers, and height and width of its frame if that is not the image's."""
 
 _OTHER_SIZE = "an image of another size than its annotation file states; shapes are drawn in the stated one"
 
@@ -131,6 +136,25 @@ class OwnDataset(DownloadedDataset):
             raise UserError(
                 f"{self.name}: {path} has nothing drawn of {never[0]}, on any image. If that is as it should be, add "
                 f"it to --data.recognition_only; else correct its name in --data.findings."
+            )
+
+    def check_sizes(self, path: Path, boxes: Sequence[Sides], advice: str) -> None:
+        """Raise a UserError, which ends with the advice, if boxes that are read as x, y, width and height are corners.
+
+        Of a hundred boxes, 19 in 20 then lie inside as corners, while a quarter reaches over an edge as sizes.
+        """
+        if sum(0 <= x < right and 0 <= y < bottom for *_, (x, y, right, bottom), _ in boxes) < 0.95 * len(boxes):
+            return
+        inside, over = [], []
+        for place, image, (x, y, right, bottom), frame in boxes[:: len(boxes) // 100 + 1]:
+            with suppress(UserError, LookupError):
+                height, width = (1.01 * side for side in frame or decode_image(self._images[image][0]).shape)
+                inside.append(right <= width and bottom <= height)
+                over += [place] if x + right > width or y + bottom > height else []
+        if over and sum(inside) >= 0.95 * len(inside) and len(over) >= len(inside) / 4:
+            raise UserError(
+                f"{self.name}: {path}: as x, y, width and height, {len(over)} of {len(inside)} boxes reach over an "
+                f"edge of the image (first: {', '.join(over[:3])}); as corners they fit, so these are corners. {advice}"
             )
 
     def read_labels(self, path: Path, image_column: str) -> dict[str, dict[str, int]]:

@@ -11,7 +11,7 @@ from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box, CocoPolygon, CocoRLE, Parts, Shape, frame_of
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import ImageAnnotations
-from xbench.data.datasets.own import OwnDataset, check_inside
+from xbench.data.datasets.own import OwnDataset, Sides, check_inside
 from xbench.errors import UserError
 
 _TABLE = "annotations.json"
@@ -36,6 +36,8 @@ class CocoDataset(OwnDataset):
         **kwargs: `name`, `split`, `recognition_only`, `patient`, `image_list` and the options of every dataset.
     """
 
+    coco_ids: tuple[Mapping[object, str], Mapping[object, str]] | None = None
+    """Names of images, and of findings, by their ids in the file, for COCO results; None until it is read."""
     name = "coco"
     layout = f"{_TABLE} in COCO's format, and the images that it names"
 
@@ -65,9 +67,12 @@ class CocoDataset(OwnDataset):
                 f"{', '.join(map(repr, labels.values())):.300}."
             )
         images = self._unique(path, content["images"], "image", self._read_image)
+        found = {number: self.names.get(label, label) for number, label in labels.items()}
+        self.coco_ids = {number: image for number, (image, _) in images.items()}, found
         frames: dict[object, Frame] = {number: frame for number, (_, frame) in images.items()}
         drawn: defaultdict[object, list[Annotation]] = defaultdict(list)
         present: defaultdict[object, set[str]] = defaultdict(set)
+        places, boxes = dict[tuple[object, ...], int](), list[Sides]()
         outlined, boxed = False, []
         for place, entry in enumerate(content["annotations"], 1):
             where = f"annotation {place}"
@@ -89,6 +94,9 @@ class CocoDataset(OwnDataset):
                 if entry.get("iscrowd"):
                     self.note(_CROWD, image)
                 is_box = isinstance(shapes[0], Box) if shapes else False
+                if shapes and (first := places.setdefault((number, label, tuple(shapes)), place)) != place:
+                    raise ValueError(f"annotation {first} is the same: remove one")
+                boxes += [(where, image, entry["bbox"], frames[number])] if is_box else []
                 outlined |= bool(shapes) and not is_box
                 boxed += [image] if is_box and self.shapes == "outlines" else []
                 # Several polygons are one item.
@@ -96,6 +104,7 @@ class CocoDataset(OwnDataset):
                     drawn[number] += self.drawn(finding, shape, label, image)
             except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
                 raise UserError(f"{self.name}: {path}, {where}: {reason(error):.500}. {self.advice}") from None
+        self.check_sizes(path, boxes, "Write each bbox as x, y, width and height.")
         for image in boxed if outlined else ():
             self.note(_BOX, image)
         return [

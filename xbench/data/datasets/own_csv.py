@@ -9,7 +9,7 @@ from typing import Any, Literal
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box, FractionBox, Shape
 from xbench.data.datasets.downloaded import ImageAnnotations
-from xbench.data.datasets.own import OwnDataset
+from xbench.data.datasets.own import OwnDataset, Sides
 from xbench.errors import UserError
 
 _BOXES, _LABELS = "boxes.csv", "labels.csv"
@@ -65,7 +65,8 @@ class CsvDataset(OwnDataset):
         labels = self.read_labels(self.labels or self.choose(folder, _LABELS, option="labels"), self.columns["image"])
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
         path = self.table(folder, _BOXES)
-        drawn = set()
+        drawn, lines, numbers = set(), dict[tuple[str, str, Shape], int](), list[Sides]()
+        frame = (1, 1) if self.units == "fractions" else None
         sides = [self.columns[side] for side in _SIDES[self.box]]
         for row in self.rows(path, [self.columns["image"], self.columns["finding"], *sides]):
             name, label = row.name(self.columns["image"]), row[self.columns["finding"]]
@@ -84,11 +85,17 @@ class CsvDataset(OwnDataset):
             if finding not in labels[image]:
                 self.note(_UNKNOWN, image)
                 labels[image][finding] = 1
-            numbers = [row.number(side) for side in sides]
+            x, y, right, bottom = (row.number(side) for side in sides)
             with row.blamed():
-                boxes[image] += self.drawn(finding, self._shape(*numbers), label, image)
+                shape = self._shape(x, y, right, bottom)
+                if (first := lines.setdefault((image, label, shape), row.line)) != row.line:
+                    raise UserError(f"the box of {label} on {image} is that of line {first} again: remove one")
+                boxes[image] += self.drawn(finding, shape, label, image)
+            numbers.append((f"line {row.line}", image, (x, y, right, bottom), frame))
             drawn.add(finding)
         self.check_drawn(path, drawn)
+        if self.box == "xywh":
+            self.check_sizes(path, numbers, "Set --data.box xyxy, with the columns x1, y1, x2, y2.")
         return [ImageAnnotations(image, flags, tuple(boxes[image])) for image, flags in labels.items()]
 
     def _shape(self, x: float, y: float, right: float, bottom: float) -> Shape:

@@ -1,0 +1,31 @@
+"""Parsing that refuses what Python's own readers accept without a word: `1_0` as a number, a key or column twice."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+_DECIMAL = re.compile(r"[+-]?+(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][+-]?+[0-9]++)?+")
+
+
+def decimal(text: str) -> float:
+    """Return a finite number in ASCII digits; a ValueError for any other spelling."""
+    if not _DECIMAL.fullmatch(text.strip()) or not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:40]!r} is not a number")
+    return value
+
+
+def check_distinct(names: Iterable[str], kind: str) -> None:
+    """Raise a ValueError for a name that is there twice; empty names may be."""
+    if twice := [name for name, count in Counter(names).items() if name and count > 1]:
+        raise ValueError(f"the {kind} {twice[0][:60]!r} is there twice")
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, as the `object_pairs_hook` of `json`; a ValueError if it has a key twice."""
+    if len(found := dict(pairs)) < len(pairs):
+        check_distinct((key or "''" for key, _ in pairs), "key")
+    return found
