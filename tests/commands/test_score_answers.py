@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 
+import own
 import pytest
 
 from xbench.runs.finished import FinishedRun
@@ -97,9 +99,9 @@ def test_no_box_is_a_miss_and_a_box_on_a_negative_an_alarm(command, truth, tmp_p
     ("text", "options", "said"),
     [
         ("image,finding,x0,y0,x1,y1\na,Nodule,0,0,1,1\n", ["--frame", "fraction_whole"], "--extra ignore"),
-        ("image,finding,x0,y0,x1\n", ["--frame", "fraction_whole"], "speaks of nothing"),
+        ("image,finding,x0,y0,x1,y1\n", ["--frame", "fraction_whole"], "speaks of nothing"),
         ("image,finding,x0,y0,x1\na,b,1,2,3\n", ["--frame", "fraction_whole"], "cannot be read"),
-        ("image,finding,x0,y0,x1,y1\na,b,1,2,3,nan\n", ["--frame", "fraction_whole"], "no box of four numbers"),
+        ("image,finding,x0,y0,x1,y1\na,b,1,2,3,nan\n", ["--frame", "fraction_whole"], "not a number"),
         ("image,finding,x0,y0,x1,y1,score\na,b,1,2,3,4,7\n", ["--frame", "fraction_whole"], "not from 0 to 1"),
         ("image,finding,x0,y0,x1,y1\na,b,1,2,3,4\n", [], "--frame says what their numbers mean"),
         ("image,finding,x0,y0,x1,y1\na,b,1,2,3,4\n", ["--frame", "whole"], "whole"),
@@ -118,3 +120,103 @@ def test_damaged_files_are_named(command, tmp_path, content):
     (tmp_path / "mine.json").write_text(content)
     run = command(*SCORE, "--predictions", tmp_path / "mine.json", "--frame", "pixels_sent")
     assert run.status == 2 and "mine.json" in run.errors and run.errors.count("\n") == 1
+
+
+def test_corners_in_the_place_of_sizes_are_reported(command, truth, tmp_path):
+    boxes, sizes = truth
+    results = []
+    for (image, finding), drawn in boxes.items():
+        height, width = sizes[image]
+        corners = [[box[0] * width, box[1] * height, box[2] * width, box[3] * height] for box in drawn]
+        results += [{"image_id": image, "category_id": finding, "bbox": box} for box in corners]
+    (tmp_path / "mine.json").write_text(json.dumps(results))
+    run = command(*SCORE, "--predictions", "mine.json", "--frame", "pixels_sent")
+    said = re.sub(r"\s+", " ", run.output)
+    assert run.status == 0 and "% of the answers reach over the edge of the image" in said, run.output
+    assert command("report", "runs").status == 0
+    (page,) = tmp_path.glob("**/index.html")
+    assert "of the answers reach over the edge of the image" in page.read_text()
+
+
+def test_a_file_that_is_cut_off_is_said(command, truth, tmp_path):
+    boxes, sizes = truth
+    path = tmp_path / "mine.csv"
+    options = write("csv", path, dict([*boxes.items()][: len(boxes) // 2]), sizes)
+    run = command(*SCORE, "--predictions", path, *options)
+    assert run.status == 0, run.errors
+    unnamed = [*boxes][len(boxes) // 2 :]
+    silent = {image for image, _ in unnamed} - {image for image, _ in [*boxes][: len(boxes) // 2]}
+    (note,) = (one for one in run.results["counts"]["notes"] if "incomplete" in one["note"])
+    assert note["count"] == len({image for image, _ in unnamed})
+    assert f"gives no box for {len(unnamed)} of {len(boxes)} pairs" in note["note"]
+    assert silent and f"does not mention {len(silent)} of these images" in note["note"]
+    assert note["note"].split()[0] in run.output
+
+
+def test_a_row_without_corners_is_said_to_be_none(command, truth, tmp_path):
+    boxes, sizes = truth
+    path = tmp_path / "mine.csv"
+    options = write("csv", path, boxes, sizes)
+    lines = path.read_text().splitlines()
+    image, finding, *_ = lines[-1].split(",")
+    path.write_text("\n".join([*(line for line in lines if not line.startswith(f"{image},{finding},")), ""]))
+    with path.open("a") as file:
+        file.write(f"{image},{finding},,,,,\n")
+    run = command(*SCORE, "--predictions", path, *options)
+    assert run.status == 0 and run.results["counts"]["notes"] == [], run.errors
+
+
+@pytest.mark.parametrize("share", ["few", "half"])
+def test_what_is_ignored_is_counted(command, truth, tmp_path, share):
+    boxes, sizes = truth
+    lost = [*boxes][: len(boxes) // 2 + 1 if share == "half" else 1]
+    renamed = {
+        (f"x-{image}" if (image, finding) in lost else image, finding): b for (image, finding), b in boxes.items()
+    }
+    path = tmp_path / "mine.csv"
+    options = write("csv", path, renamed, sizes)
+    with pytest.warns(UserWarning, match=rf"{len(lost)} of {len(boxes)} .*x-{lost[0][0]}") as caught:
+        run = command(*SCORE, "--predictions", path, "--extra", "ignore", *options)
+    assert run.status == 0, run.errors
+    assert any("half" in str(one.message) for one in caught) == (share == "half")
+    (note,) = (one for one in run.results["counts"]["notes"] if "--extra ignore" in one["note"])
+    assert note["note"].startswith(f"{len(lost)} of {len(boxes)} ") and note["first"][0].startswith("x-")
+
+
+def test_a_table_of_which_half_is_ignored(command, truth, tmp_path):
+    _, sizes = truth
+    from xbench.phantom import FINDINGS
+
+    names = [*sizes, *(f"x-{image}" for image in sizes)]
+    rows = [[name, *[0.5] * len(FINDINGS)] for name in names]
+    own.write_table(tmp_path / "scores.csv", [["image", *FINDINGS], *rows])
+    with pytest.warns(UserWarning, match=r"50\.0 %.*half"):
+        run = command(*SCORE, "--predictions", "scores.csv", "--extra", "ignore")
+    assert run.status == 0, run.errors
+    (note,) = (one for one in run.results["counts"]["notes"] if "--extra ignore" in one["note"])
+    assert note["count"] == len(sizes)
+
+
+def test_coco_results_go_by_the_numbers_of_the_own_coco_file(command, tmp_path):
+    root = own.write_coco(own.write_images(own.make(tmp_path / "data")))
+    drawn = json.loads((root / "annotations.json").read_text())["annotations"]
+    results = [{name: one[name] for name in ("image_id", "category_id", "bbox")} for one in drawn]
+    (tmp_path / "mine.json").write_text(json.dumps(results))
+    words = [
+        "score",
+        "--config",
+        "coco",
+        "--data.root",
+        root,
+        "--data.findings",
+        json.dumps(own.LABELS),
+        "--name",
+        "me",
+    ]
+    words += [*QUIET[2:], "--data.shapes", "boxes", "--predictions", "mine.json", "--frame", "pixels_sent"]
+    run = command(*words)
+    assert run.status == 0, run.errors
+    assert run.results["answers"]["macro"]["box_iou"] == pytest.approx(1, abs=1e-9)
+    (tmp_path / "mine.json").write_text(json.dumps([*results, results[0] | {"image_id": 77}]))
+    run = command(*words)
+    assert run.status == 2 and "id 77" in run.errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 
 import numpy as np
@@ -14,9 +15,12 @@ from PIL import Image
 
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
+from xbench.predictions.answered import read_answered
 from xbench.predictions.files import Files, as_map, named, read_npy, read_npz, read_picture
 from xbench.predictions.frame import preprocessing_of
 from xbench.predictions.scores import read_scores
+from xbench.predictions.segmentations import read_points
+from xbench.predictions.tuned import read_tuned
 
 MAPS = arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.floats(-9, 9, width=32))
 
@@ -144,6 +148,8 @@ def test_no_frames(frame):
         ("a,b\n1,2\n", "must be called image"),
         ("image,a,a\n1,0,1\n", "no two alike"),
         ("", "cannot be read"),
+        ("image,finding,probability\na,b,0.5\nc,b,1_0\n", "image c, finding b"),
+        ("image,Nodule\na,0.5\nb\n", "cannot be read"),
     ],
 )
 def test_tables_that_are_refused(tmp_path, text, said):
@@ -156,3 +162,102 @@ def test_tables(tmp_path):
     (tmp_path / "it.csv").write_text("image,Nodule,Mass\n007,0.25,\n008,1,0.5\n")
     expected = {("007", "Nodule"): (0.25, 0.25), ("008", "Nodule"): (1, 1), ("008", "Mass"): (0.5, 0.5)}
     assert read_scores(tmp_path / "it.csv") == expected
+
+
+CORNERS = "image,finding,x0,y0,x1,y1"
+BOX = {"image": "a", "finding": "b", "boxes": [[0.1, 0.2, 0.3, 0.4]]}
+RESULT = {"image_id": "a", "category_id": "b", "bbox": [1, 2, 3, 4], "score": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{CORNERS}\na,b,1,2,3,4\na,b,5,2,3,4\n", ["row 3", "width and height"]),
+        (f"{CORNERS}\na,b,1,2,3,2\n", ["row 2", "width and height"]),
+        (f"{CORNERS}\na,b,0,0,0,0\n", ["row 2", "without corners"]),
+        (f"{CORNERS},x1\na,b,1,2,3,4,5\n", ["x1", "twice"]),
+        (f"{CORNERS}\na,b,1,2,3,4,5\n", ["row 2", "7 values for the 6 columns"]),
+        (f"{CORNERS}\na,b,1,2,3,4\na,b,1,2,3", ["row 3", "5 values for the 6 columns", "cut off"]),
+        (f"{CORNERS}\na,b\n", ["row 2", "2 values"]),
+        (f"{CORNERS}\na,b,1_0,2,30,4\n", ["row 2", "'1_0'"]),
+        (f"{CORNERS}\na,b,1,2,\u0663,4\n", ["row 2", "not a number"]),
+        (f"{CORNERS},score\na,b,1,2,3,4,0_1\n", ["row 2", "'0_1'"]),
+        (f'{CORNERS}\na,"b,1,2,3,4\n', ["cannot be read"]),
+        ("image,finding,x0,y0,x1\n", ["lacks", "y1"]),
+    ],
+)
+def test_tables_of_boxes_that_are_refused(tmp_path, text, said):
+    (tmp_path / "it.csv").write_text(text)
+    assert_refused(lambda: read_answered(tmp_path / "it.csv"), "it.csv", *said)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"bbox": [1, 2, -3, 4]}, "corners"),
+        ({"bbox": [1, 2, 3, 0]}, "corners"),
+        ({"bbox": "1234"}, "'1234'"),
+        ({"bbox": [1, 2, "3", 4]}, "'3'"),
+        ({"bbox": [True, 2, 3, 4]}, "True"),
+        ({"bbox": [1, 2, 10**400, 4]}, "entry 2"),
+        ({"score": "0.5"}, "score"),
+        ({"image_id": None}, "None"),
+    ],
+)
+def test_results_that_are_refused(tmp_path, change, said):
+    (tmp_path / "it.json").write_text(json.dumps([RESULT, RESULT | change]))
+    assert_refused(lambda: read_answered(tmp_path / "it.json"), "it.json", "entry 2", said)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (json.dumps(BOX | {"boxes": [[0.3, 0.2, 0.1, 0.4]]}), "width and height"),
+        (json.dumps(BOX | {"boxes": ["1234"]}), "'1234'"),
+        (json.dumps(BOX | {"boxes": [["0.1", 0.2, 0.3, 0.4]]}), "'0.1'"),
+        (json.dumps(BOX | {"scores": "1"}), "scores"),
+        (json.dumps(BOX)[:-9], "line 2"),
+        ('{"image": "a", "finding": "b", "boxes": [], "boxes": [[0.1, 0.2, 0.3, 0.4]]}', "'boxes' is there twice"),
+    ],
+)
+def test_lines_that_are_refused(tmp_path, line, said):
+    (tmp_path / "it.jsonl").write_text(f"{json.dumps(BOX)}\n{line}\n")
+    assert_refused(lambda: read_answered(tmp_path / "it.jsonl"), "it.jsonl", "line 2", said)
+
+
+def test_keys_that_are_there_twice(tmp_path):
+    path = tmp_path / "it.json"
+    path.write_text(f'[{json.dumps(RESULT)[:-1]}, "bbox": [1, 2, 30, 40]}}]')
+    assert_refused(lambda: read_answered(path), "it.json", "'bbox' is there twice")
+    path.write_text('{"a": {"b": [[1, 2]]}, "a": {"b": [[3, 4]]}}')
+    assert_refused(lambda: read_points(path), "it.json", "'a' is there twice")
+    path = tmp_path / "it.csv"
+    path.write_text("threshold,task,task\n0.5,Nodule,Mass\n")
+    assert_refused(lambda: read_tuned([path], ["Nodule"], ["0.5"], lambda _: ()), "it.csv", "task")
+
+
+@pytest.mark.parametrize("points", [[[1, 2, 3, 4]], ["12"], [["1_0", "2"]], [[1, None]]])
+def test_points_that_are_refused(tmp_path, points):
+    (tmp_path / "it.json").write_text(json.dumps({"a": {"b": points}}))
+    assert_refused(lambda: read_points(tmp_path / "it.json"), "it.json", "image a, finding b")
+
+
+def test_numbers_in_a_column_of_texts(tmp_path):
+    (tmp_path / "it.csv").write_text('image,finding,probability\na,b," 0.5"\nc,b,\n')
+    assert read_scores(tmp_path / "it.csv") == {("a", "b"): (0.5, 0.5)}
+
+
+def test_results_go_by_the_numbers_of_the_annotation_file(tmp_path):
+    results = [{"image_id": 1, "category_id": category, "bbox": [1, 2, 3, 4]} for category in (3, 4)]
+    results += [RESULT, RESULT | {"image_id": 2}]
+    (tmp_path / "it.json").write_text(json.dumps(results))
+    found = read_answered(tmp_path / "it.json", ({1: "film", 7: "2"}, {3: "Nodule", 4: "Nodule"})).texts
+    # The image called 2 has another number there.
+    assert {*found} == {("film", "Nodule"), ("a", "b"), ("id 2", "b")}
+    assert len(json.loads(found["film", "Nodule"])["boxes"]) == 2
+
+
+def assert_refused(read, *said):
+    with pytest.raises(UserError) as caught:
+        read()
+    assert all(part in str(caught.value) for part in said) and "\n" not in str(caught.value), caught.value

@@ -156,6 +156,7 @@ class Outside(SaliencyModel):
                 "ignore leaves predictions out that belong to nothing.",
                 exit_status=2,
             )
+        say_ignored(data, self._path, self.source.unknown, len(self.source.maps))
         first = next((image for image in images if (image, self.findings[0]) in self.source.maps), None)
         if self._own and first is not None and (frame := self.source.frame(first)) is not None:
             if frame.upsampling not in get_args(Upsampling):
@@ -284,6 +285,7 @@ class OutsideScores(SaliencyModel):
                 "nothing is said; --extra ignore leaves rows out that belong to nothing.",
                 exit_status=2,
             )
+        say_ignored(data, self._path, unknown, len(found))
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Leave out what has no probability, and all regions, which nothing is compared with."""
@@ -303,6 +305,21 @@ class OutsideScores(SaliencyModel):
         """Return the digest of the table, and what was declared about it."""
         said = {"missing": self._missing, "extra": self._extra, "findings_left_out": ", ".join(self._left_out)}
         return {"predictions_sha256": digest([self._path]), **said}
+
+
+def say_ignored(data: Any, path: Path, unknown: Sequence[str] | Sequence[tuple[str, str]], known: int) -> None:
+    """Warn of predictions that `--extra ignore` leaves out; if they are pairs, note their images too."""
+    if not unknown:
+        return
+    share = len(unknown) / (len(unknown) + known)
+    said = (
+        f"{len(unknown)} of {len(unknown) + known} predictions in {path.name} ({100 * share:.1f} %) belong to no image "
+        f"and finding of {data.name}, and --extra ignore left them out"
+    )
+    pairs = [one for one in unknown if not isinstance(one, str)]
+    much = " That is half of them or more: does the file use other names?" if share >= 0.5 else ""
+    rank_zero_warn(f"{said}: {_count([', '.join(pair) for pair in pairs] or [*map(str, unknown)])}.{much}")
+    data.notes += [Note(said, image if image.isprintable() else repr(image)) for image, _ in pairs]
 
 
 def leave_out_silent(model: SaliencyModel, data: Any, path: Path, said: Collection[str]) -> list[str]:
@@ -391,6 +408,8 @@ class OutsideAnswers(AnsweringModel):
         """Look for answers about all images and findings; a UserError if they do not fit."""
         super().setup(stage)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if self._path.suffix.lower() == ".json" and (ids := getattr(data, "coco_ids", None)) is not None:
+            self._answered = read_answered(self._path, ids)
         images, texts = [record.image_id for record in data.records], self._answered.texts
         found, unknown = matched(texts, images, self.findings, self._names, "--predictions")
         if unknown and self._extra == "stop":
@@ -401,8 +420,18 @@ class OutsideAnswers(AnsweringModel):
             )
         if not found:
             raise UserError(f"--predictions {self._path} speaks of nothing in {data.name}.", exit_status=2)
+        say_ignored(data, self._path, unknown, len(found))
         self._texts_of = {pair: texts[theirs] for pair, theirs in found.items()}
         labels = {record.image_id: record.labels for record in data.records}
+        present = [(image, finding) for image in images for finding in self.findings if labels[image].get(finding) == 1]
+        unnamed = [pair for pair in present if pair not in found]
+        if unnamed and self._answered.kind == "boxes":
+            silent = {image for image, _ in unnamed} - {image for image, _ in found}
+            said = (
+                f"{self._path.name} gives no box for {len(unnamed)} of {len(present)} pairs of an image and a present "
+                f"finding (misses), and does not mention {len(silent)} of these images: it may be incomplete"
+            )
+            data.notes += [Note(said, image) for image, _ in unnamed]
         self._ask_negatives = any(labels[image].get(finding) == 0 for image, finding in found)
 
     def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from xbench.errors import UserError
 from xbench.predictions.files import named
+from xbench.runtime.strict import decimal
 
 Scores = dict[tuple[str, str], tuple[float, float]]
 """Logit and probability by image and finding, as the file calls them."""
@@ -70,14 +71,12 @@ def _add(path: Path, found: Scores, rows: Iterable[tuple[str | None, str | None,
             raise UserError(f"{path} has two scores of image {image} and finding {finding}.", exit_status=2)
         if logit is None or probability is None:
             continue
-        numbers = [
-            float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
-            for value in (logit, probability)
-        ]
-        if not all(map(math.isfinite, numbers)) or not 0 <= numbers[1] <= 1:
+        # As text, for one cell that is not a number makes text of its whole column.
+        with suppress(ValueError):
+            found[image, finding] = decimal(str(logit)), decimal(str(probability))
+        if not 0 <= found.get((image, finding), (0.0, -1.0))[1] <= 1:
             raise UserError(
                 f"{path}: image {image}, finding {finding}: {probability!r} with logit {logit!r} is no probability "
                 "from 0 to 1.",
                 exit_status=2,
             )
-        found[image, finding] = numbers[0], numbers[1]

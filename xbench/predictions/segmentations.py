@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from xbench.errors import UserError
 from xbench.predictions.files import named
 from xbench.predictions.source import Pair, Source, matched
+from xbench.runtime.strict import unique_keys
 
 _LARGEST = 2**31
 
@@ -35,8 +36,8 @@ def read_points(path: Path) -> dict[Pair, list[list[float]]]:
     found = {}
     for pair, points in _entries(path):
         with named(path, of=f"image {pair[0]}, finding {pair[1]}"):
-            numbers = np.asarray(points, np.float64).reshape(-1, 2)
-            if not np.isfinite(numbers).all():
+            numbers = np.array(points).reshape(-1, 2) if points else np.zeros((0, 2))
+            if numbers.shape != (len(points), 2) or numbers.dtype.kind not in "if" or not np.isfinite(numbers).all():
                 raise ValueError(f"{points!r:.80} are no points")
             found[pair] = (np.trunc(numbers) + 0.5).tolist()
     return found
@@ -108,7 +109,7 @@ def _content(path: Path) -> dict[str, dict[str, Any]] | None:
     with named(path):
         if path.stat().st_size > _LARGEST:
             raise ValueError(f"it has {path.stat().st_size} bytes")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
     if not isinstance(content, dict) or not all(isinstance(of, dict) for of in content.values()):
         return None
     return content

@@ -12,6 +12,7 @@ import pyarrow.csv
 from xbench.errors import UserError
 from xbench.predictions.files import named
 from xbench.protocol.findings import canonical
+from xbench.runtime.strict import check_distinct, decimal
 
 Tuned = dict[str, dict[str, Any]]
 """By finding: `threshold`, the rule of the mask, and `cutoff` of the probability; None where no file says it."""
@@ -75,6 +76,7 @@ def read_tuned(
 def _read(path: Path) -> dict[str, list[str]]:
     with named(path):
         names = pyarrow.csv.open_csv(path).schema.names
+        check_distinct(names, "column")
         texts = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
         table = pyarrow.csv.read_csv(path, convert_options=texts)
     for wanted in (["threshold", "task"], ["prob_threshold", "mIoU", "task"]):
@@ -89,6 +91,6 @@ def _read(path: Path) -> dict[str, list[str]]:
 
 def _number(path: Path, text: str) -> float:
     try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"--tune {path}: {text!r} is no number.", exit_status=2) from None
+        return decimal(text)
+    except ValueError as error:
+        raise UserError(f"--tune {path}: {error}.", exit_status=2) from None

@@ -289,6 +289,17 @@ class Answers(_Part):
                 "the frame that was declared: is it the right one? Another is read with `xbench rescore RUN --frame "
                 "NAME`, without asking again."
             )
+        done = {
+            "reordered": "have corners in the wrong order, which were put right",
+            "clipped": "reach over the edge of the image, and were cut off there",
+            "dropped": "have boxes without an area or malformed ones, which were left out",
+        }
+        for name, what in done.items():
+            if share[name] > 0.05:
+                said.append(
+                    f"{100 * share[name]:.1f} % of the answers {what}: do their numbers mean something else than "
+                    f"{self.frame}, or are they sizes where corners are expected, or corners where sizes are?"
+                )
         if (found := self.recognition) is not None:
             if found.median_mass is not None and found.median_mass < 0.5:
                 said.append(
