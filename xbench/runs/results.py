@@ -294,12 +294,10 @@ class Answers(_Part):
             "clipped": "reach over the edge of the image, and were cut off there",
             "dropped": "have boxes without an area or malformed ones, which were left out",
         }
+        hint = f"look whether the frame is {self.frame}, and whether the numbers are corners or sizes"
         for name, what in done.items():
             if share[name] > 0.05:
-                said.append(
-                    f"{100 * share[name]:.1f} % of the answers {what}: do their numbers mean something else than "
-                    f"{self.frame}, or are they sizes where corners are expected, or corners where sizes are?"
-                )
+                said.append(f"{100 * share[name]:.1f} % of the answers {what}: {hint}.")
         if (found := self.recognition) is not None:
             if found.median_mass is not None and found.median_mass < 0.5:
                 said.append(
