@@ -180,6 +180,7 @@ def test_what_is_ignored_is_counted(command, truth, tmp_path, share):
     assert run.status == 0, run.errors
     assert any("half" in str(one.message) for one in caught) == (share == "half")
     (note,) = (one for one in run.results["counts"]["notes"] if "--extra ignore" in one["note"])
+    assert ("half" in note["note"]) == (share == "half")
     assert note["note"].startswith(f"{len(lost)} of {len(boxes)} ") and note["first"][0].startswith("x-")
 
 

@@ -315,10 +315,11 @@ def say_ignored(data: Any, path: Path, unknown: Sequence[str] | Sequence[tuple[s
     said = (
         f"{len(unknown)} of {len(unknown) + known} predictions in {path.name} ({100 * share:.1f} %) belong to no image "
         f"and finding of {data.name}, and --extra ignore left them out"
+        f"{': half of them or more, so the file may use other names' if share >= 0.5 else ''}"
     )
     pairs = [one for one in unknown if not isinstance(one, str)]
-    much = " That is half of them or more: does the file use other names?" if share >= 0.5 else ""
-    rank_zero_warn(f"{said}: {_count([', '.join(pair) for pair in pairs] or [*map(str, unknown)])}.{much}")
+    names = [", ".join(pair) for pair in pairs] or [*map(str, unknown)]
+    rank_zero_warn(f"{said}. The first: {'; '.join(names[:3])}.")
     data.notes += [Note(said, image if image.isprintable() else repr(image)) for image, _ in pairs]
 
 
