@@ -7,13 +7,17 @@ import os
 import time
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.models.florence2.processing_florence2 import Florence2PostProcessor
 
 from xbench.answers import FAMILIES, Answer, Counts, Family, Frame, family_named
+from xbench.answers.suppression import keep_strongest
 from xbench.errors import UserError
 
 FIXTURES = Path(__file__).with_name("fixtures")
@@ -142,3 +146,85 @@ def test_misspelt_names_get_the_list() -> None:
         family_named("maria2")
     with pytest.raises(UserError, match="no frame 'thousand'"):
         Frame.named("thousand")
+
+
+_LABELS = st.sampled_from([" ", "nodule", " left nodule ", "  "])
+
+
+@given(
+    st.lists(st.tuples(_LABELS, st.lists(st.integers(0, 999), min_size=1, max_size=10)), max_size=6),
+    st.sampled_from(["", "."]),
+)
+def test_florence_reads_the_boxes_that_transformers_reads(runs: list[tuple[str, list[int]]], end: str) -> None:
+    """Any text between location tokens ends a run of them, a blank included; what is left of a run is dropped."""
+    text = "".join(label + "".join(f"<loc_{one}>" for one in run) for label, run in runs) + end
+    answer = FAMILIES["florence2"].read(text, "stop", Frame.named("loc1000_whole"), (640, 480))
+    official = Florence2PostProcessor({}, SimpleNamespace(all_special_tokens=[]))
+    size = 10**6  # its rounding to whole pixels is exact there
+    phrases = official.parse_phrase_grounding_from_text_and_spans(text, (size, size))
+    corners = [box for phrase in phrases for box in phrase["bbox"]]
+    ordered = [(*map(min, box[:2], box[2:]), *map(max, box[:2], box[2:])) for box in corners]
+    flat = [box for box, bins in zip(ordered, corners, strict=True) if box[0] == box[2] or box[1] == box[3]]
+    assert [list(box) for box in answer.boxes] == [
+        pytest.approx([corner / size for corner in box]) for box in dict.fromkeys(ordered) if box not in flat
+    ]
+    short = [run for _, run in runs if len(run) % 4]
+    broken_off = bool(runs and len(runs[-1][1]) % 4 and not end)
+    zeros = sum(run[at : at + 4] == [0] * 4 for _, run in runs for at in range(0, len(run), 4))
+    assert answer.counts.dropped == len(short) - broken_off + len(flat) - zeros
+
+
+@pytest.mark.parametrize(
+    ("text", "bins", "dropped"),
+    [
+        ("nodule<loc_5> <loc_100><loc_200><loc_300><loc_400>", [100, 200, 300, 400], 1),
+        ("x<loc_1><loc_2> <loc_", None, 1),
+        ("x<loc_1><loc_2> <loc_3>", None, 1),
+        ("x<loc_1><loc_2><loc_", None, 0),
+    ],
+)
+def test_a_blank_ends_a_run_of_locations(text: str, bins: list[int] | None, dropped: int) -> None:
+    answer = FAMILIES["florence2"].read(text, None, Frame.named("loc1000_whole"), (640, 480))
+    assert [list(box) for box in answer.boxes] == ([] if bins is None else [[(one + 0.5) / 1000 for one in bins]])
+    assert (answer.counts.dropped, answer.status) == (dropped, "truncated" if bins is None else "answered")
+
+
+@pytest.mark.parametrize("text", ["[0.1, ]", "[0.1, 0.2, ]", "It is at [0.1,]."])
+def test_radvlm_lists_that_end_in_a_comma_are_prose(text: str) -> None:
+    answer = FAMILIES["radvlm"].read(text, "stop", FAMILIES["radvlm"].frame, (640, 480))
+    assert (answer.status, answer.counts) == ("unparsable", Counts())
+
+
+def test_a_row_of_chex_with_an_empty_cell_is_dropped() -> None:
+    read = FAMILIES["chex"].read
+    text = '{"boxes": [[0.1,0.2,0.3,0.4,], [0.5, 0.5, 0.2, 0.2, 0.9], [, 0.2, 0.3, 0.4, 0.5]]}'
+    answer = read(text, "stop", FAMILIES["chex"].frame, (640, 640))
+    assert (len(answer.boxes), answer.counts.dropped) == (1, 2)
+    assert read('{"boxes": [[0.1,0.2,0.3,0.4,]]}', "stop", FAMILIES["chex"].frame, (640, 640)).status == "unparsable"
+
+
+_SIDES = st.sampled_from([0.0, 0.01, 0.1, 0.5]) | st.floats(0, 1)
+
+
+@given(
+    st.lists(st.tuples(st.floats(-1, 2), st.floats(-1, 2), _SIDES, _SIDES, st.sampled_from([0.1, 0.3, 0.5, 0.9]))),
+    st.sampled_from([0.0, 0.25, 0.9]),
+)
+def test_suppression_compares_each_box_with_every_stronger_one_that_was_kept(boxes: list, overlap: float) -> None:
+    corners = np.array([(x, y, x + width, y + height) for x, y, width, height, _ in boxes]).reshape(-1, 4)
+    area = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
+    kept: list[int] = []
+    for at in sorted((one for one, box in enumerate(boxes) if box[4] >= 0.3), key=lambda one: -boxes[one][4]):
+        low, high = np.maximum(corners[at, :2], corners[kept, :2]), np.minimum(corners[at, 2:], corners[kept, 2:])
+        shared = np.prod(np.clip(high - low, 0, None), axis=1)
+        if (shared <= overlap * (area[at] + area[kept] - shared)).all():
+            kept.append(at)
+    assert keep_strongest(corners, [box[4] for box in boxes], overlap) == kept
+
+
+def test_many_boxes_that_hardly_overlap_are_suppressed_in_seconds() -> None:
+    """126 x 127 squares side by side, none of which suppresses another."""
+    rows = [[round(x / 128, 4), round(y / 128, 4), 0.0077, 0.0077, 0.5] for x in range(1, 127) for y in range(1, 128)]
+    start = time.process_time()
+    answer = FAMILIES["chex"].read(json.dumps({"boxes": rows}), "stop", FAMILIES["chex"].frame, (640, 640))
+    assert len(answer.boxes) == len(rows) and time.process_time() - start < 5

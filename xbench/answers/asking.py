@@ -13,7 +13,7 @@ from xbench.answers.recognition import listed_yes_probability, read_decision, ye
 
 Kind = Literal["locate", "recognise", "again"]
 
-READER = "1"
+READER = "2"
 """Version of how answers are read, for results to name; another one may read the same text otherwise."""
 
 

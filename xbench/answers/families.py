@@ -14,7 +14,7 @@ from typing import Literal
 from xbench.answers.answer import Answer, Box, Finish
 from xbench.answers.frames import Axis, Frame, checked_size
 from xbench.answers.json_scan import flat_lists, part_that_counts, read_json, read_lists
-from xbench.answers.reading import NUMBER, Reading, ends_in_tag, numbers, plain
+from xbench.answers.reading import NUMBER, Reading, ends_in_tag, number, numbers, plain
 from xbench.answers.suppression import keep_strongest
 from xbench.errors import UserError
 
@@ -23,7 +23,7 @@ _BLANK = r"\s*+"
 _CORNERS = re.compile(_BLANK.join(rf"<{axis}({_BIN})>" for axis in "xyxy"))
 _PAIR = _BLANK.join((r"\(", f"({NUMBER})", ",", f"({NUMBER})", r"\)"))
 _PAIRS = re.compile(rf"{_PAIR}\s*+,\s*+{_PAIR}")
-_RUN = re.compile(rf"<loc_{_BIN}>(?:\s*+<loc_{_BIN}>)*+")
+_RUN = re.compile(rf"(?:<loc_{_BIN}>)++")
 _LOC = re.compile(rf"<loc_({_BIN})>")
 _CHEX = re.compile(r"\s*+\{\s*+\"boxes\"\s*+:\s*+\[([^{}]*)\]\s*+\}\s*+")
 _CHEX_ROWS = re.compile(r"\s*+(?:\[[^\[\]]*+\]\s*+,\s*+)*+(?:\[[^\[\]]*+\]\s*+)?+")
@@ -147,7 +147,8 @@ class RadVLM(Family):
 
     def _read(self, text: str, reading: Reading) -> str:
         reading.cut = _more_opened(text, "[", "]")
-        read_lists(flat_lists(text), reading)
+        # JSON may have a comma after the last number; here such a list is prose.
+        read_lists((one for one in flat_lists(text) if not one.rstrip().endswith(",")), reading)
         return text
 
     def _write(self, boxes: list[list[str]], finding: str) -> str:
@@ -189,9 +190,8 @@ class Florence2(Family):
 
     def _read(self, text: str, reading: Reading) -> str:
         broken = ends_in_tag(text)
-        ended = text[: text.rfind("<")] if broken else text
-        end = len(ended.rstrip())
-        for run in _RUN.finditer(ended):
+        end = text.rfind("<") if broken else len(text.rstrip())
+        for run in _RUN.finditer(text, 0, end):
             bins = [int(one) for one in _LOC.findall(run[0])]
             for at in range(0, len(bins), 4):
                 group = bins[at : at + 4]
@@ -247,8 +247,8 @@ class CheX(Family):
         reading.none = True  # unless a box is left, or was dropped
         boxes, weights = [], []
         for row in rows:
-            values = numbers(",".join(row))
-            if not values or min(values[2:4]) <= 0:
+            values = [value for cell in row if (value := number(cell)) is not None]
+            if len(values) < 5 or min(values[2:4]) <= 0:
                 reading.dropped += 1
                 continue
             x, y, width, height, weight = values

@@ -19,17 +19,26 @@ def keep_strongest(
         least: Weights below it are left out.
     """
     weight = np.asarray(weights, np.float64)
-    order = np.argsort(-weight, kind="stable")
-    # Weaker boxes suppress no stronger one, so leaving them out first changes nothing.
-    order = order[weight[order] >= least]
-    corners = np.asarray(boxes, np.float64).reshape(-1, 4)
-    area = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
-    kept = []
-    while len(order):
-        first, order = int(order[0]), order[1:]
-        kept.append(first)
-        low = np.maximum(corners[order, :2], corners[first, :2])
-        high = np.minimum(corners[order, 2:], corners[first, 2:])
-        shared = np.prod(np.clip(high - low, 0, None), axis=1)
-        order = order[shared <= overlap * (area[order] + area[first] - shared)]
+    strong = np.flatnonzero(weight >= least)  # weaker boxes suppress no stronger one
+    strong = strong[np.argsort(-weight[strong], kind="stable")]
+    corners = np.asarray(boxes, np.float64).reshape(-1, 4)[strong]
+    low, high = corners[:, :2], corners[:, 2:]
+    area = np.prod(high - low, axis=1)
+    # A box that overlaps another by more than this IoU has a side of at most that side / overlap, so on each axis its
+    # centre lies within half of that. Each box is compared with its neighbors on the axis on which it has fewer.
+    centre, reach = (low + high) / 2, (high - low) / (2 * overlap or 1e-9)
+    sorted_by = np.argsort(centre, axis=0)
+    ascending = np.take_along_axis(centre, sorted_by, axis=0)
+    from_, to = centre - reach, centre + reach
+    starts = np.stack([np.searchsorted(ascending[:, axis], from_[:, axis]) for axis in (0, 1)], axis=1)
+    ends = np.stack([np.searchsorted(ascending[:, axis], to[:, axis], "right") for axis in (0, 1)], axis=1)
+    nearer = np.argmin(ends - starts, axis=1) if len(strong) else ()
+    left, kept = np.ones(len(strong), np.bool_), []
+    for at, axis in enumerate(nearer):
+        if left[at]:
+            kept.append(int(strong[at]))
+            near = sorted_by[starts[at, axis] : ends[at, axis], axis]
+            sides = np.minimum(high[near], high[at]) - np.maximum(low[near], low[at])
+            shared = np.clip(sides[:, 0], 0, None) * np.clip(sides[:, 1], 0, None)
+            left[near[shared > overlap * (area[near] + area[at] - shared)]] = False
     return kept
