@@ -136,10 +136,21 @@ def test_questions_of_the_package_name_the_finding():
     assert '{"boxes": [{"box": [x0, y0, x1, y1], "confidence": c}]}' in questions.text("locate", "Nodule")
 
 
+def test_radvlm_is_asked_about_findings_as_it_was_trained():
+    """Its training names findings as the dataset does, in lower case."""
+    questions = Questions.of("radvlm")
+    for finding, name in {"Pleural Effusion": "pleural effusion", "ILD": "ild", "Nodule/Mass": "nodule/mass"}.items():
+        assert questions.text("locate", finding) == f"Where is the {name} located in this Chest X-ray?"
+    assert (
+        questions.text("recognise", "ILD")
+        == "Is there interstitial lung disease in this chest X-ray? Answer yes or no."
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("source: me\nlocate: Where is it?", "neither {finding} nor {phrase}"),
+        ("source: me\nlocate: Where is it?", "{finding}, {name} or {phrase}"),
         ("source: me\nlocate: Where is {finding} in {place}?", "has {place}"),
         ("source: me\nlocate: Where is {finding?", "cannot be used"),
         ("locate: Where is {finding}?", "needs the keys source and locate"),
@@ -159,9 +170,11 @@ def test_own_questions_names_and_definitions(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(
         "source: me\nlocate: '{phrase} means {definition}'\nsystem: Be brief.\n"
-        "names: {Hole: dark spot}\ndefinitions: {Hole: black}\n"
+        "names: {Hole: Dark spot}\ndefinitions: {Hole: black}\nrecognise: Is there {name}, a {finding}?\n"
     )
     questions = Questions.of(str(file))
+    assert questions.text("recognise", "Hole") == "Is there dark spot, a Dark spot?"
+    assert questions.text("recognise", "Square ABC") == "Is there square abc, a square ABC?"
     assert questions.text("locate", "Hole") == "Dark spot means black" and questions.system == "Be brief."
     with pytest.raises(UserError, match=r"mine\.yaml has no definition of Square"):
         questions.text("locate", "Square")

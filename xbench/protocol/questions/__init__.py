@@ -15,7 +15,7 @@ import yaml
 from xbench.errors import UserError
 from xbench.protocol.prompts import phrase
 
-_FIELDS = ("finding", "phrase", "definition")
+_FIELDS = ("finding", "phrase", "name", "definition")
 _MAX_BYTES = 2**20
 
 
@@ -23,8 +23,9 @@ _MAX_BYTES = 2**20
 class Questions:
     """How findings are asked for.
 
-    A question holds `{finding}`, the finding as it stands inside a sentence, or `{phrase}`, the same with a capital
-    letter; it may hold `{definition}`, a sentence of the file on the finding. Braces that are meant are doubled.
+    A question holds `{finding}`, the finding as it stands inside a sentence, `{phrase}`, the same with a capital
+    letter, or `{name}`, the name of the finding in lower case; it may hold `{definition}`, a sentence of the file on
+    the finding. Braces that are meant are doubled.
 
     Attributes:
         source: Who says that a model is asked like this.
@@ -78,8 +79,8 @@ class Questions:
             names = [name for _, name, *_ in Formatter().parse(content.get(key) or "{finding}") if name is not None]
             if unknown := {*names} - {*_FIELDS}:
                 raise ValueError(f"{key} has {{{min(unknown)}}}; a question may hold {{{'}, {'.join(_FIELDS)}}}.")
-            if not {*names} & {"finding", "phrase"}:
-                raise ValueError(f"{key} has neither {{finding}} nor {{phrase}}, so all findings would be asked alike.")
+            if not {*names} & {"finding", "phrase", "name"}:
+                raise ValueError(f"{key} lacks {{finding}}, {{name}} or {{phrase}}: all findings would be asked alike.")
         return cls(**content, file=file)
 
     def text(self, kind: str, finding: str) -> str:
@@ -93,7 +94,8 @@ class Questions:
                 exit_status=2,
             )
         definition = self.definitions.get(finding, "")
-        return template.format(finding=name, phrase=name[:1].upper() + name[1:], definition=definition)
+        plain = (self.names.get(finding) or finding).lower()
+        return template.format(finding=name, phrase=name[:1].upper() + name[1:], name=plain, definition=definition)
 
     @property
     def sha256(self) -> str:
