@@ -39,6 +39,14 @@ def test_probabilities_of_yes(row: dict[str, Any]) -> None:
     assert found.bounded == row.get("bounded", False)
 
 
+@given(st.lists(st.tuples(st.sampled_from(["yes", "no", "x"]), st.floats(-30, 0)), max_size=20), st.floats(0, 40))
+def test_listed_probabilities_never_exceed_one(top: list[tuple[str, float]], gap: float) -> None:
+    for listed in (top, [("Yes", 0.0), ("No", -gap)]):
+        found = listed_yes_probability(listed)
+        assert found.mass is not None and 0 <= found.mass <= 1
+        assert found.probability is None or 0 <= found.probability <= 1
+
+
 def test_a_decision_becomes_a_probability_and_no_decision_becomes_none() -> None:
     assert [Decision(*one).probability for one in [(True, None), (False, None), (True, 0.8), (None, None)]] == [
         *(1.0, 0.0, 0.8, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ import pytest
 from chat_server import log, serving
 from processes import start, until
 
+from xbench.answers.asking import Reply
 from xbench.cli import main
 from xbench.commands.verify import disagreements
 
@@ -95,6 +97,35 @@ def test_what_is_asked_again_is_kept_and_compared_and_not_scored(address, whole,
     before = len(log(address, script))
     shutil.rmtree(folder.parent)
     assert main(command) == 0 and len(log(address, script)) == before and finished(tmp_path)[2] == rows
+
+
+def test_a_model_that_is_sure_finishes(address, whole, tmp_path):
+    """Its two log-probabilities, 0.0 and -18.5, are those of float32 and add up to more than 1."""
+    assert main(words(tmp_path, f"{address}/sure:ok/v1")) == 0
+    folder, scores, rows = finished(tmp_path)
+    asked = [row for row in rows if row["query"] == "recognise"]
+    assert {row["mass"] for row in asked} == {1.0} and {round(abs(row["logit"]), 6) for row in asked} == {18.5}
+    assert scores["classification"]["macro"]["auroc"] == whole[1]["classification"]["macro"]["auroc"]
+    assert disagreements(folder) == []
+
+
+def test_a_row_that_no_file_takes_stops_the_run_at_its_image(address, tmp_path, capsys, monkeypatch):
+    """What came before is kept: the same command goes on, and asks nothing twice."""
+    read, seen = Reply.recognition, []
+
+    def once(reply):
+        seen.append(reply)
+        return replace(read(reply), mass=1.5 if len(seen) > 40 else 1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reply, "recognition", once)
+        assert main(words(tmp_path, f"{address}/bad:ok/v1")) == 1
+    said, before = capsys.readouterr().err.splitlines()[-1], len(log(address, "bad:ok"))
+    assert said.startswith("error: ") and "phantom" in said and "mass" in said and "--resume true" in said
+    assert main(words(tmp_path, f"{address}/bad:ok/v1", "--resume", "true")) == 0
+    asked = log(address, "bad:ok")
+    assert len({parts(request) for request in asked}) == len(asked) > before
+    assert disagreements(finished(tmp_path)[0]) == []
 
 
 def test_a_run_that_got_no_answer_says_how_to_go_on(address, tmp_path, capsys):

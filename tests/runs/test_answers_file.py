@@ -15,6 +15,7 @@ from xbench.answers import FAMILIES
 from xbench.answers.answer import Box
 from xbench.answers.asking import Query, Reply
 from xbench.answers.frames import Frame
+from xbench.errors import UserError
 from xbench.runs.answers import AnswerRow, answers_writer, excerpt, read_answers
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
@@ -75,6 +76,25 @@ def test_the_journal_keeps_them(tmp_path_factory, given_rows):
     pairs = PairCounts(**{field.name: [] for field in fields(PairCounts)})
     append_record(folder, BatchRecord(0, BatchScores(images, pairs, (), tuple(given_rows)), (), (), ()))
     assert read_record(finished_batches(folder)[0]).scores.answers == tuple(given_rows)
+
+
+def test_a_mass_above_one_by_rounding_was_written_by_earlier_versions(tmp_path):
+    query, sure = Query("recognise", 0, 0, "Nodule"), Reply("Yes", top=[("Yes", -0.5)])
+    row = replace(AnswerRow.of(0, "image", (70, 90), query, sure, None), mass=1.000000009)
+    path = tmp_path / "answers.parquet"
+    with answers_writer(path) as add:
+        add([row])
+    assert [found.mass for found in read_answers(path, FINDINGS)] == [1.0]
+
+
+@pytest.mark.parametrize("wrong", [{"mass": 1.1}, {"confidence": 2.0}, {"finish": "bored"}])
+def test_what_no_file_takes_is_refused_when_it_is_made(wrong):
+    given = {"text": "[1, 2, 300, 400]", "yes_no": ([1.0], [0.5])} | wrong
+    kind = "locate" if "confidence" in wrong else "recognise"
+    reply, family = Reply(**given), FAMILIES["endpoint"]
+    answer = reply.read(family, family.frame, (70, 90)) if kind == "locate" else None
+    with pytest.raises(UserError, match=rf"'Nodule'.*'image'.*{next(iter(wrong))}"):
+        AnswerRow.of(0, "image", (70, 90), Query(kind, 0, 0, "Nodule"), reply, answer)
 
 
 WRONG = {

@@ -93,9 +93,9 @@ class Handler(BaseHTTPRequestHandler):
         with lock:
             step, _, value = steps[min(len(asked[script]), len(steps) - 1)].partition("=")
             asked[script].append(told)
-        self.answer(step, value, body, told)
+        self.answer(script, step, value, body, told)
 
-    def answer(self, step: str, value: str, body: dict, told: dict) -> None:
+    def answer(self, script: str, step: str, value: str, body: dict, told: dict) -> None:
         if step in ("slow", "hang"):
             time.sleep(float(value or 20))
         elif step.isdigit():
@@ -134,6 +134,8 @@ class Handler(BaseHTTPRequestHandler):
         if body.get("logprobs"):
             yes = str(message["content"]).startswith("Yes")
             listed = [(" Yes", -0.1), ("No", -2.5)] if yes else [("No", -0.1), ("Not", -9999.0)]
+            if script.startswith("sure"):  # as float32 rounds them: together they are more than 1
+                listed = [("Yes" if yes else "No", 0.0), ("No" if yes else "Yes", -18.5)]
             top = [{"token": word, "logprob": log} for word, log in listed]
             choice["logprobs"] = {"content": [{"top_logprobs": top}]}
         response = {"model": body["model"], "choices": [choice], "system_fingerprint": "fp_1"}

@@ -106,7 +106,8 @@ def listed_yes_probability(top: Sequence[tuple[str, float]]) -> YesProbability:
     that it could have: no more than the least likely listed token, nor than what the listed ones leave.
     """
     words = {word: [log for text, log in top if text.strip().lower() == word] for word in ("yes", "no")}
-    mass = math.fsum(math.exp(log) for logs in words.values() for log in logs)
+    # A server's rounded probabilities may add up to more than 1.
+    mass = min(1.0, math.fsum(math.exp(log) for logs in words.values() for log in logs))
     if not mass:
         return YesProbability(None, None, mass)
     rest = 1 - math.fsum(math.exp(log) for _, log in top)

@@ -6,11 +6,11 @@ Its answers are read again from there by another family or frame, and checked, w
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,6 +21,7 @@ from xbench.answers.answer import Answer, Box, Counts, Finish, Point, Status
 from xbench.answers.asking import Kind, Query, Reply, Way
 from xbench.answers.families import Family
 from xbench.answers.frames import Frame
+from xbench.errors import UserError
 from xbench.runs.files import WRITING, Table
 from xbench.runtime.files import atomic_writer
 
@@ -99,7 +100,7 @@ class AnswerRow:
         """Make the row of a query about an image of so many pixels (width, height).
 
         `answer` is what the reply says where a finding is, None for whether it is there; `truth` the true boxes,
-        whether each is a lesion, and whether they are of outlines.
+        whether each is a lesion, and whether they are of outlines. A UserError if no file takes the row.
         """
         row = cls(
             index=index,
@@ -121,20 +122,28 @@ class AnswerRow:
         if answer is None:
             found = reply.recognition()
             names = ("way", "probability", "logit", "mass", "bounded")
-            return replace(row, **{name: getattr(found, name) for name in names})
-        boxes, one_by_one, outlined = truth or (None, None, None)
-        return replace(
-            row,
-            status=answer.status,
-            boxes=answer.boxes,
-            points=answer.points,
-            confidence=answer.confidence,
-            **asdict(answer.counts),
-            suspect_frame=answer.suspect_frame,
-            annotated=None if boxes is None else tuple(boxes),
-            one_by_one=one_by_one,
-            outlined=outlined,
-        )
+            row = replace(row, **{name: getattr(found, name) for name in names})
+        else:
+            boxes, one_by_one, outlined = truth or (None, None, None)
+            row = replace(
+                row,
+                status=answer.status,
+                boxes=answer.boxes,
+                points=answer.points,
+                confidence=answer.confidence,
+                **asdict(answer.counts),
+                suspect_frame=answer.suspect_frame,
+                annotated=None if boxes is None else tuple(boxes),
+                one_by_one=one_by_one,
+                outlined=outlined,
+            )
+        try:
+            return cls.checked(vars(row))
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                f"The model's reply cannot be kept: {error}. Correct the model, or leave the image out. Everything "
+                "before is kept: --resume true goes on where nothing but the reply changes."
+            ) from error
 
     def reply(self) -> Reply:
         """Return what came back; of the first token, what gives the same probability again."""
@@ -190,24 +199,29 @@ class AnswerRow:
                 row[name] = tuple(kind(*map(float, corners)) for corners in row[name])
         if row["confidence"] is not None:
             row["confidence"] = tuple(row["confidence"])
-        boxes = [*(row["boxes"] or ()), *(row["annotated"] or ())]
-        numbers = [number for corners in [*boxes, *(row["points"] or ())] for number in corners]
-        numbers += [one for one in (*(row["confidence"] or ()), row["probability"], row["mass"]) if one is not None]
+        if row["mass"] is not None and 1 < row["mass"] < 1 + 1e-6:
+            row["mass"] = 1.0  # a sum of rounded probabilities, as earlier versions kept it
         asked = row["query"] != "recognise"
-        sound = (
-            isinstance(row["raw"], str)
-            and min(row["width"], row["height"]) >= 1
-            and row["query"] in get_args(Kind)
-            and row["finish"] in (None, *get_args(Finish))
-            and (row["status"] in get_args(Status) if asked else row["way"] in get_args(Way))
-            and all((row[name] is None) is not asked for name in ("boxes", "points", "confidence", "suspect_frame"))
-            and (not asked or len(row["boxes"]) == len(row["confidence"]))
-            and all(math.isfinite(number) and 0 <= number <= 1 for number in numbers)
-            and all(box.x0 < box.x1 and box.y0 < box.y1 for box in boxes)
-            and row["annotated"] != ()
-        )
-        if not sound:
-            raise ValueError(f"the answer about {row['finding']!r:.60} on {row['image_id']!r:.200} is none of a run")
+        boxes = {name: row[name] or () for name in ("boxes", "annotated")}
+        numbers = {name: [*chain(*values)] for name, values in (boxes | {"points": row["points"] or ()}).items()}
+        numbers["confidence"] = [*(row["confidence"] or ())]
+        numbers |= {name: [row[name]] for name in ("probability", "mass", "answer_confidence")}
+        sound = {name: all(one is None or 0 <= one <= 1 for one in values) for name, values in numbers.items()}
+        for name in ("boxes", "points", "confidence", "suspect_frame"):
+            sound[name] = sound.get(name, True) and (row[name] is None) is not asked
+        for name, corners in boxes.items():
+            sound[name] &= all(box.x0 < box.x1 and box.y0 < box.y1 for box in corners)
+        sound["annotated"] &= row["annotated"] != ()
+        sound["confidence"] &= len(boxes["boxes"]) == len(numbers["confidence"])
+        sound["raw"] = isinstance(row["raw"], str)
+        sound["width or height"] = min(row["width"], row["height"]) >= 1
+        sound["query"] = row["query"] in get_args(Kind)
+        sound["finish"] = row["finish"] in (None, *get_args(Finish))
+        sound["status"] = not asked or row["status"] in get_args(Status)
+        sound["way"] = asked or row["way"] in get_args(Way)
+        if wrong := [name for name, right in sound.items() if not right]:
+            about = f"{row['finding']!r:.60} on {row['image_id']!r:.200}"
+            raise ValueError(f"the answer about {about} has an impossible {wrong[0]}")
         return cls(**row)
 
 
