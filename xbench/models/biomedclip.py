@@ -94,7 +94,7 @@ class BiomedCLIP(OpenCLIP):
     @cached_property
     def _tokenizer(self) -> Any:
         try:
-            tokenizer = HFTokenizer(self.text_encoder, context_length=self._context_length)
+            tokenizer = HFTokenizer(self.text_encoder, context_length=self._context_length, trust_remote_code=False)
         except (OSError, ValueError, RuntimeError, ImportError, TypeError) as error:
             raise UserError(
                 f"The tokeniser of {self.text_encoder} cannot be loaded ({first_line(error)}). Without a network, give "
@@ -130,7 +130,8 @@ def _text_config(text_encoder: str | None, configured: str, folder: Path | None,
     """Return where the configuration of the BERT is; the folder `bert` is there to write one to."""
     if text_encoder is not None:
         try:
-            transformers.AutoConfig.from_pretrained(os.path.expanduser(text_encoder)).save_pretrained(bert)
+            place = os.path.expanduser(text_encoder)
+            transformers.AutoConfig.from_pretrained(place, trust_remote_code=False).save_pretrained(bert)
         except (OSError, ValueError) as error:
             raise UserError(
                 f"--model.text_encoder {text_encoder}: its config.json cannot be had ({first_line(error)}). Give a "

@@ -62,8 +62,14 @@ class CLIP(OpenCLIP):
 
     @cached_property
     def _tokenizer(self) -> Any:
+        folder = _config_folder(self.architecture)
+        config = read_config(folder, "")["model_cfg"] if folder else open_clip.get_model_config(self.architecture)
+        # open_clip's own tokenisers do not know the option.
+        of_transformers = config.get("text_cfg", {}).get("hf_tokenizer_name")
         try:
-            return open_clip.get_tokenizer(self.architecture)
+            return open_clip.get_tokenizer(
+                self.architecture, **({"trust_remote_code": False} if of_transformers else {})
+            )
         except (OSError, ValueError, RuntimeError, ImportError) as error:
             raise UserError(
                 f"The tokeniser of {self.architecture} cannot be loaded ({first_line(error)}). Without a network, put "

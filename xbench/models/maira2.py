@@ -132,7 +132,9 @@ class Processor:
 
     def __init__(self, folder: Path, image_token: int, side: int, patches: int) -> None:
         try:
-            self.tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+            self.tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(
+                folder, trust_remote_code=False, local_files_only=True
+            )
             self.chat_template = _template(folder) or self.tokenizer.chat_template
             settings = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
             self._mean, self._std = (torch.tensor(settings[name]).view(3, 1, 1) for name in ("image_mean", "image_std"))

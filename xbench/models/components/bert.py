@@ -166,7 +166,7 @@ def _without_weights(config: BertConfig, pooler: bool) -> BertModel:
 @cache
 def _tokeniser(source: str) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(str(_folder(source) or source))
+        return AutoTokenizer.from_pretrained(str(_folder(source) or source), trust_remote_code=False)
     except (OSError, ValueError, RuntimeError, ImportError, KeyError) as error:
         raise UserError(
             f"The tokeniser of {source} cannot be loaded ({first_line(error)}). {_offline(source)}"

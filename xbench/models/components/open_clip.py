@@ -20,6 +20,7 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
+from transformers import dynamic_module_utils
 
 from xbench.errors import UserError
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
@@ -287,8 +288,10 @@ def downloaded(architecture: str, source: str, download: Callable[[], str]) -> P
 
 def _build(architecture: str, folder: Path | None, tag: Mapping[str, Any], image_size: int | None) -> Any:
     """Build a model without its weights, and without fetching any."""
-    silenced = logging.root.manager.disable
+    silenced, seconds_to_agree = logging.root.manager.disable, dynamic_module_utils.TIME_OUT_REMOTE_CODE
     try:
+        # open_clip cannot pass trust_remote_code on; without time to agree, transformers refuses instead of asking.
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
         # open_clip warns that the model is random, as it cannot know that the weights come next.
         logging.disable(max(silenced, logging.WARNING))
         return open_clip.create_model(
@@ -307,6 +310,7 @@ def _build(architecture: str, folder: Path | None, tag: Mapping[str, Any], image
         ) from error
     finally:
         logging.disable(silenced)
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = seconds_to_agree
 
 
 def _check_image_tower(model: nn.Module, architecture: str) -> None:
