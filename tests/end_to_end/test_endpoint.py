@@ -128,6 +128,18 @@ def test_a_row_that_no_file_takes_stops_the_run_at_its_image(address, tmp_path, 
     assert disagreements(finished(tmp_path)[0]) == []
 
 
+def test_a_key_that_the_server_echoes_is_in_no_file(address, tmp_path, capsys, monkeypatch):
+    key = "sk-very-secret"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    assert main(words(tmp_path, f"{address}/echo:echo/v1", "--data.images=2")) == 0
+    folder, _, rows = finished(tmp_path)
+    assert {(row["raw"], row["reasoning"]) for row in rows} == {("None. Bearer ***", "Bearer ***, hm")}
+    assert main(["report", str(folder), "--out", str(tmp_path / "report")]) == 0
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    texts = [repr(rows), *capsys.readouterr()]
+    assert len(written) > 10 and not any(key.encode() in content for content in [*written, *map(str.encode, texts)])
+
+
 def test_a_run_that_got_no_answer_says_how_to_go_on(address, tmp_path, capsys):
     script = f"tired:{'ok,' * 10}{'500,' * 2}{'401,' * 9}ok"
     command = words(tmp_path, f"{address}/{script}/v1", "--model.attempts=2", "--model.concurrency=1")

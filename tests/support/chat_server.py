@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import gzip
 import hashlib
 import io
 import json
@@ -104,6 +105,10 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(int(step), said, **({"Retry-After": value} if value and step != "400" else {}))
         elif step == "redirect":
             return self.send(307, {}, Location=value or "http://elsewhere.example/v1/chat/completions")
+        elif step in ("trickle", "continue"):  # a response whose head never ends
+            return self.endless(b"HTTP/1.1 200 OK\r\n" if step == "trickle" else b"", step)
+        elif step == "long":
+            return self.send(400, {"error": {"message": "x" * 281 + self.headers.get("Authorization", "")}})
         elif step == "drop":
             self.close_connection = True
             return None
@@ -123,6 +128,9 @@ class Handler(BaseHTTPRequestHandler):
             message["refusal"] = "I cannot help with that."
         elif step == "parts":
             message["content"] = [{"type": "text", "text": "No"}, {"type": "text", "text": "ne."}]
+        elif step == "echo":
+            key = self.headers.get("Authorization", "")
+            message = {"content": [{"type": "text", "text": f"None. {key}"}], "reasoning_content": f"{key}, hm"}
         elif step == "thinks":
             message |= {"content": "None.", "reasoning_content": "hm [1, 2, 3, 4]"}
         elif step in ("ok", "slow", "cut", "length"):
@@ -139,10 +147,16 @@ class Handler(BaseHTTPRequestHandler):
             top = [{"token": word, "logprob": log} for word, log in listed]
             choice["logprobs"] = {"content": [{"top_logprobs": top}]}
         response = {"model": body["model"], "choices": [choice], "system_fingerprint": "fp_1"}
+        if step == "echo":
+            response |= {"model": key, "system_fingerprint": key, key: [key]}
         response["usage"] = {"prompt_tokens": 100, "completion_tokens": 10}
         content = json.dumps(response).encode()
+        if step == "type":
+            return self.send(200, content, kind=f"{'x' * 50}{self.headers.get('Authorization', '')}")
         if step == "plain":
             return self.send(200, content, kind="text/plain")
+        if step == "gzip":
+            return self.send(200, gzip.compress(gzip.compress(bytes(2**20))), **{"Content-Encoding": value or step})
         if step == "drip":
             return self.send(200, content, pause=0.01)
         if step == "huge":
@@ -151,6 +165,15 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(200, content[: len(content) // 2], length=len(content))
         told["answered"] = True
         return self.send(200, response)
+
+    def endless(self, first: bytes, step: str) -> None:
+        try:
+            self.wfile.write(first)
+            while True:
+                self.wfile.write(b"X" if step == "trickle" else b"HTTP/1.1 100 Continue\r\n\r\n")
+                time.sleep(0.02)
+        except OSError:
+            self.close_connection = True
 
     def send(
         self,

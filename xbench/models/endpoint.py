@@ -269,8 +269,8 @@ class Endpoint(AnsweringModel):
     def _kept(self, request: Mapping[str, Any]) -> Completion | None:
         response = None if self._cache is None else self._cache.get(request)
         try:
-            return None if response is None else Completion.read(response)
-        except ValueError:
+            return None if response is None else Completion.read(self.client.without_key(response))
+        except (ValueError, RecursionError):
             return None
 
     def _picture(self, batch: Batch, row: int) -> _Picture:

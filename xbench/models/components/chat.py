@@ -12,10 +12,12 @@ import json
 import math
 import os
 import random
+import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -240,7 +242,7 @@ class ChatClient:
             try:
                 return make()
             except (_Again, ValueError) as error:
-                problem = str(error)
+                problem = self.without_key(str(error), 4)
                 after = getattr(error, "after", None)
             if attempt + 1 < self._attempts:
                 self._warn(problem)
@@ -258,7 +260,7 @@ class ChatClient:
             listed = self._json("GET", "models")["data"]
             return sorted(entry["id"] for entry in listed if isinstance(entry["id"], str))
         except (_Again, ValueError) as error:
-            raise NoAnswer(str(error)) from None
+            raise NoAnswer(self.without_key(str(error), 4)) from None
         except (KeyError, TypeError):
             raise NoAnswer("another thing than a list of models") from None
 
@@ -271,41 +273,44 @@ class ChatClient:
                 certificates.load_default_certs()
                 self._made = httpx.Client(
                     timeout=httpx.Timeout(self._timeout, connect=min(_CONNECT, self._timeout), pool=None),
-                    limits=httpx.Limits(max_connections=None),
+                    limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
                     verify=certificates,
                     trust_env=self._proxies,
                     follow_redirects=False,
+                    # Before httpx looks where a redirect leads, which raises errors of any kind.
+                    event_hooks={"response": [self._refuse_head]},
                 )
             return self._made
 
     def _json(self, method: str, path: str, content: bytes | None = None) -> Any:
         """Make a request and return the JSON that comes back; `_Again` or ValueError where none does."""
-        started = time.monotonic()
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
         if key := self._key():
             headers["Authorization"] = f"Bearer {key}"
         url = f"{self.base_url}/{path}"
         try:
-            with self._http.stream(method, url, content=content, headers=headers) as response:
+            with (
+                _cut_off(self._timeout) as extensions,
+                self._http.stream(method, url, content=content, headers=headers, extensions=extensions) as response,
+            ):
                 body = bytearray()
-                for part in response.iter_bytes():
+                for part in response.iter_raw():
                     body += part
                     if len(body) > _MOST_BYTES:
                         raise _Again(f"more than {_MOST_BYTES >> 20} MiB")
-                    if time.monotonic() - started > self._timeout:
-                        raise _Again(f"no end of an answer within {self._timeout:g} s")
         except httpx.TimeoutException as error:
             waited = _CONNECT if isinstance(error, httpx.ConnectTimeout) else self._timeout
             raise _Again(f"no answer within {min(waited, self._timeout):g} s") from None
         except httpx.HTTPError as error:
-            raise _Again(self._hidden(str(error) or type(error).__name__)) from None
+            raise _Again(str(error) or type(error).__name__) from None
         if not response.is_success:
-            self._refuse(response, self._hidden(_message(bytes(body))), method, content)
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+            readable = b"" if "content-encoding" in response.headers else bytes(body)
+            self._refuse(response, _message(readable, lambda said: self.without_key(said, 4)), method, content)
+        kind = self.without_key(response.headers.get("content-type", "")).partition(";")[0].strip().lower()
         if not kind.endswith("json"):
             raise _Again(f"{kind[:60] or 'text of no type'} in place of JSON")
         try:
-            return json.loads(bytes(body))
+            return self.without_key(json.loads(bytes(body)))
         except (ValueError, RecursionError):
             raise _Again("JSON that is cut off or malformed") from None
 
@@ -315,10 +320,38 @@ class ChatClient:
             raise UserError(f"The key in the environment variable {self._key_variable} has characters that no key has.")
         return key
 
-    def _hidden(self, text: str) -> str:
-        """Return what a server said without the key, which some repeat."""
+    def without_key(self, said: Any, shortest: int = 8) -> Any:
+        """Return what a server said, a text or JSON, without the key, which some servers repeat.
+
+        Shorter keys stay: words such as `none`, given to a server that needs no key, may be part of an answer.
+        """
         key = os.environ.get(self._key_variable, "").strip()
-        return text.replace(key, "***") if len(key) > 3 else text
+        if len(key) < shortest:
+            return said
+        if isinstance(said, str):
+            return said.replace(key, "***")
+        if isinstance(said, list):
+            return [self.without_key(one, shortest) for one in said]
+        if isinstance(said, dict):
+            return {self.without_key(name, shortest): self.without_key(one, shortest) for name, one in said.items()}
+        return said
+
+    def _refuse_head(self, response: httpx.Response) -> None:
+        """Refuse a redirect, and an answer that is compressed: a few bytes of it can unpack to gigabytes."""
+        status, encoding = response.status_code, self.without_key(response.headers.get("content-encoding", "").strip())
+        if 300 <= status < 400:
+            target = self.without_key(response.headers.get("location", ""), 4)
+            raise UserError(
+                f"{self.host} answers {status}: it sends requests on to {target[:200] or 'another address'}, and "
+                "redirects are not followed, for they could carry radiographs anywhere. If that is the server, give "
+                "its address as --model.base_url."
+            )
+        if response.is_success and encoding.lower() not in ("", "identity"):
+            raise UserError(
+                f"{self.host} sends answers that are compressed ({encoding[:60]}), although the "
+                "request allows none such, and they are not unpacked. Turn compression off in the server, or in the "
+                "proxy in front of it."
+            )
 
     def _refuse(self, response: httpx.Response, said: str, method: str, content: bytes | None) -> None:
         """Raise what a status is: worth another attempt, or not."""
@@ -328,13 +361,6 @@ class ChatClient:
             if "insufficient_quota" in said:
                 raise UserError(f"{where}{says}. The account has nothing left to spend.")
             raise _Again(f"status {status}{says}", _seconds(response.headers.get("retry-after")))
-        if 300 <= status < 400:
-            target = response.headers.get("location", "")
-            raise UserError(
-                f"{where}: it sends requests on to {target[:200] or 'another address'}, and redirects are not "
-                "followed, for they could carry radiographs anywhere. If that is the server, give its address as "
-                "--model.base_url."
-            )
         known = "is not set" if not os.environ.get(self._key_variable, "").strip() else "is not accepted"
         hints = {
             401: f"The key in the environment variable {self._key_variable} (--model.key_variable) {known}.",
@@ -393,6 +419,41 @@ class ChatClient:
         self._stopped.wait(random.uniform(0, min(_LONGEST_WAIT, self._back_off * 2**attempt)))
 
 
+@contextmanager
+def _cut_off(seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield the extensions of a request whose connection is shut down after so many seconds; `_Again` if it was.
+
+    The time-outs of httpx begin anew with each byte and with each `100 Continue`.
+    """
+    sockets: list[socket.socket] = []
+    late = threading.Event()
+
+    def shut_down() -> None:
+        late.set()
+        for one in sockets:
+            with suppress(OSError):
+                socket.socket.shutdown(one, socket.SHUT_RDWR)  # of its class: SSLSocket's is not for other threads
+
+    def trace(event: str, about: Mapping[str, Any]) -> None:
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            sockets.append(about["return_value"].get_extra_info("socket"))
+            if late.is_set():
+                shut_down()
+
+    timer = threading.Timer(seconds, shut_down)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield {"trace": trace}
+    except httpx.HTTPError:
+        if not late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if late.is_set():
+        raise _Again(f"no answer within {seconds:g} s")
+
+
 def near_names(name: str, names: list[str]) -> str:
     """Return the names like this one, or the first of all."""
     near = difflib.get_close_matches(name, names, n=3) or names[:8]
@@ -439,12 +500,12 @@ def _seconds(text: str | None) -> float | None:
         return None
 
 
-def _message(body: bytes) -> str:
-    """Return what a response that is no answer says, in a line."""
+def _message(body: bytes, without_key: Callable[[Any], Any]) -> str:
+    """Return what a response that is no answer says, in a line; the key is taken out before anything is cut off."""
     try:
-        said = json.loads(body)
+        said = without_key(json.loads(body))
     except (ValueError, RecursionError):
-        said = body[:2000].decode("utf-8", "replace")
+        said = without_key(body.decode("utf-8", "replace"))[:2000]
     while isinstance(said, dict):
         code = said.get("code")
         inner = next((said[name] for name in ("error", "message", "detail") if said.get(name)), None)
