@@ -152,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
         response["usage"] = {"prompt_tokens": 100, "completion_tokens": 10}
         content = json.dumps(response).encode()
         if step == "type":
-            return self.send(200, content, kind=f"{'x' * 50}{self.headers.get('Authorization', '')}")
+            return self.send(200, content, kind=f"{'x' * 40}{self.headers.get('Authorization', '')}")
         if step == "plain":
             return self.send(200, content, kind="text/plain")
         if step == "gzip":
