@@ -75,10 +75,25 @@ def test_auroc_has_the_variance_of_obuchowski_by_plain_loops(seed, per_patient):
     freedom = (s10 / m + s01 / n) ** 2 / (
         (s10 / m) ** 2 / (len(with_positive) - 1) + (s01 / n) ** 2 / (len(with_negative) - 1)
     )
+    # Averaged with Newcombe's for as many images as patients, which counts five degrees of freedom.
+    m, n = len(with_positive), len(with_negative)
+    newcombe = area * (1 - area) / (m * n)
+    newcombe *= 1 + ((m + n) / 2 - 1) * ((1 - area) / (2 - area) + area / (1 + area))
+    variance = (freedom * variance + 5 * newcombe) / (freedom + 5)
+    freedom += 5
     spread = intervals.auroc(present, scores, patients, patients[-1] + 1)
     assert spread.value == pytest.approx(area) and spread.freedom == pytest.approx(freedom)
     step = student.ppf(0.975, freedom) * np.sqrt(variance) / (area * (1 - area))
     assert spread.interval() == pytest.approx((expit(logit(area) - step), expit(logit(area) + step)), abs=1e-9)
+
+
+def test_yes_and_no_that_is_right_about_every_positive_is_no_certainty():
+    """DeLong sees no variance among the 8 positives; 0.9 is likely to show this in 43 of 100 data sets."""
+    answers = np.repeat([1.0, 0.0, 1.0], [8, 180, 20])
+    low, high = intervals.auroc(np.arange(208) < 8, answers, np.arange(208), 208).interval()
+    assert low < 0.9 < 0.95 < high < 1
+    flat = intervals.auroc(np.arange(20) < 8, np.full(20, 0.5), np.arange(20), 20)
+    assert flat.interval() == pytest.approx((0.5, 0.5))
 
 
 @given(st.integers(0, 10_000))
@@ -323,19 +338,40 @@ def test_groups_are_means_of_their_pairs():
         assert (means[name].low, means[name].high) == pytest.approx(spread.interval())
 
 
-@pytest.mark.parametrize(("name", "truth"), [("auroc", 0.8), ("average_precision", 0.5303)])
-def test_60_images_with_12_positives_are_enough(name, truth):
-    """Percentiles of a bootstrap held the average precision of such data sets in 88.5 % and the AUROC in 91 %."""
+@pytest.mark.parametrize(
+    ("name", "images", "positives", "area", "truth"),
+    [
+        ("auroc", 60, None, 0.8, 0.8),
+        ("average_precision", 60, None, 0.8, 0.5303),
+        ("auroc", 208, 8, 0.95, 0.95),
+        ("auroc", 315, 15, 0.95, 0.95),
+    ],
+)
+def test_intervals_of_few_positives_hold_the_truth(name, images, positives, area, truth):
+    """DeLong's variance alone held the AUROC of 8 positives in 88 % of data sets, that of 15 in 90 %."""
     random = np.random.default_rng(5)
-    shift, covered, count = np.sqrt(2) * norm.ppf(0.8), 0, 600
+    shift, covered, count = np.sqrt(2) * norm.ppf(area), 0, 600
     for _ in range(count):
-        present = random.random(60) < 0.2
-        present[:4] = [True, True, False, False]
-        scores = random.normal(size=60) + shift * present
-        low, high = getattr(intervals, name)(present, scores, np.arange(60), 60).interval()
+        present = np.arange(images) < (positives or random.binomial(images, 0.2))
+        scores = random.normal(size=images) + shift * present
+        low, high = getattr(intervals, name)(present, scores, np.arange(images), images).interval()
         covered += low <= truth <= high
     # Standard error 0.9 %. `benchmarks/interval_coverage.py` has every number.
-    assert 0.93 <= covered / count <= 0.98
+    assert 0.93 <= covered / count < 0.99
+
+
+@pytest.mark.parametrize(("findings", "hit"), [(8, 0.3), (8, 0.5), (14, 0.9)])
+def test_pointing_games_over_findings_with_six_pairs_hold_the_truth(findings, hit):
+    """Where every finding's hits varied around their own mean alone, they held it in 89 to 91 % of data sets."""
+    random = np.random.default_rng(2)
+    covered, count = 0, 600
+    for _ in range(count):
+        images = [np.flatnonzero(random.random(30) < 0.2) for _ in range(findings)]
+        hits = [(random.random(len(mine)) < hit).astype(float) for mine in images]
+        shares = [intervals.share(values, mine, 30) for values, mine in zip(hits, images, strict=True) if len(mine)]
+        low, high = intervals.combined(shares)
+        covered += low <= hit <= high
+    assert 0.93 <= covered / count < 0.99
 
 
 @given(seed=st.integers(0, 10_000), images=st.integers(1, 25), levels=st.integers(2, 12), per_patient=st.integers(1, 3))

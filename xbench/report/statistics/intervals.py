@@ -29,6 +29,10 @@ UNSEEN = 0.05
 Measured: without it, intervals of rarely hit findings hold the truth in 86 of 100 data sets; with a tenth, ordinary
 ones in 98."""
 
+EXPECTED = 5
+"""Degrees of freedom of the variance expected of an AUROC. Measured: without it, intervals of an AUROC of 0.95 with 8
+positives among 208 images hold the truth in 88 of 100 data sets, with it in 96."""
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -180,11 +184,15 @@ def f1(present: NDArray[np.bool_], called: NDArray[np.bool_], clusters: NDArray[
 def auroc(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
     """Return the spread of AUROC.
 
-    The variance is Obuchowski's for clusters (1997, Biometrics 53, 567), which is that of DeLong, DeLong and
-    Clarke-Pearson (1988) where each image is one; the interval is Student's on the scale of logits, with the degrees of
-    freedom after Satterthwaite. A variance is at most A (1 - A) over the number of positives or of negatives, whichever
-    is less (van Dantzig 1951), so the interval is at most Wilson's on so many; where all positives lie above all
-    negatives, or the reverse, no variance can be seen and it is just that.
+    The variance found is Obuchowski's for clusters (1997, Biometrics 53, 567), which is that of DeLong, DeLong and
+    Clarke-Pearson (1988) where each image is one. With few positives it is often far too small by chance. So it is
+    averaged with the variance expected at this value (Newcombe 2006, Statistics in Medicine 25, 559, method 5, counting
+    clusters rather than images), weighted by degrees of freedom: Satterthwaite's for the variance found, `EXPECTED` for
+    the other. The interval is Student's on the scale of logits, with the sum of both degrees of freedom.
+
+    A variance is at most A (1 - A) over the number of positives or of negatives, whichever is less (van Dantzig 1951),
+    so the interval is at most Wilson's on so many; where all positives lie above all negatives, or the reverse, no
+    variance can be seen and it is just that.
     """
     above, below = scores[present], scores[~present]
     v10, v01 = share_below(below, above), 1 - share_below(above, below)
@@ -202,8 +210,14 @@ def auroc(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64
     variance = sum(own) + 2 * both / max(1, both - 1) * float(parts[0] @ parts[1])
     variance = max(variance, float(influence @ influence))
     shares = sum(part**2 / (u - 1) for u, part in zip(units, own, strict=True))
-    freedom = sum(own) ** 2 / shares if shares else inf
-    return Spread(value, influence, fewest, freedom, _on_logits(value, variance, fewest))
+    if not shares:  # all scores are equal, or positives and negatives lie apart
+        return Spread(value, influence, fewest, inf, _on_logits(value, variance, fewest))
+    # Where answers of yes and no are right about all positives, how they vary was not seen.
+    freedom = sum(own) ** 2 / shares if all(own) else 0.0
+    odd = (1 - value) / (2 - value) + value / (1 + value)
+    expected = value * (1 - value) * (1 + (sum(units) / 2 - 1) * odd) / (units[0] * units[1])
+    variance = (freedom * variance + EXPECTED * expected) / (freedom + EXPECTED)
+    return Spread(value, influence, fewest, freedom + EXPECTED, _on_logits(value, variance, fewest))
 
 
 def average_precision(present: NDArray[np.bool_], scores: Floats, clusters: NDArray[np.int64], count: int) -> Spread:
@@ -245,7 +259,8 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
     1693), with the correlations of their influences. So the interval follows the skew of theirs, does not vanish where
     numbers lie at 0 or 1, holds the value, and does not leave the range that it can have. A mean of shares has Wilson's
     interval instead, on as many hits as would have its variance: where hits are rare, most findings have none, and
-    their own limits know nothing of one another.
+    their own limits know nothing of one another. The hits of few pairs vary less around their own mean than around the
+    truth, so each finding's variance p (1 - p) is that of the mean of all findings for one of its hits.
     """
     if len(spreads) == 1:
         return spreads[0].interval()
@@ -261,8 +276,9 @@ def combined(spreads: Sequence[Spread]) -> Limits | None:
     hits = np.array([spread.hits or 0.0 for spread in spreads])
     if hits.all():
         shares = np.array([spread.value for spread in spreads])
-        apart = np.sqrt(shares * (1 - shares) / hits)
-        value, spreading = float(shares.mean()), float(apart @ together @ apart)
+        value = float(shares.mean())
+        apart = np.sqrt((shares * (1 - shares) + value * (1 - value) / hits) / hits)
+        spreading = float(apart @ together @ apart)
         # Where all are 0, or all are 1, this is the variance per p (1 - p) that they would have next to it.
         per_hit = spreading / (value * (1 - value)) if spreading > 0 else float((1 / hits).sum())
         return _wilson(value, len(spreads) ** 2 / per_hit / errors**2)
