@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from math import inf
 from typing import Any
 
 import wandb
@@ -14,30 +16,24 @@ from xbench.models.base import SaliencyModel
 from xbench.report.runs import collect
 from xbench.report.wandb.log_run import log_run
 from xbench.runs.folder import saved_config
+from xbench.runtime.distributed import shared_counter
 
 from .evaluation import Evaluation, find
 from .results_writer import ResultsWriter
 from .wandb_logger import WandbLogger, prompt_style
 
+_EVERY = 30.0
+"""Seconds between two entries of progress."""
+
 
 class ExperimentLogging(Callback):
-    """Logs a run's configuration, numbers and pictures.
+    """Logs a run's configuration, progress, numbers and pictures.
 
     Every logger gets the macro numbers under the names `grounding/<number>` and `classification/<number>`. Weights &
-    Biases also gets numbers per finding, tables, charts, overlays with masks and boxes that can be toggled, and the
-    files of the run as an artifact. All of it is read from the finished files, so `ResultsWriter` must come first, and
-    nothing that goes wrong here can cost a result.
-
-    Args:
-        overlays: Most pictures that Weights & Biases gets; they are patients' images. They show the best, worst and
-            median cases and those where recognition and grounding disagree, and they need `CaseKeeper`.
+    Biases also gets progress during the run and, from the finished files, intervals, floors, numbers per finding,
+    tables, charts, the files of the run as an artifact and, if its logger is told to, overlays with masks and boxes
+    that can be toggled. So `ResultsWriter` must come first, and nothing that goes wrong here can cost a result.
     """
-
-    def __init__(self, overlays: int = 24) -> None:
-        super().__init__()
-        if overlays < 0:
-            raise UserError(f"ExperimentLogging: overlays={overlays} is negative; give 0 for none.", exit_status=2)
-        self.overlays = overlays
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check that `ResultsWriter` comes first if Weights & Biases is on, so that there are files to log."""
@@ -68,6 +64,32 @@ class ExperimentLogging(Callback):
             if isinstance(logger, WandbLogger):
                 logger.describe(model, data, precision)
             logger.log_hyperparams(config)
+        self._count, self._failed = shared_counter("logged batches"), False
+        self._began = self._latest = self._logged = time.monotonic()
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *place: int
+    ) -> None:
+        """Log to Weights & Biases how far the run is, if the last entry is old enough; warn once if that fails."""
+        batches, self._latest = self._count() + 1, time.monotonic()  # of all processes
+        if self._failed or self._latest - self._logged < _EVERY:
+            return
+        self._logged = self._latest
+        try:
+            self._log_progress(trainer, batches)
+        except (wandb.errors.Error, OSError) as error:
+            self._failed = True
+            warnings.warn(f"Weights & Biases failed ({error}); the run goes on.", stacklevel=2)
+
+    def _log_progress(self, trainer: Trainer, batches: float) -> None:
+        data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        before, total = len(data.finished), len(data.records)
+        images = min(total, (before + batches) * data.batch_size)
+        rate = (images - before * data.batch_size) / (self._latest - self._began)
+        for logger in trainer.loggers:
+            if isinstance(logger, WandbLogger):
+                progress = {"images": images, "share": images / total, "images_per_second": rate}
+                logger.log_metrics({f"progress/{name}": value for name, value in progress.items()})
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the results; warn if Weights & Biases fails."""
@@ -94,8 +116,9 @@ class ExperimentLogging(Callback):
             assert writer is not None  # setup has seen it
             (run,) = collect([writer.folder]).runs
             try:
+                self._log_progress(trainer, inf)
                 logger.log_metrics(scalars)
-                log_run(logger.experiment, run, self.overlays)
+                log_run(logger.experiment, run, logger.pictures(trainer.datamodule))  # type: ignore[attr-defined]
             except (wandb.errors.Error, OSError) as error:
                 warnings.warn(
                     f"Weights & Biases failed and shows this run in part or not at all ({error}). The run's own files "

@@ -15,6 +15,8 @@ from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from xbench.data.datamodule import ChestXrayDataModule
+from xbench.data.datasets.phantom import PhantomCXR
+from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
 from xbench.report.wandb.session import begin_run, offline_folder
 
@@ -35,6 +37,8 @@ class WandbLogger(loggers.WandbLogger):
         group: W&B group; None for the dataset.
         job_type: Second level of W&B's groups; None for the model.
         tags: W&B tags in addition to the run's own.
+        pictures: How many cases are uploaded as pictures, with map and region: patients' images. None for 24 of
+            phantoms, which are drawn, and for no picture of any other dataset.
     """
 
     def __init__(
@@ -47,7 +51,11 @@ class WandbLogger(loggers.WandbLogger):
         group: str | None = None,
         job_type: str | None = None,
         tags: Sequence[str] = (),
+        pictures: int | None = None,
     ) -> None:
+        if pictures is not None and pictures < 0:
+            raise UserError(f"--trainer.logger.pictures {pictures} is negative; give 0 for none.", exit_status=2)
+        self._pictures = pictures
         self._wanted_offline = offline
         super().__init__(
             project=project,
@@ -85,6 +93,11 @@ class WandbLogger(loggers.WandbLogger):
         run: Any = self._experiment
         if run is not None and run.tags != tags:
             run.name, run.tags = self._wandb_init["name"] or run.name, tags
+
+    def pictures(self, data: ChestXrayDataModule) -> int:
+        """Return how many cases of a dataset may be uploaded as pictures."""
+        # Not a subclass, whose films may be those of patients.
+        return self._pictures if self._pictures is not None else 24 if type(data) is PhantomCXR else 0
 
     @property
     @rank_zero_experiment

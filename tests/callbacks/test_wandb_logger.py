@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -16,8 +17,10 @@ from wandb_offline import shut_out
 
 from xbench.callbacks import experiment_logging
 from xbench.callbacks.evaluation import Evaluation
+from xbench.callbacks.experiment_logging import ExperimentLogging
 from xbench.callbacks.results_writer import ResultsWriter
 from xbench.callbacks.wandb_logger import WandbLogger
+from xbench.data.datasets.phantom import PhantomCXR
 from xbench.errors import UserError
 from xbench.report.wandb import session
 
@@ -27,8 +30,13 @@ LOGGER = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger")
 def test_wandb_and_its_failures_never_touch_the_files_of_a_run(command, toy_config, monkeypatch):
     plain = command("test", "--config", toy_config, "--trainer.logger", "false")
     monkeypatch.setattr(experiment_logging, "log_run", Mock(side_effect=ConnectionResetError("Connection lost")))
-    with pytest.warns(UserWarning, match=r"Connection lost.*own files are complete: .*brightness_squares"):
+    monkeypatch.setattr(experiment_logging, "_EVERY", 0)
+    monkeypatch.setattr(ExperimentLogging, "_log_progress", Mock(side_effect=[None, BrokenPipeError("gone"), None]))
+    with pytest.warns(UserWarning) as warned:
         failing = command("test", "--config", toy_config, *LOGGER)
+    said = [str(warning.message) for warning in warned if "Weights & Biases" in str(warning.message)]
+    assert len(said) == 2 and "gone" in said[0] and "the run goes on" in said[0]
+    assert re.search(r"Connection lost.*own files are complete: .*brightness_squares", said[1])
     assert failing.status == 0, failing.errors
     assert "Macro" in failing.output
     assert files_of(failing.folder) == files_of(plain.folder)
@@ -79,14 +87,24 @@ def test_disabled_means_disabled(command, toy_config, tmp_path, monkeypatch):
 
 
 def test_logging_comes_after_the_files_it_logs():
-    logging = experiment_logging.ExperimentLogging()
+    logging = ExperimentLogging()
     trainer = SimpleNamespace(loggers=[WandbLogger(offline=True)], callbacks=[Evaluation(), logging, ResultsWriter()])
     with pytest.raises(UserError, match="ResultsWriter must stand before"):
         logging.setup(trainer, None, "test")
     trainer.callbacks = [Evaluation(), ResultsWriter(), logging]
     logging.setup(trainer, None, "test")
-    with pytest.raises(UserError, match="overlays=-1"):
-        experiment_logging.ExperimentLogging(overlays=-1)
+
+
+def test_pictures_are_those_asked_for_and_of_phantoms_alone_without_asking():
+    class Films(PhantomCXR):
+        """Might read films of patients."""
+
+    found = {data: WandbLogger(offline=True).pictures(data(num_workers=0)) for data in (PhantomCXR, Films, Squares)}
+    assert found == {PhantomCXR: 24, Films: 0, Squares: 0}
+    assert WandbLogger(offline=True, pictures=3).pictures(Squares(num_workers=0)) == 3
+    assert WandbLogger(offline=True, pictures=0).pictures(PhantomCXR(num_workers=0)) == 0
+    with pytest.raises(UserError, match=r"trainer\.logger\.pictures -1"):
+        WandbLogger(pictures=-1)
 
 
 @pytest.mark.parametrize(

@@ -304,8 +304,8 @@ def report_parser() -> CommandParser:
     parser.add_argument("--cases", type=int, default=USUAL_CASES, help=cases)
     card = "write cards/MODEL.md as well: each model's results as hubs of models read them, to paste into its card"
     parser.add_argument("--card", action="store_true", help=card)
-    wandb = "log the report to Weights & Biases as well, with its pictures of patients; --cases 0 makes it without"
-    parser.add_argument("--wandb", choices=("true", "false"), default="false", help=wandb)
+    wandb = "log the report to Weights & Biases as well: true without its pictures of patients, pictures with them"
+    parser.add_argument("--wandb", choices=("true", "pictures", "false"), default="false", help=wandb)
     return parser
 
 

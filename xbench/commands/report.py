@@ -32,10 +32,10 @@ def report(arguments: Sequence[str]) -> None:
     folders = [path.expanduser() for path in given.runs]
     out = (given.out or folders[0] / "report").expanduser()
     analysis, tables = write_report(folders, out, given.seed, given.cases, given.card)
-    if given.wandb == "true":
+    if given.wandb != "false":
         from xbench.report.wandb.log_report import log_report
 
-        if (offline := log_report(analysis, tables, out)) is not None:
+        if (offline := log_report(analysis, tables, out, given.wandb == "pictures")) is not None:
             print(f"Offline: wandb sync {offline}")
 
 

@@ -27,7 +27,8 @@ def written(tmp_path, monkeypatch):
     for name in ("figures/dice_curve.png", "figures/dice_curve.pdf", "tables/grounding.csv", "maps.parquet"):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(b"%PDF")
-    Image.new("RGB", (4, 3)).save(out / "figures" / "dice_curve.png")
+    for name in ("dice_curve", "overlays_chestxray14"):
+        Image.new("RGB", (4, 3)).save(out / "figures" / f"{name}.png")
     for name in ("index.html", "report.md", "analysis.json"):
         (out / name).write_text(f"<p>{name}</p>")
     return out
@@ -35,7 +36,7 @@ def written(tmp_path, monkeypatch):
 
 def test_a_report_is_one_run_with_tables_charts_figures_page_and_files(three_analysed, written):
     analysis, tables = three_analysed, all_tables(three_analysed)
-    offline = log_report(analysis, tables, written)
+    offline = log_report(analysis, tables, written, pictures=True)
     assert offline.parent == written / "wandb"
     logged = OfflineRun.read(offline)
     (run,) = logged.of("run")
@@ -62,13 +63,21 @@ def test_a_report_is_one_run_with_tables_charts_figures_page_and_files(three_ana
     assert page.read_text() == "<p>index.html</p>"
     assert {entry["path"] for entry in logged.artifact("report")["manifest"]["contents"]} == {
         *("index.html", "report.md", "analysis.json", "tables/grounding.csv"),
-        *("figures/dice_curve.png", "figures/dice_curve.pdf"),
+        *("figures/dice_curve.png", "figures/dice_curve.pdf", "figures/overlays_chestxray14.png"),
     }
+
+
+def test_pictures_of_patients_are_logged_only_if_asked_for(three_analysed, written):
+    offline = log_report(three_analysed, (), written)
+    logged = OfflineRun.read(offline)
+    assert "figures/dice_curve._type" in logged.history
+    for shown in (json.dumps(logged.records), *(str(path) for path in offline.rglob("*"))):
+        assert "overlays" not in shown and "index.html" not in shown and "report_" not in shown
 
 
 def test_a_page_too_large_for_a_dashboard_is_in_the_artifact_alone(three_analysed, written, monkeypatch):
     monkeypatch.setattr(log_report_module, "_LARGEST_PAGE", 3)
-    offline = log_report(three_analysed, (), written)
+    offline = log_report(three_analysed, (), written, pictures=True)
     assert not list(offline.glob("files/media/html/*"))
     assert "index.html" in json.dumps(OfflineRun.read(offline).artifact("report"))
 
@@ -86,8 +95,9 @@ def test_the_command_logs_only_when_asked(three_runs, tmp_path, monkeypatch, cap
     monkeypatch.setattr(log_report_module, "log_report", log)
     report([str(three_runs), "--out", str(tmp_path)])
     assert not log.called
-    report([str(three_runs), "--out", str(tmp_path), "--wandb", "true"])
-    log.assert_called_once_with("analysis", "tables", tmp_path)
+    for wanted in ("true", "pictures"):
+        report([str(three_runs), "--out", str(tmp_path), "--wandb", wanted])
+        log.assert_called_with("analysis", "tables", tmp_path, wanted == "pictures")
     assert "wandb sync offline-run" in capsys.readouterr().out
     with pytest.raises(UserError, match="--wandb"):
         report([str(three_runs), "--wandb", "maybe"])

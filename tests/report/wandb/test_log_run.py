@@ -12,14 +12,16 @@ import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import wandb
 from wandb_offline import OfflineRun, shut_out
 
-from xbench.callbacks import case_keeper
+from xbench.callbacks import case_keeper, experiment_logging
 from xbench.cli import main
 from xbench.report.overlay import tinted
 from xbench.report.runs import collect
-from xbench.report.wandb.log_run import log_run, read_chosen_maps
+from xbench.report.statistics.analyse import analyse
+from xbench.report.wandb.log_run import read_chosen_maps
+
+LOGGER = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger")
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,10 @@ def logged(tmp_path_factory):
     words = (
         *("--model", "toys.Brightness", "--data", "toys.Squares", "--data.num_workers", "0", "--data.batch_size", "4"),
         *("--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--data.limit", "18"),
-        *("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger", "--trainer.logger.tags", '["mine"]'),
+        *(*LOGGER, "--trainer.logger.tags", '["mine"]', "--trainer.logger.pictures", "24"),
     )
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment_logging, "_EVERY", 0)
         patch.chdir(root)
         shut_out(patch, root)
         assert main(["test", *words]) == 0
@@ -82,6 +85,28 @@ def test_numbers_have_the_same_names_in_every_run(logged, part, count):
     assert "pointing_game/Square" in summary and "pointing_game/Ghost" not in summary
     # A panel for every one of them would bury the others.
     assert not [name for name in history if name.startswith(("pointing_game/", "auroc/"))]
+
+
+def test_intervals_and_floors_are_those_of_a_report(logged):
+    (dataset,) = analyse(collect([logged.finished])).datasets
+    summary, floors = logged.summary, {floor.title: floor.macro for floor in dataset.references}
+    assert [*floors] == ["Whole image", "Random"]
+    for part in ("grounding", "classification"):
+        for name, value in logged.results[part]["macro"].items():
+            expected = dataset.runs[0].macro[name]
+            low, high = (summary[f"{part}/{name}_{end}"] for end in ("low", "high"))
+            assert (low, high) == pytest.approx((expected.low, expected.high)) and low <= value <= high
+            assert summary[f"{part}/{name}_whole_image"] == pytest.approx(floors["Whole image"][name].value)
+            if name not in ("f1", "accuracy"):  # of maps without probabilities
+                assert summary[f"{part}/{name}_random"] == pytest.approx(floors["Random"][name].value)
+    assert not [name for name in logged.history if name.endswith(("_low", "_high", "_random", "_image"))]
+
+
+def test_progress_is_logged_while_a_run_goes_on(logged):
+    history = logged.history
+    assert history["progress/images"] == [4, 8, 12, 16, 18, 18], "the last once more at the end"
+    assert history["progress/share"] == pytest.approx([4 / 18, 8 / 18, 12 / 18, 16 / 18, 1, 1])
+    assert min(history["progress/images_per_second"]) > 0
 
 
 def test_line_plots_run_over_thresholds_and_areas_not_over_steps(logged):
@@ -175,15 +200,20 @@ def test_results_are_an_artifact_without_patients_images(logged):
         assert len(digests) == 1
 
 
-def test_without_overlays_no_picture_is_logged(logged, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("data", "drawn"), [("toys.Squares", False), ("xbench.data.PhantomCXR", True)])
+def test_pictures_of_patients_are_logged_only_if_asked_for(data, drawn, command, tmp_path, monkeypatch):
+    """Phantoms are drawn; a run of 30 seconds has one entry of progress."""
     shut_out(monkeypatch, tmp_path)
-    (run,) = collect([logged.finished]).runs
-    with wandb.init(mode="offline", dir=tmp_path, settings=wandb.Settings(console="off", silent=True)) as target:
-        log_run(target, run, 0)
-    text = json.dumps(OfflineRun.read(next(tmp_path.glob("wandb/offline-run-*"))).records)
+    words = ("--model", "toys.Brightness", "--data", data, "--data.num_workers", "0", "--data.limit", "9")
+    run = command("test", *words, "--trainer.accelerator", "cpu", *LOGGER)
+    assert run.status == 0, run.errors
+    (offline,) = tmp_path.glob("runs/wandb/offline-run-*")
+    logged = OfflineRun.read(offline)
+    assert logged.history["progress/images"] == [9]
+    text = json.dumps(logged.records)
     assert "findings" in text and "per_image.parquet" in text
-    assert "overlays._type" not in text and "cases.table.json" not in text
-    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".png", ".jpg")]
+    assert ("overlays._type" in text) == ("cases.table.json" in text) == drawn
+    assert any(path.suffix in (".png", ".jpg") for path in offline.rglob("*")) == drawn
 
 
 @pytest.mark.parametrize("longest", [1024, 40])
@@ -222,7 +252,7 @@ def test_a_model_that_answers(tmp_path):
             "0",
         ),
         *("--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"),
-        *("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger"),
+        *(*LOGGER, "--trainer.logger.pictures", "24"),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)

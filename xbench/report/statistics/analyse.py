@@ -23,7 +23,7 @@ from xbench.report.statistics.studies import studies
 
 Progress = Callable[[int, int, str], None]
 """Called with how many steps are done, of how many, and what comes next in words."""
-_FOLDS = 5
+FOLDS = 5
 
 
 def analyse(collection: Collection, seed: int = 0, progress: Progress | None = None) -> Analysis:
@@ -56,7 +56,7 @@ def analyse(collection: Collection, seed: int = 0, progress: Progress | None = N
     ]
     lines, left_out = correlations(datasets)
     begin("done")
-    return Analysis(tuple(datasets), lines, tuple(study_rows), collection.set_aside, _FOLDS, (*notes, *left_out))
+    return Analysis(tuple(datasets), lines, tuple(study_rows), collection.set_aside, FOLDS, (*notes, *left_out))
 
 
 def _dataset(
@@ -68,7 +68,7 @@ def _dataset(
     entries: list[RunAnalysis] = []
     for run in runs:
         begin(f"{title}: {run.label}")
-        measures[run.label] = measure(Sample.of(run), _FOLDS)
+        measures[run.label] = measure(Sample.of(run), FOLDS)
         entries.append(_run(run, measures[run.label]))
 
     def rank(entry: RunAnalysis) -> tuple[float, str]:
@@ -76,7 +76,7 @@ def _dataset(
         return 1.0 if value is None else -value, entry.run.label
 
     def on_common(first: str, second: str) -> tuple[Measures, Measures] | None:
-        return common_measures(measures[first], measures[second], _FOLDS)
+        return common_measures(measures[first], measures[second], FOLDS)
 
     models = sorted((entry for entry in entries if not entry.run.is_reference), key=rank)
     labels = [entry.run.label for entry in models]
@@ -88,7 +88,7 @@ def _dataset(
         split=split,
         findings=tuple(dict.fromkeys(finding for run in runs for finding in run.results.findings)),
         runs=tuple(models),
-        references=references(floors, measures[floors.label].sample, of_references, _FOLDS),
+        references=references(floors, measures[floors.label].sample, of_references, FOLDS),
         comparisons=comparisons,
         tied_with_best=tied_with_best({entry.run.label: entry.macro for entry in models}, comparisons),
         notes=dataset_notes(entries, _different_ground(runs, measures)),

@@ -22,12 +22,12 @@ _LARGEST_PAGE = 25_000_000
 """Bytes of a page that a browser shows inside a dashboard without trouble; larger ones are in the artifact alone."""
 
 
-def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path) -> Path | None:
+def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path, pictures: bool = False) -> Path | None:
     """Log a report that was written, as a run of its own in the project `xbench`, online if the user is logged in.
 
     The run, of group and job type `report`, gets every table as `tables/<name>`, every figure as `figures/<name>`, the
-    charts `auroc_pointing_game` over models and findings, the page as `report`, and the files as an artifact. Its
-    notes say what was found. Page and figures hold as many patients' images as the report was made with.
+    charts `auroc_pointing_game` over models and findings, and the files as an artifact. Its notes say what was found.
+    What holds patients' images goes there with `pictures` alone: figures of overlays, and the page, also as `report`.
 
     The run's files go to `<out_folder>/wandb`. Return the folder of an offline run, for `wandb sync`; None for one
     that is online or disabled.
@@ -60,12 +60,13 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path) ->
     }
     target = begin_run(out_folder, options)
     try:
-        target.log({**_numbers(analysis, tables), **_pictures(out_folder)})
+        target.log({**_numbers(analysis, tables), **_pictures(out_folder, pictures)})
         artifact = wandb.Artifact("report", type="report", metadata={"models": models, "datasets": datasets})
         # By name, for the folder may well hold other things: runs with patients' images, or W&B's own files.
         for pattern in ("index.html", "report.md", "analysis.json", "tables/*", "figures/*"):
             for path in sorted(out_folder.glob(pattern)):
-                artifact.add_file(str(path), path.relative_to(out_folder).as_posix())
+                if pictures or not _shows_patients(path):
+                    artifact.add_file(str(path), path.relative_to(out_folder).as_posix())
         target.log_artifact(artifact)
         folder = offline_folder(target)
         target.finish()
@@ -101,12 +102,19 @@ def _numbers(analysis: Analysis, tables: Sequence[Table]) -> dict[str, Any]:
     return logged
 
 
-def _pictures(folder: Path) -> dict[str, Any]:
-    """Figures, and the page unless it is too large."""
+def _shows_patients(path: Path) -> bool:
+    """Tell whether a file of a report may hold patients' images."""
+    return path.name == "index.html" or path.name.startswith("overlays_")
+
+
+def _pictures(folder: Path, pictures: bool) -> dict[str, Any]:
+    """Figures, and the page unless it is too large; without `pictures` only what holds no patients' images."""
     shown: dict[str, Any] = {
-        f"figures/{path.stem}": wandb.Image(str(path)) for path in sorted((folder / "figures").glob("*.png"))
+        f"figures/{path.stem}": wandb.Image(str(path))
+        for path in sorted((folder / "figures").glob("*.png"))
+        if pictures or not _shows_patients(path)
     }
     page = folder / "index.html"
-    if page.is_file() and page.stat().st_size <= _LARGEST_PAGE:
+    if pictures and page.is_file() and page.stat().st_size <= _LARGEST_PAGE:
         shown["report"] = wandb.Html(str(page), inject=False)
     return shown

@@ -17,7 +17,10 @@ from xbench.report.cases import CaseMap, ChosenCase, choose_cases, read_maps
 from xbench.report.overlay import tinted
 from xbench.report.runs import Run
 from xbench.report.schema import RunAnalysis
+from xbench.report.statistics.analyse import FOLDS
 from xbench.report.statistics.lesions import area_groups, quadrants
+from xbench.report.statistics.measures import measure
+from xbench.report.statistics.references import references
 from xbench.report.statistics.sample import Sample
 from xbench.runs.answers import AnswerRow, excerpt
 from xbench.runs.files import ANSWERS, CURVES, PER_IMAGE
@@ -33,7 +36,8 @@ def log_run(target: Any, run: Run, pictures: int) -> None:
     """Log a finished run to the W&B run `target`, with up to `pictures` overlays."""
     results = run.results
     target.config.update({"settings": dict(run.settings), "provenance": results.provenance}, allow_val_change=True)
-    # For columns of runs and parallel coordinates; too many for panels.
+    # In the summary, for columns of runs and parallel coordinates: they would be too many panels.
+    target.summary.update(_intervals_and_floors(run))
     for part in (results.grounding, results.classification):
         for finding, scores in part.per_class.items():
             numbers = {f"{name}/{finding}": getattr(scores, name) for name in part.macro}
@@ -53,6 +57,21 @@ def log_run(target: Any, run: Run, pictures: int) -> None:
         panels |= {"overlays": images, "cases": _cases_table(chosen, images)}
     target.log(panels)
     _log_files(target, run)
+
+
+def _intervals_and_floors(run: Run) -> dict[str, float]:
+    """Return both ends of the macro numbers' 95% intervals, and what floors and readers get on the same images."""
+    sample, results = Sample.of(run), run.results
+    macro = measure(sample, FOLDS).macro()
+    others = references(run, sample, (), FOLDS)
+    found: dict[str, float | None] = {}
+    for part, values in (("grounding", results.grounding.macro), ("classification", results.classification.macro)):
+        for name in (name for name, value in values.items() if value is not None and name in macro):
+            found |= {f"{part}/{name}_low": macro[name].low, f"{part}/{name}_high": macro[name].high}
+            for other in others:
+                if (estimate := other.macro.get(name)) is not None:
+                    found[f"{part}/{name}_{other.title.lower().replace(' ', '_')}"] = estimate.value
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _log_curves(target: Any, results: Results) -> None:
