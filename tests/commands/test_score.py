@@ -8,8 +8,10 @@ import pickle
 import shutil
 import tarfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
+import own
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +19,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from official.chexlocalize import write_chexlocalize
+from places import ROOT
 from pycocotools import mask as coco
 
 from xbench.metrics.protocols.chexlocalize import otsu_mask, scaled
@@ -108,7 +111,8 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
     refused(*start, "--frame", "shortest:224,crop:256", said="must end in one square")
     shutil.copy(first / "Nodule.npy", first / "Something.npy")
     refused(*whole, said=f"1 ({first.name}/Something.npy)")
-    assert command(*whole, "--extra", "ignore").status == 0
+    with pytest.warns(UserWarning, match=rf"1 \({first.name}/Something\.npy\) predictions, 1% of all, belong to no"):
+        assert command(*whole, "--extra", "ignore").status == 0
     (first / "Something.npy").rename(first / "NODULE.npy")
     refused(*whole, said="Nodule.npy, which are one image and finding")
     (first / "NODULE.npy").unlink()
@@ -136,6 +140,15 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
     before = sorted((tmp_path / "runs").rglob("*"))
     refused(*whole, "--missing", "skip", said="none is left: Nodule has no map.")
     assert not [path for path in {*(tmp_path / "runs").rglob("*")} - {*before} if path.name == "results.json"]
+
+
+@pytest.mark.parametrize(
+    "names", ["x", "[]", '{"a": 1}', '{"a": {"b": "c"}}', "[" * 100_000, "[" * 900 + "]" * 900, '{"a":' * 100_000]
+)
+def test_names_that_are_no_words_of_findings_are_refused(command, names):
+    run = command("score", "--config", "phantom", "--predictions", "s.csv", "--name", "x", "--names", names)
+    assert run.status == 2 and "--names" in run.errors and len(run.errors) < 300, run.errors
+    assert "Pleural Effusion" in run.errors
 
 
 def test_without_scores_nothing_is_said_of_recognition(command, made, tmp_path):
@@ -272,7 +285,8 @@ def test_a_table_of_probabilities_that_does_not_fit_is_refused(command, made, tm
     (some := tmp_path / "some.csv").write_text("\n".join([*rows[:-3], "elsewhere.png,Nodule,0.5,0.1"]) + "\n")
     refused = command(*asked, some)
     assert refused.status == 2 and "no probability for 3" in refused.errors and "elsewhere.png" in refused.errors
-    taken = command(*asked, some, "--missing", "skip", "--extra", "ignore")
+    with pytest.warns(UserWarning, match=r"1 \(elsewhere\.png, Nodule\) predictions, 3% of all"):
+        taken = command(*asked, some, "--missing", "skip", "--extra", "ignore")
     assert taken.status == 0 and len(taken.results["counts"]["skipped"]) == 1, taken.errors
     (one := tmp_path / "one.csv").write_text("\n".join(row for row in rows if FINDINGS[0] in row or row == rows[0]))
     with pytest.warns(UserWarning, match="the run is without these findings"):
@@ -348,3 +362,38 @@ def test_masks_are_decoded_as_pycocotools_does(height, width, data):
     mask = np.array(drawn).reshape(height, width)
     encoded = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
     assert (decoded({"size": [height, width], "counts": encoded["counts"].decode()}) == mask).all()
+
+
+@pytest.mark.parametrize("kind", ["csv", "coco", "masks"])
+@pytest.mark.parametrize("ending", ["", ".png"])
+def test_the_recipe_of_the_page_runs_on_own_data(command, tmp_path, monkeypatch, kind, ending):
+    """The lines of docs/score.md as they stand, images with and without an ending, findings by the file's words."""
+    root = own.write_images(tmp_path / "own")
+    write = {"csv": own.write_csv, "coco": own.write_coco, "masks": own.write_masks}
+    write[kind](root)
+    (tmp_path / "own.yaml").write_text(json.dumps({"data": {"root": str(root), "findings": own.LABELS, "name": "x"}}))
+    drawn = {(image, finding): own.phantoms()[image].masks.get(finding)
+             for image in own.phantoms() for finding in own.LABELS.values()}  # fmt: skip
+    word = {finding: word for word, finding in own.LABELS.items()} if ending else {}
+
+    def my_model_on_my_images():
+        for (image, finding), mask in drawn.items():
+            saliency = np.zeros((own.HEIGHT, own.WIDTH)) if mask is None else mask.astype(float)
+            yield f"{image}{ending}", word.get(finding, finding), saliency, float(mask is not None)
+
+    page = (ROOT / "docs" / "score.md").read_text()
+    recipe = next(block for block in page.split("```")[1::2] if "my_model_on_my_images" in block)
+    monkeypatch.chdir(tmp_path)
+    names = {"my_model_on_my_images": my_model_on_my_images}
+    exec(recipe, names)
+    del names["rows"]  # which closes the table
+    scores = Path("scores.csv").read_text().splitlines()
+    assert len(scores) == 1 + len(drawn)
+    where = ("--config", kind, "--config", "own.yaml", "--data.batch_size", "4", *QUIET[2:])
+    words = ("--predictions", "maps", "--scores", "scores.csv", "--name", "mine", "--frame", "whole")
+    run = command("score", *where, *words)
+    assert run.status == 0, run.errors
+    macro = run.results["grounding"]["macro"] | run.results["classification"]["macro"]
+    assert macro["auroc"] == 1 and macro["pointing_game"] == 1 and macro["dice_best"] > 0.5
+    alone = command("score", *where, "--predictions", "scores.csv", "--name", "table")
+    assert alone.status == 0 and alone.results["classification"] == run.results["classification"], alone.errors

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import tarfile
+import time
+import zipfile
 
 import numpy as np
 import pytest
@@ -21,6 +24,8 @@ from xbench.predictions.frame import preprocessing_of
 from xbench.predictions.scores import read_scores
 from xbench.predictions.segmentations import read_points
 from xbench.predictions.tuned import read_tuned
+from xbench.predictions.source import MapFiles, matched
+from xbench.runtime.paths import IMAGE_SUFFIXES
 
 MAPS = arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.floats(-9, 9, width=32))
 
@@ -261,3 +266,100 @@ def assert_refused(read, *said):
     with pytest.raises(UserError) as caught:
         read()
     assert all(part in str(caught.value) for part in said) and "\n" not in str(caught.value), caught.value
+
+
+IDS = st.builds(
+    "{}{}".format, st.sampled_from(["a", "b/a", "1.2.3"]), st.sampled_from(["", ".png", ".PNG", ".dcm", ".jpg", ".4"])
+)
+
+
+@given(st.lists(IDS, min_size=1, unique=True), IDS)
+def test_a_row_reaches_the_image_of_its_name_or_the_only_one_that_it_may_mean(images, name):
+    """A whole name wins; without the ending of an image file one image is meant, and never one of several."""
+
+    def bare(one):
+        stem, dot, ending = one.rpartition(".")
+        return stem if (dot + ending).lower() in IMAGE_SUFFIXES else one
+
+    meant = [name] if name in images else [image for image in images if bare(image) == bare(name)]
+    if len(meant) > 1:
+        with pytest.raises(UserError) as error:
+            matched([(name, "Nodule")], images, ["Nodule"], {}, "--scores")
+        assert all(repr(one) in str(error.value) for one in (name, *meant))
+        return
+    found, unknown = matched([(name, "Nodule")], images, ["Nodule"], {}, "--scores")
+    assert found == {(image, "Nodule"): (name, "Nodule") for image in meant}
+    assert unknown == [] if meant else [(name, "Nodule")]
+
+
+def written(root, *names, value=1.0):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(root / name, np.full((2, 2), value))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("pattern", "place"),
+    [("{image}/{finding}", "{}/Nodule.npy"), ("{finding}_{image}_map", "nodule_{}_map.npy"), ("{image}", "{}.npz")],
+)
+@pytest.mark.parametrize("ours", ["a/film00", "a/film00.png", "a/film00.dcm"])
+@pytest.mark.parametrize("theirs", ["a/film00", "a/film00.png", "a/film00.PNG", "a/film00.jpeg"])
+def test_map_files_go_by_the_image_with_or_without_an_ending(tmp_path, pattern, place, ours, theirs):
+    path = tmp_path / place.format(theirs)
+    path.parent.mkdir(parents=True)
+    np.save(path, np.ones((2, 2))) if path.suffix == ".npy" else np.savez(path, Nodule=np.ones((2, 2)))
+    source = MapFiles(tmp_path, [ours, "b/other"], ["Nodule"], pattern)
+    assert [*source.maps] == [(ours, "Nodule")] and not source.unknown
+    assert source.read(ours, ["Nodule"])[0].shape == (2, 2)
+
+
+def test_map_files_of_one_of_several_images_are_refused_by_name(tmp_path):
+    written(tmp_path, "a/Nodule.npy")
+    with pytest.raises(UserError, match=r"a/Nodule\.npy.*a\.png.*a\.dcm"):
+        MapFiles(tmp_path, ["a.png", "a.dcm"], ["Nodule"])
+    # A whole name is nobody else's.
+    source = MapFiles(tmp_path, ["a.png", "a"], ["Nodule"])
+    assert [*source.maps] == [("a", "Nodule")]
+    written(tmp_path, "a.png/Nodule.npy")
+    assert len(MapFiles(tmp_path, ["a.png", "a"], ["Nodule"]).maps) == 2
+    with pytest.raises(UserError, match=r"a\.png/Nodule\.npy and a/Nodule\.npy"):
+        MapFiles(tmp_path, ["a.png"], ["Nodule"])
+
+
+@pytest.mark.parametrize("second", ["./a/Nodule.npy", "a//Nodule.npy", "b/../a/Nodule.npy", "/a/Nodule.npy"])
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_one_file_under_two_names_of_an_archive_is_refused(tmp_path, kind, second):
+    path = tmp_path / f"it.{kind}"
+    with zipfile.ZipFile(path, "w") if kind == "zip" else tarfile.open(path, "w") as archive:
+        for name, value in (("a/Nodule.npy", 0.0), (second, 1.0)):
+            content = saved(np.full((2, 2), value))
+            if kind == "zip":
+                archive.writestr(name, content)
+            else:
+                (entry := tarfile.TarInfo(name)).size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+    with pytest.raises(UserError) as error:
+        Files(path)
+    assert f"a/Nodule.npy and {second}" in str(error.value)
+
+
+def test_arrays_of_one_finding_under_two_names_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", Nodule=np.zeros((2, 2)), nodule=np.ones((2, 2)))
+    with pytest.raises(UserError, match=r"a\.npz.*Nodule.*nodule"):
+        MapFiles(tmp_path, ["a"], ["Nodule"], "{image}")
+
+
+def test_sixty_thousand_names_take_seconds(tmp_path):
+    names = [f"{number:06}.png/Nodule.npy" for number in range(60_000)]
+    with zipfile.ZipFile(tmp_path / "it.zip", "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        for name in (*names, names[-1]):
+            archive.writestr(name, b"")
+    began = time.process_time()
+    with pytest.raises(UserError, match=r"059999\.png/Nodule\.npy twice"):
+        Files(tmp_path / "it.zip")
+    with tarfile.open(tmp_path / "it.tar", "w") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name))
+    source = MapFiles(tmp_path / "it.tar", [name.partition("/")[0] for name in names], ["Nodule"])
+    assert len(source.maps) == len(names) and time.process_time() - began < 30

@@ -35,10 +35,17 @@ def words_of_test(arguments: Sequence[str]) -> list[str]:
     # An option that is not given stays away, so that the defaults have one home: the class.
     about = {name: value for name, value in options.items() if name not in ("config", "name") and value is not None}
     if "names" in about:
+        text = about["names"]
         try:
-            about["names"] = json.loads(about["names"])
-        except ValueError as error:
-            raise UserError(f"score --names {about['names']}: this is not JSON: {error}.", exit_status=2) from None
+            about["names"] = names = json.loads(text)
+        except (ValueError, RecursionError):
+            names = None
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise UserError(
+                f"score --names {text:.60}: give what the files call a finding, and its name, as JSON such as "
+                """'{"pl_eff": "Pleural Effusion"}'.""",
+                exit_status=2,
+            )
     path = Path(given.predictions).expanduser()
     kind = _kind(path)
     if not path.exists() and "scores" in about:

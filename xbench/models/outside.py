@@ -21,7 +21,7 @@ from xbench.predictions.answered import read_answered
 from xbench.predictions.frame import preprocessing_of
 from xbench.predictions.scores import read_scores
 from xbench.predictions.segmentations import Segmentations
-from xbench.predictions.source import MapFiles, PredictRun, Source, digest, folded, matched
+from xbench.predictions.source import MapFiles, PredictRun, Source, digest, matched, words_for
 from xbench.protocol.findings import is_folder_name
 from xbench.types import Batch, Failure, MapScale, ModelOutput, Note
 
@@ -110,14 +110,14 @@ class Outside(SaliencyModel):
         """Look for the predictions of all images and findings of the dataset; a UserError if they do not fit."""
         super().setup(stage)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        images = [record.image_id for record in data.records]
+        images, words = [record.image_id for record in data.records], words_for(self._names, data)
         if self._own:
             self.source: Source = PredictRun(self._path, images, self.findings)
         elif self._path.suffix.lower() == ".json":
-            self.source = Segmentations(self._path, images, self.findings, folded(self._names))
+            self.source = Segmentations(self._path, images, self.findings, words)
         else:
             scores = None if self._scores is None else read_scores(self._scores)
-            self.source = MapFiles(self._path, images, self.findings, self._pattern, self._names, scores)
+            self.source = MapFiles(self._path, images, self.findings, self._pattern, words, scores)
         pairs = [(image, finding) for image in images for finding in self.findings]
         scored: Mapping[tuple[str, str], tuple[float, float]] = self.source.scores
         if self._pickled and isinstance(self.source, MapFiles):
@@ -141,7 +141,10 @@ class Outside(SaliencyModel):
             one for one, other in pairs if (one, other) not in self.source.maps or (one, other) not in scored
         }
         if len(without_map) == len(pairs):
-            problems.append(f"not one of the {len(pairs)} pairs of image and finding has a map: look at --pattern")
+            problems.append(
+                f"not one of the {len(pairs)} pairs of image and finding has a map: look at --pattern, which is "
+                f"{self._pattern}; the first image is called {images[0]}"
+            )
         elif self._missing == "skip" and len(self._incomplete) == len(images):
             lacking = {"map": {pair[1] for pair in self.source.maps}, "score": {pair[1] for pair in scored}}
             bare = [f"{one} has no {what}" for one in self.findings for what in lacking if one not in lacking[what]]
@@ -156,7 +159,7 @@ class Outside(SaliencyModel):
                 "ignore leaves predictions out that belong to nothing.",
                 exit_status=2,
             )
-        say_ignored(data, self._path, self.source.unknown, len(self.source.maps))
+        say_ignored(data, self._path, self.source.unknown, len(self.source.maps) + len(self.source.scores))
         first = next((image for image in images if (image, self.findings[0]) in self.source.maps), None)
         if self._own and first is not None and (frame := self.source.frame(first)) is not None:
             if frame.upsampling not in get_args(Upsampling):
@@ -253,7 +256,7 @@ class OutsideScores(SaliencyModel):
         self._path = Path(predictions).expanduser()
         if not self._path.is_file():
             raise UserError(f"--predictions {predictions}: there is no such file.", exit_status=2)
-        self.name, self._names, self._missing, self._extra = label, folded(names), missing, extra
+        self.name, self._names, self._missing, self._extra = label, names, missing, extra
         self._left_out: list[str] = []
 
     def input_problem(self, batch: Batch, seen: torch.Tensor | None = None) -> None:
@@ -264,7 +267,7 @@ class OutsideScores(SaliencyModel):
         super().setup(stage)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         images, table = [record.image_id for record in data.records], read_scores(self._path)
-        found, unknown = matched(table, images, self.findings, self._names, "--predictions")
+        found, unknown = matched(table, images, self.findings, words_for(self._names, data), "--predictions")
         self._numbers = {pair: table[theirs] for pair, theirs in found.items()}
         if self._missing == "skip":
             self._left_out = leave_out_silent(self, data, self._path, {finding for _, finding in found})
@@ -403,7 +406,7 @@ class OutsideAnswers(AnsweringModel):
                 f"--predictions {predictions} has raw answers: --family says how they are written.", exit_status=2
             )
         super().__init__(family or "endpoint", frame)
-        self.name, self._names, self._extra = label, folded(names), extra
+        self.name, self._names, self._extra = label, names, extra
 
     def setup(self, stage: str) -> None:
         """Look for answers about all images and findings; a UserError if they do not fit."""
@@ -412,7 +415,7 @@ class OutsideAnswers(AnsweringModel):
         if self._path.suffix.lower() == ".json" and (ids := getattr(data, "coco_ids", None)) is not None:
             self._answered = read_answered(self._path, ids)
         images, texts = [record.image_id for record in data.records], self._answered.texts
-        found, unknown = matched(texts, images, self.findings, self._names, "--predictions")
+        found, unknown = matched(texts, images, self.findings, words_for(self._names, data), "--predictions")
         if unknown and self._extra == "stop":
             raise UserError(
                 f"--predictions {self._path} speaks of no image and finding of {data.name}: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import posixpath
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -43,7 +44,8 @@ class Files:
                 self._members: dict[str, Any] = {path.relative_to(root).as_posix(): path for path in paths}
             elif zipfile.is_zipfile(root):
                 self._archive = zipfile.ZipFile(root)
-                self._members = _once(root, [(one.filename, one) for one in self._archive.infolist()])
+                found = [(one.filename, one) for one in self._archive.infolist() if not one.is_dir()]
+                self._members = _once(root, found)
             elif root.is_file():
                 # Of a compressed tar file each map would be found only by unpacking all before it.
                 self._archive = tarfile.open(root, "r:")  # noqa: SIM115
@@ -51,9 +53,9 @@ class Files:
             else:
                 raise UserError(f"--predictions {root}: there is no such file or folder.", exit_status=2)
         shown = {
-            name.removeprefix("./"): member
+            name: member
             for name, member in self._members.items()
-            if not name.endswith("/") and not any(part[:1] == "." for part in name.removeprefix("./").split("/"))
+            if not any(part[:1] == "." for part in name.split("/"))
         }
         self._members = dict(sorted(shown.items()))
         self.names = tuple(self._members)
@@ -157,8 +159,12 @@ def as_map(array: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _once(root: Path, members: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in members]
-    if len({*names}) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"{root} holds {twice} twice.", exit_status=2)
-    return dict(members)
+    """Return the members of an archive by path; a UserError if two have one path, however it is written."""
+    found: dict[str, tuple[str, Any]] = {}
+    for name, member in members:
+        path = posixpath.normpath(name).lstrip("/")
+        if path in found:
+            both = f"{name} twice" if found[path][0] == name else f"{found[path][0]} and {name}, which are one file"
+            raise UserError(f"{root} holds {both}.", exit_status=2)
+        found[path] = name, member
+    return {path: member for path, (_, member) in found.items()}

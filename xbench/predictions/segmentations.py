@@ -50,12 +50,14 @@ class Segmentations(Source):
         path: The JSON file.
         images: Of the dataset.
         findings: Of the dataset.
-        names: What the file calls a finding, by the folded name.
+        words: What `words_for` gives.
     """
 
-    def __init__(self, path: Path, images: Sequence[str], findings: Sequence[str], names: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: Path, images: Sequence[str], findings: Sequence[str], words: Mapping[str, Sequence[str]]
+    ) -> None:
         self._path, self._masks = path, dict(_entries(path))
-        found, unknown = matched(self._masks, images, findings, names, "--predictions")
+        found, unknown = matched(self._masks, images, findings, words, "--predictions")
         self.maps, self._theirs, self.scores = found.keys(), found, {}
         self.unknown = [", ".join(pair) for pair in unknown]
 

@@ -6,7 +6,8 @@ import hashlib
 import io
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -21,6 +22,7 @@ from xbench.predictions.pickled import read_pickle
 from xbench.predictions.scores import Scores
 from xbench.protocol.findings import canonical, names_of
 from xbench.runtime.digests import file_sha256
+from xbench.runtime.paths import IMAGE_SUFFIXES
 
 Pair = tuple[str, str]
 """An image of the dataset and a finding of it."""
@@ -118,7 +120,7 @@ class MapFiles(Source):
         root: The folder or archive.
         pattern: Path of a file below `root` without its ending. Without `{finding}` in it, files are npz, and their
             arrays are called as the findings are.
-        names: What the files call a finding, and its name, where that is not understood by itself.
+        words: What `words_for` gives.
         scores: Probabilities, as the table calls images and findings.
     """
 
@@ -128,32 +130,35 @@ class MapFiles(Source):
         images: Sequence[str],
         findings: Sequence[str],
         pattern: str = "{image}/{finding}",
-        names: Mapping[str, str] | None = None,
+        words: Mapping[str, Sequence[str]] | None = None,
         scores: Scores | None = None,
     ) -> None:
         if "{image}" not in pattern or {*"{}"} & {*pattern.replace("{image}", "").replace("{finding}", "")}:
             raise UserError(f"--pattern {pattern}: it must have {{image}} and may have {{finding}}.", exit_status=2)
-        self._root, self._given = Files(root), folded(names)
+        self._root = Files(root)
+        self._words = {one: {*map(_fold, (words or {}).get(_fold(one), names_of(one)))} for one in findings}
         endings = (*ARRAYS, *PICTURES, ".pkl") if "{finding}" in pattern else (".npz",)
         stems: dict[str, str] = {}
-        self.unknown = []
+        unknown: list[str] = []
         for name in self._root.names:
             stem, dot, ending = name.rpartition(".")
             if (dot + ending).lower() not in endings:
-                self.unknown.append(name)
+                unknown.append(name)
             elif (twin := stems.setdefault(_fold(stem), name)) != name:
                 raise UserError(f"{root} holds {twin} and {name}, which are one image and finding.", exit_status=2)
-        self._of: dict[str, str] = {}
         self._pairs: dict[Pair, tuple[str, str | None]] = {}
         used: dict[str, Pair | str] = {}
-        with_finding = "{finding}" in pattern
+        with_finding, whole, folded = "{finding}" in pattern, {*images}, _fold(pattern)
+        usual = [ending for ending in IMAGE_SUFFIXES if any(ending in stem for stem in stems)]
         for image in images:
+            bare = _without_ending(image)
+            called = [image, *({bare, *(f"{bare}{ending}" for ending in usual)} - whole)]
             for finding in findings if with_finding else [""]:
                 found = {
                     stems[key]
-                    for one in _spellings_of_image(image)
-                    for other in self._spellings(finding)
-                    if (key := _fold(pattern.format(image=one, finding=other))) in stems
+                    for one in map(_fold, called)
+                    for other in self._words.get(finding, [""])
+                    if (key := folded.format(image=one, finding=other)) in stems
                 }
                 if len(found) > 1:
                     raise UserError(
@@ -168,10 +173,14 @@ class MapFiles(Source):
                     if with_finding:
                         self._pairs[image, finding] = name, None
                     else:
-                        self._pairs |= self._in_npz(name, image, findings)
-        self.unknown = sorted([*self.unknown, *({*stems.values()} - {*used})])
+                        self._pairs |= self._in_npz(name, image, findings, unknown)
+        self.unknown = sorted([*unknown, *({*stems.values()} - {*used})])
         self.maps = self._pairs.keys()
-        self.scores = self._match(scores, images, findings) if scores is not None else {}
+        self.scores = {}
+        if scores is not None:
+            ours, lost = matched(scores, images, findings, words or {}, "--scores")
+            self.unknown += [f"the score of {image}, {finding}" for image, finding in lost]
+            self.scores = {pair: scores[theirs] for pair, theirs in ours.items()}
 
     def read(self, image_id: str, findings: Sequence[str]) -> list[NDArray[np.float32] | None]:
         """Return the maps (h, w) of an image."""
@@ -210,69 +219,86 @@ class MapFiles(Source):
                         found[image, finding] = probability, probability
         return found
 
-    def _in_npz(self, name: str, image: str, findings: Sequence[str]) -> dict[Pair, tuple[str, str | None]]:
+    def _in_npz(
+        self, name: str, image: str, findings: Sequence[str], unknown: list[str]
+    ) -> dict[Pair, tuple[str, str | None]]:
+        keys: dict[str, str] = {}
         with named(self._root.root, name, f"image {image}"), zipfile.ZipFile(io.BytesIO(self._root.read(name))) as file:
-            keys = {_fold(key.removesuffix(".npy")): key.removesuffix(".npy") for key in file.namelist()}
+            for key in (member.removesuffix(".npy") for member in file.namelist()):
+                if (twin := keys.setdefault(_fold(key), key)) != key:
+                    raise ValueError(f"{twin} and {key} are one finding")
         found: dict[Pair, tuple[str, str | None]] = {}
         for finding in findings:
-            theirs = {keys.pop(key) for other in self._spellings(finding) if (key := _fold(other)) in keys}
+            theirs = [keys.pop(word) for word in self._words[finding] if word in keys]
             if len(theirs) > 1:
                 raise UserError(f"{name}: {' and '.join(sorted(theirs))} are both {finding}.", exit_status=2)
             if theirs:
-                found[image, finding] = name, theirs.pop()
-        self.unknown = [*self.unknown, *(f"{name}: {key}" for key in keys.values())]
+                found[image, finding] = name, theirs[0]
+        unknown += [f"{name}: {key}" for key in keys.values()]
         return found
-
-    def _spellings(self, finding: str) -> list[str]:
-        given = self._given.get(_fold(finding))
-        return names_of(finding) if given is None else [given]
-
-    def _match(self, scores: Scores, images: Sequence[str], findings: Sequence[str]) -> dict[Pair, tuple[float, float]]:
-        ours, unknown = matched(scores, images, findings, self._given, "--scores")
-        self.unknown = [*self.unknown, *(f"the score of {image}, {finding}" for image, finding in unknown)]
-        return {pair: scores[theirs] for pair, theirs in ours.items()}
 
 
 def matched(
-    theirs: Iterable[Pair], images: Sequence[str], findings: Sequence[str], names: Mapping[str, str], option: str
+    theirs: Iterable[Pair],
+    images: Sequence[str],
+    findings: Sequence[str],
+    words: Mapping[str, Sequence[str]],
+    option: str,
 ) -> tuple[dict[Pair, Pair], list[Pair]]:
     """Find the images and findings of a dataset among those that a file names.
 
     Args:
         theirs: As the file calls them.
-        images: Of the dataset; the file may leave an ending out.
+        images: Of the dataset; the ending of an image file may be there or not.
         findings: Of the dataset; capital letters and `_` for a space make no difference.
-        names: What the file calls a finding, by the folded name.
+        words: What `words_for` gives.
         option: For messages.
 
     Returns:
         What the file calls each pair that it has, and what belongs to no pair.
 
     Raises:
-        UserError: A pair is there under two names.
+        UserError: A pair is there under two names, or a name may mean several images or findings.
     """
-    known: dict[str, str] = {}
-    for image in images:
-        for one in _spellings_of_image(image):
-            if known.setdefault(one, image) != image:
-                del known[one]
-    ours = {_fold(names.get(_fold(finding), finding)): finding for finding in findings}
+    image_of = _one_meant(images, option)
+    ours: dict[str, str] = {}
+    for finding in findings:
+        for word in words.get(_fold(finding), [finding]):
+            if ours.setdefault(_fold(word), finding) != finding:
+                raise UserError(
+                    f"{option}: {word!r} may mean {ours[_fold(word)]} or {finding}: say with --names what it means.",
+                    exit_status=2,
+                )
     found: dict[Pair, Pair] = {}
     unknown: list[Pair] = []
     for image, finding in theirs:
-        pair = known.get(image), ours.get(_fold(finding)) or ours.get(_fold(canonical(finding) or finding))
+        pair = image_of(image), ours.get(_fold(finding)) or ours.get(_fold(canonical(finding) or finding))
         if pair[0] is None or pair[1] is None:
             unknown.append((image, finding))
-        elif (pair[0], pair[1]) in found:
-            raise UserError(f"{option}: image {pair[0]} and finding {pair[1]} have two.", exit_status=2)
-        else:
-            found[pair[0], pair[1]] = image, finding
+        elif (twin := found.setdefault((pair[0], pair[1]), (image, finding))) != (image, finding):
+            raise UserError(
+                f"{option}: image {pair[0]} and finding {pair[1]} have two entries, {', '.join(twin)} and {image}, "
+                f"{finding}.",
+                exit_status=2,
+            )
     return found, unknown
 
 
-def folded(names: Mapping[str, str] | None) -> dict[str, str]:
-    """Return what a file calls findings, by their folded names, from names of findings by what the file calls them."""
-    return {_fold(ours): theirs for theirs, ours in (names or {}).items()}
+def words_for(names: Mapping[str, str] | None, data: object = None) -> dict[str, list[str]]:
+    """Return what predictions may call findings, by the findings' folded names.
+
+    Args:
+        names: Findings by what the predictions call them, as `--names`; no other word stands for such a finding.
+        data: The data module. If it has `names`, findings by what its own files call them, those words are understood
+            beside the usual ones.
+    """
+    own, given = getattr(data, "names", None), defaultdict(list)
+    known: dict[str, list[str]] = {}
+    for word, finding in own.items() if isinstance(own, Mapping) else ():
+        known.setdefault(_fold(finding), names_of(finding)).append(word)
+    for word, finding in (names or {}).items():
+        given[_fold(finding)].append(word)
+    return known | given
 
 
 def digest(paths: Iterable[Path]) -> str:
@@ -289,7 +315,25 @@ def _fold(name: str) -> str:
     return name.replace(" ", "_").casefold()
 
 
-def _spellings_of_image(image: str) -> tuple[str, ...]:
-    """An image may be called without the ending of its file."""
-    stem = PurePosixPath(image).with_suffix("").as_posix()
-    return (image,) if stem == image else (image, stem)
+def _without_ending(image: str) -> str:
+    stem, dot, ending = image.rpartition(".")
+    return stem if (dot + ending).lower() in IMAGE_SUFFIXES else image
+
+
+def _one_meant(images: Sequence[str], option: str) -> Callable[[str], str | None]:
+    """Return a function from a name to the image that it means, None if to none; a UserError if to several."""
+    whole, bare = {*images}, defaultdict(list)
+    for image in images:
+        bare[_without_ending(image)].append(image)
+
+    def meant(name: str) -> str | None:
+        several = [name] if name in whole else bare.get(_without_ending(name), [])
+        if len(several) > 1:
+            raise UserError(
+                f"{option}: {name!r} may mean each of {len(several)} images, {', '.join(map(repr, several[:5]))}"
+                f"{', ...' if len(several) > 5 else ''}: write the whole name.",
+                exit_status=2,
+            )
+        return several[0] if several else None
+
+    return meant

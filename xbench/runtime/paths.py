@@ -7,6 +7,9 @@ from pathlib import Path
 
 import platformdirs
 
+IMAGE_SUFFIXES = (".dcm", ".dicom", ".png", ".jpg", ".jpeg")
+"""Endings of image files, in lower case."""
+
 
 def expand(path: str | Path) -> Path:
     """Return a path of the user's with `~` and environment variables filled in."""

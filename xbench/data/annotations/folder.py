@@ -11,8 +11,8 @@ from pathlib import Path
 
 from xbench.data.annotations.tables import check_file
 from xbench.errors import UserError
+from xbench.runtime.paths import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 
-IMAGE_SUFFIXES = (".dcm", ".dicom", ".png", ".jpg", ".jpeg")
 _TABLES = (".csv", ".json", ".txt")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar", *(f"{table}.gz" for table in _TABLES))
 
