@@ -298,6 +298,8 @@ class ModelOutput:
         probabilities: The official score that AUROC is computed from, in [0, 1] (B, C), float.
         saliency: Raw map per finding in the frame of the model input (B, C, h, w), float, any scale; before upsampling
             and normalisation.
+        missing: Of predictions made elsewhere, which maps nobody drew (B, C), bool. Their cells are NaN, and they are
+            misses by every rule; None if there are none.
         answers: Of a model that answers instead, what it said about each image and finding (B, C); None where it was
             not asked. Its maps have no pixels (B, C, 0, 0), and scores are NaN where it gives none that can be read.
         replies: What it was asked, and what came back.
@@ -308,6 +310,7 @@ class ModelOutput:
     probabilities: Tensor
     saliency: Tensor
     answers: list[list[Answer | None]] | None = None
+    missing: Tensor | None = field(default=None, kw_only=True)
     replies: list[tuple[Query, Reply]] = field(default_factory=list)
     repeated: list[Answer] = field(default_factory=list)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import own
+import pyarrow
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
@@ -149,6 +150,82 @@ def test_names_that_are_no_words_of_findings_are_refused(command, names):
     run = command("score", "--config", "phantom", "--predictions", "s.csv", "--name", "x", "--names", names)
     assert run.status == 2 and "--names" in run.errors and len(run.errors) < 300, run.errors
     assert "Pleural Effusion" in run.errors
+
+
+def test_a_map_that_nobody_drew_is_a_miss_by_every_rule(command, made, tmp_path):
+    """In a run, scored again by each rule of ties, by all protocols, in `verify` and in a report."""
+    tested, _ = made
+    scored = [row for row in tested.rows if row["pointing_hit"] is not None]
+    gone, flat = (
+        {(row["image_id"], row["finding"]) for row in scored[::2]},
+        (scored[1]["image_id"], scored[1]["finding"]),
+    )
+    for image, finding in gone:
+        (tmp_path / "maps" / image / f"{finding.replace(' ', '_')}.npy").unlink()
+    # The model's own map that is the same everywhere stays what it is.
+    np.save(tmp_path / "maps" / flat[0] / f"{flat[1].replace(' ', '_')}.npy", np.ones((28, 28)))
+    start = ("score", "--config", "phantom", "--name", "mine", *QUIET)
+    words = ("--scores", "scores.csv", "--frame", "whole", "--map-scale", "probability", "--missing", "flat")
+    run = command(*start, "--predictions", "maps", *words)
+    assert run.status == 0, run.errors
+    assert run.results["counts"]["constant_maps"]["count"] == 1
+    notes = [note["count"] for note in run.results["counts"]["notes"] if "counts as a miss" in note["note"]]
+    assert sum(notes) == len(gone)
+    expected = {"share": lambda area: area, "any": lambda area: 1.0, "first": lambda area: 0.0}
+    again = [command("rescore", run.folder, "--ties", ties, "--workers", "0") for ties in expected]
+    for ties, one in zip(expected, again, strict=True):
+        assert one.status == 0 and command("verify", one.folder).status == 0, one.errors
+        hits = {}
+        for row, as_tested in zip(one.rows, tested.rows, strict=True):
+            pair = row["image_id"], row["finding"]
+            if pair in gone:
+                assert [row[name] for name in ("pointing_hit", "dice", "iou", "minimum_hit")] == [0, 0, 0, 0]
+                assert [row[name] for name in ("peak_x", "peak_y", "peak_distance")] == [None] * 3
+            elif pair == flat:
+                assert row["pointing_hit"] == expected[ties](row["region_area"])
+            else:
+                assert row == as_tested
+            hits.setdefault(row["finding"], []).append(row["pointing_hit"])
+        means = [np.mean(kept) for of in hits.values() if (kept := [hit for hit in of if hit is not None])]
+        assert one.results["grounding"]["macro"]["pointing_game"] == pytest.approx(np.mean(means), abs=1e-12)
+    same_run(run, again[0])
+    for row in pq.read_table(run.folder / CURVES).to_pylist():
+        if (row["image_id"], row["finding"]) in gone:
+            assert {*row["mask_pixels"], *row["overlap_pixels"]} == {0}
+
+    protocols = command("rescore", run.folder, "--protocol", "all", "--workers", "0")
+    assert protocols.status == 0 and command("verify", run.folder).status == 0, protocols.errors
+    of_truth = "index image_id column label probability chance pixels region images lesions iou_pairs outside clear"
+    compared = 0
+    for name in (path.stem for path in (run.folder / "protocols").glob("*.parquet") if path.stem != "calibration"):
+        pairs = read_protocol_pairs(run.folder, name)
+        for row, pair in enumerate(zip(pairs["image_id"], pairs["column"], strict=True)):
+            if (pair[0], run.results["findings"][pair[1]]) in gone:
+                values = [pairs[key][row] for key in pairs if not key.startswith((*of_truth.split(),))]
+                assert not any(np.nan_to_num(np.asarray(value, float)).any() for value in values), (name, pair)
+                assert name not in ("xbench", "aep", "chexlocalize", "radzero", "g2g") or 0 in values
+                compared += 1
+    assert compared > 8 * len(gone)
+    reported = command("report", tmp_path / "runs")
+    assert reported.status == 0, reported.errors
+
+
+def test_verify_tells_a_missing_map_from_a_drawn_one(command, made, tmp_path):
+    tested, _ = made
+    one = next(row for row in tested.rows if row["pointing_hit"] is not None)
+    (tmp_path / "maps" / one["image_id"] / f"{one['finding'].replace(' ', '_')}.npy").unlink()
+    start = ("score", "--config", "phantom", "--name", "mine", "--predictions", "maps", "--scores", "none", *QUIET)
+    run = command(*start, "--frame", "whole", "--missing", "flat")
+    assert run.status == 0 and command("verify", run.folder).status == 0, run.errors
+    table = pq.read_table(run.folder / PER_IMAGE).to_pylist()
+    place = next(
+        at for at, row in enumerate(table) if (row["image_id"], row["finding"]) == (one["image_id"], one["finding"])
+    )
+    schema = pq.read_schema(run.folder / PER_IMAGE)
+    for change in ({"pointing_hit": 1.0}, {"peak_x": 0.5}, {"peak_x": 0.5, "peak_y": 0.5, "peak_distance": 0.0}):
+        changed = [row | change if at == place else row for at, row in enumerate(table)]
+        pq.write_table(pyarrow.Table.from_pylist(changed, schema), run.folder / PER_IMAGE)
+        assert command("verify", run.folder).status != 0, change
 
 
 def test_without_scores_nothing_is_said_of_recognition(command, made, tmp_path):

@@ -277,7 +277,7 @@ def score_parser() -> CommandParser:
     parser.add_argument(
         "--names", metavar="JSON", help='what the files call findings: \'{"pl_eff": "Pleural Effusion"}\''
     )
-    missing = "without a prediction: stop, skip the image, or take a flat map (default stop)"
+    missing = "without a prediction: stop, skip the image, or count the map as a miss with flat (default stop)"
     parser.add_argument("--missing", choices=("stop", "skip", "flat"), help=missing)
     extra = "predictions of no image or finding of the dataset (default stop)"
     parser.add_argument("--extra", choices=("stop", "ignore"), help=extra)

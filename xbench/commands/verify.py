@@ -102,11 +102,17 @@ def _read(folder: Path) -> FinishedRun:
 
 
 def _flat(run: FinishedRun) -> NDArray[np.bool_]:
-    """Which scored pairs have a map that is the same everywhere (P,).
+    """Which scored pairs have a map that is the same everywhere, or none (P,).
 
     Such a map is all zeros when normalised; of any other the maximum is exactly 1, which every threshold lets in.
     """
     return np.asarray(run.pair_counts.mask[:, -1] == 0)
+
+
+def _missing(run: FinishedRun) -> NDArray[np.bool_]:
+    """Which scored pairs have a map that nobody drew, by `per_image.parquet`: it is highest nowhere (P,)."""
+    counts = run.pair_counts
+    return np.isnan(run.image_scores.peak_x[counts.index, counts.column]) & (run.results.answers is None)
 
 
 def _pair(run: FinishedRun, place: int) -> tuple[str, str]:
@@ -151,8 +157,9 @@ def _curves(run: FinishedRun) -> Iterator[_Number]:
     grid = (run.results.provenance.get("data") or {}).get("grid")
     if isinstance(grid, list) and len(grid) == 2 and all(type(side) is int and 0 < side < 2**20 for side in grid):
         yield from _each_pair(run, f"{CURVES} / grid_pixels", counts.grid, np.full(len(counts.grid), grid[0] * grid[1]))
-    yield from _each_pair(run, f"{CURVES} / mask_pixels at threshold 0", counts.mask[:, 0], counts.grid)
-    yield from _each_pair(run, f"{CURVES} / overlap_pixels at threshold 0", counts.overlap[:, 0], counts.region)
+    shown = ~_missing(run)
+    yield from _each_pair(run, f"{CURVES} / mask_pixels at threshold 0", counts.mask[:, 0], counts.grid * shown)
+    yield from _each_pair(run, f"{CURVES} / overlap_pixels at threshold 0", counts.overlap[:, 0], counts.region * shown)
     outside = counts.mask - counts.overlap
     for name, pixels in (("mask_pixels", counts.mask), ("overlap_pixels", counts.overlap), ("mask outside", outside)):
         most = np.minimum.accumulate(pixels, axis=1)
@@ -186,15 +193,16 @@ def _per_image(run: FinishedRun) -> Iterator[_Number]:
         return
     # Places tied for the maximum are all in the mask at the last threshold, beside those that rounding brings there.
     stored, tied, inside = scores.pointing_hit[scored], counts.mask[:, -1], counts.overlap[:, -1]
-    hits = np.clip(stored, (inside == tied) & ~_flat(run), (inside > 0) | _flat(run))
+    nobody, flat = _missing(run), _flat(run) & ~_missing(run)
+    hits = np.clip(stored, (inside == tied) & ~_flat(run), (inside > 0) | flat)
     ties = (run.results.provenance.get("evaluation") or {}).get("ties")
     if ties == "share":
-        hits = np.where(_flat(run), area, hits)
+        hits = np.where(flat, area, hits)
     elif ties in ("any", "first"):
-        hits = np.where(_flat(run) & (ties == "any"), 1, hits.round())
+        hits = np.where(flat & (ties == "any"), 1, hits.round())
     yield from _each_pair(run, f"{PER_IMAGE} / pointing_hit", stored, hits)
     # A peak in the region is no way from it, and one that the last threshold keeps out of the region is some.
-    distance = scores.peak_distance[scored]
+    distance = np.where(nobody, 0, scores.peak_distance[scored])
     outside = (stored == 0) & ((ties != "first") | (inside == 0)) & ~_flat(run)
     away = np.maximum(distance, 1 / counts.grid)
     derived = np.where((stored > 0) | _flat(run), 0, np.where(outside, away, distance))
@@ -202,7 +210,7 @@ def _per_image(run: FinishedRun) -> Iterator[_Number]:
     # Places tied for the minimum are all below the second threshold.
     low, low_inside = counts.grid - counts.mask[:, 1], counts.region - counts.overlap[:, 1]
     least = scores.minimum_hit[scored]
-    derived = np.clip(least, (low_inside == low) & ~_flat(run), low_inside > 0)
+    derived = np.clip(least, (low_inside == low) & ~_flat(run), (low_inside > 0) & ~nobody)
     yield from _each_pair(run, f"{PER_IMAGE} / minimum_hit", least, derived)
 
 
@@ -248,7 +256,7 @@ def _images_left_out(run: FinishedRun) -> Iterator[_Number]:
 def _counts(run: FinishedRun) -> dict[str, Any]:
     labels, scored, findings = run.image_scores.labels, run.image_scores.scored, run.results.findings
     # No box is a miss, and no map that is the same everywhere.
-    flat = np.flatnonzero(_flat(run) & (run.results.answers is None))
+    flat = np.flatnonzero(_flat(run) & ~_missing(run) & (run.results.answers is None))
     return {
         "images": len(run.image_scores.image_ids),
         "constant_maps": {

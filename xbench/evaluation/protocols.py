@@ -23,7 +23,7 @@ from xbench.metrics.protocols import aep, chexlocalize, g2g, graded, medground
 from xbench.metrics.protocols.common import Mask, enlarged, first_maximum, stretched
 from xbench.protocol.scoring import PROTOCOLS, RATIOS, Average
 from xbench.runs.finished import FinishedRun
-from xbench.runs.maps import SavedImage
+from xbench.runs.maps import SavedImage, no_maps
 
 Table = dict[str, NDArray[Any]]
 """Columns of pairs: `index`, `image_id`, `column` (of the finding), `label`, `probability`, `chance`, and numbers."""
@@ -278,7 +278,7 @@ def score_images(run: FinishedRun, names: Sequence[str], scale: str, images: Seq
     scores, rules = run.image_scores, run.rules
     for image in images:
         row = run.row_of[image.image_id]
-        size = rules.grid if rules.grid != "native" else size_of(image)
+        size, nobody = rules.grid if rules.grid != "native" else size_of(image), no_maps(image.saliency)
         for column in range(len(image.saliency)):
             present = column in image.scored
             label = int(scores.labels[row, column])
@@ -287,7 +287,8 @@ def score_images(run: FinishedRun, names: Sequence[str], scale: str, images: Seq
             region = image.regions[column].at(rules.gamma) if present else np.zeros(size, np.bool_)
 
             items = image.instances.get(column, ())
-            pair = Pair(image.saliency[column], region, scale, image.view, items, rules.gamma, label == 1)
+            cells = np.nan_to_num(image.saliency[column])
+            pair = Pair(cells, region, scale, image.view, items, rules.gamma, label == 1)
             about = {
                 "index": image.index,
                 "image_id": image.image_id,
@@ -299,8 +300,21 @@ def score_images(run: FinishedRun, names: Sequence[str], scale: str, images: Seq
             for name in names:
                 asked = present or PROTOCOLS[name].negatives
                 if asked and (values := SCORERS[name](pair, rules.upsampling)) is not None:
-                    rows[name].append(about | values)
+                    rows[name].append(about | (_missed(name, values, label == 1) if nobody[column] else values))
     return {name: _table(mine) for name, mine in rows.items() if mine}
+
+
+def _missed(name: str, values: Mapping[str, Any], present: bool) -> dict[str, Any]:
+    """Return the values of a pair whose map nobody drew: masks are empty, and a finding that is present is missed.
+
+    Numbers of which less is better do not exist for it.
+    """
+    about_truth = ("pixels", "region", "chance", "images", "lesions", "iou_pairs")
+    missed = dict(values)
+    for key, value in values.items():
+        if not key.startswith(about_truth) and not isinstance(value, list):
+            missed[key] = math.nan if key in PROTOCOLS[name].lower else 0 * (np.nan_to_num(value) if present else value)
+    return missed
 
 
 def tables_without_maps(run: FinishedRun, names: Sequence[str]) -> dict[str, Table]:

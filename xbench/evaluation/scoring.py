@@ -46,21 +46,25 @@ def score_batch(
     for row, column, place in scored.tolist():
         regions[row * classes + column] = truth.regions[row][place]
     views = [view for view in truth.views for _ in range(classes)]
+    maps, nobody = output.saliency, np.zeros(len(scored), np.bool_)
+    if output.missing is not None:
+        maps = maps.masked_fill(output.missing[..., None, None], 0)
+        nobody = output.missing.cpu().numpy()[rows, columns]
     flat = (output.logits.flatten(), output.probabilities.flatten())
     stopwatch.lap("metrics")
-    every = (measurer or Measurer())(
-        output.saliency.flatten(0, 1), regions, views, rules.thresholds, rules.upsampling, flat
-    )
+    every = (measurer or Measurer())(maps.flatten(0, 1), regions, views, rules.thresholds, rules.upsampling, flat)
     stopwatch.lap("saliency")
     logits, probabilities = every.scores.view(2, images_count, classes)
     if check is not None:
-        check(ModelOutput(logits, probabilities, output.saliency), every.finite.view(images_count, classes))
+        check(ModelOutput(logits, probabilities, maps), every.finite.view(images_count, classes))
 
     pairs = every[torch.from_numpy(rows * classes + columns)]
     if not pairs.finite.all():
         row = rows[int((~pairs.finite).nonzero()[0, 0])]
         raise ValueError(f"image {truth.image_ids[row]}: a scored map has NaN, infinity or a range beyond float32")
-    counts = pairs.counts()
+    # What nobody drew is in no mask, not even at threshold 0, which marks the whole image for every map.
+    counts, shown = pairs.counts(), torch.from_numpy(~nobody)[:, None]
+    counts = PixelCounts(counts.mask * shown, counts.overlap * shown, counts.region)
     if not counts.region.all():
         row = rows[int((counts.region == 0).nonzero()[0, 0])]
         raise ValueError(f"image {truth.image_ids[row]}: a scored region is empty")
@@ -72,10 +76,10 @@ def score_batch(
     x, y, distance = pairs.peaks(sizes)
     values = (pairs.hits(rules.ties), fixed.dice()[:, 0], fixed.iou()[:, 0], x, y, distance, pairs.minimum_hits())
     for name, value in zip(names, values, strict=True):
-        found[name][rows, columns] = value
+        found[name][rows, columns] = np.where(nobody, np.nan if name.startswith("peak") else 0, value)
     constant = [
         (int(truth.index[rows[pair]]), truth.image_ids[rows[pair]], int(columns[pair]))
-        for pair in pairs.constant.nonzero()[:, 0].tolist()
+        for pair in np.flatnonzero(pairs.constant.numpy() & ~nobody).tolist()
     ]
     table = PairCounts(
         index=truth.index[rows],

@@ -43,8 +43,7 @@ class Outside(SaliencyModel):
         pattern: Path of a map below `predictions`, without its ending.
         names: What the files call a finding, and its name.
         missing: What a pair without prediction does: `stop`; `skip` leaves the whole image out, counted and named;
-            and findings without any prediction out of the run; `flat` takes a missing map for one that is the same
-            everywhere.
+            and findings without any prediction out of the run; `flat` counts a missing map as a miss.
         extra: What predictions of other images or findings than the dataset's do: `stop` or `ignore`.
         sizes: Maps are all of the `same` size, or of `any`, which takes `--data.batch_size 1`.
         upsampling: How maps are enlarged; `bilinear` if not given.
@@ -155,8 +154,8 @@ class Outside(SaliencyModel):
             raise UserError(
                 f"--predictions {self._path}, for {len(images)} images and {len(self.findings)} findings: "
                 f"{'; '.join(problems)}. --missing skip leaves images out that lack something, and findings of which "
-                "nothing is said; --missing flat takes a missing map for one that is the same everywhere, --extra "
-                "ignore leaves predictions out that belong to nothing.",
+                "nothing is said; --missing flat counts a missing map as a miss, --extra ignore leaves "
+                "predictions out that belong to nothing.",
                 exit_status=2,
             )
         say_ignored(data, self._path, self.source.unknown, len(self.source.maps) + len(self.source.scores))
@@ -184,7 +183,7 @@ class Outside(SaliencyModel):
             batch.notes = [
                 *batch.notes,
                 *(
-                    Note(f"the map of {finding} is missing and counts as the same everywhere", image)
+                    Note(f"the map of {finding} is missing and counts as a miss", image)
                     for image in truth.image_ids
                     for finding in self.findings
                     if (image, finding) not in self.source.maps
@@ -203,7 +202,8 @@ class Outside(SaliencyModel):
             dtype=torch.float64,
         )
         logits, probabilities = numbers.to(self.device).unbind(-1)
-        return ModelOutput(logits, probabilities, torch.stack(maps).to(self.device))
+        saliency = torch.stack(maps).to(self.device)
+        return ModelOutput(logits, probabilities, saliency, missing=saliency.isnan().all(-1).all(-1))
 
     def provenance(self) -> dict[str, Any]:
         """Return the digest of the predictions, and what was declared about them."""
@@ -211,7 +211,7 @@ class Outside(SaliencyModel):
         return {"predictions_sha256": digest(paths), **self._said}
 
     def _maps(self, image: str) -> torch.Tensor:
-        """Return the maps of an image (C, h, w)."""
+        """Return the maps of an image (C, h, w), NaN for those that are missing."""
         found = self.source.read(image, self.findings)
         sizes = [one.shape for one in found if one is not None]
         expected = (sizes or [self._size])[0] if self._sizes == "any" else self._size
@@ -223,8 +223,8 @@ class Outside(SaliencyModel):
                     "same.",
                     exit_status=2,
                 )
-        flat = torch.zeros(expected)
-        return torch.stack([flat if one is None else torch.from_numpy(one) for one in found])
+        nothing = torch.full(expected, nan)
+        return torch.stack([nothing if one is None else torch.from_numpy(one) for one in found])
 
 
 class OutsideScores(SaliencyModel):

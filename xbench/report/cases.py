@@ -238,7 +238,9 @@ def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
         return draw_boxes(answer.boxes or (), (pair.region.shape[0], pair.region.shape[1])).astype(np.float32)
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")
     height, width = pair.region.shape
-    on_grid = saliency_on_grid(torch.tensor(pair.saliency)[None], [pair.view], (height, width), mode)[0].numpy()
+    on_grid = saliency_on_grid(torch.tensor(np.nan_to_num(pair.saliency))[None], [pair.view], (height, width), mode)[
+        0
+    ].numpy()
     # What xbench.metrics.normalise does, without the seconds that its package takes to load.
     span = on_grid.max() - on_grid.min()
     normal: NDArray[np.float32] = (on_grid - on_grid.min()) / (span if span > 0 else np.float32(1))

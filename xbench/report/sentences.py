@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.names import dataset_title
 from xbench.report.runs import Run, widest
@@ -273,6 +275,8 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
             f"{run.label} left out {count_of(len(skipped), 'image')} that could not be scored; the first is "
             f"{skipped[0].image_id}: {skipped[0].reason}"
         )
+    if results.answers is None and (count := int(np.isnan(run.images.peak_x[run.images.scored]).sum())):
+        yield f"{run.label} lacks the maps of {count_of(count, 'scored pair')}, which count as misses."
     if count := results.counts.constant_maps.count:
         yield (
             f"{run.label} has {count_of(count, 'constant saliency map')}, the same value at every pixel, scored as "

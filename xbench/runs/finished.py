@@ -32,6 +32,7 @@ from xbench.runs.files import (
 from xbench.runs.maps import (
     SavedImage,
     ScoredPairs,
+    no_maps,
     read_saved_images,
     saved_instances,
     saved_regions,
@@ -278,10 +279,12 @@ class FinishedRun:
 
         scores, grid = self.image_scores, self.rules.grid
         rows = [self.row_of[image.image_id] for image in images]
+        maps = np.stack([image.saliency for image in images])
         output = ModelOutput(
             torch.from_numpy(scores.logits[rows]),
             torch.from_numpy(scores.probabilities[rows]),
-            torch.from_numpy(np.stack([image.saliency for image in images])),
+            torch.from_numpy(maps),
+            missing=torch.from_numpy(no_maps(maps)),
         )
         if self.answers is not None and self.results.answers is not None:
             by = family_named(family or self.results.answers.family)

@@ -45,7 +45,9 @@ class SavedImage:
     image_id: str
     image_sha256: str  # digest of the model input that the maps were made from
     view: View  # part of the radiograph that the maps show
-    saliency: NDArray[np.float32]  # raw maps of the C findings (C, h, w), in the frame of the model input
+    saliency: NDArray[
+        np.float32
+    ]  # raw maps of the C findings (C, h, w), in the frame of the model input; NaN where missing
     regions: Mapping[int, Coverage]  # annotated regions by position of the finding, ascending
     scored: tuple[int, ...]  # positions of those findings that grounding is scored on: present, with a region
     picture: bytes | None  # the radiograph as a JPEG file; None where no pair is scored
@@ -93,7 +95,7 @@ def write_saved_images(
             named = {"index": image.index, "image_id": image.image_id}
             maps = image.saliency.astype(np.float32, copy=False)
             shown = {"image_sha256": image.image_sha256, "view": image.view, "size": image.image_size}
-            rows[MAPS].append(named | shown | {"shape": maps.shape[1:], "saliency": maps.ravel()})
+            rows[MAPS].append(named | shown | {"shape": maps.shape[1:], "saliency": _cells(maps)})
             for column, coverage in image.regions.items():
                 parts = {name: getattr(coverage, name) for name in Coverage.__slots__}
                 of_finding = {"finding": findings[column], "scored": column in image.scored}
@@ -361,9 +363,11 @@ _NULLABLE = frozenset({"size", "reader"})
 
 
 def _values(column: pa.Array) -> Sequence[Any]:
-    if column.null_count or (pa.types.is_list(column.type) and column.flatten().null_count):
+    lists = pa.types.is_list(column.type)
+    # Only of maps, whose cells are the float32, some may be missing.
+    if column.null_count or (lists and column.type.value_type != pa.float32() and column.flatten().null_count):
         raise ValueError("there are gaps that no run leaves")
-    if not pa.types.is_list(column.type):
+    if not lists:
         return list(column.to_pylist())
     starts = np.asarray(column.offsets)
     return np.split(np.asarray(column.flatten()), starts[1:-1] - starts[0]) if len(column) else []
@@ -387,10 +391,22 @@ def _view(values: NDArray[np.float64]) -> View:
 
 def _saliency(row: Mapping[str, Any], findings: int) -> NDArray[np.float32]:
     height, width = row["shape"]
-    if not np.isfinite(row["saliency"]).all():
-        raise ValueError("a map is not finite")
     # A copy, for Arrow's memory is read-only.
-    return np.array(row["saliency"], np.float32).reshape(findings, height, width)
+    maps = np.array(row["saliency"], np.float32).reshape(findings, height, width)
+    if not np.isfinite(maps[~no_maps(maps)]).all():
+        raise ValueError("a map is not finite")
+    return maps
+
+
+def _cells(maps: NDArray[np.float32]) -> Sequence[float | None] | NDArray[np.float32]:
+    """Return the cells of maps in a row, null for NaN."""
+    cells = maps.ravel()
+    return list(pa.array(cells, from_pandas=True).to_pylist()) if np.isnan(cells).any() else cells
+
+
+def no_maps(maps: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which of maps (..., h, w) nobody drew (...): all their cells are NaN."""
+    return np.asarray(np.isnan(maps).all((-2, -1)))
 
 
 def _size(value: Sequence[int]) -> tuple[int, int]:

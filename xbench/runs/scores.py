@@ -77,7 +77,7 @@ class ImageScores(_Columns):
     region_area: NDArray[np.float64]  # share of the evaluation grid; NaN without a region
     region_x: NDArray[np.float64]  # centre of mass; NaN without a region
     region_y: NDArray[np.float64]
-    peak_x: NDArray[np.float64]  # where the map is highest, the mean of tied places
+    peak_x: NDArray[np.float64]  # where the map is highest, the mean of tied places; NaN if nobody drew it
     peak_y: NDArray[np.float64]
     peak_distance: NDArray[np.float64]  # see `metrics.peaks`; NaN everywhere in runs of earlier versions
     minimum_hit: NDArray[np.float64]  # share of the map's tied minima in the region; NaN in runs of earlier versions
@@ -90,8 +90,8 @@ class ImageScores(_Columns):
 
         Those of a model that answers have no peaks and minima.
         """
-        lacking = np.isnan(self.minimum_hit[self.scored] + self.peak_distance[self.scored]) & (not answers)
-        if lacking.any() or (self.region_digests[self.has_region] == b"").any():
+        lacking = np.isnan(self.minimum_hit) | (np.isnan(self.peak_distance) & ~np.isnan(self.peak_x))
+        if (lacking & self.scored & (not answers)).any() or (self.region_digests[self.has_region] == b"").any():
             raise ValueError(
                 f"{PER_IMAGE} has no peak_distance, minimum_hit and region_digest, for an earlier version wrote it: "
                 "xbench rescore RUN makes a run that has them, without the model"
@@ -233,6 +233,10 @@ def _as_a_run_writes(columns: Mapping[str, NDArray[np.float64]]) -> dict[str, ND
         "logit": np.isfinite(columns["logit"]),
     }
     exists = dict.fromkeys(_OF_SCORED, has_region & (columns["label"] == 1))
+    # A map that nobody drew is highest nowhere, and a miss.
+    missed = np.all([columns[name] == 0 for name in ("pointing_hit", "dice", "iou", "minimum_hit")], axis=0)
+    drawn = ~(missed & np.isnan(columns["peak_x"]) & np.isnan(columns["peak_y"]) & np.isnan(columns["peak_distance"]))
+    exists |= dict.fromkeys(("peak_x", "peak_y", "peak_distance"), exists["dice"] & drawn)
     exists |= dict.fromkeys(("region_area", "region_x", "region_y"), has_region)
     exists["reader_dice"] = has_region & np.isfinite(columns["reader_iou"])
     exists["reader_iou"] = has_region & np.isfinite(columns["reader_dice"])

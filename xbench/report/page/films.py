@@ -51,7 +51,7 @@ def _film(shown: CaseMap, case: ChosenCase, dataset: str, entry: RunAnalysis) ->
     called = {True: "recognised", False: "not recognised", None: "no threshold"}[scores.recognised]
     where = "inside the outline"
     if shown.peak is None:
-        where = "nowhere, for there is no box"
+        where = f"nowhere, for there is no {'map' if shown.answer is None else 'box'}"
     elif not scores.grounded:
         share = whole(scores.peak_distance)
         where = f"{share}% of the film\u2019s width away" if share != "0" else "just beside the outline"
