@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
 import torch
+from bounded import assert_outcomes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,3 +101,56 @@ def test_damaged_files_are_refused_or_read(data):
                 as_map(read_pickle(content)[0])
         except UserError as error:
             assert "\n" not in str(error)
+
+
+def write_bombs(folder):
+    """Write files of which a few bytes ask for minutes or gigabytes, in a pickle or in a storage of PyTorch in it."""
+    sound = pickle.dumps(CONTENT, 4)[:-1]  # without its end
+
+    def storage(content):
+        rebuilt = Calls(torch._utils._rebuild_tensor_v2, Calls(torch.storage._load_from_bytes, content), 0, (2,), (1,))
+        return pickle.dumps({"map": rebuilt})
+
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data.pkl", pickle.dumps({}))
+        archive.writestr("a/data/0", bytes(2**28))
+    legacy = io.BytesIO()
+    torch.save(torch.zeros(2)._typed_storage(), legacy, _use_new_zipfile_serialization=False)
+    claims = legacy.getvalue()[:-16] + (2**36).to_bytes(8, "little") + bytes(8)
+    doubled = b")" + b"2\x86" * 64
+    shared = b")\x94" + b"".join(b"h%ch%c\x86\x94" % (at, at) for at in range(60))
+    bombs = {
+        "key": b"}" + shared + b"N" + b"s0" + sound[2:],
+        "doubled": doubled + b"0" + sound[2:],
+        "memo": b"Nr\xff\xff\xff\x7f0" + sound[2:],
+        "steps": b"N0" * 10**7 + sound[2:],
+        "bytes": b"\x8e" + (2**40).to_bytes(8, "little"),
+        "bytearray": b"\x96" + (2**36).to_bytes(8, "little"),
+        "long": b"\x8b" + (2**30).to_bytes(4, "little") + bytes(9),
+        "marks": b"(" * 10**7,
+        "nested": b"]" * 9000 + b"a" * 8999 + b".",
+        "encoded": b"c_codecs\nencode\n\x94X" + (2**24).to_bytes(4, "little") + b"x" * 2**24
+        + b"\x94h\x00h\x01X\x06\x00\x00\x00latin1\x86R" * 2000 + b".",
+        "names": b"cbuiltins\nbytearray\n\x8a\x05" + (2**36).to_bytes(5, "little") + b"\x85R.",
+    }  # fmt: skip
+    made = {name: b"\x80\x04" + content for name, content in bombs.items()}
+    inner = b"\x80\x02" + bombs["names"]
+    made |= {"zip": storage(zipped.getvalue()), "claims": storage(claims), "inner": storage(inner)}
+    huge = Calls(torch._utils._rebuild_tensor_v2, torch.zeros(2)._typed_storage(), 0, (1 << 10**6,) * 9, (1,) * 9)
+    made["sizes"] = pickle.dumps({"map": huge})
+    for name, content in made.items():
+        (folder / f"{name}.pkl").write_bytes(content)
+    return [*made]
+
+
+def test_bombs_are_refused_within_a_second(tmp_path):
+    (folder := tmp_path / "bombs").mkdir()
+
+    def read(path):
+        with named(path.parent, path.name):
+            return as_map(read_pickle(path.read_bytes())[0]).shape
+
+    assert_outcomes(
+        folder, dict.fromkeys((f"{name}.pkl" for name in write_bombs(folder)), "cannot be read"), read, 2**28, 1
+    )
