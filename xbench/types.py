@@ -33,6 +33,10 @@ EXPLORATORY_NOTE = "the maps are exploratory"
 """The beginning of the note in a run's results that its maps are not its authors' own."""
 
 
+DOUBT_NOTE = "the predictions look wrong"
+"""The beginning of the note that predictions made elsewhere contradict what was declared, or themselves."""
+
+
 class Note(NamedTuple):
     """Something odd about an image or its annotations that does not keep it from being scored.
 

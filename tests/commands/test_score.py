@@ -474,3 +474,47 @@ def test_the_recipe_of_the_page_runs_on_own_data(command, tmp_path, monkeypatch,
     assert macro["auroc"] == 1 and macro["pointing_game"] == 1 and macro["dice_best"] > 0.5
     alone = command("score", *where, "--predictions", "scores.csv", "--name", "table")
     assert alone.status == 0 and alone.results["classification"] == run.results["classification"], alone.errors
+
+
+@pytest.mark.parametrize(
+    ("shape", "frame", "said"),
+    [
+        ((own.WIDTH, own.HEIGHT), "whole", "rows and columns exchanged"),
+        ((40, 80), "whole", "neither square nor as long and wide"),
+        ((45, 40), "longest:64,pad:64", "neither square nor"),
+        ((45, 40), "whole", ""),
+        ((own.HEIGHT, own.WIDTH), "whole", ""),
+        ((14, 14), "whole", ""),
+        ((14, 14), "longest:64,pad:64", ""),
+    ],
+)
+def test_what_looks_wrong_is_said_on_the_console_and_in_a_report(command, tmp_path, recwarn, shape, frame, said):
+    root = own.write_csv(own.write_images(tmp_path / "own"))
+    (tmp_path / "own.yaml").write_text(json.dumps({"data": {"root": str(root), "findings": own.LABELS, "name": "x"}}))
+    draw = np.random.default_rng(0)
+    with (tmp_path / "scores.csv").open("w") as table:
+        table.write("image,finding,probability,logit\n")
+        for image in own.phantoms():
+            for finding in own.LABELS.values():
+                (place := tmp_path / "maps" / image).mkdir(parents=True, exist_ok=True)
+                np.save(place / f"{finding}.npy", draw.random(shape))
+                score = draw.random()
+                table.write(f"{image},{finding},{score},{-score if said and finding == 'Nodule' else score}\n")
+    where = ("--config", "csv", "--config", "own.yaml", "--data.batch_size", "4", *QUIET[2:], "--name", "mine")
+    words = ("--predictions", "maps", "--scores", "scores.csv", "--frame", frame)
+    run = command("score", *where, *words)
+    assert run.status == 0, run.errors
+    alone = command("score", *where, "--predictions", "scores.csv")
+    assert alone.status == 0 and command("verify", run.folder).status == 0, alone.errors
+    expected = ["logits of Nodule fall where its probabilities rise"] if said else []
+    notes = [note["note"] for note in alone.results["counts"]["notes"] if "look wrong" in note["note"]]
+    assert [note.partition(": ")[2] for note in notes] == expected
+    notes = [note["note"] for note in run.results["counts"]["notes"] if "look wrong" in note["note"]]
+    assert len(notes) == 2 * len(expected) and any(said in note for note in notes) == bool(said)
+    warned = {str(one.message) for one in recwarn}
+    assert {f"mine: {note}." for note in notes} <= warned and bool(notes) == any("look wrong" in one for one in warned)
+    if said:
+        reported = command("report", tmp_path / "runs", "--out", tmp_path / "page")
+        assert reported.status == 0, reported.errors
+        text = json.loads((tmp_path / "page" / "analysis.json").read_text())
+        assert all(note in json.dumps(text) for note in notes)

@@ -23,7 +23,7 @@ from xbench.predictions.scores import read_scores
 from xbench.predictions.segmentations import Segmentations
 from xbench.predictions.source import MapFiles, PredictRun, Source, digest, matched, words_for
 from xbench.protocol.findings import is_folder_name
-from xbench.types import Batch, Failure, MapScale, ModelOutput, Note
+from xbench.types import DOUBT_NOTE, Batch, Failure, MapScale, ModelOutput, Note
 
 LEFT_OUT = "its prediction is missing, and --missing skip was given"
 """The beginning of the reason that an image was left out."""
@@ -95,7 +95,7 @@ class Outside(SaliencyModel):
             )
         self.preprocessing = Preprocessing(stretch((224, 224))) if frame is None else preprocessing_of(frame)
         self.recognises = scores != "none"
-        self._pickled = scores == "pickled"
+        self._pickled, self._frame = scores == "pickled", frame or "whole"
         self._scores = None if scores in (None, "none", "pickled") else Path(str(scores)).expanduser()
         self._said = {"frame": frame, "scores": scores, "missing": missing, "extra": extra, "sizes": sizes}
         self._pattern, self._names, self._missing, self._extra, self._sizes = pattern, names, missing, extra, sizes
@@ -124,6 +124,7 @@ class Outside(SaliencyModel):
         elif not self.recognises:
             scored = dict.fromkeys(pairs, (nan, nan))
         self._numbers = scored
+        data.notes += doubted(self.name, contradictions(scored, self.findings))
         if self._missing == "skip":
             said = {other for _, other in self.source.maps} | {other for _, other in scored if self.recognises}
             self._said["findings_left_out"] = ", ".join(leave_out_silent(self, data, self._path, said))
@@ -195,6 +196,16 @@ class Outside(SaliencyModel):
         """Look up the predictions of a batch."""
         maps = [self._maps(image) for image in batch.truth.image_ids]
         sizes = {one.shape for one in maps}
+        if not self._own:
+            each = zip(maps, batch.truth.image_sizes, batch.truth.image_ids, strict=True)
+            batch.notes += doubted(
+                self.name,
+                [
+                    Note(odd, image)
+                    for one, size, image in each
+                    if (odd := shape_problem(one.shape[1:], size, self._frame))
+                ],
+            )
         if len(sizes) > 1:
             raise UserError(f"{self.name}: maps differ in size, so give --data.batch_size 1.", exit_status=2)
         numbers = torch.tensor(
@@ -269,6 +280,7 @@ class OutsideScores(SaliencyModel):
         images, table = [record.image_id for record in data.records], read_scores(self._path)
         found, unknown = matched(table, images, self.findings, words_for(self._names, data), "--predictions")
         self._numbers = {pair: table[theirs] for pair, theirs in found.items()}
+        data.notes += doubted(self.name, contradictions(self._numbers, self.findings))
         if self._missing == "skip":
             self._left_out = leave_out_silent(self, data, self._path, {finding for _, finding in found})
         pairs = [(image, finding) for image in images for finding in self.findings]
@@ -308,6 +320,41 @@ class OutsideScores(SaliencyModel):
         """Return the digest of the table, and what was declared about it."""
         said = {"missing": self._missing, "extra": self._extra, "findings_left_out": ", ".join(self._left_out)}
         return {"predictions_sha256": digest([self._path]), **said}
+
+
+def shape_problem(shape: Sequence[int], image: tuple[int, int] | None, frame: str) -> str | None:
+    """Return what is odd about maps (h, w) of an image (H, W) in a declared frame; a cell more or less is not."""
+    height, width = shape
+
+    def has_aspect(rows: int, columns: int) -> bool:
+        return abs(height - width * rows / columns) <= 1 or abs(width - height * columns / rows) <= 1
+
+    rows, columns = image if image is not None and frame == "whole" else (1, 1)
+    if has_aspect(1, 1) or has_aspect(rows, columns):
+        return None
+    if has_aspect(columns, rows):
+        return f"{DOUBT_NOTE}: maps have the shape of the image with rows and columns exchanged"
+    return f"{DOUBT_NOTE}: maps are neither square nor as long and wide as what --frame {frame} declares"
+
+
+def contradictions(numbers: Mapping[tuple[str, str], tuple[float, float]], findings: Sequence[str]) -> list[Note]:
+    """Return notes on findings whose logits fall where their probabilities rise (Kendall's tau below 0)."""
+    from scipy.stats import kendalltau
+
+    notes = []
+    for finding in findings:
+        of = {image: both for (image, other), both in numbers.items() if other == finding}
+        if len(of) > 1 and kendalltau(*zip(*of.values(), strict=True)).statistic < 0:
+            text = f"{DOUBT_NOTE}: logits of {finding} fall where its probabilities rise"
+            notes += [Note(text, image) for image in of]
+    return notes
+
+
+def doubted(model: str, notes: list[Note]) -> list[Note]:
+    """Return notes, and warn of each once."""
+    for text in dict.fromkeys(note.text for note in notes):
+        rank_zero_warn(f"{model}: {text}.")
+    return notes
 
 
 def say_ignored(data: Any, path: Path, unknown: Sequence[str] | Sequence[tuple[str, str]], known: int) -> None:

@@ -14,7 +14,7 @@ from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.names import dataset_title
 from xbench.report.runs import Run, widest
 from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, floor_of
-from xbench.types import EXPLORATORY_NOTE
+from xbench.types import DOUBT_NOTE, EXPLORATORY_NOTE
 
 _OVERSTATES = "Choosing the threshold on the very images that are scored overstates Dice by"
 
@@ -268,7 +268,7 @@ def _notes_of(entry: RunAnalysis) -> Iterator[str]:
     if limit := run.settings.get("limit"):
         yield f"{run.label} was limited to the first {limit} images: its numbers do not describe the dataset."
     for note in results.counts.notes:
-        if note.note.startswith((INPUT_NOTE, EXPLORATORY_NOTE)):
+        if note.note.startswith((INPUT_NOTE, EXPLORATORY_NOTE, DOUBT_NOTE)):
             yield f"{run.label}: {note.note}."
     if skipped := results.counts.skipped:
         yield (
