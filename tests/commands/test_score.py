@@ -23,6 +23,7 @@ from official.chexlocalize import write_chexlocalize
 from places import ROOT
 from pycocotools import mask as coco
 
+from xbench.geometry.grid import upsample
 from xbench.metrics.protocols.chexlocalize import otsu_mask, scaled
 from xbench.phantom import FINDINGS
 from xbench.predictions.segmentations import decoded
@@ -309,8 +310,7 @@ def test_heat_maps_of_chexlocalize_score_as_its_authors_score_them(command, tmp_
         if true is None:
             continue
         size = true.shape
-        shown = torch.nn.functional.interpolate(torch.from_numpy(map_), size, mode="bilinear", align_corners=False)
-        shown = shown[0, 0].numpy()
+        shown = upsample(torch.from_numpy(map_)[0], size)[0].numpy()
         assert pairs["hit"][row] == true[np.unravel_index(shown.argmax(), size)]
         otsu, above = otsu_mask(scaled(shown)), scaled(shown) > np.float32(f"0.{2 + TASKS.index(task) % 7}")
         for key, mask in (("iou", otsu), ("iou_tuned", above)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from xbench.errors import UserError
 from xbench.evaluation.detections import SIZES, answered, check_answered, detection_numbers, ranked, sizes_of
 from xbench.geometry.coverage import Coverage
-from xbench.geometry.grid import FULL_VIEW, Upsampling, View, saliency_on_grid
+from xbench.geometry.grid import Upsampling, View, saliency_on_grid
 from xbench.geometry.instances import Instance
 from xbench.metrics.calibration import calibration_numbers
 from xbench.metrics.lesions import components, mask_overlaps
 from xbench.metrics.maps import map_measures, pointing_with_tolerance
 from xbench.metrics.protocols import aep, chexlocalize, g2g, graded, medground
-from xbench.metrics.protocols.common import Mask, enlarged, first_maximum, stretched
+from xbench.metrics.protocols.common import Mask, first_maximum, stretched
 from xbench.protocol.scoring import PROTOCOLS, RATIOS, Average
 from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import SavedImage, no_maps
@@ -56,23 +56,10 @@ class Pair:
         """Height and width of the grid."""
         return self.region.shape[0], self.region.shape[1]
 
-    def on_grid(self, mode: Upsampling = "bilinear") -> NDArray[np.float32]:
-        """Return the map on the grid, as a run itself scores it."""
-        return saliency_on_grid(torch.from_numpy(self.cells)[None], [self.view], self.size, mode)[0].numpy()
-
-    def enlarged(
-        self,
-        cells: NDArray[Any] | None = None,
-        way: Callable[[NDArray[Any], tuple[int, int]], NDArray[np.float32]] = enlarged,
-    ) -> NDArray[np.float32]:
-        """Return cells, the map's own unless others are given, on the grid as other people's scripts enlarge them.
-
-        Where the model saw another part than the whole radiograph, which their scripts know nothing of: as a run does.
-        """
-        cells = self.cells if cells is None else cells
-        if self.view == FULL_VIEW:
-            return way(cells, self.size)
-        return replace(self, cells=cells.astype(np.float32, copy=False)).on_grid()
+    def on_grid(self, mode: Upsampling = "bilinear", cells: NDArray[Any] | None = None) -> NDArray[np.float32]:
+        """Return the map, or other cells (h, w) in its place, on the grid with the arithmetic of a run."""
+        values = torch.from_numpy(self.cells if cells is None else cells.astype(np.float32, copy=False))
+        return saliency_on_grid(values[None], [self.view], self.size, mode)[0].numpy()
 
     def boxes(self) -> list[list[float]]:
         """Return the boxes around the annotated items, in pixels of the grid, half-open.
@@ -107,21 +94,21 @@ def _xbench(pair: Pair, mode: Upsampling) -> dict[str, Any]:
 
 def _aep(pair: Pair, mode: Upsampling) -> dict[str, Any]:
     crop = aep.central(pair.size)
-    saliency, region = pair.enlarged(aep.smoothed(pair.cells))[crop], pair.region[crop]
+    saliency, region = pair.on_grid(cells=aep.smoothed(pair.cells))[crop], pair.region[crop]
     sharp = aep.score(aep.sharpened(saliency), region)
     return aep.score(saliency, region) | {"miou_sharpened": sharp["miou"], "cnr_sharpened": sharp["cnr"]}
 
 
 def _biovil(pair: Pair, mode: Upsampling) -> dict[str, Any]:
-    return dict(aep.score_cosine(pair.enlarged(aep.smoothed(pair.cells)), pair.region))
+    return dict(aep.score_cosine(pair.on_grid(cells=aep.smoothed(pair.cells)), pair.region))
 
 
 def _chexlocalize(pair: Pair, mode: Upsampling) -> dict[str, Any]:
-    return dict(chexlocalize.count(pair.enlarged(), pair.region))
+    return dict(chexlocalize.count(pair.on_grid(), pair.region))
 
 
 def _radzero(pair: Pair, mode: Upsampling) -> dict[str, Any]:
-    raw, region = pair.enlarged(), pair.region
+    raw, region = pair.on_grid(), pair.region
     saliency = _graded(raw, pair.scale)
     mask, overlap = graded.count_above(saliency, region, graded.RADZERO_THRESHOLDS)
     row, column = first_maximum(raw)
@@ -140,7 +127,7 @@ def _graded(saliency: NDArray[np.float32], scale: str) -> NDArray[np.float32]:
 
 
 def _chex(pair: Pair, mode: Upsampling) -> dict[str, Any]:
-    mask, overlap = graded.count_above(stretched(pair.enlarged()), pair.region, graded.CHEX_THRESHOLDS)
+    mask, overlap = graded.count_above(stretched(pair.on_grid()), pair.region, graded.CHEX_THRESHOLDS)
     return {"mask": mask, "overlap": overlap, "region": int(pair.region.sum())}
 
 
@@ -150,7 +137,7 @@ def _with_last(boxes: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _medground(pair: Pair, mode: Upsampling) -> dict[str, Any]:
-    published, true = medground.boxes_of_map(pair.enlarged()), pair.boxes()
+    published, true = medground.boxes_of_map(pair.on_grid()), pair.boxes()
     corrected = medground.score_union(_with_last(published), true)
     return medground.score_union(published, true) | {
         "iou_corrected": corrected["iou"],
@@ -159,20 +146,20 @@ def _medground(pair: Pair, mode: Upsampling) -> dict[str, Any]:
 
 
 def _radvlm(pair: Pair, mode: Upsampling) -> dict[str, Any]:
-    return dict(medground.radvlm(_with_last(medground.boxes_of_map(pair.enlarged())), pair.boxes()))
+    return dict(medground.radvlm(_with_last(medground.boxes_of_map(pair.on_grid())), pair.boxes()))
 
 
 def _radfact(pair: Pair, mode: Upsampling) -> dict[str, Any]:
     sides = np.array([*pair.size[::-1]] * 2)
-    boxes = (_with_last(medground.boxes_of_map(pair.enlarged())), pair.boxes())
+    boxes = (_with_last(medground.boxes_of_map(pair.on_grid())), pair.boxes())
     predicted, true = ([(np.array(box) / sides).tolist() for box in some] for some in boxes)
     return dict(medground.radfact(predicted, true))
 
 
 def _g2g(pair: Pair, mode: Upsampling) -> dict[str, Any]:
     cells = g2g.cells_of_mask(pair.cells, g2g.threshold(pair.cells))
-    mask = np.rint(pair.enlarged(cells, g2g.enlarged)) > 0
-    return g2g.score(mask, pair.enlarged(stretched(pair.cells), g2g.enlarged), pair.region)
+    mask = np.rint(pair.on_grid(cells=cells)) > 0
+    return g2g.score(mask, pair.on_grid(cells=stretched(pair.cells)), pair.region)
 
 
 def _alarms(pair: Pair, mode: Upsampling) -> dict[str, Any]:

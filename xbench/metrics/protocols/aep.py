@@ -46,7 +46,9 @@ def sharpened(saliency: Map) -> NDArray[Any]:
     x = (saliency - saliency.min()) / span
     share = np.clip((x > x.mean() + x.std()).mean(), 0.001, 0.6)
     bound = np.float32(np.quantile(x, 1 - share))
-    sharp: NDArray[Any] = 1 / (1 + np.exp(-np.clip(96 * (x - bound), -60, 60)))
+    # The exponential in float64, because in float32 its last bit depends on the processor.
+    power = np.exp(-np.clip(96 * (x - bound), -60, 60).astype(np.float64)).astype(x.dtype)
+    sharp: NDArray[Any] = 1 / (1 + power)
     return sharp
 
 

@@ -6,8 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from xbench.metrics.maps import Map, Region
@@ -20,18 +18,6 @@ def stretched(saliency: Map, dtype: type[np.floating[Any]] = np.float32) -> NDAr
     values = saliency.astype(dtype, copy=False)
     low, high = values.min(), values.max()
     return (values - low) / (high - low) if high > low else np.zeros_like(values)
-
-
-def enlarged(cells: NDArray[Any], size: tuple[int, int]) -> NDArray[np.float32]:
-    """Bring cells (h, w) that cover an image to its (H, W) pixels by PyTorch's bilinear interpolation, as most do.
-
-    Its rounding differs in the last bit from that of the evaluation grid. A constant map stays constant.
-    """
-    values = np.ascontiguousarray(cells, np.float32)
-    if values.shape == size or values.min() == values.max():
-        return np.broadcast_to(values if values.shape == size else values[:1, :1], size).copy()
-    tensor = F.interpolate(torch.from_numpy(values)[None, None], size, mode="bilinear", align_corners=False)
-    return np.ascontiguousarray(tensor[0, 0].numpy())
 
 
 def iou(mask: Mask, region: Region) -> float:

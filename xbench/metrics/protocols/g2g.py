@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -91,12 +90,6 @@ def cells_of_mask(cells: Map, limit: float) -> Mask:
         windows = np.lib.stride_tricks.sliding_window_view(above, (3, 3)).sum((2, 3))
         mask[1:-1, 1:-1] = windows >= 5
     return mask
-
-
-def enlarged(cells: NDArray[Any], size: tuple[int, int]) -> NDArray[np.float32]:
-    """Bring cells (h, w) that cover an image to its (H, W) pixels by OpenCV's bilinear interpolation."""
-    values = cv2.resize(cells.astype(np.float32, copy=False), size[::-1], interpolation=cv2.INTER_LINEAR)
-    return values.astype(np.float32, copy=False)
 
 
 def score(mask: Mask, saliency: Map, region: Region) -> dict[str, float]:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from xbench.metrics.maps import Map, Region
@@ -23,9 +22,12 @@ Counts = NDArray[np.int64]
 
 
 def sigmoid(logits: Map) -> NDArray[np.float32]:
-    """Return the probabilities of logits, by PyTorch's sigmoid in float32, whose last bit decides at a threshold."""
-    found: NDArray[np.float32] = torch.from_numpy(np.asarray(logits, np.float32)).sigmoid().numpy()
-    return found
+    """Return the probabilities of logits, computed in float64 and rounded to float32.
+
+    The last bit decides at a threshold, and in float32 it would depend on how a library was built.
+    """
+    with np.errstate(over="ignore"):
+        return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
 
 
 def count_above(saliency: Map, region: Region, thresholds: Sequence[float]) -> tuple[Counts, Counts]:
