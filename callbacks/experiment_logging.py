@@ -46,8 +46,8 @@ class ExperimentLogging(Callback):
                 exit_status=2,
             )
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Name the run and log its configuration."""
+    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Name the run and log its configuration, now that the model can no longer refuse its prompts."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         model: SaliencyModel = pl_module  # type: ignore[assignment]
         precision = str(trainer.precision)

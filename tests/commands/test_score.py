@@ -518,3 +518,28 @@ def test_what_looks_wrong_is_said_on_the_console_and_in_a_report(command, tmp_pa
         assert reported.status == 0, reported.errors
         text = json.loads((tmp_path / "page" / "analysis.json").read_text())
         assert all(note in json.dumps(text) for note in notes)
+
+
+@pytest.mark.parametrize("logger", ["xbench.callbacks.wandb_logger.WandbLogger", "CSVLogger"])
+def test_a_refused_command_leaves_no_folder(command, tmp_path, logger):
+    np.save(tmp_path / "nobody.npy", np.zeros((4, 4)))
+    given = ("--data.num_workers", "0", *QUIET[4:6], *QUIET[8:])
+    given = (*given, "--trainer.logger", logger, "--trainer.logger.save_dir", "runs")
+    scored = ("score", "--config", "phantom", "--name", "mine", "--frame", "whole", "--scores", "none")
+    aspects = ("--model.prompts", "aspects")  # which the demo model does not take
+    for problem, *words in (
+        ("no map for", *scored, "--predictions", tmp_path),
+        ("nowhere", "test", "--config", "demo_folder", "--data.root", tmp_path / "nowhere"),
+        ("limit", "test", "--config", "demo", "--trainer.limit_test_batches", "1"),
+        ("Gout", "predict", "--config", "demo", "--overlays", "Gout"),
+        ("aspects", "test", "--config", "demo", *aspects),
+        ("aspects", "predict", "--config", "demo", *aspects),
+    ):
+        refused = command(*words, *given)
+        assert refused.status == 2 and problem in refused.errors, words
+        assert not [*tmp_path.glob("runs/*_phantom")], words
+        # Prompts are refused last, when Lightning has begun other loggers than ours.
+        assert problem == "aspects" or not [*tmp_path.glob("runs/*")], words
+    # Loggers begin once the run is accepted.
+    assert command("test", "--config", "demo", *given, "--data.images", "2").status == 0
+    assert [*tmp_path.glob("runs/wandb/*run-*" if "wandb" in logger else "runs/**/metrics.csv")]

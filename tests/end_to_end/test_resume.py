@@ -170,7 +170,8 @@ def test_another_configuration_is_refused(broken, monkeypatch, capsys, options, 
 
 
 def test_what_moves_no_number_may_change(broken, unbroken, monkeypatch):
-    assert go_on(broken, monkeypatch, "--data.num_workers", "1", "--data.cache", "false") == 0
+    neutral = ("--data.num_workers", "1", "--data.cache", "false", "--trainer.strategy", "ddp")
+    assert go_on(broken, monkeypatch, *neutral) == 0
     assert read(broken) == unbroken
 
 

@@ -36,6 +36,13 @@ def test_precision_and_accelerator_are_what_options_come_to(depends_on):
     assert depends_on({"plugins": ["some.Plugin"]}, accelerator="cpu") != usual
 
 
+def test_a_strategy_that_leaves_the_model_as_it_is_moves_no_number(depends_on):
+    usual = depends_on({"strategy": "auto"}, accelerator="cpu")
+    for strategy in ("ddp", "ddp_find_unused_parameters_true", "single_device"):
+        assert depends_on({"strategy": strategy}, accelerator="cpu") == usual
+    assert depends_on({"strategy": "fsdp"}, accelerator="cpu") != usual
+
+
 @pytest.mark.parametrize("name", ["config.json", "deep/weights.bin"])
 def test_files_in_a_folder_that_an_option_names(depends_on, tmp_path, name):
     file = tmp_path / "encoder" / name

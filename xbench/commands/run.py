@@ -16,10 +16,11 @@ from typing import Literal
 import torch
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.accelerators import AcceleratorRegistry
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -33,6 +34,7 @@ from xbench.commands.prepare import prepare
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.workers.sampler import deal
 from xbench.errors import UserError
+from xbench.runs.folder import discard_refused
 from xbench.runtime.processes import usable_cores
 
 
@@ -119,7 +121,9 @@ def _evaluate(command: Literal["test", "predict"], arguments: Sequence[str]) -> 
         # W&B takes a run's group only when the run begins, and Lightning begins it before any callback's turn.
         if hasattr(logger, "describe"):
             logger.describe(model, data, str(trainer.precision))
-    with _interruptible(command, trainer):
+    trainer.callbacks.insert(0, _LateLoggers(trainer.loggers))  # type: ignore[attr-defined]
+    trainer.loggers = []
+    with _one_end(command, trainer):
         # Callbacks take care of results and predictions: they are neither printed nor piled up in memory.
         if command == "test":
             trainer.test(model, datamodule=data, verbose=False)
@@ -194,11 +198,26 @@ def _refuse_too_many_processes(trainer: Trainer, data: ChestXrayDataModule, stag
     deal(len(data.records), data.batch_size, trainer.world_size)
 
 
+class _LateLoggers(Callback):
+    """Gives the trainer its loggers in `setup`: before that Lightning would begin them, even if the run is refused."""
+
+    def __init__(self, loggers: list[Logger]) -> None:
+        self._loggers = loggers
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        trainer.loggers = self._loggers
+
+
 @contextmanager
-def _interruptible(command: str, trainer: Trainer) -> Iterator[None]:
-    """Say after Ctrl-C what is kept; with several processes the first one says it."""
+def _one_end(command: str, trainer: Trainer) -> Iterator[None]:
+    """Remove the folder of a refused run, and say after Ctrl-C what is kept; of several processes the first does it."""
     try:
         yield
+    except UserError:
+        for callback in trainer.callbacks if trainer.is_global_zero else ():  # type: ignore[attr-defined]
+            if isinstance(folder := getattr(callback, "folder", None), Path):
+                discard_refused(folder)
+        raise
     except (KeyboardInterrupt, SystemExit) as error:
         # Lightning turns the one into the other, without a word.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, KeyboardInterrupt):

@@ -126,6 +126,9 @@ def options_that_count(
         return {name: value for name, value in (options or {}).items() if name not in neutral}
 
     counted = without(config, _NEUTRAL) | {"trainer": without(config.get("trainer"), _NEUTRAL_IN_TRAINER)}
+    # These distribute images and leave the model as it is; others, such as FSDP, can change its precision.
+    if str(counted["trainer"].get("strategy")).partition("_")[0] in ("ddp", "single"):
+        counted["trainer"]["strategy"] = "auto"
     for part, owner in (("model", model), ("data", data)):
         chosen = config.get(part)
         if isinstance(chosen, Mapping):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import Trainer
     from lightning.pytorch.cli import SaveConfigCallback
 
-_JOURNAL = "journal"
+_JOURNAL, _LOCK = "journal", "lock"
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,14 @@ def new_folder(parent: Path) -> Path:
     raise FileExistsError(errno.EEXIST, "a thousand runs started in the same second", str(parent / stamp))
 
 
+def discard_refused(folder: Path) -> None:
+    """Remove the folder of a run that was refused before it had finished anything, and that of its pair if empty."""
+    if {path.name for path in folder.rglob("*") if path.is_file()} <= {CONFIG, ABOUT, _LOCK}:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            folder.parent.rmdir()
+
+
 def saved_config(trainer: Trainer) -> SaveConfigCallback | None:
     """Return the callback that knows the configuration of the command line; None for a run started from Python."""
     # Here, for `rescore` names folders too, and does without Lightning.
@@ -153,7 +162,7 @@ def _unfinished(parent: Path, about: Mapping[str, Any]) -> Path | None:
 def _lock(folder: Path) -> bool:
     """Mark a run as going on, for as long as this process lives; False if another process has done so."""
     try:
-        try_lock(folder / _JOURNAL / "lock", inherited=False)
+        try_lock(folder / _JOURNAL / _LOCK, inherited=False)
     except Busy:
         return False
     return True

@@ -420,6 +420,8 @@ def test_several_share_a_folder_but_no_run(bench: Bench):
         assert bench.started == ["bright_squares", "soft_squares", "soft_few"]
         assert f"bright_few busy: another benchmark is at it: process {process}" in run.output
         assert bench.reports == []
+        busy = bench("--config", "toys.yaml", "--report", "false", "--models", "bright", "--datasets", "few")
+        assert busy.status == 1 and "Nothing was done" in busy.errors
 
 
 def test_a_benchmark_that_is_killed_goes_on(bench: Bench, monkeypatch):

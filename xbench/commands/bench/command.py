@@ -82,6 +82,8 @@ def _work(jobs: Sequence[Job], out: Path, leave_out: bool, alone: bool, console:
         from xbench.commands.report import report
 
         report([str(out)])
+    if all(outcome.status == "busy" for outcome in outcomes):
+        raise UserError("Nothing was done: other benchmarks are at work on all of these runs. Wait for them to end.")
     if failed := [outcome.job.name for outcome in outcomes if outcome.status in ("failed", "changed")]:
         raise UserError(
             f"{len(failed)} of {len(jobs)} runs failed: {', '.join(failed)}. Logs are in {out / 'bench' / 'logs'}; the "
