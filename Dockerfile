@@ -9,7 +9,7 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
 WORKDIR /opt/xbench
 
 # What xbench needs, a layer of its own that a change of the code leaves alone.
-COPY constraints.txt setup.cfg containers/install.sh ./
+COPY constraints.txt hashes.txt setup.cfg containers/install.sh containers/requirements.py ./
 RUN sh install.sh libraries "$TORCH_INDEX"
 
 COPY . .

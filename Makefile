@@ -7,24 +7,40 @@
 #   make docs        build the documentation into build/docs, and check its links
 #   make bench       measure speed and memory, into BENCHMARKS.md; ten minutes on an idle machine
 #   make demo-model  train the demo model again (two CPU cores, ten minutes)
-#   make lock        write constraints.txt anew, with the newest versions
-# Versions are those of constraints.txt, which the tests were passed with; CONSTRAINTS= installs the newest instead.
-# PYTHON=python3.12 chooses another Python, VENV=folder another environment, JOBS=n runs tests in n processes, CPU=1
-# installs PyTorch without CUDA.
+#   make lock        write constraints.txt and hashes.txt anew, with the newest versions
+# Versions are those of constraints.txt, which the tests were passed with, and pip checks each file against hashes.txt;
+# CONSTRAINTS= installs the newest versions instead, without a check. PYTHON=python3.12 chooses another Python, VENV=folder
+# another environment, JOBS=n runs tests in n processes. CPU=1 installs PyTorch without CUDA, from TORCH_INDEX.
 
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 JOBS ?= 2
 CPU ?=
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
-# Of two builds of one version, pip takes the local one: torch 2.14.1+cpu before 2.14.1.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+LOCK := $(if $(filter constraints.txt,$(CONSTRAINTS)),hashes.txt,$(CONSTRAINTS))
+INSTALL := $(PIP) $(if $(LOCK),--constraint $(LOCK))
 TAKES := $(if $(CPU),A few minutes.,Minutes: on Linux PyTorch comes with CUDA (gigabytes) unless you say CPU=1.)
-TORCH := $(if $(CPU),--extra-index-url https://download.pytorch.org/whl/cpu)
 # For setuptools, which pip fetches into an environment of its own to build xbench.
-BUILD := $(if $(CONSTRAINTS),--build-constraint $(CONSTRAINTS))
+BUILD := $(if $(LOCK),--build-constraint $(LOCK))
+
+# PyTorch without CUDA, alone and from its own index, so that no other package can come from there. On Linux its versions
+# end in +cpu, which PyPI does not serve. macOS has no CUDA.
+ifneq ($(and $(CPU),$(filter Linux,$(shell uname))),)
+BUILDS := $(if $(CONSTRAINTS),$$(sed -nE 's/^(torch|torchvision)==[^+]*/&+cpu/p' $(CONSTRAINTS)),torch torchvision)
+TORCH = $(PIP) --no-deps --retries 0 --timeout 15 --index-url $(TORCH_INDEX) $(BUILDS) || { echo "CPU=1: PyTorch without \
+  CUDA cannot be had from $(TORCH_INDEX) (see above). Leave out CPU=1, or name a mirror with TORCH_INDEX=URL." >&2; exit 1; }
+else
+TORCH := true
+endif
+
+# $(call libraries,dev): what setup.cfg asks for, with one of its extras. pip cannot check the hash of a folder, so xbench
+# itself comes after, without what it needs.
+libraries = { $(TORCH); } && $(BIN)/python containers/requirements.py $(1) >$(VENV)/requirements.txt && \
+  $(INSTALL) --requirement $(VENV)/requirements.txt && $(PIP) --no-deps $(BUILD) --editable .
 
 .PHONY: demo test lint types format docs bench demo-model lock clean
 
@@ -67,10 +83,12 @@ demo-model: $(VENV)/.installed
 
 # One file for every platform and Python that pyproject.toml names; in a constraint, conditions would only be noise.
 lock: $(VENV)/.installed-dev
-	{ echo '# The versions that the test suite passed with: make lock writes this file.'; \
+	{ echo '# constraints.txt with the hashes of all files on PyPI: make lock writes this file.'; \
 	  $(BIN)/uv pip compile setup.cfg --extra dev --universal --upgrade --python-version 3.11.5 --quiet \
-	    --no-header --no-annotate --no-emit-index-url | sed 's/ ;.*//'; } > constraints.tmp
-	mv constraints.tmp constraints.txt
+	    --no-header --no-annotate --no-emit-index-url --generate-hashes | sed 's/ ;.* \\$$/ \\/'; } > hashes.tmp
+	{ echo '# The versions that the test suite passed with: make lock writes this file.'; \
+	  grep -oE '^[a-z0-9._-]+==[^ ]+' hashes.tmp; } > constraints.txt
+	mv hashes.tmp hashes.txt
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -78,13 +96,13 @@ clean:
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("xbench needs Python 3.11.5 or newer: make PYTHON=python3.12 ..." if sys.version_info < (3, 11, 5) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) --upgrade pip
+# An older pip takes hashes from a file of requirements alone.
+	$(if $(LOCK),awk '/^[^ ]/ { found = /^pip==/ } found' $(LOCK) >$(VENV)/pip.txt && $(PIP) --requirement $(VENV)/pip.txt,$(PIP) --upgrade pip)
 
-$(VENV)/.installed: setup.cfg pyproject.toml $(CONSTRAINTS) | $(BIN)/python
-	$(call step,Installing xbench and what it needs into $(VENV). $(TAKES),$(INSTALL) $(TORCH) $(BUILD) --editable .)
+$(VENV)/.installed: setup.cfg pyproject.toml $(LOCK) | $(BIN)/python
+	$(call step,Installing xbench and what it needs into $(VENV). $(TAKES),$(call libraries))
 	@touch $@
 
-$(VENV)/.installed-dev: setup.cfg pyproject.toml $(CONSTRAINTS) | $(BIN)/python
-	$(call step,Installing xbench and the development tools into $(VENV). $(TAKES),\
-	  $(INSTALL) $(TORCH) $(BUILD) --editable '.[dev]')
+$(VENV)/.installed-dev: setup.cfg pyproject.toml $(LOCK) | $(BIN)/python
+	$(call step,Installing xbench and the development tools into $(VENV). $(TAKES),$(call libraries,dev))
 	@touch $@ $(VENV)/.installed

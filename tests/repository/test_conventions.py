@@ -62,9 +62,33 @@ def test_issue_forms_are_complete(form):
 def test_the_demo_says_what_it_does_and_ends_with_the_report(tmp_path, cpu):
     words = ["make", "--no-print-directory", "--dry-run", "demo", f"VENV={tmp_path}", *(["CPU=1"] if cpu else [])]
     said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert ("--extra-index-url https://download.pytorch.org/whl/cpu" in said) == cpu == ("CUDA" not in said)
+    assert "--extra-index-url" not in said and ("gigabytes" not in said) == cpu
+    # PyTorch comes first, alone, and from one index; everything else is checked against hashes.
+    pins = re.findall(r"^((?:torch|torchvision)==.*)$", (ROOT / "constraints.txt").read_text(), re.M)
+    (torch,) = re.findall(r"pip install (.*?) \|\| {", said) if cpu else [""]
+    assert cpu is torch.startswith("--disable-pip-version-check --quiet --no-deps --retries 0 ")
+    assert cpu is ("Leave out CPU=1" in said) is ("--index-url https://download.pytorch.org/whl/cpu" in torch)
+    found = subprocess.run(f"echo {torch}", shell=True, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert found.split()[-2:] == [f"{pin}+cpu" for pin in pins] if cpu else not found.strip()
+    assert said.index("--constraint hashes.txt --requirement") > said.index(torch)
     assert re.findall(r"Step (\d) of 3: .* [Aa]bout ", said) == ["1", "2", "3"]
     assert said.rstrip().endswith("xbench report runs")
+
+
+def test_nothing_comes_from_two_indexes():
+    files = [*ROOT.glob("*file"), *ROOT.glob("docs/*.md"), *ROOT.glob("containers/*"), *ROOT.glob(".*/**/*.yml")]
+    assert len(files) > 20
+    assert not [file for file in files if re.search(r"extra.index.url", file.read_text(), re.I)]
+    for line in re.findall(r"uses: (.*)", (ROOT / ".github/workflows/ci.yml").read_text()):
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", line)
+
+
+def test_each_pinned_version_has_hashes():
+    pins = (ROOT / "constraints.txt").read_text().splitlines()[1:]
+    blocks = re.findall(
+        r"^(\S+==\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", (ROOT / "hashes.txt").read_text(), re.M
+    )
+    assert [pin for pin, _ in blocks] == pins
 
 
 def test_containers_copy_what_there_is():
@@ -82,17 +106,17 @@ def test_containers_copy_what_there_is():
 @pytest.mark.parametrize("index", ["", "https://wheels.example/cpu"])
 def test_a_container_installs_the_pinned_libraries(tmp_path, index):
     """With a pip that only notes what it is asked for."""
-    for name in ("constraints.txt", "setup.cfg", "containers/install.sh"):
+    for name in ("constraints.txt", "hashes.txt", "setup.cfg", "containers/install.sh", "containers/requirements.py"):
         (tmp_path / Path(name).name).write_text((ROOT / name).read_text())
     program = tmp_path / "bin/python"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\necho "$@" >>pip.log\n')
+    program.write_text(f'#!/bin/sh\n[ "$1" != -m ] && exec {sys.executable} "$@"\necho "$@" >>pip.log\n')
     program.chmod(0o755)
     path = f"{program.parent}:{os.environ['PATH']}"
     subprocess.run(["sh", "install.sh", "libraries", index], cwd=tmp_path, env={"PATH": path}, check=True)
     lines = (tmp_path / "pip.log").read_text().splitlines()
     assert len(lines) == (3 if index else 2)
-    assert lines[-1].endswith("--constraint constraints.txt --requirement requirements.txt")
+    assert lines[-1].endswith("--constraint hashes.txt --requirement requirements.txt")
     pins = re.findall(r"^(?:torch|torchvision)==.*$", (ROOT / "constraints.txt").read_text(), re.M)
     if index:
         assert index in lines[1] and lines[1].split()[-2:] == pins
