@@ -23,8 +23,8 @@ from xbench.predictions.files import Files, as_map, named, read_npy, read_npz, r
 from xbench.predictions.frame import preprocessing_of
 from xbench.predictions.scores import read_scores
 from xbench.predictions.segmentations import read_points
-from xbench.predictions.tuned import read_tuned
 from xbench.predictions.source import MapFiles, matched
+from xbench.predictions.tuned import read_tuned
 from xbench.runtime.paths import IMAGE_SUFFIXES
 
 MAPS = arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.floats(-9, 9, width=32))
