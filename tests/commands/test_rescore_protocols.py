@@ -15,8 +15,8 @@ from xbench.commands.verify import disagreements
 from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import saliency_on_grid
-from xbench.metrics import Calibration, LesionDetections
-from xbench.metrics.lesions import FalseAlarms, LesionRecall, components, mask_overlaps
+from xbench.metrics import LesionDetections, calibration
+from xbench.metrics.lesions import components, mask_overlaps
 from xbench.protocol.scoring import PROTOCOLS
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols, write_protocol
@@ -155,7 +155,7 @@ def test_thresholds_are_taken_from_the_authors_files(run, tmp_path, command):
         (f"threshold,task\n0.9,{FINDINGS[0]}\n", "the threshold 0.9"),
         (f"threshold,task\n0.44,{FINDINGS[0]}\n", "the threshold 0.44"),
         (f"threshold,task\n0.4,{FINDINGS[0]}\n0.5,{FINDINGS[0]}\n", "once"),
-        (f"threshold,task\nhigh,{FINDINGS[0]}\n", "'high' is no number"),
+        (f"threshold,task\nhigh,{FINDINGS[0]}\n", "'high' is not a number"),
         ("", "tuning.csv"),
     ],
 )
@@ -176,10 +176,10 @@ def test_each_file_is_given_once_and_for_chexlocalize_alone(run, tmp_path, comma
         assert done.status == 2 and problem in done.errors
 
 
-def test_lesions_are_those_of_the_metric(run, command):
+def test_lesions_are_those_of_a_count_by_hand(run, command):
     assert command("rescore", run, "--protocol", "lesions", "--workers", 0).status == 0
     own, numbers = FinishedRun.open(run), read_protocol(run, "lesions")["numbers"]
-    metric = LesionRecall(len(FINDINGS))
+    found, lesions, false, images = np.zeros((4, len(FINDINGS)))
     sizes = {"small": [0, 0], "medium": [0, 0], "large": [0, 0]}
     for image in own.saved_images():
         for column in image.scored:
@@ -188,20 +188,24 @@ def test_lesions_are_those_of_the_metric(run, command):
             saliency = saliency_on_grid(cells, [image.view], (height, width), own.rules.upsampling)[0].numpy()
             mask = (saliency - saliency.min()) / np.float32(max(np.ptp(saliency), 1e-30)) >= 0.5
             items = [Coverage.of(item.draw(), (height, width)).at(own.rules.gamma) for item in image.instances[column]]
-            metric.update(column, mask, items)
+            images[column] += 1
+            parts = components(mask)
+            false[column] += sum(not any((part & item).any() for item in items) for part in parts)
+            lesions[column] += len(items)
             for item in items:
                 size = "small" if item.mean() < 0.01 else "medium" if item.mean() < 0.05 else "large"
-                sizes[size][0] += any((part & item).sum() >= 0.5 * item.sum() for part in components(mask))
+                hit = any((part & item).sum() >= 0.5 * item.sum() for part in parts)
+                found[column] += hit
+                sizes[size][0] += hit
                 sizes[size][1] += 1
-    expected = metric.compute()
-    assert expected["lesions"].sum() == sum(count for _, count in sizes.values()) > 20
-    for ours, theirs in (("lesion_recall", "lesion_recall"), ("false_parts", "fp_per_image")):
+    assert lesions.sum() > 20
+    for ours, expected in (("lesion_recall", found / lesions), ("false_parts", false / images)):
         per = [numbers[ours]["per_finding"][finding] for finding in FINDINGS]
-        np.testing.assert_allclose(np.array(per, float), expected[theirs].numpy(), atol=1e-12)
+        np.testing.assert_allclose(np.array(per, float), expected, atol=1e-12)
         assert numbers[ours]["value"] == pytest.approx(np.nanmean(np.array(per, float)), abs=1e-12)
     pairs = read_protocol_pairs(run, "lesions")
-    for size, (found, lesions) in sizes.items():
-        assert (pairs[f"found_{size}"].sum(), pairs[f"lesions_{size}"].sum()) == (found, lesions)
+    for size, (hits, count) in sizes.items():
+        assert (pairs[f"found_{size}"].sum(), pairs[f"lesions_{size}"].sum()) == (hits, count)
 
 
 def test_detections_are_those_of_the_metric(run, command):
@@ -230,18 +234,17 @@ def test_detections_are_those_of_the_metric(run, command):
     assert len({numbers[f"sensitivity_{size}"]["value"] for size in ("small", "medium", "large")}) == 3
 
 
-def test_calibration_is_that_of_the_metric(run, command):
+def test_calibration_is_that_of_the_function(run, command):
     assert command("rescore", run, "--protocol", "calibration", "--workers", 0).status == 0
     scores, numbers = FinishedRun.open(run).image_scores, read_protocol(run, "calibration")["numbers"]
-    metric = Calibration(len(FINDINGS))
-    metric.update(torch.from_numpy(scores.labels), torch.from_numpy(scores.probabilities))
-    for name, expected in metric.compute().items():
-        if name != "count":
-            assert [*numbers[name]["per_finding"].values()] == pytest.approx(expected.tolist(), abs=1e-12)
+    for column, finding in enumerate(FINDINGS):
+        expected = calibration(scores.labels[:, column], scores.probabilities[:, column])
+        for name in ("ece", "mce", "brier"):
+            assert numbers[name]["per_finding"][finding] == pytest.approx(getattr(expected, name), abs=1e-12)
 
 
 @pytest.mark.parametrize("tuned", [False, True])
-def test_alarms_are_those_of_the_metric(run, tmp_path, command, tuned):
+def test_alarms_are_those_of_a_count_by_hand(run, tmp_path, command, tuned):
     other = rename_images(write_run(tmp_path / "other", "one", images=24, seed=5, **SETTINGS))
     words = ["--tune", other] if tuned else []
     assert command("rescore", run, "--protocol", "alarms", *words, "--workers", 0).status == 0
@@ -249,18 +252,17 @@ def test_alarms_are_those_of_the_metric(run, tmp_path, command, tuned):
     content, own = read_protocol(run, "alarms"), FinishedRun.open(run)
     places = [content["tuned"][finding]["threshold"] if tuned else 50 for finding in FINDINGS]
     assert not tuned or len({*places}) > 1
-    # Alarms are above the threshold, the metric's at it or above.
-    limits = [float(np.nextafter(np.float32(place / 100), np.float32(2))) for place in places]
-    metric, labels = FalseAlarms(limits), own.image_scores.labels
+    labels, lit = own.image_scores.labels, [[] for _ in FINDINGS]
     for image in own.saved_images():
         for column in range(len(FINDINGS)):
             if labels[own.row_of[image.image_id], column] == 0:
                 cells = torch.from_numpy(image.saliency[column])[None]
-                metric.update(column, saliency_on_grid(cells, [image.view], own.rules.grid, "bilinear")[0].numpy())
-    expected = metric.compute()
-    for ours, theirs in (("false_alarm", "false_alarm_rate"), ("area_lit", "area_lit")):
+                on_grid = saliency_on_grid(cells, [image.view], own.rules.grid, "bilinear")[0].numpy()
+                lit[column].append((on_grid > np.float32(places[column] / 100)).mean())
+    alarms = [np.mean(np.array(one) > 0) for one in lit]
+    for ours, expected in (("false_alarm", alarms), ("area_lit", [np.mean(one) for one in lit])):
         per = [content["numbers"][ours]["per_finding"][finding] for finding in FINDINGS]
-        np.testing.assert_allclose(np.array(per, float), expected[theirs].numpy(), atol=1e-12)
+        np.testing.assert_allclose(np.array(per, float), expected, atol=1e-12)
 
 
 def test_what_a_run_did_not_keep_is_said(run, command):

@@ -12,16 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from xbench.metrics.boxes import pairwise_iou
 from xbench.metrics.lesions import (
-    FalseAlarms,
     Froc,
     LesionDetections,
-    LesionRecall,
     average_precision,
     components,
     froc,
@@ -125,50 +122,6 @@ def test_neither_order_nor_processes_change_a_bit(order, processes):
     together.images, together.lesions = (sum(getattr(p, name) for p in parts) for name in ("images", "lesions"))
     together._update_count = 1
     assert together.compute() == whole
-
-
-MASKS = hnp.arrays(np.bool_, (6, 7))
-
-
-@given(
-    st.lists(st.tuples(MASKS, st.lists(MASKS.filter(np.any), max_size=3)), min_size=1, max_size=4),
-    st.sampled_from([0.25, 0.5, 1.0]),
-)
-def test_recall_is_a_count_by_hand(images, cover):
-    metric = LesionRecall(2, cover, least=2)
-    found = lesions = false = 0
-    for mask, drawn in images:
-        metric.update(1, mask, drawn)
-        parts = [part for part in components(mask) if part.sum() >= 2]
-        lesions += len(drawn)
-        found += sum(any((part & lesion).sum() >= cover * lesion.sum() for part in parts) for lesion in drawn)
-        false += sum(not any((part & lesion).any() for lesion in drawn) for part in parts)
-    scores = metric.compute()
-    assert [int(scores[name][1]) for name in ("found", "lesions", "false", "images")] == [
-        found,
-        lesions,
-        false,
-        len(images),
-    ]
-    assert scores["fp_per_image"][1] == false / len(images) and torch.isnan(scores["fp_per_image"][0])
-    assert torch.isnan(scores["lesion_recall"][1]) if not lesions else scores["lesion_recall"][1] == found / lesions
-
-
-@given(st.lists(hnp.arrays(np.float32, (4, 5), elements=st.sampled_from([-1.0, 0.0, 0.25, 1.0])), max_size=5))
-def test_false_alarms_are_a_count_by_hand(maps):
-    metric, backwards = FalseAlarms([9.0, 0.25]), FalseAlarms([9.0, 0.25])
-    for one, other in zip(maps, reversed(maps), strict=True):
-        metric.update(1, one)
-        backwards.update(1, other)
-    scores, count = metric.compute(), len(maps)
-    assert all(
-        torch.equal(scores[name].nan_to_num(-1), value.nan_to_num(-1)) for name, value in backwards.compute().items()
-    )
-    assert torch.isnan(scores["false_alarm_rate"][0]) and int(scores["images"][1]) == count
-    if count:
-        assert scores["false_alarm_rate"][1] == sum(one.max() >= 0.25 for one in maps) / count
-        assert scores["area_lit"][1] == pytest.approx(np.mean([one >= 0.25 for one in maps]), abs=1e-12)
-        assert scores["parts_per_image"][1] == sum(len(components(one >= 0.25)) for one in maps) / count
 
 
 def test_overlaps_of_masks():

@@ -8,7 +8,6 @@ from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -16,7 +15,6 @@ from reference import case, cases, reference, undefined
 from scipy.ndimage import label
 
 from xbench.metrics.calibration import adaptive_ece, calibration, expected_ece
-from xbench.metrics.exact import LIMBS, add_exactly, rounded
 from xbench.metrics.maps import (
     MEASURES,
     cnr,
@@ -184,22 +182,6 @@ def test_a_map_that_knows_nothing_has_the_level_of_chance():
         if name != "pointing_tolerant":
             assert np.mean([one[name] for one in found]) == pytest.approx(level, abs=0.02), name
     assert excess(share, share) == 0 and math.isnan(excess(1.0, 1.0))
-
-
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
-
-
-@given(st.lists(st.one_of(FINITE, st.floats(-1, 1)), max_size=20), st.randoms())
-def test_sums_are_exact_in_any_order_and_split(values, random):
-    try:
-        plain = math.fsum(values)
-    except OverflowError:
-        assume(False)
-    parts = torch.zeros(2, LIMBS, dtype=torch.int64)
-    random.shuffle(values)
-    for value in values:
-        add_exactly(parts[random.randrange(2)], value)
-    assert rounded(parts.sum(0)) == plain
 
 
 def test_a_probability_above_one_is_refused():

@@ -16,7 +16,7 @@ from torch.multiprocessing.spawn import start_processes
 from torchmetrics import Metric
 
 from xbench.answers.answer import Answer, Box
-from xbench.metrics import BoxScores, Calibration, FalseAlarms, LesionDetections, LesionRecall
+from xbench.metrics import BoxScores, LesionDetections
 from xbench.metrics.lesions import components
 
 
@@ -24,9 +24,6 @@ def results(batches: list[int]) -> dict[str, Tensor]:
     """The metrics' values and synchronised states over the given batches."""
     found: dict[str, Tensor] = {}
     others = {
-        "calibration": Calibration(2),
-        "lesions": LesionRecall(2),
-        "alarms": FalseAlarms([0.4, 0.6]),
         "detections": LesionDetections(2),
         "boxes": BoxScores(2),
     }
@@ -47,21 +44,14 @@ def results(batches: list[int]) -> dict[str, Tensor]:
 
 def update(kind: str, metric: Metric, seed: int) -> None:
     saliency, regions, valid = make_batch(seed, images=3, classes=2)
-    if kind == "calibration":
-        metric.update(valid.long(), saliency.amax((2, 3)).sigmoid())
-    elif kind not in ("lesions", "alarms", "detections", "boxes"):
+    if kind not in ("detections", "boxes"):
         metric.update(saliency, regions, valid)
     else:
         draw = np.random.default_rng(seed)
         for row, column in product(range(3), range(2)):
             lesions = components(regions[row, column].numpy())
-            mask = draw.random(regions.shape[2:]) > 0.7
             boxes = np.sort(draw.random((3, 2, 2)), axis=1).reshape(3, 4)
-            if kind == "lesions":
-                metric.update(column, mask, lesions)
-            elif kind == "alarms":
-                metric.update(column, saliency[row, column].numpy())
-            elif kind == "detections":
+            if kind == "detections":
                 metric.update(3 * seed + row, column, draw.integers(4, size=3) / 4, draw.random((3, len(lesions))))
             else:
                 answer = Answer("answered", tuple(Box(*box) for box in boxes.tolist()))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from xbench.geometry.grid import upsample
 from xbench.metrics.boxes import BoxScores, box_iou, draw_boxes, score_boxes, score_on_grid
-from xbench.metrics.calibration import Calibration, CalibrationScores, calibration
+from xbench.metrics.calibration import CalibrationScores, calibration
 from xbench.metrics.classification import ClassificationScores, MacroScores, classification_scores, macro
 from xbench.metrics.functional import normalise
-from xbench.metrics.lesions import FalseAlarms, LesionDetections, LesionRecall
+from xbench.metrics.lesions import LesionDetections
 from xbench.metrics.maps import (
     cnr,
     mass_accuracy,
@@ -21,12 +21,9 @@ from xbench.metrics.threshold_sweep import ThresholdSweep, ThresholdSweepPairs
 
 __all__ = [
     "BoxScores",
-    "Calibration",
     "CalibrationScores",
     "ClassificationScores",
-    "FalseAlarms",
     "LesionDetections",
-    "LesionRecall",
     "MacroScores",
     "PixelCounts",
     "PointingGame",

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-
-from xbench.metrics.exact import LIMBS, KeepsShape, add_exactly, rounded
 
 BINS = 15
 
@@ -71,11 +66,18 @@ def calibration(labels: Labels, probabilities: Probabilities, bins: int = BINS) 
     if not ((p >= 0) & (p <= 1)).all():
         raise ValueError("probabilities must lie in [0, 1]")
     where = bin_of(p, bins)
-    return _scores(
-        np.bincount(where, minlength=bins).tolist(),
-        [math.fsum(p[where == k].tolist()) for k in range(bins)],
-        np.bincount(where, y, minlength=bins).astype(int).tolist(),
-        math.fsum(((p - y) ** 2).tolist()),
+    total = len(p)
+    if not total:
+        return CalibrationScores(None, None, None, 0, 0, ())
+    found = [(int(of.sum()), math.fsum(p[of].tolist()), int(y[of].sum())) for of in (where == k for k in range(bins))]
+    filled = [one for one in found if one[0]]
+    return CalibrationScores(
+        ece=math.fsum(abs(mass - positives) for _, mass, positives in filled) / total,
+        mce=max(abs(mass - positives) / count for count, mass, positives in filled),
+        brier=math.fsum(((p - y) ** 2).tolist()) / total,
+        count=total,
+        positives=int(y.sum()),
+        bins=tuple((count, mass / count, positives / count) for count, mass, positives in filled),
     )
 
 
@@ -126,94 +128,3 @@ def calibration_numbers(labels: Labels, probabilities: Probabilities) -> dict[st
         "mce": scores.mce,
         "brier": scores.brier,
     }
-
-
-def _scores(
-    counts: Sequence[int], sums: Sequence[float], positives: Sequence[int], squares: float
-) -> CalibrationScores:
-    """From each bin's number of images, sum of probabilities and positives, and the sum of squared errors."""
-    total = sum(counts)
-    if not total:
-        return CalibrationScores(None, None, None, 0, 0, ())
-    filled = [part for part in zip(counts, sums, positives, strict=True) if part[0]]
-    return CalibrationScores(
-        ece=math.fsum(abs(mass - found) for _, mass, found in filled) / total,
-        mce=max(abs(mass - found) / count for count, mass, found in filled),
-        brier=squares / total,
-        count=total,
-        positives=sum(positives),
-        bins=tuple((count, mass / count, found / count) for count, mass, found in filled),
-    )
-
-
-class Calibration(KeepsShape):
-    """Calibration errors and Brier score per class.
-
-    The sums are exact, so neither the order of the batches nor the number of processes changes a bit.
-
-    Args:
-        num_classes: C, the number of findings, at least 1.
-        bins: Of equal width, closed on the right.
-
-    Examples:
-        >>> metric = Calibration(num_classes=1, bins=2)
-        >>> metric.update(torch.tensor([[1], [0], [1], [-1]]), torch.tensor([[0.75], [0.25], [0.5], [0.1]]))
-        >>> metric.compute()["ece"]
-        tensor([0.1667], dtype=torch.float64)
-    """
-
-    counts: Tensor
-    positives: Tensor
-    sums: Tensor
-    squares: Tensor
-
-    def __init__(self, num_classes: int, bins: int = BINS) -> None:
-        super().__init__()
-        if num_classes < 1 or bins < 1:
-            raise ValueError(f"there must be a class and a bin, not {num_classes} and {bins}")
-        self.bins = bins
-        shapes = {"counts": (bins,), "positives": (bins,), "sums": (bins, LIMBS), "squares": (LIMBS,)}
-        for name, shape in shapes.items():
-            self.add_state(name, torch.zeros(num_classes, *shape, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, labels: Tensor, probabilities: Tensor) -> None:
-        """Add images.
-
-        Args:
-            labels: (N, C) integer: 1 positive, 0 negative, -1 unknown and left out.
-            probabilities: (N, C) floating in [0, 1], wherever the label is known.
-
-        Raises:
-            ValueError: Shapes differ, or a probability of a known label is out of range.
-        """
-        if labels.shape != probabilities.shape or labels.ndim != 2 or labels.shape[1] != len(self.counts):
-            raise ValueError(
-                f"labels and probabilities must both be (N, {len(self.counts)}), "
-                f"not {tuple(labels.shape)} and {tuple(probabilities.shape)}"
-            )
-        y, p = labels.cpu().numpy(), probabilities.detach().double().cpu().numpy()
-        if not ((y < 0) | ((p >= 0) & (p <= 1))).all():
-            raise ValueError("probabilities must lie in [0, 1]")
-        for row, column in np.argwhere(y >= 0).tolist():
-            label, probability = int(y[row, column]), float(p[row, column])
-            place = int(bin_of(p[row, column : column + 1], self.bins)[0])
-            self.counts[column, place] += 1
-            self.positives[column, place] += label
-            add_exactly(self.sums[column, place], probability)
-            add_exactly(self.squares[column], (probability - label) ** 2)
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return `ece`, `mce` and `brier` (C,) float64, NaN without a known label, and `count` (C,) int64."""
-        scores = [
-            _scores(counts.tolist(), [rounded(total) for total in sums], positives.tolist(), rounded(squares))
-            for counts, sums, positives, squares in zip(
-                self.counts, self.sums, self.positives, self.squares, strict=True
-            )
-        ]
-        found = {
-            name: torch.tensor(
-                [math.nan if getattr(one, name) is None else getattr(one, name) for one in scores], dtype=torch.float64
-            ).to(self.device)
-            for name in ("ece", "mce", "brier")
-        }
-        return found | {"count": self.counts.sum(1)}

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics import Metric
 
-from xbench.metrics.exact import LIMBS, KeepsShape, add_exactly, rounded
-
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
@@ -115,96 +113,6 @@ def average_precision(scores: Floats, hits: Mask, lesions: int) -> float | None:
     precision = np.maximum.accumulate(precision[::-1])[::-1]
     places = np.searchsorted(found / lesions, _RECALLS, side="left")
     return math.fsum(precision[places[places < len(found)]].tolist()) / len(_RECALLS)
-
-
-class LesionRecall(KeepsShape):
-    """Lesions that a mask finds, and what else it marks, per class.
-
-    A lesion is found if one connected part of the mask covers at least the share `cover` of it. A part that touches no
-    lesion is a false positive, in images without the finding as well.
-
-    The state is whole numbers, so neither order nor processes change a bit.
-
-    Args:
-        num_classes: C, the number of findings, at least 1.
-        cover: Share of a lesion, in (0, 1].
-        least: Pixels that a part of the mask must have to count.
-    """
-
-    found: Tensor
-    lesions: Tensor
-    false: Tensor
-    images: Tensor
-
-    def __init__(self, num_classes: int, cover: float = 0.5, least: int = 1) -> None:
-        super().__init__()
-        if num_classes < 1 or not 0 < cover <= 1 or least < 1:
-            raise ValueError("there must be a class, a share in (0, 1] and a pixel")
-        self.cover, self.least = cover, least
-        for name in ("found", "lesions", "false", "images"):
-            self.add_state(name, torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, column: int, mask: Mask, lesions: Sequence[Mask]) -> None:
-        """Add the mask (H, W) of one image and finding, and its lesions (H, W) each; none where it is absent."""
-        parts = components(mask, self.least)
-        _, covered = mask_overlaps(parts, lesions)
-        self.found[column] += int((covered.max(axis=0, initial=0) >= self.cover).sum())
-        self.lesions[column] += len(lesions)
-        self.false[column] += int((covered.max(axis=1, initial=0) == 0).sum())
-        self.images[column] += 1
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return `lesion_recall` and `fp_per_image` (C,) float64, NaN without a lesion or image, and the counts."""
-        counts = {name: getattr(self, name) for name in ("found", "lesions", "false", "images")}
-        recall, false = (counts[a].double() / counts[b] for a, b in (("found", "lesions"), ("false", "images")))
-        return {"lesion_recall": recall, "fp_per_image": false, **counts}
-
-
-class FalseAlarms(KeepsShape):
-    """What maps of absent findings light up at a threshold on their absolute scale, per class.
-
-    The threshold must come from elsewhere: another split, or a declared 0.5 of probabilities. Maps stretched to [0, 1]
-    image by image light up always, so take those of a model that declares a `map_scale`. The state is exact, so
-    neither order nor processes change a bit.
-
-    Args:
-        thresholds: Of each class, on the scale of its maps.
-    """
-
-    alarms: Tensor
-    images: Tensor
-    parts: Tensor
-    area: Tensor
-
-    def __init__(self, thresholds: Sequence[float]) -> None:
-        super().__init__()
-        if not thresholds or not all(map(math.isfinite, thresholds)):
-            raise ValueError("there must be a finite threshold for each class")
-        self.thresholds = tuple(thresholds)
-        for name in ("alarms", "images", "parts"):
-            self.add_state(name, torch.zeros(len(thresholds), dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("area", torch.zeros(len(thresholds), LIMBS, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, column: int, saliency: NDArray[np.floating[Any]]) -> None:
-        """Add the map (H, W), on the evaluation grid and not normalised, of a finding that is absent on the image."""
-        lit = saliency >= self.thresholds[column]
-        self.images[column] += 1
-        self.alarms[column] += int(lit.any())
-        self.parts[column] += len(components(lit))
-        add_exactly(self.area[column], np.count_nonzero(lit) / lit.size)
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return, (C,) float64 and NaN without an image, the means of three per image, and the counts.
-
-        `false_alarm_rate`, the share with any pixel at the threshold or above; `area_lit`, the share of the grid that
-        is; and `parts_per_image`, its connected parts.
-        """
-        area = torch.tensor([rounded(total) for total in self.area], dtype=torch.float64, device=self.device)
-        rates = {
-            name: total.double() / self.images
-            for name, total in (("false_alarm_rate", self.alarms), ("area_lit", area), ("parts_per_image", self.parts))
-        }
-        return {**rates, "alarms": self.alarms, "images": self.images}
 
 
 class LesionDetections(Metric):
