@@ -234,8 +234,10 @@ class Outside(SaliencyModel):
                     "same.",
                     exit_status=2,
                 )
-        nothing = torch.full(expected, nan)
-        return torch.stack([nothing if one is None else torch.from_numpy(one) for one in found])
+        # An empty mask of a person is one that nobody drew.
+        by_hand = isinstance(self.source, Segmentations)
+        drawn = [None if one is None or (by_hand and not one.any()) else torch.from_numpy(one) for one in found]
+        return torch.stack([torch.full(expected, nan) if one is None else one for one in drawn])
 
 
 class OutsideScores(SaliencyModel):
