@@ -168,6 +168,9 @@ def test_list(command):
         assert word in listed
     assert "oracle" not in command("list", "datasets").output
     assert_one_paragraph(command("list", "modells"), 2, "models")
+    counted = " ".join(command("list", "findings").output.split())
+    assert "The 7 datasets of the paper have 55 classes under 36 different spellings" in counted
+    assert "31 remain" in counted
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from rich.table import Table
 from xbench.commands.arguments import KINDS, list_parser
 from xbench.commands.configs import Kind, shipped, summary
 from xbench.protocol.findings import FINDINGS, TABLE, distinct_spellings
+from xbench.protocol.published import published_datasets
 
 _FOLDERS: dict[str, Kind] = {"models": "models", "datasets": "data", "configs": "runs", "benches": "bench"}
 
@@ -47,10 +48,10 @@ def _findings() -> Table:
 
 
 def _count() -> str:
-    datasets = [dataset for dataset in FINDINGS if dataset != "phantom"]
-    classes = sum(len(FINDINGS[dataset]) for dataset in datasets)
+    datasets = published_datasets()
+    classes = [finding for dataset in datasets for finding in FINDINGS[dataset]]
     return (
-        f"The {len(datasets)} datasets of the paper have {classes} classes under {len(distinct_spellings(datasets))} "
-        f"different spellings, which is the likeliest origin of the paper's 36 findings; {len(TABLE)} remain when "
-        "spellings of one finding are counted once."
+        f"The {len(datasets)} datasets of the paper have {len(classes)} classes under "
+        f"{len(distinct_spellings(datasets))} different spellings, which is the likeliest origin of the paper's 36 "
+        f"findings; {len({*classes})} remain when spellings of one finding are counted once."
     )
