@@ -20,10 +20,17 @@ from xbench.report.answer import (
     recognition_finding,
     thresholds_finding,
 )
+from xbench.report.names import model_title
 from xbench.report.page import charts
 from xbench.report.page.write import write_page
 from xbench.report.schema import Comparison, Correlation, Estimate, Reference
 from xbench.report.standings import over_datasets, standings
+
+
+def label_of(label):
+    """The label of a run of `MODEL` or `MODEL/prompts`."""
+    model, _, prompts = label.partition("/")
+    return f"{model_title(model)} ({prompts} prompts)" if prompts else model_title(model)
 
 
 @pytest.fixture
@@ -33,15 +40,19 @@ def report(three_analysed):
 
     def made(scores, floor=0.13, tied=(), p=None, auroc=0.8, titles=("vindr", "rsna"), width=0.04):
         count = len(next(iter(scores.values())))
-        datasets = []
+        models = {label_of(label): label.partition("/")[0] for label in scores}
+        scores, tied, datasets = (
+            {label_of(label): of for label, of in scores.items()},
+            [label_of(one) for one in tied],
+            [],
+        )
         for place in range(count):
             entries = []
             for label, values in scores.items():
-                model, _, prompts = label.partition("/")
                 template = base.runs[0]
-                told_by = {"prompts": prompts or "official"}
+                told_by = {"prompts": label.partition("(")[2].removesuffix(" prompts)") or "official"}
                 run = replace(template.run, label=label, told_by=told_by, settings=told_by | {"image_size": "224"})
-                named = replace(run.results, model=model, dataset=titles[place])
+                named = replace(run.results, model=models[label], dataset=titles[place])
                 run = replace(run, results=named)
                 value = values[place]
                 ends = (None, None, None) if value is None else (value, max(0, value - width), min(1, value + width))
@@ -83,52 +94,52 @@ CASES = {
     "one model": (
         {"scores": {"kad": [0.79]}},
         "Does KAD look at the lesion, or only guess the label?",
-        "Mostly at the lesion: its map points at 79 of 100 lesions.",
-        ["so the rate could be anywhere from 75 to 83 (95% interval)", "every film would score 13, perfection 100"],
+        "Mostly at the lesion: its map points at 79% on average over three findings; 43.6 of 63 lesions.",
+        ["so the rate could be anywhere from 75% to 83% (95% interval)", "every film would score 13%, perfection 100%"],
     ),
-    "half": ({"scores": {"kad": [0.52]}}, "KAD", "About half the time: its map points at 52 of 100 lesions.", []),
-    "rarely": ({"scores": {"kad": [0.30]}}, "KAD", "Less than half the time: its map points at 30 of 100 lesions.", []),
-    "nearly always": ({"scores": {"kad": [0.96]}}, "KAD", "Nearly always at the lesion: its map points at 96", []),
+    "half": ({"scores": {"kad": [0.52]}}, "KAD", "About half the time: its map points at 52% on average over", []),
+    "rarely": ({"scores": {"kad": [0.30]}}, "KAD", "Less than half the time: its map points at 30% on average", []),
+    "nearly always": ({"scores": {"kad": [0.96]}}, "KAD", "Nearly always at the lesion: its map points at 96%", []),
     "one guesses": (
         {"scores": {"kad": [0.15]}},
         "KAD",
-        "15 of 100 lesions, not significantly more often than the middle of the film does (13).",
+        "43.6 of 63 lesions. That is not significantly more often than the middle of the film does (13%).",
         [],
     ),
     "a setting matters": (
         {"scores": {"kad": [0.79], "kad/name": [0.5]}, "p": 0.001},
         "Does KAD look",
-        "Mostly at the lesion: its map points at 79 of 100 lesions.",
-        ["One setting changes where it points: with name prompts it falls to 50."],
+        "Mostly at the lesion: its map points at 79% on average",
+        ["One setting changes where it points: with name prompts it falls to 50%."],
     ),
     "no setting matters": (
         {"scores": {"kad": [0.79], "kad/name": [0.78], "kad/other": [0.8]}, "p": 0.6, "tied": ("kad", "kad/name")},
         "Does KAD look",
-        "points at 79 of 100 lesions.",
-        ["None of the two other settings makes a significant difference to where it points (78 to 80)."],
+        "points at 79% on average",
+        ["None of the two other settings makes a significant difference to where it points (78% to 80%)."],
     ),
     "one other setting": (
         {"scores": {"kad": [0.79], "kad/name": [0.78]}, "p": 0.6, "tied": ("kad/name",)},
         "Does KAD look",
-        "points at 79 of 100 lesions.",
-        ["The other setting makes no significant difference to where it points (78)."],
+        "points at 79% on average",
+        ["The other setting makes no significant difference to where it points (78%)."],
     ),
     "several models": (
         {"scores": {"kad": [0.79], "mavl": [0.5]}, "p": 0.001},
         "Do two models look at the lesion, or only guess the label?",
-        "Mostly at the lesion: the best, KAD, points at 79 of 100 lesions.",
-        ["the rate of KAD could be anywhere from 75 to 83"],
+        "Mostly at the lesion: the best, KAD, points at 79% on average over three findings; 43.6 of 63 lesions.",
+        ["the rate of KAD could be anywhere from 75% to 83%"],
     ),
     "a tie": (
         {"scores": {"kad": [0.79], "mavl": [0.78], "clip": [0.3]}, "p": 0.2, "tied": ("mavl",)},
         "Do three models",
-        "MAVL share first place with 79 and 78 of 100 lesions, not significantly different.",
+        "MAVL share first place with 79% and 78% of lesions on average over three findings (43.6 of 63), not",
         [],
     ),
     "all tied": (
         {"scores": {"kad": [0.79], "mavl": [0.75]}, "p": 0.2, "tied": ("mavl",)},
         "Do two models",
-        "Mostly at the lesion: the two models point at 75 to 79 of 100 lesions, and no difference is significant.",
+        "the two models point at 75% to 79% of lesions on average over three findings (43.6 of 63), and no",
         [],
     ),
     "one at the floor": (
@@ -143,31 +154,31 @@ CASES = {
     "all at the floor": (
         {"scores": {"kad": [0.12], "mavl": [0.1]}, "p": 0.001},
         "Do two models",
-        "They guess: no map points at lesions significantly more often than the middle of the film does (13 of 100).",
+        "They guess: no map points at lesions significantly more often than the middle of the film does (13%).",
         [],
     ),
     "one model on two datasets": (
         {"scores": {"kad": [0.8, 0.4]}},
         "Does KAD",
-        "over two datasets its map points at 60 of 100 lesions, from 40 (RSNA Pneumonia) to 80 (VinDr-CXR).",
-        ["Over two datasets, each counting the same, the rate could be anywhere from 57 to 63", "Lowest on RSNA"],
+        "60% on average over two datasets and their findings, from 40% (RSNA Pneumonia) to 80% (VinDr-CXR); 87.2",
+        ["Over two datasets, each counting the same, the rate could be anywhere from 57% to 63%", "Lowest on RSNA"],
     ),
     "two models on two datasets": (
         {"scores": {"kad": [0.8, 0.4], "mavl": [0.3, 0.5]}},
         "Do two models",
-        "Mostly at the lesion: the best, KAD, points at 60 of 100 lesions.",
-        ["KAD is ahead on 1 of 2 datasets, and lowest on RSNA Pneumonia (40)."],
+        "the best, KAD, points at 60% on average over two datasets and their findings; 87.2 of 126",
+        ["KAD is ahead on 1 of 2 datasets, and lowest on RSNA Pneumonia (40%)."],
     ),
     "a run is missing": (
         {"scores": {"kad": [0.8, 0.4], "mavl": [0.3, None]}, "p": 0.001},
         "Do two models",
-        "the best, KAD, points at 80 of 100 lesions.",
-        ["Only on VinDr-CXR: not everything was run on the other datasets."],
+        "the best, KAD, points at 80% on average",
+        ["Only on VinDr-CXR: not everything was scored on the other datasets."],
     ),
     "never tested": (
         {"scores": {"kad": [0.79], "mavl": [0.5]}},
         "Do two models",
-        "the highest score is that of KAD, 79 of 100 lesions.",
+        "the highest score is that of KAD, 79% on average over three findings; 43.6 of 63 lesions.",
         ["No ranking: MAVL could not be tested against KAD."],
     ),
     "labels only": (
@@ -195,7 +206,7 @@ def test_the_answer_is_true(report, case):
     if standings(analysis).rows:
         whose = "" if "Does" in question or question == "KAD" else " of KAD"
         said = re.escape(found.answer.text.removesuffix("."))
-        assert re.fullmatch(rf"{said}; 95% interval{whose} \d+ to \d+\.", in_a_line(analysis))
+        assert re.fullmatch(rf"{said}; 95% interval{whose} \d+% to \d+%\.", in_a_line(analysis))
         for of in (best_finding, failures_finding, thresholds_finding, differences_finding):
             text = of(analysis).answer.text
             assert (text.endswith(".") and text[0].isupper()) or text[0].isdigit()
@@ -281,5 +292,5 @@ def test_a_page_of_each_kind_shows_only_what_there_is(report, case, tmp_path):
     grounded = case != "labels only"
     for section in ("failures", "thresholds", "recognition"):
         assert (f'id="{section}"' in text) == grounded == (f'href="#{section}"' in text)
-    assert ("not run" in text) == (case == "a run is missing")
+    assert ("no score" in text) == (case == "a run is missing") and "not run" not in text
     assert ('class="share"' in text) == grounded

@@ -79,11 +79,13 @@ def test_means_over_runs(three_analysed):
 
 
 def test_correlations(three_analysed):
-    line = Correlation("models", None, (("A", 0.5, 0.5),) * 7, 1.0, 0.0, 0.62, 0.0004)
-    falling = Correlation("findings", None, (("A", 0.5, 0.5),) * 90, -1.0, 0.0, 0.11, 0.2)
+    line = Correlation("models", None, (("A", 0.5, 0.5),) * 7, 1.0, 0.0, 0.62, 0.0004, 7)
+    falling = Correlation("findings", None, (("A", 0.5, 0.5),) * 90, -1.0, 0.0, 0.11, None, 7, False)
     text = said(replace(three_analysed, correlations=(line, falling)), "AUROC")
     assert "62.0% of the variation in pointing game (7 models" in text and "p < 0.001" in text
-    assert "11.0% (90 model-finding pairs" in text and "falling" in text and "p = 0.200" in text
+    assert "11.0% (90 pairs of model and finding, of 7 models, not independent, falling as AUROC rises)" in text
+    few = replace(falling, models=2)
+    assert "pairs" not in said(replace(three_analysed, correlations=(line, few)), "AUROC")
     assert not [text for text in headlines(replace(three_analysed, correlations=())) if "AUROC" in text]
 
 

@@ -4,39 +4,35 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
-
-from xbench.report.series import outline, series_of
+from xbench.report.series import outline, own_in_words, series_of
 
 
 def runs(**settings: list[dict[str, str]]) -> list[SimpleNamespace]:
-    """Runs of models, each with the settings that its label names."""
+    """Runs of models, each with the settings that tell it from others."""
     made = []
     for model, of_model in settings.items():
         for told in of_model:
-            said = f" ({', '.join(f'{key} {value}' for key, value in told.items())})" if told else ""
-            run = {"label": model + said, "model": model, "settings": told, "told_by": told, "scored_on": {}}
-            made.append(SimpleNamespace(run=SimpleNamespace(**run)))
+            label = ", ".join([model, *map(str, told.values())])
+            results = SimpleNamespace(counts=SimpleNamespace(images=1))
+            run = {
+                "label": label,
+                "model": model,
+                "settings": told,
+                "told_by": told,
+                "scored_on": {},
+                "place": len(made),
+            }
+            made.append(SimpleNamespace(run=SimpleNamespace(**run, results=results)))
     return made
 
 
-OFFICIAL, BY_NAME = ({"prompts": prompts, "image_size": "224"} for prompts in ("official", "name"))
-LARGE = {"prompts": "official", "image_size": "448"}
+OFFICIAL, LARGE = ({"prompts": "official", "image_size": size} for size in ("224", "448"))
 
 
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [
-        (runs(kad=[{}]), ["KAD"]),
-        (runs(kad=[{}], mine=[{}]), ["KAD", "mine"]),
-        (runs(kad=[BY_NAME, OFFICIAL, LARGE]), ["name prompts", "own settings", "448 px"]),
-        (runs(kad=[OFFICIAL, LARGE], mine=[{}]), ["KAD", "KAD, 448 px", "mine"]),
-        # What is no difference to one run may be all that tells two others apart.
-        (runs(kad=[{}, OFFICIAL, {"ties": "share"}]), ["kad", "own settings", "ties share"]),
-    ],
-)
-def test_names_say_only_what_differs(given, names):
-    assert [series.name for series in series_of(given).values()] == names
+def test_series_are_called_as_their_runs_and_what_labels_leave_out_is_told():
+    given = runs(kad=[OFFICIAL, LARGE], mine=[{}])
+    assert [series.name for series in series_of(given).values()] == [entry.run.label for entry in given]
+    assert own_in_words(given) == "kad, official, 224: official prompts, 224 px"
 
 
 def test_settings_of_one_model_all_look_different():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +57,6 @@ def write_report(
     from xbench.report.figures.write import count_figures, write_figures
     from xbench.report.page.write import write_page
     from xbench.report.runs import collect
-    from xbench.report.series import series_of
     from xbench.report.statistics.analyse import analyse
     from xbench.report.tables.contents import all_tables
     from xbench.report.tables.latex import to_latex
@@ -77,10 +75,8 @@ def write_report(
 
             write_cards(analysis, out / "cards")
         tables = all_tables(analysis)
-        names = {label: series.name for label, series in series_of(analysis.runs).items()}
-        in_latex = partial(to_latex, named=lambda text: names.get(text, text))
         for table in tables:
-            for ending, write in ((".md", to_markdown), (".csv", to_csv), (".tex", in_latex)):
+            for ending, write in ((".md", to_markdown), (".csv", to_csv), (".tex", to_latex)):
                 (out / "tables" / f"{table.name}{ending}").write_text(write(table), encoding="utf-8")
         figures, drawn, total = [], _bar_of(bars, "Figures"), count_figures(analysis)
         for figure in write_figures(analysis, out / "figures", cases):
@@ -131,26 +127,22 @@ def _summarise(console: Console, analysis: Analysis, out: Path, seconds: float) 
     from rich.table import Table as Grid
 
     from xbench.report.answer import in_a_line
-    from xbench.report.series import series_of
 
-    series = series_of(analysis.runs)
     grid = Grid(title="Pointing game, mean over findings", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     for title in ("Dataset", "Best", "Point.", "95 % interval", "Not significantly different"):
         grid.add_column(title, justify="right" if title == "Point." else "left", overflow="fold")
     for dataset in analysis.datasets:
-        for entry in dataset.runs[:1]:
-            best = entry.macro["pointing_game"]
-            if best.value is not None:
-                tied = sorted(dataset.tied_with_best.get("pointing_game", frozenset()) - {entry.run.label})
-                tied = [series[label].name for label in tied]
-                tied += [
-                    f"{series[label].name} (not tested)" for label in dataset.untested("pointing_game", entry.run.label)
-                ]
-                others = ", ".join(tied) if len(tied) < 3 else f"{len(tied)} others"
-                # Fractions, as the table of `test` above has them.
-                interval = "" if best.low is None or best.high is None else f"{best.low:.3f} to {best.high:.3f}"
-                names = (escape(analysis.heading(dataset)), escape(series[entry.run.label].name))
-                grid.add_row(*names, f"{best.value:.3f}", interval, escape(others))
+        values = dataset.values("pointing_game")
+        if values:
+            label = max(values, key=lambda label: values[label])
+            best = next(entry.macro["pointing_game"] for entry in dataset.runs if entry.run.label == label)
+            tied = sorted(dataset.tied_with_best.get("pointing_game", frozenset()) - {label})
+            tied += [f"{other} (not tested)" for other in dataset.untested("pointing_game", label)]
+            others = ", ".join(tied) if len(tied) < 3 else f"{len(tied)} others"
+            # Fractions, as the table of `test` above has them.
+            interval = "" if best.low is None or best.high is None else f"{best.low:.3f} to {best.high:.3f}"
+            names = (escape(analysis.heading(dataset)), escape(label))
+            grid.add_row(*names, f"{values[label]:.3f}", interval, escape(others))
     if grid.row_count:
         console.print(grid)
     for aside in analysis.set_aside:

@@ -11,7 +11,6 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from xbench.report.names import model_title
 from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, number_of
-from xbench.report.series import series_of
 from xbench.report.statistics.correlation import own_settings
 from xbench.report.tables.table import escaped
 from xbench.runtime.files import atomic_writer
@@ -103,7 +102,6 @@ def _ends(estimate: Estimate) -> list[float]:
 
 
 def _section(analysis: Analysis, model: str, title: str) -> Iterator[str]:
-    names = {label: series.name for label, series in series_of(analysis.runs).items()}
     shown = [key for key in _METRICS if any(number_of(run, key).value is not None for run in analysis.runs)]
     yield "## Evaluation\n"
     yield (
@@ -117,7 +115,7 @@ def _section(analysis: Analysis, model: str, title: str) -> Iterator[str]:
         runs = [run for run in dataset.runs if run.run.model == model]
         for run in runs:
             cells = " | ".join(_percent(number_of(run, key)) for key in shown)
-            yield f"| {where} | {escaped(names[run.run.label])} | {run.run.results.counts.images} | {cells} |"
+            yield f"| {where} | {escaped(run.run.label)} | {run.run.results.counts.images} | {cells} |"
         if runs:
             cells = " | ".join(_percent(_floor(dataset, key)) for key in shown)
             yield f"| {where} | *floor* | \u2013 | {cells} |"

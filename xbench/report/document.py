@@ -68,10 +68,10 @@ def _compared(analysis: Analysis) -> Iterator[str]:
         f"thresholds cross-fitted in {analysis.folds} folds. The page [index.html](index.html) shows the "
         "same with curves to explore and cases to look through, [analysis.json](analysis.json) has every number."
     )
-    lines = ["| Dataset | Split | Images | Clusters | Runs |", "| :--- | :--- | ---: | :--- | :--- |"]
+    lines = ["| Dataset | Split | Images | Counted as independent | Runs |", "| :--- | :--- | ---: | :--- | :--- |"]
     for dataset in analysis.datasets:
         images = " or ".join(f"{n:,}" for n in sorted({entry.run.results.counts.images for entry in dataset.runs}))
-        clusters = " or ".join(sorted({f"{entry.clusters:,} {entry.clustered_by}" for entry in dataset.runs}))
+        clusters = " or ".join(sorted({entry.evidence for entry in dataset.runs}))
         runs = ", ".join(in_order(dataset.runs)) or "references only"
         cells = [analysis.heading(dataset), dataset.split, images, clusters, runs]
         lines.append(f"| {' | '.join(map(escaped, cells))} |")

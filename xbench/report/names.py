@@ -24,6 +24,8 @@ _MODELS = {
     "prior_box": "Prior box",
     "human": "Human benchmark",
 }
+SERVED = "endpoint/"
+"""What the names of models behind a server begin with in a report."""
 HUMANS = "human"
 """Name of runs of what people drew: `score --name human`."""
 CEILINGS = frozenset({"oracle", "answer_oracle", "outline_boxes", HUMANS})
@@ -63,18 +65,13 @@ def protocol_title(name: str) -> str:
 
 
 def model_title(name: str) -> str:
-    """Return a model's title by its name in results.json; the name itself for others' models."""
-    return _MODELS.get(name, name)
+    """Return a model's title by its name in a report; for others' and served models the name that they were given."""
+    return _MODELS.get(name, name.removeprefix(SERVED))
 
 
 def dataset_title(name: str) -> str:
     """Return a dataset's title by its name in results.json; the name itself for others' datasets."""
     return _DATASETS.get(name, name)
-
-
-def model_order(name: str) -> int:
-    """Return a model's place in tables and legends: the paper's order, others' models behind."""
-    return [*_MODELS, name].index(name)
 
 
 def shared_name(names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from xbench.errors import UserError
-from xbench.report.names import CEILINGS, FLOORS, model_title
+from xbench.report.names import CEILINGS, FLOORS, SERVED, model_title
 from xbench.runs.files import CONFIG, CURVES, PER_IMAGE, RESULTS, RunFileError
 from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import ScoredPairs
@@ -27,9 +27,10 @@ class Run:
         scored_on: Digests of labels and regions by finding.
         settings: What else than model and dataset the numbers depend on, in words: split, prompts, image_size ...
         data_settings: Names of those settings that options of the dataset are.
-        label: Title of the model, with the settings that tell it from other runs of the same model and dataset, such
-            as `CARZero (prompts name)`. Runs of one configuration on several datasets share it.
-        told_by: The settings that the label names.
+        label: The run's one name: the title of its model, and how its settings differ from the model's own, such as
+            `CARZero (name prompts)`. Runs of one configuration on several datasets share it.
+        told_by: The settings that vary among the model's runs.
+        place: Where the run stands in tables, charts and legends.
         pictured: Whether the run saved what pictures are drawn from, and all of it can be read.
     """
 
@@ -43,12 +44,14 @@ class Run:
     label: str
     stored: FinishedRun
     told_by: Mapping[str, str] = field(default_factory=dict)
+    place: int = 0
     pictured: bool = False
 
     @property
     def model(self) -> str:
-        """Name of the model, as in results.json."""
-        return self.results.model
+        """Name of the model, as in results.json; `endpoint/NAME` for one behind a server."""
+        served = (self.results.provenance.get("model") or {}).get("served_model")
+        return f"{SERVED}{served}" if served else self.results.model
 
     @property
     def dataset(self) -> str:
@@ -148,14 +151,37 @@ def _read(folder: Path) -> Run:
     results, images = stored.results, stored.image_scores
     truth = scored_on(images, results.findings)
     settings = _settings(results, truth)
-    label = model_title(results.model)
-    if results.answers is not None and results.model not in CEILINGS | FLOORS:
-        label += f", {results.answers.kind}"
-    return Run(folder, results, images, stored.pair_counts, truth, *settings, label, stored)
+    return Run(folder, results, images, stored.pair_counts, truth, *settings, "", stored)
+
+
+def own_settings(runs: Sequence[Run]) -> dict[str, Run]:
+    """Return one run per model: with its official prompts where there are several, and then the smallest size.
+
+    Before that come runs that were scored on the labels and regions that most of the runs were, then on more images.
+    """
+    common = Counter(map(ground, runs))
+
+    def preference(run: Run) -> tuple[int, int, bool, int, str, str]:
+        size, official = run.settings.get("image_size", "0"), run.settings.get("prompts") == "official"
+        told = str(sorted(run.told_by.items()))
+        images = run.results.counts.images
+        return -common[ground(run)], -images, not official, int(size) if size.isdigit() else 0, run.label, told
+
+    chosen: dict[str, Run] = {}
+    for run in sorted(runs, key=preference):
+        chosen.setdefault(run.model, run)
+    return chosen
+
+
+def setting_in_words(key: str, value: str) -> str:
+    """Return a setting as labels say it: `320 px`, `name prompts`."""
+    if key == "image_size" and value.isdecimal():
+        return f"{value} px"
+    return f"{value} prompts" if key == "prompts" else f"{key.replace('_', ' ')} {value}"
 
 
 def _labelled(runs: Sequence[Run]) -> list[Run]:
-    """Add to the labels of a model's runs the settings that vary among its runs on some one dataset and split."""
+    """Label runs with what differs from their model's own settings, of what varies on some one dataset and split."""
     values: defaultdict[tuple[str, str, str, str], set[str]] = defaultdict(set)
     for run in runs:
         for key in {key for other in runs if other.model == run.model for key in other.settings}:
@@ -177,9 +203,15 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
             if key not in run.data_settings | {*_GROUND}
             or (len(values[*own, key]) > 1 and (key not in _GROUND or run.model in unexplained[_GROUND.index(key)]))
         ]
-        told_by = {key: run.settings.get(key, "none") for key in varying}
-        said = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in told_by.items())
-        labelled.append(replace(run, label=f"{run.label} ({said})" if said else run.label, told_by=told_by))
+        labelled.append(replace(run, told_by={key: run.settings.get(key, "none") for key in varying}))
+    own_runs = own_settings([run for run in labelled if run.is_reference])
+    own_runs |= own_settings([run for run in labelled if not run.is_reference])
+    titles = Counter(map(model_title, own_runs))
+    for place, run in enumerate(labelled):
+        title = model_title(run.model) if titles[model_title(run.model)] == 1 else run.model
+        base = own_runs[run.model].told_by
+        differing = [setting_in_words(key, value) for key, value in run.told_by.items() if base.get(key) != value]
+        labelled[place] = replace(run, label=f"{title} ({', '.join(differing)})" if differing else title)
     return labelled
 
 
@@ -220,6 +252,7 @@ def _settings(results: Results, truth: Mapping[str, ScoredOn]) -> tuple[dict[str
         "split": results.split,
         "precision": provenance.get("precision"),
         "limit": data.get("limit"),
+        "answers": None if results.answers is None else results.answers.kind,
         **{key: value for key, value in model.items() if key not in _NO_SETTING},
         **(provenance.get("evaluation") or {}),
         "scored_images": results.counts.images,

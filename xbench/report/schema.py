@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Literal
 
-from xbench.report.names import dataset_title, model_order
+from xbench.report.names import dataset_title
 from xbench.report.runs import Run, SetAside
 
 
@@ -147,6 +148,14 @@ class RunAnalysis:
     positions: tuple[PositionCell, ...]
     quadrants: Mapping[str, Quadrants]
 
+    @property
+    def evidence(self) -> str:
+        """What intervals and tests count as independent: `57 patients`, `200 images, patients not known`."""
+        if self.clustered_by == "images":
+            return f"{self.clusters:,} images, patients not known"
+        alone = self.clusters == self.run.results.counts.images
+        return f"{self.clusters:,} patients{', one image each' if alone else ''}"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -221,7 +230,7 @@ class DatasetAnalysis:
     """Everything about one dataset and split.
 
     Attributes:
-        runs: The models' runs, best macro pointing game first; those of references are among the references instead.
+        runs: The models' runs, in the order of the report; those of references are among the references instead.
         references: Floors, then ceilings.
         comparisons: Every pair of runs, for every number that is tested.
         tied_with_best: By number, the labels of the best run and those not significantly different from it.
@@ -266,10 +275,44 @@ def number_of(entry: RunAnalysis | Reference, key: str, finding: str | None = No
 
 
 def in_order(runs: Iterable[RunAnalysis]) -> dict[str, RunAnalysis]:
-    """Return a run per label in the order of the paper's tables, others' models behind."""
-    by_label = {entry.run.label: entry for entry in runs}
-    names = {label: entry.run.model for label, entry in by_label.items()}
-    return {label: by_label[label] for label in sorted(names, key=lambda at: (model_order(names[at]), names[at], at))}
+    """Return a run per label, in the order of every table, chart and legend of the report (see `placed`)."""
+    return {entry.run.label: entry for entry in sorted(runs, key=lambda entry: entry.run.place)}
+
+
+def shared_datasets(datasets: Sequence[DatasetAnalysis], number: str) -> tuple[DatasetAnalysis, ...]:
+    """Return the datasets on which everyone with a number has it; without one, that on which most have it."""
+    labels = {id(dataset): dataset.values(number).keys() for dataset in datasets}
+    everyone = {label for found in labels.values() for label in found}
+    shared = tuple(dataset for dataset in datasets if labels[id(dataset)] == everyone)
+    return shared or tuple(sorted(datasets, key=lambda dataset: -len(labels[id(dataset)]))[:1])
+
+
+def placed(datasets: Sequence[DatasetAnalysis]) -> list[DatasetAnalysis]:
+    """Give each label its place, and put the runs of each dataset in that order.
+
+    First come those that the answer ranks, by mean pointing game over the datasets that they share, the best first;
+    then others with a pointing game, then those with an AUROC alone, each by mean.
+    """
+    ranks: dict[str, tuple[int, float, str]] = {}
+    for tier, (number, shared) in enumerate(product(("pointing_game", "auroc"), (True, False))):
+        scores = [of.values(number) for of in (shared_datasets(datasets, number) if shared else datasets)]
+        for label in {label for found in scores for label in found}:
+            known = [found[label] for found in scores if label in found]
+            if not shared or len(known) == len(scores):
+                ranks.setdefault(label, (tier, -sum(known) / len(known), label))
+    labels = {entry.run.label for dataset in datasets for entry in dataset.runs}
+    order = sorted(labels, key=lambda label: ranks.get(label, (4, 0.0, label)))
+    return [
+        replace(
+            dataset,
+            runs=tuple(
+                in_order(
+                    replace(entry, run=replace(entry.run, place=order.index(entry.run.label))) for entry in dataset.runs
+                ).values()
+            ),
+        )
+        for dataset in datasets
+    ]
 
 
 def floor_of(dataset: DatasetAnalysis, finding: str, number: str) -> Estimate | None:
@@ -287,7 +330,10 @@ class Correlation:
         scope: `models` (a point is a model on a dataset) or `findings` (a point is a model and finding).
         points: Of each its label, AUROC and pointing game.
         slope: None for fewer than three points, or all of one AUROC, and so are the others.
-        p: Two-sided, of the slope; it and `r_squared` are None also where all points have the same pointing game.
+        p: Two-sided, of the slope; it and `r_squared` are None also where all points have the same pointing game. None
+            where points are not independent of each other: findings of several models, or on several datasets.
+        models: Of how many models the points are.
+        independent: Whether each point is a model, or a finding of one model on one dataset.
     """
 
     scope: Literal["models", "findings"]
@@ -297,6 +343,8 @@ class Correlation:
     intercept: float | None
     r_squared: float | None
     p: float | None
+    models: int = 1
+    independent: bool = True
 
     @property
     def p_in_words(self) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.names import dataset_title
 from xbench.report.runs import Run, widest
-from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, floor_of
+from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, floor_of, in_order
 from xbench.types import DOUBT_NOTE, EXPLORATORY_NOTE
 
 _OVERSTATES = "Choosing the threshold on the very images that are scored overstates Dice by"
@@ -66,7 +66,7 @@ def _best_models(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
         return
     for dataset, label in bests:
         score = next(entry.macro["pointing_game"] for entry in dataset.runs if entry.run.label == label)
-        alone = len(dataset.runs) == 1
+        alone = len(dataset.values("pointing_game")) == 1
         answers = next(entry.run.results.answers for entry in dataset.runs if entry.run.label == label)
         what, does = ("map", "peaks") if answers is None else (answers.kind, "point")
         whose = f"the {what} of {label}" if alone else f"{label} has the highest pointing game: its {what}"
@@ -106,11 +106,8 @@ def beaten_findings(dataset: DatasetAnalysis, run: RunAnalysis) -> list[str]:
     ]
 
 
-def recognised_elsewhere(runs: Sequence[RunAnalysis], names: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Say how often a model recognises a finding and looks elsewhere, near misses left out.
-
-    `names` are other words for labels of runs.
-    """
+def recognised_elsewhere(runs: Sequence[RunAnalysis]) -> Iterator[str]:
+    """Say how often a model recognises a finding and looks elsewhere, near misses left out."""
     recognised, elsewhere = Counter[str](), Counter[str]()
     for run in runs:
         for quadrants in run.quadrants.values():
@@ -120,7 +117,6 @@ def recognised_elsewhere(runs: Sequence[RunAnalysis], names: Mapping[str, str] |
     if not shares:
         return
     (least, first), (most, last) = shares[0], shares[-1]
-    first, last = ((names or {}).get(label, label) for label in (first, last))
     who = first if len(shares) == 1 else "a model"
     said = _percent(most)
     if least != most:
@@ -134,11 +130,16 @@ def recognised_elsewhere(runs: Sequence[RunAnalysis], names: Mapping[str, str] |
 
 def _correlations(analysis: Analysis) -> Iterator[str]:
     said: list[str] = []
-    for scope, points in (("models", "models"), ("findings", "model-finding pairs")):
+    for scope in ("models", "findings"):
         for line in analysis.correlations:
-            if line.scope == scope and line.dataset is None and line.r_squared is not None:
+            # Pairs of one or two models say something about these models only.
+            if line.scope == scope and line.dataset is None and line.r_squared is not None and line.models > 2:
                 falling = "falling as AUROC rises" if line.slope is not None and line.slope < 0 else ""
-                about = filter(None, (f"{len(line.points)} {points}", line.p_in_words, falling))
+                points = (
+                    f"{line.models} models" if scope == "models" else f"{len(line.points)} pairs of model and finding"
+                )
+                of = f"of {line.models} models, not independent" if scope == "findings" else ""
+                about = filter(None, (points, of, line.p_in_words, falling))
                 what = "" if said else " of the variation in pointing game"
                 said.append(f"{_percent(line.r_squared)}{what} ({', '.join(about)})")
     if said:
@@ -148,17 +149,21 @@ def _correlations(analysis: Analysis) -> Iterator[str]:
 def _means_over_runs(runs: Sequence[RunAnalysis]) -> Iterator[str]:
     gap, optimism = (_mean(run.macro[number].value for run in runs) for number in ("dice_gap", "dice_optimism"))
     if gap is not None:
+        swept = [run for run in runs if run.macro["dice_gap"].value is not None]
         yield (
-            f"Threshold 0.5 costs {100 * gap:.1f} percentage points of Dice against the best threshold{_over(runs)}."
+            f"Threshold 0.5 costs {100 * gap:.1f} percentage points of Dice against the best threshold{_over(swept)}."
             + ("" if optimism is None else f" {_OVERSTATES} {100 * optimism:.1f}.")
         )
-    # The smallest tenth of lesions against the largest.
     sized = [run for run in runs if len(run.areas) > 1]
     small, large = (_mean(run.areas[end].scores["pointing_game"].value for run in sized) for end in (0, -1))
     if small is not None:
+        labels = list(in_order(sized))
+        whose = "" if labels == list(in_order(runs)) and len(labels) > 1 else f" of {listed(labels)}"
+        where = f" of {listed(list(dict.fromkeys(dataset_title(run.run.dataset) for run in sized)))}"
+        counts = [f"{sized[0].areas[end].count} " if len(sized) == 1 else "" for end in (0, -1)]
         yield (
-            f"The pointing game is {_percent(small)} on the smallest lesions of each dataset and {_percent(large)} on "
-            f"the largest{_over(sized)}."
+            f"The pointing game{whose} is {_percent(small)} on the {counts[0]}smallest lesions{where} and "
+            f"{_percent(large)} on the {counts[1]}largest{_over(sized)}."
         )
 
 

@@ -11,13 +11,9 @@ from itertools import product
 import numpy as np
 from matplotlib.markers import MarkerStyle
 
-from xbench.report.names import model_title
-from xbench.report.runs import Run
+from xbench.report.runs import Run, setting_in_words
 from xbench.report.schema import RunAnalysis, in_order
 from xbench.report.statistics.correlation import own_settings
-
-OWN = "own settings"
-"""What the series of a model's own settings is called where there are others, and no other model."""
 
 # Colours on white and on black ground, told apart by people who are blind to a colour (the shapes tell them in grey).
 _COLOURS = (
@@ -58,7 +54,7 @@ class Series:
     """What stands for a run in charts, on every dataset alike.
 
     Attributes:
-        name: What tells it from the other runs of the report, as labels of charts say it: `KAD`, `320 px`.
+        name: The label of the run.
         model: Name of the model, as in results.json.
         own: Whether it has the model's own settings.
         colour, dark: On white and on black ground, as `#rrggbb`.
@@ -106,7 +102,6 @@ def series_of(runs: Sequence[RunAnalysis]) -> dict[str, Series]:
     own = {entry.run.model: entry.run for entry in own_settings(runs)}
     places = _places([*own] if len(own) > 1 else _own_first(by_label, own), {run.model for run in by_label.values()})
     several = {model for model, count in Counter(run.model for run in by_label.values()).items() if count > 1}
-    names = _names(by_label, own)
     met: defaultdict[str, int] = defaultdict(int)
     found = {}
     for label, run in by_label.items():
@@ -116,7 +111,7 @@ def series_of(runs: Sequence[RunAnalysis]) -> dict[str, Series]:
             filled = is_own
         met[run.model] += not is_own
         dash = () if is_own else _DASHES[1:][(met[run.model] - 1) % (len(_DASHES) - 1)]
-        found[label] = Series(names[label], run.model, is_own, light, dark, shape, filled, dash)
+        found[label] = Series(label, run.model, is_own, light, dark, shape, filled, dash)
     return found
 
 
@@ -136,30 +131,8 @@ def _places(wanted: Sequence[str], models: set[str]) -> dict[str, int]:
     return {name: fixed[name] if name in fixed else next(left) for name in wanted}
 
 
-def _names(runs: Mapping[str, Run], own: Mapping[str, Run]) -> dict[str, str]:
-    """Say of every run only what tells it from the others."""
-    names = {}
-    for label, run in runs.items():
-        base = own[run.model].told_by
-        differing = [_in_words(key, value) for key, value in run.told_by.items() if base.get(key) != value]
-        parts = [model_title(run.model)] if len(own) > 1 or len(runs) == 1 else []
-        known = differing or label == own[run.model].label
-        names[label] = (", ".join(parts + differing) or OWN) if known else label
-    counts = Counter(names.values())
-    return {label: name if counts[name] == 1 else label for label, name in names.items()}
-
-
 def own_in_words(runs: Sequence[RunAnalysis]) -> str:
-    """Say what the own settings of a report's only model are, where it has others: `224 px, official prompts`."""
-    models = own_settings(runs)
-    if len(models) != 1 or len({entry.run.label for entry in runs}) == 1:
-        return ""
-    return ", ".join(_in_words(key, value) for key, value in models[0].run.told_by.items())
-
-
-def _in_words(key: str, value: str) -> str:
-    if key == "image_size" and value.isdecimal():
-        return f"{value} px"
-    if key == "prompts":
-        return f"{value} prompts"
-    return f"{key.replace('_', ' ')} {value}"
+    """Return the settings that labels leave out, of models that were run with others: `Demo: 224 px`."""
+    told = {entry.run.label: entry.run.told_by for entry in own_settings(runs)}
+    said = {label: ", ".join(setting_in_words(*one) for one in of.items()) for label, of in told.items()}
+    return "; ".join(f"{label}: {words}" for label, words in said.items() if words)

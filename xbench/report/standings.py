@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from xbench.report.names import model_title
-from xbench.report.schema import Analysis, Comparison, DatasetAnalysis, Estimate
+from xbench.report.schema import Analysis, Comparison, DatasetAnalysis, Estimate, shared_datasets
 from xbench.report.series import Series, series_of
 
 
@@ -69,12 +69,8 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
     Means are over the datasets that all of them were run on; without one, over the dataset that most were run on.
     """
     series = series_of(analysis.runs)
-    values = [(dataset, dataset.values(number)) for dataset in analysis.datasets]
-    everyone = {label for _, found in values for label in found}
-    shared = tuple(dataset for dataset, found in values if found.keys() == everyone)
-    if not shared and values:
-        shared = (max(values, key=lambda found: len(found[1]))[0],)
-    if not everyone:
+    shared = shared_datasets(analysis.datasets, number)
+    if not any(dataset.values(number) for dataset in analysis.datasets):
         return Standings(number, (), (), None, None)
     rows = []
     for label in series:

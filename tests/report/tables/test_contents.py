@@ -73,7 +73,7 @@ def bare(cell: str) -> str:
 def test_numbers_are_those_of_results_json(name, tables, stored):
     table = tables[name]
     rows = {row["Model"]: row for row in read(table) if row["kind"] == "model"}
-    assert list(rows) == ["CLIP", "KAD", "CARZero"]
+    assert list(rows) == ["CARZero", "KAD", "CLIP"]
     headings = [f"{column.group}: {column.title}" if column.group else column.title for column in table.columns]
     shown = markdown_rows(to_markdown(table))
     latex = to_latex(table)
@@ -98,7 +98,7 @@ def test_honest_thresholds_stand_beside_the_best(tables, stored):
 
 def test_published_numbers_stand_beside_ours(tables, stored):
     rows = {row["Model"]: row for row in read(tables["published_grounding"])}
-    assert list(rows)[:3] == ["CLIP", "CLIP, published", "CLIP, difference"]
+    assert list(rows)[:3] == ["CARZero", "CARZero, published", "CARZero, difference"]
     for model, title in TITLES.items():
         published, macro = published_grounding("chestxray14")[model], stored[title]["grounding"]["macro"]
         for key, heading in GROUNDING.items():
@@ -118,7 +118,7 @@ def test_published_findings_and_counts_stand_beside_ours(tables, stored):
         assert float(rows["KAD, difference"][finding]) == pytest.approx(difference, abs=1e-12)
         assert int(rows["Images scored, ours"][finding]) == ours["count"]
     assert rows["Positive images, paper"]["Nodule"] == "79"
-    gap = read(tables["published_dice_gap"])[0]
+    gap = next(row for row in read(tables["published_dice_gap"]) if row["Model"] == "CLIP")
     macro = stored["CLIP"]["grounding"]["macro"]
     assert float(gap["Ours"]) == pytest.approx(macro["dice_best"] - macro["dice_fixed"], abs=1e-12)
     assert float(gap["Published"]) == 0.021
@@ -163,12 +163,12 @@ def test_odd_names_are_escaped_and_splits_told_apart(odd):
     grounding = odd["grounding"]
     assert [column.group for column in grounding.columns[1::3]] == ["a&b_c (test)", "a&b_c (val)"]
     markdown, latex = to_markdown(grounding), to_latex(grounding)
-    assert r"my\_model &amp; co &lt;b&gt; (prompts name)" in markdown
-    assert r"my\_model \& co \textless{}b\textgreater{} (prompts &" in latex
+    assert r"my\_model &amp; co &lt;b&gt; (name prompts)" in markdown
+    assert r"my\_model \& co \textless{}b\textgreater{} (name" in latex
     assert r"\multicolumn{3}{c}{a\&b\_c (test)}" in latex
     names = [row["Model"] for row in read(grounding)]
     assert names[-3:] == ["Whole image", "Random", "Centre prior"]
-    assert "my_model & co <b> (prompts official)" in names
+    assert "my_model & co <b>" in names
 
 
 def test_studies_have_a_column_per_wording(odd):

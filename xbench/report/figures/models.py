@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from xbench.report.schema import NUMBERS, Analysis, DatasetAnalysis, Estimate, R
 from xbench.report.series import Series
 
 INTERVALS = {
-    "pointing_game": "lesions that the model points at, of 100",
+    "pointing_game": "pointing game \u00d7 100, mean over findings",
     "dice_cross_fitted": "Dice \u00d7 100, cross-fitted threshold",
     "auroc": "AUROC \u00d7 100",
 }
@@ -39,8 +38,8 @@ _ROW = 0.24
 
 
 def intervals(analysis: Analysis, key: str, look: Mapping[str, Series]) -> Figure:
-    """Draw a row per run with its interval between floor and ceiling, the best first."""
-    figure, axes, rows = _row_per_run(analysis, key, INTERVALS[key], look)
+    """Draw a row per run with its interval between floor and ceiling."""
+    figure, axes, rows = _row_per_run(analysis, INTERVALS[key], look)
     narrow = len(axes) > 3
     for axis, dataset in zip(axes, analysis.datasets, strict=True):
         _draw_floor(axis, dataset, key)
@@ -61,7 +60,7 @@ def intervals(analysis: Analysis, key: str, look: Mapping[str, Series]) -> Figur
 
 def dice_gap(analysis: Analysis, look: Mapping[str, Series]) -> Figure:
     """Draw a row per run from Dice at 0.5 to Dice at the best threshold, with what lies between as a number."""
-    figure, axes, rows = _row_per_run(analysis, "dice_best", "Dice \u00d7 100", look)
+    figure, axes, rows = _row_per_run(analysis, "Dice \u00d7 100", look)
     for axis, dataset in zip(axes, analysis.datasets, strict=True):
         for entry in dataset.runs:
             fixed, fitted, best = (entry.macro[key].value for key in ("dice_fixed", "dice_cross_fitted", "dice_best"))
@@ -82,14 +81,10 @@ def dice_gap(analysis: Analysis, look: Mapping[str, Series]) -> Figure:
 
 
 def _row_per_run(
-    analysis: Analysis, key: str, quantity: str, look: Mapping[str, Series]
+    analysis: Analysis, quantity: str, look: Mapping[str, Series]
 ) -> tuple[Figure, list[Axes], dict[str, int]]:
-    """Make panels with a row per run, the best first, on an axis from 0 to 100."""
-    values: dict[str, list[float]] = {label: [] for label in in_order(analysis.runs)}
-    for entry in analysis.runs:
-        if (value := number_of(entry, key).value) is not None:
-            values[entry.run.label].append(value)
-    labels = sorted(values, key=lambda label: -fmean(values[label]) if values[label] else 1.0)
+    """Make panels with a row per run, on an axis from 0 to 100."""
+    labels = list(in_order(analysis.runs))
     several = len(analysis.datasets) > 1
     names = [wrapped(look[label].name, 19 if several else 16) for label in labels]
     lines = max(name.count("\n") + 1 for name in names)

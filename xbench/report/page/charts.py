@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.report.answer import whole
+from xbench.report.answer import in_words, whole
 from xbench.report.names import shared_name
 from xbench.report.runs import Run
 from xbench.report.schema import (
@@ -20,9 +20,10 @@ from xbench.report.schema import (
     Estimate,
     RunAnalysis,
     floor_of,
+    in_order,
     number_of,
 )
-from xbench.report.series import Series, series_of
+from xbench.report.series import series_of
 from xbench.report.standings import Standings, standings
 
 BAND = 8
@@ -33,12 +34,13 @@ _LABEL, _TALL = 17.0, 400
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of a chart: the label of a series, its score, and what else is marked on the row, by kind."""
+    """A row of a chart: the label of a series, its score or why there is none, and what else is marked, by kind."""
 
     label: str
     score: Estimate
     best: bool = False
     marks: tuple[tuple[str, float], ...] = ()
+    none: str = "not run"
 
 
 @dataclass(frozen=True)
@@ -53,22 +55,13 @@ class Column:
     ceiling: float | None = None
 
 
-def in_turn(analysis: Analysis) -> dict[str, Series]:
-    """Return the series by label in the order of tables, but the own settings of each model first."""
-    looks = series_of(analysis.runs)
-    models = list(dict.fromkeys(series.model for series in looks.values()))
-    order = sorted(looks, key=lambda label: (models.index(looks[label].model), not looks[label].own))
-    return {label: looks[label] for label in order}
-
-
 def matrix(analysis: Analysis, found: Standings) -> list[list[Column]]:
     """Return the columns of the matrix in bands: the mean first, then datasets, or findings by their films."""
     means = {row.label: row.score for row in found.rows}
     floor = None if found.floor is None else found.floor.value
     datasets = [dataset for dataset in analysis.datasets if dataset.values(found.number)]
     if len(datasets) > 1:
-        # Who is missing on one dataset stands below the others.
-        labels = list(dict.fromkeys([*means, *(label for one in datasets for label in one.values(found.number))]))
+        labels = [label for label in in_order(analysis.runs) if any(label in d.values(found.number) for d in datasets)]
         rest = [_of_dataset(analysis, dataset, labels, found.number) for dataset in datasets]
         scores = {label: means.get(label, _NONE) for label in labels}
         first = _column("All datasets", f"mean of {len(found.datasets)}", scores, floor)
@@ -88,12 +81,8 @@ def matrix(analysis: Analysis, found: Standings) -> list[list[Column]]:
 def _of_dataset(analysis: Analysis, dataset: DatasetAnalysis, labels: Sequence[str], number: str) -> Column:
     by_label = {entry.run.label: entry.macro[number] for entry in dataset.runs}
     under = f"{_count(dataset.runs, number):,} {'lesions' if number != 'auroc' else 'films'}"
-    return _column(
-        analysis.heading(dataset),
-        under,
-        {label: by_label.get(label, _NONE) for label in labels},
-        _floor(dataset, number),
-    )
+    scores = {label: by_label.get(label, _NONE) for label in labels}
+    return _column(analysis.heading(dataset), under, scores, _floor(dataset, number), {*by_label})
 
 
 _NONE = Estimate(None)
@@ -131,10 +120,16 @@ def _of_findings(dataset: DatasetAnalysis, labels: Sequence[str], number: str) -
             yield _column(finding, f"{films} films", scores, None if floor is None else floor.value)
 
 
-def _column(title: str, under: str, scores: Mapping[str, Estimate], floor: float | None) -> Column:
+def _column(
+    title: str, under: str, scores: Mapping[str, Estimate], floor: float | None, run: Collection[str] = ()
+) -> Column:
+    """Make a column; `run` are labels of runs, which may have no score all the same."""
     best = max((score.value for score in scores.values() if score.value is not None), default=None)
     several = sum(score.value is not None for score in scores.values()) > 1
-    entries = [Entry(label, score, several and score.value == best) for label, score in scores.items()]
+    entries = [
+        Entry(label, score, several and score.value == best, none="no score" if label in run else "not run")
+        for label, score in scores.items()
+    ]
     return Column(title, under, tuple(entries), floor)
 
 
@@ -178,7 +173,7 @@ def scatters(analysis: Analysis) -> tuple[list[Scatter], list[Scatter]]:
 
     From three models on points are models with their own settings; below, they are the findings of a series.
     """
-    looks, found, recognised = in_turn(analysis), standings(analysis), standings(analysis, "auroc")
+    looks, found, recognised = series_of(analysis.runs), standings(analysis), standings(analysis, "auroc")
     own = [label for label, series in looks.items() if series.own]
     if len(own) < 3:
         return [scatter for label in looks if (scatter := _findings(analysis, label, looks[label].name))], []
@@ -295,7 +290,7 @@ class Panel:
 
 def curves(analysis: Analysis) -> list[Panel]:
     """Return mean Dice over thresholds, a panel for each dataset with a curve."""
-    order, panels = list(in_turn(analysis)), []
+    order, panels = list(in_order(analysis.runs)), []
     for dataset in analysis.datasets:
         lines = []
         for entry in sorted(dataset.runs, key=lambda entry: order.index(entry.run.label)):
@@ -316,7 +311,7 @@ def curves(analysis: Analysis) -> list[Panel]:
 
 def sizes(analysis: Analysis) -> list[Panel]:
     """Return the pointing game by the size of the lesion, a panel for each dataset with more than one size."""
-    order, panels = list(in_turn(analysis)), []
+    order, panels = list(in_order(analysis.runs)), []
     for dataset in analysis.datasets:
         entries = [entry for entry in dataset.runs if len(entry.areas) > 1]
         if not entries:
@@ -346,18 +341,24 @@ def _area(part: AreaBin) -> str:
 
 def gaps(analysis: Analysis) -> list[Column]:
     """Return Dice with cross-fitted thresholds, with the fixed and the best one marked, a column for each dataset."""
-    order, columns = list(in_turn(analysis)), []
+    found: list[dict[str, Entry]] = []
     for dataset in analysis.datasets:
-        entries = []
-        for entry in sorted(dataset.runs, key=lambda entry: order.index(entry.run.label)):
+        found.append({})
+        for label, entry in in_order(dataset.runs).items():
             marks = [(key, entry.macro[f"dice_{key}"].value) for key in ("fixed", "best")]
             known = tuple((key, value) for key, value in marks if value is not None)
             if known:
-                entries.append(Entry(entry.run.label, entry.macro["dice_cross_fitted"], marks=known))
+                found[-1][label] = Entry(label, entry.macro["dice_cross_fitted"], marks=known, none="one mask")
+    # Rows stand side by side, so each column has all of them.
+    labels = [label for label in in_order(analysis.runs) if any(label in entries for entries in found)]
+    columns = []
+    for dataset, entries in zip(analysis.datasets, found, strict=True):
+        run = {entry.run.label: Entry(entry.run.label, _NONE, none="no score") for entry in dataset.runs}
+        rows = tuple((run | entries).get(label, Entry(label, _NONE)) for label in labels)
         references = {one.title: one.macro.get("dice_best", _NONE).value for one in dataset.references}
         if entries:
             floor, ceiling = references.get("Whole image"), references.get("Reader agreement")
-            columns.append(Column(analysis.heading(dataset), "", tuple(entries), floor, ceiling=ceiling))
+            columns.append(Column(analysis.heading(dataset), "", rows, floor, ceiling=ceiling))
     return columns
 
 
@@ -387,7 +388,7 @@ class Forest:
 
 def forests(analysis: Analysis, number: str = "pointing_game") -> list[Forest]:
     """Return the differences to the best series of each dataset; to the own settings where there is one model."""
-    looks, found = in_turn(analysis), []
+    looks, found = series_of(analysis.runs), []
     for dataset in analysis.datasets:
         values = dataset.values(number)
         if len(values) < 2:
@@ -410,7 +411,8 @@ def forests(analysis: Analysis, number: str = "pointing_game") -> list[Forest]:
         ]
         if rows:
             reach = min(1.0, ceil(10 * max(ends_of, default=0.1)) / 10)
-            rows.sort(key=lambda row: -(row.difference.value or 0.0))
+            order = list(looks)
+            rows.sort(key=lambda row: order.index(row.label))
             found.append(Forest(analysis.heading(dataset), against, tuple(rows), reach))
     return found
 
@@ -420,7 +422,7 @@ def forests(analysis: Analysis, number: str = "pointing_game") -> list[Forest]:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Shares of lesions by outcome, each finding counting the same, then each dataset."""
+    """Shares of lesions by outcome, each finding counting the same, then each dataset; `over` names them in words."""
 
     hit: float
     near: float
@@ -428,6 +430,7 @@ class Outcomes:
     missed: float
     # The part of `hit` that is not recognised.
     silent: float
+    over: str = ""
 
     @property
     def outside(self) -> str:
@@ -441,12 +444,17 @@ def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None
     Where several places of a map are equally high, the share of them in the region counts as a hit, as in the pointing
     game, and the rest as what the map is otherwise.
     """
-    found = []
+    found, findings = [], 0
     for entry in (entry for dataset in datasets for entry in dataset.runs if entry.run.label == label):
         shares = [_outcomes(entry.run, finding, one.threshold) for finding, one in entry.quadrants.items()]
+        findings = max(findings, len(shares))
         if shares:
             found.append(np.mean(shares, axis=0))
-    return Outcomes(*np.mean(found, axis=0).tolist()) if found else None
+    over = f"{in_words(findings)} findings" if findings > 1 else ""
+    if len(found) > 1:
+        over = f"{in_words(len(found))} datasets{' and their findings' if over else ''}"
+    hit, near, elsewhere, missed, silent = np.mean(found, axis=0).tolist() if found else [0.0] * 5
+    return Outcomes(hit, near, elsewhere, missed, silent, over) if found else None
 
 
 def _outcomes(run: Run, finding: str, threshold: float) -> NDArray[np.float64]:

@@ -27,14 +27,13 @@ from xbench.report.answer import (
     whole,
 )
 from xbench.report.cases import CaseMap, choose_cases, read_maps
-from xbench.report.names import model_title
 from xbench.report.overlay import coloured
 from xbench.report.page import charts
 from xbench.report.page.films import films_of
 from xbench.report.page.pictures import encoded, outline_of
-from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis
+from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis, in_order
 from xbench.report.sentences import count_of, recognised_elsewhere, warnings
-from xbench.report.series import Series, outline, own_in_words
+from xbench.report.series import Series, outline, own_in_words, series_of
 from xbench.report.standings import Standing, Standings, standings
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
@@ -58,13 +57,11 @@ def write_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    looks, found = charts.in_turn(analysis), standings(analysis)
+    looks, found = series_of(analysis.runs), standings(analysis)
     scored = bool(found.rows)
     found = found if scored else standings(analysis, "auroc")
-    head = head_of(analysis, found) if found.rows else None
-    # The browser of cases opens with the run that the answer is about.
-    in_turn = sorted(looks.items(), key=lambda item: head is None or item[0] != head.label)
-    case_data = _case_data(analysis, cases, progress, {label: series.name for label, series in in_turn})
+    head = head_of(found) if found.rows else None
+    case_data = _case_data(analysis, cases, progress)
     large, small = charts.scatters(analysis) if scored else ([], [])
     notes = [*analysis.notes, *(note for dataset in analysis.datasets for note in dataset.notes)]
     context = {
@@ -79,7 +76,7 @@ def write_page(
         "averaged": _averaged(found),
         "outcomes": charts.outcomes(found.datasets, head.label) if head and scored else None,
         "films": films_of(_entries(analysis, found, head)) if head and scored else {},
-        "whose": _whose(analysis, found, head) if head else "",
+        "whose": f"by {head.label}" if head else "",
         "own_words": own_in_words(analysis.runs),
         "near": f"{100 * NEAR:g}",
         "warnings": warnings(analysis.runs),
@@ -88,7 +85,7 @@ def write_page(
         "large": large,
         "small": small,
         "recognition": recognition_finding(analysis)[0],
-        "elsewhere": list(recognised_elsewhere(analysis.runs, {label: series.name for label, series in looks.items()})),
+        "elsewhere": list(recognised_elsewhere(analysis.runs)),
         "floor_words": found.floor.does if found.floor else "",
         "many_models": len({entry.run.model for entry in analysis.runs}) > 1,
         "several_datasets": len(analysis.datasets) > 1,
@@ -236,13 +233,7 @@ def _answered(analysis: Analysis) -> str:
     if most == 0:
         return "Every answer has a box or a point that could be read"
     whose = f"{label}: " if len(lost) > 1 else ""
-    return f"{whose}{whole(most)} of 100 answers are none, unreadable or broken off"
-
-
-def _whose(analysis: Analysis, found: Standings, head: Standing) -> str:
-    if len({entry.run.model for entry in analysis.runs}) > 1:
-        return "by the best model" if head is found.rows[0] else f"by {head.series.name}"
-    return "at its own settings" if len(found.rows) > 1 else f"by {model_title(head.series.model)}"
+    return f"{whose}{whole(most)}% of answers are none, unreadable or broken off"
 
 
 def _positions(
@@ -280,7 +271,7 @@ def p_words(p: float | None) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.0995 else f"p = {p:.2f}"
 
 
-def _case_data(analysis: Analysis, count: int, progress: Progress | None, names: Mapping[str, str]) -> dict[str, Any]:
+def _case_data(analysis: Analysis, count: int, progress: Progress | None) -> dict[str, Any]:
     """Return up to `count` chosen cases of every dataset, and their radiographs, each once.
 
     Radiographs are JPEG (10 to 40 kB each), maps grey PNG (about 6 kB a model), regions SVG paths. `progress` is called
@@ -304,10 +295,10 @@ def _case_data(analysis: Analysis, count: int, progress: Progress | None, names:
                 {
                     "image": case.image_id,
                     "finding": case.finding,
-                    "reasons": [_named(reason, names) for reason in case.reasons],
+                    "reasons": [*case.reasons],
                     "region": outline_of(region),
                     "size": [*reversed(region.shape)],
-                    "panels": [_panel(one, names) for one in maps],
+                    "panels": [_panel(one) for one in maps],
                     "dataset": title,
                     "picture": picture,
                 }
@@ -315,22 +306,16 @@ def _case_data(analysis: Analysis, count: int, progress: Progress | None, names:
     if progress is not None:
         progress(total, total, "done")
     present = {panel["model"] for case in shown for panel in case["panels"]}
-    models = [name for name in names.values() if name in present]
+    models = [label for label in in_order(analysis.runs) if label in present]
     return {"pictures": pictures, "cases": shown, "models": models}
 
 
-def _named(reason: str, names: Mapping[str, str]) -> str:
-    """Say in a reason the short name of a run instead of its label."""
-    what, _, label = reason.partition(" of ")
-    return f"{what} of {names[label]}" if label in names else reason
-
-
-def _panel(shown: CaseMap, names: Mapping[str, str]) -> dict[str, Any]:
+def _panel(shown: CaseMap) -> dict[str, Any]:
     scores = shown.scores
     # Models draw on 32 x 32 cells or fewer, and 85 steps of grey compress to two thirds and look the same.
     grey = (np.round(shrunk(shown.saliency, 112) * 85) * 3).astype(np.uint8)
     panel = {
-        "model": names[shown.run.run.label],
+        "model": shown.run.run.label,
         "hit": round(scores.pointing_hit, 4),
         "look": scores.look,
         "dice": None if np.isnan(scores.dice) else round(scores.dice, 4),

@@ -10,7 +10,7 @@ from math import comb
 
 from xbench.report.names import dataset_title
 from xbench.report.runs import Collection, Run, ground, widest
-from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, StudyRow
+from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, StudyRow, placed
 from xbench.report.sentences import Different, dataset_notes
 from xbench.report.statistics.correlation import correlations
 from xbench.report.statistics.lesions import area_bins, position_cells, quadrants
@@ -54,6 +54,7 @@ def analyse(collection: Collection, seed: int = 0, progress: Progress | None = N
         for name, found in splits.items()
         if len(found) > 1
     ]
+    datasets = placed(datasets)
     lines, left_out = correlations(datasets)
     begin("done")
     return Analysis(tuple(datasets), lines, tuple(study_rows), collection.set_aside, FOLDS, (*notes, *left_out))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Literal
 
+import numpy as np
 from scipy.stats import linregress
 
 from xbench.report.names import dataset_title, model_title
-from xbench.report.runs import ground
+from xbench.report.runs import own_settings as own_runs
 from xbench.report.schema import Correlation, DatasetAnalysis, Estimate, RunAnalysis
 
 Point = tuple[str, float, float]
@@ -22,7 +23,8 @@ def correlations(datasets: Sequence[DatasetAnalysis]) -> tuple[tuple[Correlation
     A model enters once per dataset, with its own prompts at its smallest size; references do not. Over models there is
     a line per dataset, and one pooled, whose points are means over datasets as in the paper's Fig. 3; models that were
     not run on all of the datasets are left out of it, for means over different datasets cannot be compared. Over
-    findings a point is a model and a finding of a dataset; these are not independent, so their p-value is too small.
+    findings a point is a model and a finding of a dataset; unless all are of one model and dataset these are not
+    independent, and have no p-value. An AUROC of probabilities that are all alike is 0.5 by construction and no point.
     """
     of_models, of_findings, over_findings = [], [], []
     of_model: defaultdict[str, dict[str, Point]] = defaultdict(dict)
@@ -30,13 +32,14 @@ def correlations(datasets: Sequence[DatasetAnalysis]) -> tuple[tuple[Correlation
         points, findings = [], []
         for run in own_settings(dataset.runs):
             title = model_title(run.run.model)
-            for point in _point(title, run.macro):
+            told = {finding for finding in dataset.findings if _told_apart(run, finding)}
+            for point in _point(title, run.macro) if told else ():
                 points.append(point)
                 of_model[title][f"{dataset.dataset}/{dataset.split}"] = point
-            for finding in dataset.findings:
+            for finding in (name for name in dataset.findings if name in told):
                 findings += _point(f"{title}: {finding}", run.findings.get(finding, {}))
-        of_models.append(_line("models", dataset.dataset, points))
-        of_findings.append(_line("findings", dataset.dataset, findings))
+        of_models.append(_line("models", dataset.dataset, points, len(points)))
+        of_findings.append(_line("findings", dataset.dataset, findings, _models(findings)))
         over_findings += [(f"{label} ({dataset_title(dataset.dataset)})", x, y) for label, x, y in findings]
     everywhere = {place for points in of_model.values() for place in points}
     pooled, left_out = [], []
@@ -50,26 +53,20 @@ def correlations(datasets: Sequence[DatasetAnalysis]) -> tuple[tuple[Correlation
         f"The correlation pooled over datasets leaves out {', '.join(left_out)}: not run on all "
         f"{len(everywhere)} datasets, and means over different datasets cannot be compared."
     )
-    of_models.append(_line("models", None, pooled))
-    of_findings.append(_line("findings", None, over_findings))
+    of_models.append(_line("models", None, pooled, len(pooled)))
+    several = len({line.dataset for line in of_findings if line.points}) > 1
+    of_findings.append(_line("findings", None, over_findings, _models(over_findings), several))
     return (*of_models, *of_findings), (note,) if left_out else ()
 
 
 def own_settings(runs: Sequence[RunAnalysis]) -> list[RunAnalysis]:
-    """Return one run per model: with its official prompts where there are several, and then the smallest size.
+    """Return the run with each model's own settings, sorted by label."""
+    entries = {id(entry.run): entry for entry in runs}
+    return sorted((entries[id(run)] for run in own_runs([entry.run for entry in runs]).values()), key=_label)
 
-    Before that come runs that were scored on the labels and regions that most of the runs were.
-    """
-    common = Counter(ground(run.run) for run in runs)
 
-    def preference(run: RunAnalysis) -> tuple[int, bool, int, str]:
-        size, official = run.run.settings.get("image_size", "0"), run.run.settings.get("prompts") == "official"
-        return -common[ground(run.run)], not official, int(size) if size.isdigit() else 0, run.run.label
-
-    chosen: dict[str, RunAnalysis] = {}
-    for run in sorted(runs, key=preference):
-        chosen.setdefault(run.run.model, run)
-    return sorted(chosen.values(), key=lambda run: run.run.label)
+def _label(entry: RunAnalysis) -> str:
+    return entry.run.label
 
 
 def _point(label: str, numbers: Mapping[str, Estimate]) -> list[Point]:
@@ -78,13 +75,33 @@ def _point(label: str, numbers: Mapping[str, Estimate]) -> list[Point]:
     return [] if x is None or y is None else [(label, x, y)]
 
 
-def _line(scope: Literal["models", "findings"], dataset: str | None, points: Sequence[Point]) -> Correlation:
+def _told_apart(run: RunAnalysis, finding: str) -> bool:
+    """Tell whether a run's probabilities of a finding differ between images whose label is known."""
+    if finding not in run.run.results.findings:
+        return False
+    images, column = run.run.images, run.run.results.findings.index(finding)
+    return len(np.unique(images.probabilities[images.labels[:, column] >= 0, column])) > 1
+
+
+def _models(points: Sequence[Point]) -> int:
+    return len({label.partition(": ")[0] for label, _, _ in points})
+
+
+def _line(
+    scope: Literal["models", "findings"],
+    dataset: str | None,
+    points: Sequence[Point],
+    models: int,
+    several: bool = False,
+) -> Correlation:
     x, y = [point[1] for point in points], [point[2] for point in points]
+    independent = scope == "models" or (models == 1 and not several)
     if len(points) < 3 or len(set(x)) < 2:
-        return Correlation(scope, dataset, tuple(points), None, None, None, None)
+        return Correlation(scope, dataset, tuple(points), None, None, None, None, models, independent)
     if len(set(y)) < 2:
         # linregress divides nothing by nothing here.
-        return Correlation(scope, dataset, tuple(points), 0.0, y[0], None, None)
+        return Correlation(scope, dataset, tuple(points), 0.0, y[0], None, None, models, independent)
     fit = linregress(x, y)
-    numbers = float(fit.slope), float(fit.intercept), float(fit.rvalue**2), float(fit.pvalue)
-    return Correlation(scope, dataset, tuple(points), *numbers)
+    p = float(fit.pvalue) if independent else None
+    numbers = float(fit.slope), float(fit.intercept), float(fit.rvalue**2), p
+    return Correlation(scope, dataset, tuple(points), *numbers, models, independent)

@@ -83,9 +83,12 @@ def quadrants(sample: Sample, run: Run) -> dict[str, Quadrants]:
 
 
 def _youden(labels: NDArray[np.int8], probabilities: NDArray[np.float64]) -> float | None:
-    """The lowest probability p of an image at which the sensitivity and specificity of `>= p` have the largest sum."""
+    """The lowest probability p of an image at which the sensitivity and specificity of `>= p` have the largest sum.
+
+    None without both labels, without probabilities, and where all are alike, so that none tells anything.
+    """
     positive, negative = np.sort(probabilities[labels == 1]), np.sort(probabilities[labels == 0])
-    if not len(positive) or not len(negative) or np.isnan(probabilities).any():
+    if not len(positive) or not len(negative) or np.isnan(probabilities).any() or np.ptp(probabilities) == 0:
         return None
     candidates = np.unique(np.concatenate([positive, negative]))
     missed, rejected = np.searchsorted(positive, candidates), np.searchsorted(negative, candidates)

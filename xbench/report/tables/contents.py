@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Literal
 
 from xbench.protocol.scoring import PROTOCOLS
-from xbench.report.names import dataset_title, protocol_title
+from xbench.report.names import dataset_title, model_title, protocol_title
 from xbench.report.schema import (
     NEAR,
     NUMBERS,
@@ -348,15 +348,16 @@ def _correlations(analysis: Analysis) -> Table:
         for line, where in analysis.lines(scope):
             if line.points:
                 numbers = [decimal(value, 2) for value in (line.r_squared, line.slope, line.intercept)]
-                rows.append(row(point, where, len(line.points), *numbers, p_value(line.p)))
+                rows.append(row(point, where, line.models, len(line.points), *numbers, p_value(line.p)))
     return table_of(
         "correlations",
         "Recognition and grounding",
         "Least-squares line through AUROC and pointing game, both as fractions. A point is a model with its own "
-        "prompts, over all datasets its means over them; or a model and finding, which are not independent, so that p "
-        "is too small. p: that the slope is zero.",
+        "settings, over all datasets its means over them; or a model and finding. p: that the slope is zero; none "
+        "where points are not independent, as findings of several models or on several datasets. Left out: models and "
+        "findings whose probabilities are all alike, so that AUROC is 0.5 by construction.",
         ["A point for each", "Dataset"],
-        ["Points", "R\u00b2", "Slope", "Intercept", "p"],
+        ["Models", "Points", "R\u00b2", "Slope", "Intercept", "p"],
         rows,
         analysis.notes,
     )
@@ -364,8 +365,10 @@ def _correlations(analysis: Analysis) -> Table:
 
 def _studies(analysis: Analysis) -> Iterator[Table]:
     """One table per setting that was varied."""
+    models = [model_title(entry.run.model) for entry in in_order(analysis.runs).values()]
     for study in sorted({of.study for of in analysis.studies}):
         studied = [of for of in analysis.studies if of.study == study]
+        studied.sort(key=lambda of: models.index(of.model))
         # Sizes by number, words by letter.
         by_size = {value: int(value) if value.isdecimal() else 0 for of in studied for value in of.values}
         values = sorted(by_size, key=lambda value: (by_size[value], value))

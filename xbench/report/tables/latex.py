@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import wrap
 from typing import NamedTuple
@@ -32,12 +32,12 @@ class _Part(NamedTuple):
     width: float
 
 
-def to_latex(table: Table, named: Callable[[str], str] = str) -> str:
+def to_latex(table: Table) -> str:
     """Write a table as LaTeX that needs the packages booktabs and array.
 
     Best bold, second underlined. Intervals stand beside the values if there is room for all columns, else below them.
     More columns than fit side by side continue below, and what does not fit on a page in further floats under the same
-    number. `named` says how a row's words are called there.
+    number.
     """
     labels, said = _labels(table)
     title = _latex(table.title)
@@ -45,7 +45,7 @@ def to_latex(table: Table, named: Callable[[str], str] = str) -> str:
     # A caption's lines are longer, and its letters larger.
     room = max(_LINES // 3, _LINES - len(caption) // 60)
     floats: list[list[_Part]] = [[]]
-    for part in _parts(table, labels, room, named):
+    for part in _parts(table, labels, room):
         if floats[-1] and sum(one.lines + 1 for one in floats[-1]) + part.lines > room:
             floats.append([])
         floats[-1].append(part)
@@ -70,9 +70,9 @@ def _labels(table: Table) -> tuple[list[int], list[str]]:
     return [position for position in labels if position not in alike], said
 
 
-def _parts(table: Table, labels: Sequence[int], room: int, named: Callable[[str], str]) -> Iterator[_Part]:
+def _parts(table: Table, labels: Sequence[int], room: int) -> Iterator[_Part]:
     numbers = [position for position, column in enumerate(table.columns) if column.numeric]
-    texts = [[named(row.cells[position].text) for position in labels] for row in table.rows]
+    texts = [[row.cells[position].text for position in labels] for row in table.rows]
     for letters in _LABEL:
         heads = [_broken(table.columns[position].title, min(letters, _HEADING)) for position in labels]
         words = [[_broken(text, letters) for text in row] for row in texts]
