@@ -121,13 +121,13 @@ def test_datasets_without_a_model_and_charts_of_one_point_are_left_out(drawn):
         assert titles(found["intervals_pointing_game"]) == [""]
 
 
-def test_every_run_has_a_row_with_its_number_the_best_first(drawn):
+def test_every_run_has_a_row_with_its_number(drawn):
     which, found = drawn
     axis = found["intervals_pointing_game"].axes[0]
     labels = [text.get_text() for text in axis.get_yticklabels()]
     said = [text.get_text() for text in axis.texts]
     if which == "odd":
-        assert sorted(labels) == ["KAD", "KAD, name prompts", "a $x$ & b_c"]
+        assert sorted(labels) == ["KAD", "KAD (name prompts)", "a $x$ & b_c"]
         assert said.count("not run") == 2
     if which == "one":
         # The name has no more than the model, the numbers no decimals.
