@@ -95,7 +95,10 @@ def test_the_screen_says_what_was_found_and_left_out(written):
         assert words in said
     *_, blank, found, page = said.splitlines()
     assert page == f"Report: {out / 'index.html'}" and not blank
-    assert re.fullmatch(r".* points? at \d+% on average over \w+ findings; [\d.]+ of \d+ lesions; 95% interval( of \S+)? \d+% to \d+%\.", found)
+    assert re.fullmatch(
+        r".* points? at \d+% on average over \w+ findings; [\d.]+ of \d+ lesions; 95% interval( of \S+)? \d+% to \d+%\.",
+        found,
+    )
 
 
 def test_the_document_has_every_table_and_links_that_exist(written, three_analysed):

@@ -279,7 +279,7 @@ def _by_dataset(found: Standings, head: Standing) -> Said:
     low, title = min((one.values(found.number)[head.label], dataset_title(one.dataset)) for one in found.datasets)
     first = ""
     if len(found.rows) > 1:
-        first = f"{head.series.name[0].upper()}{head.series.name[1:]} is ahead on {ahead} of {len(found.datasets)} "
+        first = f"{head.series.name} is ahead on {ahead} of {len(found.datasets)} "
         first += "datasets, and"
     return Said(
         f"{first} lowest on {title} ({whole(low)}%).".strip().replace("lowest", "Lowest" if not first else "lowest", 1),
@@ -403,11 +403,10 @@ def best_finding(analysis: Analysis) -> Answer:
             f"No difference between {_both(len(tied))} {'models' if models == len(tied) else 'settings'} is significant"
         )
     elif len(tied) > 1:
-        names = listed([row.series.name for row in tied])
-        who = f"{names[0].upper()}{names[1:]} are tied by the pointing game"
+        who = f"{listed([row.series.name for row in tied])} are tied by the pointing game"
     else:
         best = found.rows[0].series.name
-        who = f"{best[0].upper()}{best[1:]} {'scores highest' if found.untested else 'is ahead of every other'}"
+        who = f"{best} {'scores highest' if found.untested else 'is ahead of every other'}"
     return Answer(question, Said(f"{who}.{weakest}"))
 
 

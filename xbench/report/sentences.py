@@ -121,7 +121,7 @@ def recognised_elsewhere(runs: Sequence[RunAnalysis]) -> Iterator[str]:
     said = _percent(most)
     if least != most:
         said = f"{_percent(least)} ({first}) to {said} ({last})"
-    nowhere = ", or nowhere," if any(run.run.results.answers for run in runs) else ""
+    nowhere = ", or nowhere," if any(run.run.results.answers and run.quadrants for run in runs) else ""
     yield (
         f"Where {who} recognises a finding, it still points more than {_percent(NEAR, 0)} of the film's width away "
         f"from the region{nowhere} in {said} of these films, all findings together."

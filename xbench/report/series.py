@@ -1,4 +1,4 @@
-"""How the runs of a report are called and look in its charts, on the page and on paper: the one home of both."""
+"""How the runs of a report look in its charts, on the page and on paper."""
 
 from __future__ import annotations
 

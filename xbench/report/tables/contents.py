@@ -218,7 +218,7 @@ def _grounding_honest(analysis: Analysis) -> Table:
         "grounding_honest",
         "Dice and IoU with honest thresholds",
         "Means over findings, in per cent. Best: at the threshold that is best on the same images. Cross-fitted: "
-        f"every image at the threshold that is best on other images ({analysis.folds} folds, whole patients). "
+        f"every image at the threshold that is best on other images ({analysis.folds} folds, of whole patients where they are known). "
         "Optimism: Dice, best less cross-fitted. Calibration gap: Dice, best less at 0.5. Marks are by dataset."
         f"{marks(rows)} {INTERVALS}",
         ["Dataset", "Model"],
@@ -376,7 +376,7 @@ def _studies(analysis: Analysis) -> Iterator[Table]:
         yield table_of(
             f"studies_{study}",
             _STUDIES.get(study, name.capitalize()),
-            f"What {name} change, all else equal, in per cent. Spread: largest value less smallest. "
+            f"Scores by {name}, all else equal, in per cent. Spread: largest value less smallest. "
             "Relative: the spread over the value at the model's own setting. Adjusted p: paired test between the two "
             f"extremes, corrected over the study. {INTERVALS}",
             ["Model", "Dataset", "Finding", "Number"],
