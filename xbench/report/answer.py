@@ -250,8 +250,8 @@ def _further(analysis: Analysis, found: Standings, head: Standing, models: int) 
 def _shared(analysis: Analysis, found: Standings) -> Said:
     """Say which datasets the answer is about where not all were scored alike."""
     where = listed([analysis.heading(dataset) for dataset in found.datasets])
-    ranked = {row.label for row in found.rows}
-    elsewhere = {label for dataset in analysis.datasets for label in dataset.values(found.number)} - ranked
+    here = {label for dataset in found.datasets for label in dataset.values(found.number)}
+    elsewhere = {label for dataset in analysis.datasets for label in dataset.values(found.number)} - here
     missing = [series.name for label, series in series_of(analysis.runs).items() if label in elsewhere]
     lead = f"Only on {where}:"
     if missing:

@@ -218,7 +218,7 @@ def _grounding_honest(analysis: Analysis) -> Table:
         "grounding_honest",
         "Dice and IoU with honest thresholds",
         "Means over findings, in per cent. Best: at the threshold that is best on the same images. Cross-fitted: "
-        f"every image at the threshold that is best on other images ({analysis.folds} folds, of whole patients where they are known). "
+        f"every image at the threshold best on other images ({analysis.folds} folds, whole patients where known). "
         "Optimism: Dice, best less cross-fitted. Calibration gap: Dice, best less at 0.5. Marks are by dataset."
         f"{marks(rows)} {INTERVALS}",
         ["Dataset", "Model"],
