@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 
 import numpy as np
 import pytest
@@ -175,3 +176,22 @@ def test_a_served_model_is_never_taken_for_one_of_the_package(tmp_path):
     runs = collect([tmp_path]).runs
     assert {run.label for run in runs} == {"clip", "endpoint/CLIP", "oracle", "qwen"}
     assert not any(run.is_reference for run in runs) and len({run.model for run in runs}) == 4
+
+
+def test_predictions_and_refused_commands_are_no_unfinished_runs(tmp_path):
+    """Only what scored an image and did not come to its end is unfinished."""
+    good, killed = written(tmp_path, ("clip", {}), ("clip", {"stamp": LATER, "image_size": 448}))
+    for name in ("results.json", "per_image.parquet", "curves.parquet"):
+        (killed / name).unlink()
+    (killed / "journal").mkdir()
+    (killed / "journal" / f"000000-{zlib.crc32(b'batch'):08x}.safetensors").write_bytes(b"batch")
+    predicted, refused, older = (tmp_path / "clip_chestxray14" / name for name in ("predicted", "refused", "older"))
+    for folder in (predicted / "saliency", refused / "journal", older):
+        folder.mkdir(parents=True)
+    for folder in (predicted, refused, older):
+        (folder / "config.yaml").write_text("model: clip\n")
+    (predicted / "predictions.parquet").touch()
+    (refused / "journal" / "about.json").write_text("{}")
+    found = collect([tmp_path])
+    assert [run.folder for run in found.runs] == [good]
+    assert [aside.folder for aside in found.set_aside] == [killed]

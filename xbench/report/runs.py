@@ -88,7 +88,8 @@ def collect(paths: Sequence[Path]) -> Collection:
     """Find the finished runs in folders and below them.
 
     Of several runs of one model, dataset and settings that were scored on the same labels and regions the newest
-    counts; the others are set aside, and so is whatever is unfinished or cannot be read.
+    counts; the others are set aside, and so is whatever is unfinished or cannot be read. Predictions, and commands that
+    ended before an image was scored, are not listed.
 
     Raises:
         UserError: A path is no folder, or holds no finished run.
@@ -98,7 +99,7 @@ def collect(paths: Sequence[Path]) -> Collection:
         if not path.is_dir():
             raise UserError(f"{path} is not a folder: give the folder of a run, or one above it.", exit_status=2)
         # A run's configuration is written first and its results last.
-        folders |= {file.parent for name in (RESULTS, CONFIG) for file in path.rglob(name)}
+        folders |= {file.parent for name in (RESULTS, CONFIG) for file in path.rglob(name) if _has_scores(file.parent)}
     found: list[Run] = []
     aside: list[SetAside] = []
     for folder in sorted(folders):
@@ -132,6 +133,11 @@ def collect(paths: Sequence[Path]) -> Collection:
         chosen.append(run)
     runs = sorted(_labelled(chosen), key=lambda run: (run.dataset, run.label))
     return Collection(tuple(runs), tuple(aside))
+
+
+def _has_scores(folder: Path) -> bool:
+    """Tell a run, even an unfinished one, from the folder of a prediction or of a command that was refused."""
+    return (folder / RESULTS).exists() or (folder / PER_IMAGE).exists() or any(folder.glob("journal/*.safetensors"))
 
 
 def ground(run: Run) -> Hashable:
