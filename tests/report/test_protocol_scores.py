@@ -11,13 +11,15 @@ from synthetic import write_run
 
 from xbench.protocol.scoring import PROTOCOLS
 from xbench.report.document import document
+from xbench.report.page.write import write_page
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
 from xbench.report.tables.table import MISSING
-from xbench.runs.protocols import write_protocol
+from xbench.runs.protocols import read_protocol, write_protocol
 
 IMAGES = 12
+CALIBRATION = ("ece", "ece_by_chance", "ece_adaptive", "mce", "brier")
 
 
 def score(folder, name, values):
@@ -104,6 +106,30 @@ def test_all_protocols_of_two_models_stand_in_one_table(tmp_path, command):
     p = {scores.name: scores.p["KAD"]["MAVL"] for scores in analysis.datasets[0].protocols}
     # Of a curve over all images no pair has a share.
     assert [name for name, value in p.items() if value is None] == ["detections"] and 0 < p["lesions"] <= 1
+
+
+def test_calibration_has_a_section_with_its_flaw(tmp_path, command):
+    """Its errors are shown beside those of chance, and take no part in the order of maps."""
+    for model in ("kad", "mavl"):
+        folder = write_run(tmp_path, model, images=IMAGES, saliency_upsample="nearest")
+        assert command("rescore", folder, "--protocol", "calibration", "--workers", 0).status == 0
+    analysis = analyse(collect([tmp_path]))
+    tables = all_tables(analysis)
+    (table,) = [table for table in tables if table.name.startswith("protocols")]
+    assert table.name == "protocols_calibration_chestxray14"
+    for row in table.rows:
+        folder = next(run.run.folder for run in analysis.runs if run.run.label == row.cells[0].text)
+        numbers = read_protocol(folder, "calibration")["numbers"]
+        assert [cell.value for cell in row.cells[1:]] == [numbers[name]["value"] for name in CALIBRATION]
+    assert any(PROTOCOLS["calibration"].flaw in note for note in table.notes)
+    assert PROTOCOLS["calibration"].flaw.partition(":")[0] in document(analysis, tables, [])
+    write_page(analysis, tables, tmp_path / "index.html")
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    section = page.partition('<section class="s" id="calibration"')[2].partition("</section>")[0]
+    assert PROTOCOLS["calibration"].flaw in section and 'id="table-protocols_calibration' in section
+    best = min(table.rows, key=lambda row: row.cells[1].value)
+    assert best.cells[0].text in section.partition("</h2>")[0]
+    assert 'href="#calibration"' in page and 'id="protocols"' not in page
 
 
 def test_nothing_is_said_without_protocols(tmp_path):

@@ -185,11 +185,10 @@ def test_predictions_and_refused_commands_are_no_unfinished_runs(tmp_path):
         (killed / name).unlink()
     (killed / "journal").mkdir()
     (killed / "journal" / f"000000-{zlib.crc32(b'batch'):08x}.safetensors").write_bytes(b"batch")
-    predicted, refused, older = (tmp_path / "clip_chestxray14" / name for name in ("predicted", "refused", "older"))
-    for folder in (predicted / "saliency", refused / "journal", older):
+    predicted, refused = (tmp_path / "clip_chestxray14" / name for name in ("predicted", "refused"))
+    for folder in (predicted / "saliency", refused / "journal"):
         folder.mkdir(parents=True)
-    for folder in (predicted, refused, older):
-        (folder / "config.yaml").write_text("model: clip\n")
+        (folder.parent / "config.yaml").write_text("model: clip\n")
     (predicted / "predictions.parquet").touch()
     (refused / "journal" / "about.json").write_text("{}")
     found = collect([tmp_path])

@@ -56,6 +56,7 @@ _PROTOCOLS = {
     "lesions": "Lesions",
     "alarms": "Alarms",
     "detections": "Detections",
+    "calibration": "Calibration",
 }
 
 

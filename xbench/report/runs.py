@@ -99,7 +99,7 @@ def collect(paths: Sequence[Path]) -> Collection:
         if not path.is_dir():
             raise UserError(f"{path} is not a folder: give the folder of a run, or one above it.", exit_status=2)
         # A run's configuration is written first and its results last.
-        folders |= {file.parent for name in (RESULTS, CONFIG) for file in path.rglob(name) if _has_scores(file.parent)}
+        folders |= {file.parent for name in (RESULTS, CONFIG) for file in path.rglob(name) if _began(file.parent)}
     found: list[Run] = []
     aside: list[SetAside] = []
     for folder in sorted(folders):
@@ -135,9 +135,12 @@ def collect(paths: Sequence[Path]) -> Collection:
     return Collection(tuple(runs), tuple(aside))
 
 
-def _has_scores(folder: Path) -> bool:
+def _began(folder: Path) -> bool:
     """Tell a run, even an unfinished one, from the folder of a prediction or of a command that was refused."""
-    return (folder / RESULTS).exists() or (folder / PER_IMAGE).exists() or any(folder.glob("journal/*.safetensors"))
+    if (folder / RESULTS).exists():
+        return True
+    refused = (folder / "journal").is_dir() and not any(folder.glob("journal/*.safetensors"))
+    return not (refused or (folder / "saliency").is_dir())
 
 
 def ground(run: Run) -> Hashable:

@@ -105,6 +105,7 @@ def write_page(
         > sum(len(forest.rows) for forest in forests),
         "differences": differences_finding(analysis),
         "turned": _turned(analysis, tables),
+        "calibration": (calibration := _calibration(tables)),
         "answered": _answered(analysis),
         "answers_with": _answers_with(analysis, head),
         "any_answers": any(entry.run.results.answers for entry in analysis.runs),
@@ -134,7 +135,8 @@ def write_page(
         "thresholds": "Thresholds" * bool(context["gaps"]),
         "differences": "Differences" * bool(context["forests"]),
         "answers": "Answers" * any(table.name.startswith("answers") for table in tables),
-        "protocols": "Protocols" * any(table.name.startswith("protocols") for table in tables),
+        "protocols": "Protocols" * any(dataset.protocols for dataset in analysis.datasets),
+        "calibration": "Calibration" * bool(calibration),
         "published": "Published" * published,
         "method": "Method",
     }
@@ -212,6 +214,16 @@ def _turned(analysis: Analysis, tables: Sequence[Table]) -> str:
         return f"{count_of(turned, f'pair of {what} changes', f'pairs of {what} change')} order with the protocol"
     several = any(len(scores.values) > 1 for dataset in analysis.datasets for scores in dataset.protocols)
     return "All protocols rank them alike" if several else "One model, scored by several rules"
+
+
+def _calibration(tables: Sequence[Table]) -> str:
+    """Name the smallest calibration error, beside what chance alone would give; empty where none was computed."""
+    rows = [(table, row.cells) for table in tables if table.name.startswith("protocols_cal") for row in table.rows]
+    if not rows:
+        return ""
+    table, (label, error, chance, *_) = min(rows, key=lambda one: one[1][1].value or 0.0)
+    what = f"{'Smallest c' if len(rows) > 1 else 'C'}{table.title[1:]}".replace("alibration", "alibration error", 1)
+    return f"{what}: {error.text}%, {label.text}; chance alone gives {chance.text}%"
 
 
 def _answers_with(analysis: Analysis, head: Standing | None) -> str:

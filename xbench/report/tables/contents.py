@@ -40,6 +40,7 @@ from xbench.report.tables.table import (
     scores_of,
     table_of,
 )
+from xbench.runs.protocols import read_protocol, stored_protocols
 
 _HONEST = {
     "dice_cross_fitted": Column("Cross-fitted", "Dice"),
@@ -74,6 +75,13 @@ _HEADLINES = {
     "froc": "FROC",
 }
 """What the headline numbers of protocols are called."""
+_CALIBRATION = {
+    "ece": "Expected error",
+    "ece_by_chance": "By chance",
+    "ece_adaptive": "In bins of equal counts",
+    "mce": "Largest error of a bin",
+    "brier": "Brier score",
+}
 _POINTS: dict[Literal["models", "findings"], str] = {"models": "model", "findings": "model and finding"}
 _STUDIES = {"prompts": "Other wordings of the findings", "image_size": "Other input sizes"}
 
@@ -110,7 +118,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
                 yield of_dataset(analysis, dataset, _per_finding(dataset, key))
     yield from answer_tables(analysis)
     yield _best_and_worst_findings(analysis)
-    for per_dataset in (_protocols, _turned, comparisons, _quadrants, _by_area, _by_position):
+    for per_dataset in (_protocols, _turned, _calibration, comparisons, _quadrants, _by_area, _by_position):
         for dataset in analysis.datasets:
             yield of_dataset(analysis, dataset, per_dataset(dataset))
     yield _correlations(analysis)
@@ -170,12 +178,34 @@ def _protocols(dataset: DatasetAnalysis) -> Table:
         "compare. *: on our evaluation grid instead of the authors' frame, so no copy of published numbers. Floors and "
         "ceilings are those that were scored by the protocol too."
     )
-    notes = []
-    for one in dataset.protocols:
-        protocol = PROTOCOLS[one.name]
-        rule = f"{protocol.rule[0].upper()}{protocol.rule[1:]}"
-        notes.append(f"{protocol_title(one.name)}: {rule}. Flaw: {protocol.flaw} Source: {protocol.citation}.")
+    notes = [_rule_and_flaw(one.name) for one in dataset.protocols]
     return table_of("protocols", "The same maps as others score them on", caption, ["Model"], columns, rows, notes)
+
+
+def _rule_and_flaw(name: str) -> str:
+    protocol = PROTOCOLS[name]
+    rule = f"{protocol.rule[0].upper()}{protocol.rule[1:]}"
+    return f"{protocol_title(name)}: {rule}. Flaw: {protocol.flaw} Source: {protocol.citation}."
+
+
+def _calibration(dataset: DatasetAnalysis) -> Table:
+    """The protocol that scores probabilities, so it is no part of how maps are ranked."""
+    rows = []
+    for label, entry in in_order(dataset.runs).items():
+        if "calibration" in stored_protocols(entry.run.folder):
+            numbers = read_protocol(entry.run.folder, "calibration")["numbers"]
+            if numbers["ece"]["value"] is not None:
+                rows.append(row(label, *(numbers[name]["value"] for name in _CALIBRATION)))
+    return table_of(
+        "protocols_calibration",
+        "Calibration on",
+        "Whether probabilities are as often right as they claim: errors in per cent, means over findings; less is "
+        "better. By chance: the expected error of labels that are drawn from the probabilities themselves.",
+        ["Model"],
+        _CALIBRATION.values(),
+        rows,
+        [_rule_and_flaw("calibration")],
+    )
 
 
 def _labels_of_protocols(dataset: DatasetAnalysis) -> list[str]:
