@@ -279,6 +279,26 @@ def test_cases_by_keyboard_and_by_link(page, report):
     page.locator("#case-filters button[type=reset]").click()
 
 
+def test_arrows_step_through_the_cases_after_a_click_on_a_filter(page):
+    title, outcomes = page.locator("#case-title"), page.locator("#case-outcome label:not(.none)")
+    page.locator("#case-filters button[type=reset]").click()
+    # Also where the click chooses what is chosen already.
+    for label in (outcomes.last, outcomes.last, outcomes.first):
+        label.click()
+        chosen = page.locator("#case-outcome :checked").input_value()
+        place, total = map(int, title.text_content().rpartition(" \u00b7 ")[2].split(" of "))
+        page.keyboard.press("ArrowRight")
+        expect(title).to_contain_text(f" \u00b7 {place % total + 1} of {strip(page)}")
+        assert page.locator("#case-outcome :checked").input_value() == chosen
+    # By keyboard the filters are reached and changed as ever.
+    page.keyboard.press("Shift+Tab")
+    expect(page.locator("#case-filters button[type=reset]")).to_be_focused()
+    press(page, page.locator("#case-outcome :checked"), "ArrowDown")
+    expect(page.locator("#case-outcome :checked")).to_be_focused()
+    assert page.locator("#case-outcome :checked").input_value() != chosen
+    page.locator("#case-filters button[type=reset]").click()
+
+
 def test_five_cases_are_printed_whole_and_of_every_outcome(page):
     press(page, "#case", "ArrowRight")
     about = page.locator("#case-about").text_content()

@@ -300,6 +300,15 @@
     if (event.target === field("dataset")) findings();
     refresh(shown[place]);
   });
+  // After a click on a filter the arrow keys go through the cases; who comes by keyboard stays at the filter.
+  let clicked = false;
+  filters.addEventListener("pointerdown", () => { clicked = true; });
+  filters.addEventListener("keydown", () => { clicked = false; });
+  for (const kind of ["click", "input"]) {
+    filters.addEventListener(kind, (event) => {
+      if (clicked && (kind === "input" || event.target.type === "radio")) viewer.focus({ preventScroll: true });
+    });
+  }
   filters.addEventListener("reset", () => setTimeout(() => {
     findings();
     refresh();
