@@ -70,6 +70,7 @@ def test_chosen_are_scored_pairs_shown_once_with_their_scores_and_reasons_that_h
     assert len(pairs) == len({*pairs}) <= count
     assert {*pairs} <= scored(runs)
     assert chosen == choose_cases(runs, count)
+    assert not any(case.reasons[0] == "Best Dice" and failed(case.scores[runs[0].run.label]) for case in chosen)
     if scored(runs) and count:
         assert chosen
     for case in chosen:
@@ -83,6 +84,10 @@ def test_chosen_are_scored_pairs_shown_once_with_their_scores_and_reasons_that_h
         values = case.scores.values()
         if "Recognised, peak elsewhere" in case.reasons:
             assert any(score.recognised and score.pointing_hit < 0.5 and score.peak_distance > 0.05 for score in values)
+        if "Near miss" in case.reasons:
+            assert any(score.recognised and score.look == "near miss" for score in values)
+        if "Both wrong" in case.reasons:
+            assert any(not score.recognised and not score.grounded for score in values)
         if "Not recognised, on the lesion" in case.reasons:
             assert any(not score.recognised and score.grounded for score in values)
         if "Largest disagreement" in case.reasons:
@@ -91,7 +96,41 @@ def test_chosen_are_scored_pairs_shown_once_with_their_scores_and_reasons_that_h
         assert len(runs) > 1 or not any("run 0" in reason for reason in case.reasons)
 
 
-@given(some_runs(), st.integers(6, 40))
+def failed(score):
+    """Whether a model recognised without looking, looked without recognising, or neither."""
+    return not (score.grounded and score.recognised)
+
+
+@given(some_runs(), st.integers(1, 40))
+@settings(max_examples=150)
+def test_successes_come_last_and_every_failure_that_there_is_room_for_is_there(runs, count):
+    chosen = choose_cases(runs, count)
+    last = runs[-1].run.label
+    for first, of in (("", runs[0].run.label), (last, last)):
+        chosen = choose_cases(runs, count, first)
+        failures = [failed(case.scores[of]) for case in chosen]
+        assert failures == sorted(failures, reverse=True), "those of the run that is shown first come first"
+        images, run = runs[0].run.images, next(run for run in runs if run.run.label == of).run.images
+        right = (run.pointing_hit >= 0.5) & (run.probabilities >= 0.5)
+        assert sum(failures) == min(count, (images.scored & ~right).sum())
+        some = [any(map(failed, case.scores.values())) for case in chosen]
+        assert some == sorted(some, reverse=True), "then those of any run"
+
+
+def test_rarer_outcomes_are_there_in_full():
+    """Of 60 near misses, 3 peaks elsewhere and 2 lesions missed altogether, among 400 successes."""
+    hits, probabilities = np.ones((155, 3)), np.ones((155, 3))
+    hits[:20] = 0  # 40 of them beside, as the middle finding lies further off
+    hits[:20, 1] = 1
+    hits[50:53, 1] = 0
+    hits[60, 0] = hits[61, 2] = probabilities[60, 0] = probabilities[61, 2] = 0
+    chosen = choose_cases([a_run("A", np.full((155, 3), 0.5), hits, probabilities)], 24)
+    counts = Counter(case.reasons[0] for case in chosen)
+    assert counts == {"Near miss": 19, "Recognised, peak elsewhere": 3, "Both wrong": 2}
+    assert {case.reasons[0] for case in chosen[:3]} == {*counts}, "they take turns"
+
+
+@given(some_runs(), st.integers(40, 80))
 @settings(max_examples=150)
 def test_first_of_a_reason_is_the_extreme(runs, count):
     chosen = choose_cases(runs, count)
@@ -112,9 +151,10 @@ def test_every_finding_has_its_turn():
     # Nodules are hopeless, effusions easy: by Dice alone all the best would be effusions.
     draw = np.random.default_rng(0)
     dice = draw.random((40, 3)) * [0.2, 0.02, 0.1] + [0.5, 0, 0.8]
-    runs = [a_run("A", dice, dice > 0.5, dice), a_run("B", dice * 0.9, dice > 0.5, dice)]
-    counts = Counter(case.finding for case in choose_cases(runs, 24))
-    assert {*counts} == {*FINDINGS} and min(counts.values()) >= 5
+    for right in (np.ones((40, 3)), np.zeros((40, 3))):
+        runs = [a_run("A", dice, right, right), a_run("B", dice * 0.9, right, right)]
+        counts = Counter(case.finding for case in choose_cases(runs, 24))
+        assert {*counts} == {*FINDINGS} and min(counts.values()) >= 5
 
 
 def test_what_a_run_did_not_score_or_keep_is_not_chosen():

@@ -56,38 +56,41 @@ class ChosenCase:
     scores: Mapping[str, CaseScores]
 
 
-def choose_cases(runs: Sequence[RunAnalysis], count: int) -> tuple[ChosenCase, ...]:
+def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tuple[ChosenCase, ...]:
     """Choose up to `count` pairs that all runs of one dataset scored on the same region and kept, none of them twice.
 
-    The reasons take turns: best, worst and median Dice (mean over the runs), largest difference between two runs,
-    recognised while looking elsewhere, and grounded but not recognised (by most runs), then best, worst and median of
-    each run; and again.
-    Each first gives its extreme, then that of a finding that it has shown less often, so that no finding takes all,
-    and at most a quarter of a finding's pairs. A pair that several reasons lead to is shown once and names them all.
-    Runs that kept no maps are left out.
+    What went wrong comes first, in full if there is room: near misses, recognised with the peak elsewhere, both wrong,
+    and not recognised but on the lesion; of the run labelled `first`, by default the first one, and then of the others.
+    The places left go to the best, worst and median Dice (mean over the runs), the largest difference between two runs,
+    then best, worst and median of each run. Reasons take turns, and each goes through the findings in turns, so that no
+    finding takes all. A pair that several reasons lead to is shown once and names them all. Runs that kept no maps are
+    left out.
     """
     runs = [run for run in runs if run.run.cases() is not None]
     scores = [_scored_pairs(run) for run in runs]
     pairs = [pair for pair in scores[0] if all(pair in other for other in scores)] if scores else []
     if not pairs:
         return ()
-    labels = [run.run.label for run in runs]
-    rankings = _rankings(labels, [pair[1] for pair in pairs], [[of_run[at] for at in pairs] for of_run in scores])
+    labels, findings = [run.run.label for run in runs], [pair[1] for pair in pairs]
+    of_runs = [[of_run[at] for at in pairs] for of_run in scores]
+    leader = labels.index(first) if first in labels else 0
     chosen: dict[int, list[str]] = {}
-    while len(chosen) < count and any(rankings.values()):
-        for reason, ranking in rankings.items():
-            while ranking:
-                pair = ranking.pop(0)
-                if pair in chosen:
-                    chosen[pair].append(reason)
-                    continue
-                if len(chosen) < count:
-                    chosen[pair] = [reason]
-                break
+    for rankings in (*_failures(leader, findings, of_runs), _by_dice(labels, findings, of_runs)):
+        while len(chosen) < count and any(rankings.values()):
+            for reason, ranking in rankings.items():
+                while ranking:
+                    pair = ranking.pop(0)
+                    if pair in chosen:
+                        if reason not in chosen[pair]:
+                            chosen[pair].append(reason)
+                        continue
+                    if len(chosen) < count:
+                        chosen[pair] = [reason]
+                    break
     found = []
     for pair, reasons in chosen.items():
-        of_runs = {label: of_run[pairs[pair]] for label, of_run in zip(labels, scores, strict=True)}
-        found.append(ChosenCase(runs[0].run.dataset, *pairs[pair][:2], tuple(reasons), of_runs))
+        by_label = {label: of_run[pairs[pair]] for label, of_run in zip(labels, scores, strict=True)}
+        found.append(ChosenCase(runs[0].run.dataset, *pairs[pair][:2], tuple(reasons), by_label))
     return tuple(found)
 
 
@@ -136,49 +139,66 @@ def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str, bytes], CaseScores]:
     return scores
 
 
-def _rankings(
+_FAILURES: Mapping[str, Callable[[CaseScores], bool]] = {
+    "Near miss": lambda score: score.recognised is not False and score.look == "near miss",
+    "Recognised, peak elsewhere": lambda score: score.recognised is True and score.look == "elsewhere",
+    "Peak elsewhere": lambda score: score.recognised is None and score.look == "elsewhere",
+    "Both wrong": lambda score: score.recognised is False and not score.grounded,
+    "Not recognised, on the lesion": lambda score: score.recognised is False and score.grounded,
+}
+
+
+def _failures(
+    leader: int, findings: Sequence[str], scores: Sequence[Sequence[CaseScores]]
+) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Order by every failure the pairs on which the leading run fails so, and those on which only others do."""
+    mean = np.nan_to_num([[score.dice for score in row] for row in scores]).mean(axis=0)
+    rankings: tuple[dict[str, list[int]], dict[str, list[int]]] = {}, {}
+    for reason, fails in _FAILURES.items():
+        failed = np.array([[fails(score) for score in row] for row in scores])
+        # Among equal numbers of runs, a lower Dice is the clearer example; where the peak is right, a higher one is.
+        clearer = mean if reason.endswith("on the lesion") else -mean
+        ranked = _in_turns(failed.sum(axis=0) + clearer / 2 + len(scores) * failed[leader], findings)
+        rankings[0][reason] = [pair for pair in ranked if failed[leader, pair]]
+        rankings[1][reason] = [pair for pair in ranked if failed[:, pair].any() and not failed[leader, pair]]
+    return rankings
+
+
+def _by_dice(
     labels: Sequence[str], findings: Sequence[str], scores: Sequence[Sequence[CaseScores]]
 ) -> dict[str, list[int]]:
-    """Order the pairs, whose findings and scores by every run are given, by every reason that they deserve."""
+    """Order the pairs, whose findings and scores by every run are given, by what is remarkable about their Dice."""
     dice = np.array([[score.dice for score in row] for row in scores])
     mean, spread = dice.mean(axis=0), np.ptp(dice, axis=0)
 
-    def count_of(kind: Callable[[CaseScores], bool]) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = np.count_nonzero([[kind(score) for score in row] for row in scores], axis=0)
-        return found
-
-    def extremes(worth: NDArray[np.float64]) -> list[int]:
-        """Return the first quarter of every finding's pairs, one at least, one finding after the other in turns."""
-        turns: list[tuple[int, int]] = []
-        total, seen = Counter(findings), Counter[str]()
-        for pair in np.argsort(-worth, kind="stable").tolist():
-            turn = seen[findings[pair]]
-            seen[findings[pair]] += 1
-            if turn < max(1, total[findings[pair]] // 4):
-                turns.append((turn, pair))
-        return [pair for _, pair in sorted(turns, key=lambda entry: entry[0])]
-
     def typical(dice: NDArray[np.float64]) -> list[int]:
         # From the lower median, which is the value of a pair.
-        return extremes(-np.abs(dice - np.sort(dice)[(len(dice) - 1) // 2]))
+        return _in_turns(-np.abs(dice - np.sort(dice)[(len(dice) - 1) // 2]), findings, 4)
 
-    blind = count_of(lambda score: score.recognised is True and score.look == "elsewhere")
-    silent = count_of(lambda score: score.recognised is False and score.grounded)
     rankings = {
-        "Best Dice": extremes(mean),
-        "Worst Dice": extremes(-mean),
-        "Largest disagreement": [pair for pair in extremes(spread) if spread[pair] > 0],
-        # Among equal numbers of runs, a lower (or higher) Dice is the clearer example. Dice is at most 1.
-        "Recognised, peak elsewhere": [pair for pair in extremes(blind - mean / 2) if blind[pair]],
-        "Not recognised, on the lesion": [pair for pair in extremes(silent + mean / 2) if silent[pair]],
+        "Best Dice": _in_turns(mean, findings, 4),
+        "Worst Dice": _in_turns(-mean, findings, 4),
+        "Largest disagreement": [pair for pair in _in_turns(spread, findings, 4) if spread[pair] > 0],
         "Median Dice": typical(mean),
     }
     if len(labels) > 1:
         of_runs = list(zip(labels, dice, strict=True))
-        rankings |= {f"Best Dice of {label}": extremes(mine) for label, mine in of_runs}
-        rankings |= {f"Worst Dice of {label}": extremes(-mine) for label, mine in of_runs}
+        rankings |= {f"Best Dice of {label}": _in_turns(mine, findings, 4) for label, mine in of_runs}
+        rankings |= {f"Worst Dice of {label}": _in_turns(-mine, findings, 4) for label, mine in of_runs}
         rankings |= {f"Median Dice of {label}": typical(mine) for label, mine in of_runs}
     return rankings
+
+
+def _in_turns(worth: NDArray[np.float64], findings: Sequence[str], part: int = 1) -> list[int]:
+    """Order pairs by their worth, one finding after the other in turns; of each a `part`-th, one at least."""
+    turns: list[tuple[int, int]] = []
+    total, seen = Counter(findings), Counter[str]()
+    for pair in np.argsort(-worth, kind="stable").tolist():
+        turn = seen[findings[pair]]
+        seen[findings[pair]] += 1
+        if turn < max(1, total[findings[pair]] // part):
+            turns.append((turn, pair))
+    return [pair for _, pair in sorted(turns, key=lambda entry: entry[0])]
 
 
 @dataclass(frozen=True)

@@ -199,9 +199,9 @@ def test_filters_of_cases(page):
     assert page.locator("#case-title").text_content() == "Pneumonia, RSNA Pneumonia \u00b7 1 of 5"
     assert page.locator("#case-finding option").all_text_contents() == ["all", "Pneumonia"]
     page.locator("#case-dataset").select_option("")
-    page.locator("#case-reason").select_option("Worst Dice")
+    page.locator("#case-reason").select_option("Near miss")
     assert 0 < strip(page) < everything
-    assert "Worst Dice" in page.locator("#case-about").text_content()
+    assert "Near miss" in page.locator("#case-about").text_content()
     page.locator("#case-reason").select_option("")
     counts = page.locator("#case-outcome .n").all_text_contents()
     assert int(counts[0]) == everything == sum(map(int, counts[1:]))

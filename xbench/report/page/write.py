@@ -289,7 +289,7 @@ def _case_data(analysis: Analysis, count: int, progress: Progress | None) -> dic
     Radiographs are JPEG (10 to 40 kB each), maps grey PNG (about 6 kB a model), regions SVG paths. `progress` is called
     for every case and after the last.
     """
-    chosen = [(dataset, choose_cases(dataset.runs, count)) for dataset in analysis.datasets]
+    chosen = [(dataset, choose_cases(dataset.runs, count, next(iter(names), ""))) for dataset in analysis.datasets]
     total = sum(len(cases) for _, cases in chosen)
     pictures: dict[str, str] = {}
     shown: list[dict[str, Any]] = []
