@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from xbench.report.statistics.below_half import auroc_warning
 from xbench.runs.results import Answers, Results
 
 from .evaluation import Evaluation, find
@@ -32,7 +33,8 @@ class ConsoleSummary(Callback):
         console.print(_times(results.provenance["seconds"]), style="dim", highlight=False)
         if results.answers is not None:
             console.print(_rates(results.answers), style="dim", highlight=False)
-        for line in _remarks(results):
+        rows = Evaluation.of(trainer).rows
+        for line in (*_remarks(results), *filter(None, [rows and auroc_warning(results, rows)])):
             console.print(line, style="yellow", highlight=False)
         # soft_wrap: a path that the terminal breaks cannot be copied.
         for logger in trainer.loggers:

@@ -135,6 +135,7 @@ class RunAnalysis:
         areas: By decile of area, smallest first.
         positions: Nine cells row by row; none without pairs.
         quadrants: By finding; only findings with both labels and a scored pair.
+        auroc_warning: Says that AUROC is significantly below one half; empty if it is not.
     """
 
     run: Run
@@ -147,6 +148,7 @@ class RunAnalysis:
     areas: tuple[AreaBin, ...]
     positions: tuple[PositionCell, ...]
     quadrants: Mapping[str, Quadrants]
+    auroc_warning: str = ""
 
     @property
     def evidence(self) -> str:

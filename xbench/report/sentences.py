@@ -38,7 +38,7 @@ def warnings(runs: Sequence[RunAnalysis]) -> tuple[str, ...]:
         f"{run.run.label} on {dataset_title(run.run.dataset)}: {warning}"
         for run in runs
         for warning in (
-            *filter(None, [run.run.results.sign_warning()]),
+            *filter(None, [run.run.results.sign_warning(), run.auroc_warning]),
             *(run.run.results.answers.warnings() if run.run.results.answers else ()),
         )
     )
@@ -262,7 +262,7 @@ def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]
 def _notes_of(entry: RunAnalysis) -> Iterator[str]:
     run, results = entry.run, entry.run.results
     yield from _disagreement(entry)
-    if warning := results.sign_warning():
+    for warning in filter(None, (results.sign_warning(), entry.auroc_warning)):
         yield f"{run.label}: {warning}"
     if results.answers is not None:
         yield (

@@ -12,6 +12,7 @@ from xbench.report.names import dataset_title
 from xbench.report.runs import Collection, Run, ground, widest
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, StudyRow, placed
 from xbench.report.sentences import Different, dataset_notes
+from xbench.report.statistics.below_half import auroc_warning
 from xbench.report.statistics.correlation import correlations
 from xbench.report.statistics.lesions import area_bins, position_cells, quadrants
 from xbench.report.statistics.measures import Measures, measure
@@ -121,6 +122,7 @@ def _run(run: Run, measures: Measures) -> RunAnalysis:
         areas=area_bins(measures),
         positions=position_cells(measures, run),
         quadrants=quadrants(sample, run),
+        auroc_warning=auroc_warning(run.results, run.images),
     )
 
 

@@ -1,0 +1,70 @@
+"""Is AUROC significantly below one half? Then the sign or the column of the scores is in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.protocol.findings import MACRO
+from xbench.runs.results import SIGN_LEVEL, Results
+from xbench.runs.scores import ImageScores
+
+_EXCHANGES = 999
+
+
+def auroc_warning(results: Results, images: ImageScores) -> str:
+    """Return a sentence that names the findings with an AUROC significantly below one half; empty without one."""
+    scores = results.classification
+    auroc = {name: one.auroc for name, one in scores.per_class.items()} | {MACRO: scores.macro.get("auroc")}
+    low = {name: value for name, value in auroc.items() if value is not None and value < 0.5}
+    if not low:
+        return ""
+    patients = [(name is None, name or own) for name, own in zip(images.patient_ids, images.image_ids, strict=True)]
+    p = dict(zip(auroc, chances_below_half(images.labels, images.probabilities, patients), strict=True))
+    if not (named := [name for name in low if p[name] <= SIGN_LEVEL]):
+        return ""
+    words = ["all findings together" if name == MACRO else name for name in named]
+    surest = min(named, key=lambda name: (p[name], low[name]))
+    return (
+        f"AUROC is significantly below one half for {', '.join(words)} ({low[surest]:.3f}, p = {p[surest]:.2g}): "
+        "images with the finding get lower scores than images without it. Check whether scores have the right sign, "
+        "and whether each column belongs to its finding."
+    )
+
+
+def chances_below_half(
+    labels: NDArray[np.int8], scores: NDArray[np.float64], patients: Sequence[Hashable]
+) -> list[float]:
+    """Return one-sided p-values of an AUROC below one half: of each of C findings, and of their mean.
+
+    The scores of films are exchanged at random. A patient counts once, with the film that has the most findings. Every
+    p-value is corrected for all of them: it is the share of exchanges in which any AUROC, over its standard deviation,
+    is as low (Westfall and Young 1993).
+
+    Args:
+        labels: 1 present, 0 absent, -1 unknown (N, C).
+        scores: The more, the likelier the finding; NaN where there is none (N, C).
+        patients: Whose each image is, N of them.
+    """
+    film_of: dict[Hashable, int] = {}
+    for row in np.argsort(-(labels == 1).sum(axis=1), kind="stable").tolist():
+        film_of.setdefault(patients[row], row)
+    labels, scores = labels[[*film_of.values()]], scores[[*film_of.values()]]
+    counts = [np.maximum(1, (labels == label).sum(axis=0)) for label in (1, 0)]
+    both = (labels == 1).any(axis=0) & (labels == 0).any(axis=0)
+    weights = ((labels == 1) / counts[0] - (labels == 0) / counts[1]) * both
+    ranks = np.zeros(scores.shape)
+    for column, known in zip(range(scores.shape[1]), ~np.isnan(scores.T), strict=True):
+        mine = scores[known, column]
+        places = np.searchsorted(np.sort(mine), mine) + np.searchsorted(np.sort(mine), mine, "right")
+        ranks[known, column] = (places - places.mean()) / max(1, len(mine)) if len(mine) else 0
+    random = np.random.default_rng(0)
+    orders = [np.arange(len(ranks)), *(random.permutation(len(ranks)) for _ in range(_EXCHANGES))]
+    found = np.array([(weights * ranks[order]).sum(axis=0) for order in orders])
+    found = np.column_stack([found, found[:, both].sum(axis=1)])
+    spread = found.std(axis=0)
+    found /= np.where(spread > 0, spread, np.inf)
+    # Sums in another order differ by their rounding.
+    return [float((found.min(axis=1) <= one + 1e-9).mean()) for one in found[0]]
