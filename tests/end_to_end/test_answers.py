@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -266,11 +267,19 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     kinds = {row.cells[4].text for row in tables["answers_examples"].rows}
     assert {"unparsable", "truncated", "abstained"} <= {*kinds}
     assert any("could not be read to their end" in text for text in warnings(analysis.runs))
+    assert {
+        column.title: cell.value for column, cell in zip(tables["answers_rates"].columns, rates.cells, strict=True)
+    }["Reordered"] == answers.overall["reordered"]
     page = tmp_path / "index.html"
     write_page(analysis, list(tables.values()), page, cases=4)
     text = page.read_text()
     assert "What did the models that answer say?" in text and '"boxes":[[' in text
     alone = analyse(collect([talked / "runs"]))
+    # What was done to more than a few per cent of the answers is said in words.
+    done, (entry,) = {"reordered": 0.21, "clipped": 0.07, "dropped": 0.33}, alone.runs
+    results = replace(entry.run.results, answers=replace(answers, overall=answers.overall | done))
+    said = warnings([replace(entry, run=replace(entry.run, results=results))])
+    assert all(any(f"{100 * share:.1f} % of the answers" in text for text in said) for share in done.values())
     write_page(alone, list(all_tables(alone)), page, cases=1)
     (headline,) = (text for text in headlines(alone) if text.startswith("On "))
     for said in (in_a_line(alone), headline):

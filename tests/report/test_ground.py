@@ -13,8 +13,11 @@ from run_files import change
 from synthetic import write_run
 
 from xbench.geometry.coverage import region_digest
+from xbench.report.answer import answer
 from xbench.report.cases import choose_cases
+from xbench.report.document import document
 from xbench.report.runs import collect
+from xbench.report.standings import standings
 from xbench.report.statistics.analyse import analyse
 from xbench.report.statistics.sample import Sample, common_samples, differences
 from xbench.report.tables.contents import all_tables
@@ -194,3 +197,25 @@ def test_runs_of_before_digests_are_set_aside_with_what_to_do(tmp_path):
     assert [run.folder for run in found.runs] == [new]
     ((aside),) = found.set_aside
     assert aside.folder == old and "an earlier version wrote it" in aside.reason and "rescore" in aside.reason
+
+
+@pytest.mark.parametrize("by", ["limit", "list"])
+def test_a_run_and_its_own_subset_are_one_dataset(command, toy_config, tmp_path, by):
+    """By --data.limit, which keeps the split, and by a list of images, which gives it another name."""
+    whole = command("test", "--config", toy_config).folder
+    if by == "limit":
+        assert command("test", "--config", toy_config, "--data.limit", "9").status == 0
+    else:
+        names = [*dict.fromkeys(image for image, _ in scored(whole))]
+        (tmp_path / "nine.txt").write_text("\n".join(names[:9]))
+        assert command("rescore", whole, "--images", "nine.txt", "--out", whole.parent / "9").status == 0
+    analysis = analyse(collect([tmp_path / "runs"]))
+    (dataset,) = analysis.datasets
+    assert dataset.split == "test" and len(dataset.runs) == 2
+    (note,) = [note for note in dataset.notes if "on fewer images" in note]
+    assert "9 of the 20 images" in note
+    found = standings(analysis)
+    assert [row.label for row in found.rows] == [run.run.label for run in dataset.runs if run.run.folder == whole]
+    text = document(analysis, all_tables(analysis), [])
+    assert "splits" not in text and "two datasets" not in text and "2 datasets" not in text
+    assert "setting" not in " ".join(answer(analysis).texts)

@@ -441,3 +441,16 @@ def test_use_from_python(tmp_path, monkeypatch, capsys):
     exec(compile(code.replace("images=50", "images=16"), "docs/api.md", "exec"), {})
     assert 0.3 < float(capsys.readouterr().out.splitlines()[-1]) <= 1
     assert list(tmp_path.glob("demo_phantom/*/results.json"))
+
+
+def test_one_script_makes_every_picture_that_readme_and_docs_show():
+    """The script that CONTRIBUTING names writes them all, the first screen of a report too, and no other."""
+    script = (ROOT / "scripts" / "screenshots.py").read_text(encoding="utf-8")
+    assert "python scripts/screenshots.py runs/report/index.html" in (ROOT / "CONTRIBUTING.md").read_text(
+        encoding="utf-8"
+    )
+    made = {f"{name}.png" for name in re.findall(r'yield "([\w-]+)"', script)}
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    shown = {name for page in pages for name in re.findall(r"assets/([\w-]+\.png)", page.read_text(encoding="utf-8"))}
+    assert "report.png" in made and made == shown == {path.name for path in (ROOT / "docs" / "assets").glob("*.png")}
+    assert 'OUT = Path(__file__).parents[1] / "docs/assets"' in script

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from xbench.errors import UserError
 from xbench.report.names import CEILINGS, FLOORS, SERVED, model_title
 from xbench.runs.files import CONFIG, CURVES, PER_IMAGE, RESULTS, RunFileError
@@ -31,6 +33,7 @@ class Run:
             `CARZero (name prompts)`. Runs of one configuration on several datasets share it.
         told_by: The settings that vary among the model's runs.
         place: Where the run stands in tables, charts and legends.
+        split: Name of the split; where the images are some of those that another run scored, the name of that run's.
         pictured: Whether the run saved what pictures are drawn from, and all of it can be read.
     """
 
@@ -45,6 +48,7 @@ class Run:
     stored: FinishedRun
     told_by: Mapping[str, str] = field(default_factory=dict)
     place: int = 0
+    split: str = ""
     pictured: bool = False
 
     @property
@@ -131,8 +135,33 @@ def collect(paths: Sequence[Path]) -> Collection:
             reason = f"its pictures and maps only, its numbers are in the report. {error}"
             aside.append(SetAside(run.folder, reason))
         chosen.append(run)
+    wholes = sorted(chosen, key=lambda run: -run.results.counts.images)
+    chosen = [
+        replace(run, split=next((one.split for one in wholes if _is_part(run, one)), run.split)) for run in chosen
+    ]
     runs = sorted(_labelled(chosen), key=lambda run: (run.dataset, run.label))
     return Collection(tuple(runs), tuple(aside))
+
+
+def _is_part(run: Run, whole: Run) -> bool:
+    """Tell whether a run scored some of the images that another scored, with the same labels."""
+    row_of = {image_id: row for row, image_id in enumerate(whole.images.image_ids)}
+    rows = [row_of[image_id] for image_id in run.images.image_ids if image_id in row_of]
+    return (
+        (run.dataset, run.results.findings) == (whole.dataset, whole.results.findings)
+        and len(rows) == len(run.images.image_ids) < len(row_of)
+        and np.array_equal(whole.images.labels[rows], run.images.labels)
+    )
+
+
+def part_of(run: Run, runs: Sequence[Run]) -> Run | None:
+    """Return the run of the same model and settings on more images, these among them; None without one."""
+    fewer = {"limit", "image_list", "annotation", "split", *_GROUND}
+
+    def told(one: Run) -> dict[str, str]:
+        return {"model": one.model} | {key: value for key, value in one.settings.items() if key not in fewer}
+
+    return next((one for one in runs if told(one) == told(run) and _is_part(run, one)), None)
 
 
 def _began(folder: Path) -> bool:
@@ -160,7 +189,7 @@ def _read(folder: Path) -> Run:
     results, images = stored.results, stored.image_scores
     truth = scored_on(images, results.findings)
     settings = _settings(results, truth)
-    return Run(folder, results, images, stored.pair_counts, truth, *settings, "", stored)
+    return Run(folder, results, images, stored.pair_counts, truth, *settings, "", stored, split=results.split)
 
 
 def own_settings(runs: Sequence[Run]) -> dict[str, Run]:
@@ -194,7 +223,7 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
     values: defaultdict[tuple[str, str, str, str], set[str]] = defaultdict(set)
     for run in runs:
         for key in {key for other in runs if other.model == run.model for key in other.settings}:
-            values[run.model, run.dataset, run.results.split, key].add(run.settings.get(key, "none"))
+            values[run.model, run.dataset, run.split, key].add(run.settings.get(key, "none"))
     # Digests are a last resort: texts differ wherever their source does. Not the other way round: two sources may
     # have one name, and one source may have had other texts before.
     alike = _alike(runs, ("prompt_texts",))
@@ -202,9 +231,10 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
     unexplained = [_alike(runs, _GROUND[count:]) for count in range(len(_GROUND))]
     labelled = []
     for run in runs:
-        own = run.model, run.dataset, run.results.split
+        own = run.model, run.dataset, run.split
         varying = sorted({key for (model, _, _, key), seen in values.items() if model == run.model and len(seen) > 1})
         varying = [key for key in varying if key != "prompt_texts" or "prompts" not in varying or run.model in alike]
+        varying = [key for key in varying if key != "split" or run.split != run.results.split]
         # What was asked of one dataset is no matter of another.
         varying = [
             key

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Literal
 
 from xbench.report.names import dataset_title
-from xbench.report.runs import Run, SetAside
+from xbench.report.runs import Run, SetAside, part_of
 
 
 @dataclass(frozen=True)
@@ -281,9 +281,20 @@ def in_order(runs: Iterable[RunAnalysis]) -> dict[str, RunAnalysis]:
     return {entry.run.label: entry for entry in sorted(runs, key=lambda entry: entry.run.place)}
 
 
+def parts_of(datasets: Sequence[DatasetAnalysis]) -> set[str]:
+    """Return the labels of runs on some of another run's images, which are no series of their own."""
+    return {
+        entry.run.label
+        for dataset in datasets
+        for entry in dataset.runs
+        if part_of(entry.run, [one.run for one in dataset.runs])
+    }
+
+
 def shared_datasets(datasets: Sequence[DatasetAnalysis], number: str) -> tuple[DatasetAnalysis, ...]:
     """Return the datasets on which everyone with a number has it; without one, that on which most have it."""
-    labels = {id(dataset): dataset.values(number).keys() for dataset in datasets}
+    parts = parts_of(datasets)
+    labels = {id(dataset): dataset.values(number).keys() - parts for dataset in datasets}
     everyone = {label for found in labels.values() for label in found}
     shared = tuple(dataset for dataset in datasets if labels[id(dataset)] == everyone)
     return shared or tuple(sorted(datasets, key=lambda dataset: -len(labels[id(dataset)]))[:1])
@@ -296,11 +307,12 @@ def placed(datasets: Sequence[DatasetAnalysis]) -> list[DatasetAnalysis]:
     then others with a pointing game, then those with an AUROC alone, each by mean.
     """
     ranks: dict[str, tuple[int, float, str]] = {}
+    parts = parts_of(datasets)
     for tier, (number, shared) in enumerate(product(("pointing_game", "auroc"), (True, False))):
         scores = [of.values(number) for of in (shared_datasets(datasets, number) if shared else datasets)]
         for label in {label for found in scores for label in found}:
             known = [found[label] for found in scores if label in found]
-            if not shared or len(known) == len(scores):
+            if not shared or (len(known) == len(scores) and label not in parts):
                 ranks.setdefault(label, (tier, -sum(known) / len(known), label))
     labels = {entry.run.label for dataset in datasets for entry in dataset.runs}
     order = sorted(labels, key=lambda label: ranks.get(label, (4, 0.0, label)))

@@ -12,8 +12,17 @@ import numpy as np
 
 from xbench.geometry.preprocessing import INPUT_NOTE
 from xbench.report.names import dataset_title
-from xbench.report.runs import Run, widest
-from xbench.report.schema import NEAR, NUMBERS, Analysis, DatasetAnalysis, Estimate, RunAnalysis, floor_of, in_order
+from xbench.report.runs import Run, part_of, widest
+from xbench.report.schema import (
+    NEAR,
+    NUMBERS,
+    Analysis,
+    DatasetAnalysis,
+    Estimate,
+    RunAnalysis,
+    floor_of,
+    in_order,
+)
 from xbench.types import DOUBT_NOTE, EXPLORATORY_NOTE
 
 _OVERSTATES = "Choosing the threshold on the very images that are scored overstates Dice by"
@@ -236,6 +245,12 @@ def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]
             f"The runs scored different images: {counts}; {len(frozenset.intersection(*images.values())):,} are common "
             "to all. Tables show each run on its own images, tests compare two runs on the images that both scored."
         )
+    notes += [
+        f"{run.label} scored {len(images[run.label]):,} of the {len(images[whole.label]):,} images of {whole.label}: "
+        "the same dataset on fewer images, and no other dataset or setting."
+        for run in runs
+        if (whole := part_of(run, runs))
+    ]
     notes += _ground_notes(runs, different)
     # Runs are told apart by all of a value; a note shows its last part.
     values: dict[str, list[tuple[str, ...]]] = {

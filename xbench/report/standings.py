@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from xbench.report.names import model_title
-from xbench.report.schema import Analysis, Comparison, DatasetAnalysis, Estimate, shared_datasets
+from xbench.report.schema import Analysis, Comparison, DatasetAnalysis, Estimate, parts_of, shared_datasets
 from xbench.report.series import Series, series_of
 
 
@@ -68,13 +68,13 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
 
     Means are over the datasets that all of them were run on; without one, over the dataset that most were run on.
     """
-    series = series_of(analysis.runs)
+    series, parts = series_of(analysis.runs), parts_of(analysis.datasets)
     shared = shared_datasets(analysis.datasets, number)
     if not any(dataset.values(number) for dataset in analysis.datasets):
         return Standings(number, (), (), None, None)
     rows = []
     for label in series:
-        if all(label in dataset.values(number) for dataset in shared):
+        if label not in parts and all(label in dataset.values(number) for dataset in shared):
             rows.append(
                 Standing(label, series[label], over_datasets([_score(dataset, label, number) for dataset in shared]))
             )
@@ -84,7 +84,8 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
         best = rows[0].label
         ties = shared[0].tied_with_best.get(number, frozenset())
         rows = [replace(row, tied=row.label in ties) for row in rows]
-        untested = [series[label].name for label in shared[0].untested(number, best)] if len(rows) > 1 else []
+        labels = [label for label in shared[0].untested(number, best) if label not in parts]
+        untested = [series[label].name for label in labels] if len(rows) > 1 else []
     floors = {
         title: value
         for title in dict.fromkeys(reference.title for dataset in shared for reference in dataset.references)

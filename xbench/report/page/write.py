@@ -61,7 +61,7 @@ def write_page(
     scored = bool(found.rows)
     found = found if scored else standings(analysis, "auroc")
     head = head_of(found) if found.rows else None
-    case_data = _case_data(analysis, cases, progress)
+    case_data = _case_data(analysis, cases, progress, head.label if head else "")
     large, small = charts.scatters(analysis) if scored else ([], [])
     notes = [*analysis.notes, *(note for dataset in analysis.datasets for note in dataset.notes)]
     context = {
@@ -70,7 +70,7 @@ def write_page(
         "keys": {label: f"k-{number}" for number, label in enumerate(looks)},
         "outline": outline,
         "whole": whole,
-        "what": _what(analysis),
+        "what": _what(analysis, found),
         "answer": answer(analysis),
         "found": found,
         "averaged": _averaged(found),
@@ -176,10 +176,10 @@ def _json(value: Any) -> Markup:
     return htmlsafe_json_dumps(value, dumps=partial(json.dumps, allow_nan=False, separators=(",", ":")))
 
 
-def _what(analysis: Analysis) -> tuple[str, str]:
+def _what(analysis: Analysis, found: Standings) -> tuple[str, str]:
     """Return what was run, in two halves of which narrow screens show the second alone."""
     models = count_of(len({entry.run.model for entry in analysis.runs}), "model")
-    labels = {entry.run.label for entry in analysis.runs}
+    labels = {row.label for row in found.rows}
     if len(analysis.datasets) != 1:
         runs = f", {count_of(len(analysis.runs), 'run')}"
         return f"{models} on ", f"{count_of(len(analysis.datasets), 'dataset')}{runs}"
@@ -283,13 +283,13 @@ def p_words(p: float | None) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.0995 else f"p = {p:.2f}"
 
 
-def _case_data(analysis: Analysis, count: int, progress: Progress | None) -> dict[str, Any]:
+def _case_data(analysis: Analysis, count: int, progress: Progress | None, head: str) -> dict[str, Any]:
     """Return up to `count` chosen cases of every dataset, and their radiographs, each once.
 
     Radiographs are JPEG (10 to 40 kB each), maps grey PNG (about 6 kB a model), regions SVG paths. `progress` is called
-    for every case and after the last.
+    for every case and after the last. `head` is the label of the run that the answer is about.
     """
-    chosen = [(dataset, choose_cases(dataset.runs, count, next(iter(names), ""))) for dataset in analysis.datasets]
+    chosen = [(dataset, choose_cases(dataset.runs, count, head)) for dataset in analysis.datasets]
     total = sum(len(cases) for _, cases in chosen)
     pictures: dict[str, str] = {}
     shown: list[dict[str, Any]] = []

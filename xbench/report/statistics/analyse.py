@@ -34,7 +34,7 @@ def analyse(collection: Collection, seed: int = 0, progress: Progress | None = N
     """
     grouped: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in collection.runs:
-        grouped[run.dataset, run.results.split].append(run)
+        grouped[run.dataset, run.split].append(run)
     pairs = sum(comb(sum(not run.is_reference for run in runs), 2) for runs in grouped.values())
     total, done = len(collection.runs) + pairs, count()
 
@@ -64,7 +64,7 @@ def analyse(collection: Collection, seed: int = 0, progress: Progress | None = N
 def _dataset(
     runs: Sequence[Run], seed: int, begin: Callable[[str], None]
 ) -> tuple[DatasetAnalysis, Sequence[StudyRow]]:
-    name, split = runs[0].dataset, runs[0].results.split
+    name, split = runs[0].dataset, runs[0].split
     title, place = dataset_title(name), f"{name}/{split}"
     measures: dict[str, Measures] = {}
     entries: list[RunAnalysis] = []

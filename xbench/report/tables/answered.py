@@ -25,6 +25,7 @@ _RATES = {
     "abstained": Column("Abstained", "Share of answers"),
     "unparsable": Column("Unparsable", "Share of answers"),
     "truncated": Column("Truncated", "Share of answers"),
+    "reordered": Column("Reordered", "What was done to numbers"),
     "clipped": Column("Cut off", "What was done to numbers"),
     "dropped": Column("Dropped", "What was done to numbers"),
     "duplicates": Column("Repeated", "What was done to numbers"),
