@@ -8,6 +8,7 @@ import pickle
 import shutil
 import tarfile
 import zipfile
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from pycocotools import mask as coco
 
 from xbench.geometry.grid import upsample
 from xbench.metrics.protocols.chexlocalize import otsu_mask, scaled
+from xbench.models.outside import contradictions
 from xbench.phantom import FINDINGS
 from xbench.predictions.segmentations import decoded
 from xbench.report.runs import collect
@@ -516,7 +518,7 @@ def test_what_looks_wrong_is_said_on_the_console_and_in_a_report(command, tmp_pa
     assert run.status == 0, run.errors
     alone = command("score", *where, "--predictions", "scores.csv")
     assert alone.status == 0 and command("verify", run.folder).status == 0, alone.errors
-    expected = ["logits of Nodule fall where its probabilities rise"] if said else []
+    expected = ["logits of Nodule order 100% of the pairs of images unlike its probabilities"] if said else []
     notes = [note["note"] for note in alone.results["counts"]["notes"] if "look wrong" in note["note"]]
     assert [note.partition(": ")[2] for note in notes] == expected
     notes = [note["note"] for note in run.results["counts"]["notes"] if "look wrong" in note["note"]]
@@ -553,3 +555,12 @@ def test_a_refused_command_leaves_no_folder(command, tmp_path, logger):
     # Loggers begin once the run is accepted.
     assert command("test", "--config", "demo", *given, "--data.images", "2").status == 0
     assert [*tmp_path.glob("runs/wandb/*run-*" if "wandb" in logger else "runs/**/metrics.csv")]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
+def test_logits_contradict_probabilities_where_more_than_one_pair_of_a_hundred_does(both):
+    pairs = [(a, b) for a, b in combinations(both, 2) if a[0] != b[0] and a[1] != b[1]]
+    other = sum((a[0] < b[0]) != (a[1] < b[1]) for a, b in pairs)
+    notes = contradictions({(f"image{place}", "Nodule"): one for place, one in enumerate(both)}, ["Nodule"])
+    assert len(notes) == (len(both) if other > 0.01 * len(pairs) else 0)
+    assert all(f"{other / len(pairs):.0%}" in note.text for note in notes)

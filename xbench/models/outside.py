@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from math import nan
+from math import nan, sqrt
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -340,14 +341,27 @@ def shape_problem(shape: Sequence[int], image: tuple[int, int] | None, frame: st
 
 
 def contradictions(numbers: Mapping[tuple[str, str], tuple[float, float]], findings: Sequence[str]) -> list[Note]:
-    """Return notes on findings whose logits fall where their probabilities rise (Kendall's tau below 0)."""
+    """Return notes on findings whose logits and probabilities order more than 1 % of the pairs of images differently.
+
+    Pairs that are tied in either are not compared. Rounding may exchange neighbors, and no more than these.
+    """
     from scipy.stats import kendalltau
 
     notes = []
     for finding in findings:
         of = {image: both for (image, other), both in numbers.items() if other == finding}
-        if len(of) > 1 and kendalltau(*zip(*of.values(), strict=True)).statistic < 0:
-            text = f"{DOUBT_NOTE}: logits of {finding} fall where its probabilities rise"
+        both = np.array([*of.values()]).reshape(-1, 2)
+        counts = (np.unique(part, axis=0, return_counts=True)[1] for part in (both[:, 0], both[:, 1], both))
+        pairs, tied = len(of) * (len(of) - 1) // 2, [int((n * (n - 1) // 2).sum()) for n in counts]
+        compared = pairs - tied[0] - tied[1] + tied[2]
+        if not compared:
+            continue
+        # Kendall's tau-b is (pairs in one order - pairs in the other) / sqrt((pairs - tied) * (pairs - tied)).
+        agreement = kendalltau(*both.T).statistic * sqrt((pairs - tied[0]) * (pairs - tied[1]))
+        if (share := (1 - agreement / compared) / 2) > 0.01:
+            text = (
+                f"{DOUBT_NOTE}: logits of {finding} order {share:.0%} of the pairs of images unlike its probabilities"
+            )
             notes += [Note(text, image) for image in of]
     return notes
 
