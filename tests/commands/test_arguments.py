@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
+from jsonargparse._parameter_resolvers import get_signature_parameters
+from lightning.pytorch import Trainer
 
 from xbench.cli import COMMANDS
-from xbench.commands.arguments import OPTIONS, PURPOSES, rescore_parser, short_help
+from xbench.commands.arguments import OPTIONS, PURPOSES, bench_parser, report_parser, rescore_parser, short_help
 from xbench.commands.completion import completions
-from xbench.commands.options import run_parser
+from xbench.commands.configs import TOP, resolve_class, shipped
+from xbench.commands.look import TRAINER, constructor, needs_of
+from xbench.commands.options import build, run_parser
+from xbench.errors import UserError
 from xbench.protocol.prompts import STYLES
 from xbench.types import TieRule
 
@@ -53,29 +62,185 @@ def test_help_and_a_misspelt_configuration_are_answered_without_torch():
         assert told in line
 
 
+_FILES = {
+    "mine.py": "from xbench.models import CentrePrior\n\n\nclass Mine(CentrePrior):\n"
+    "    def __init__(self, scale: float = 1, bright: bool = False):\n        super().__init__()\n",
+    "mymodel.yaml": "model: {class_path: mine.Mine, init_args: {scale: 2}}\n",
+    "list.yaml": "- a\n- b\n",
+    "broken.yaml": "model: {class_path: mine.Mine\n",
+    "key.yaml": "modell: {class_path: mine.Mine}\n",
+    "scalar.yaml": "trainer: 3\n",
+    "number.yaml": "data: 3\n",
+    "nested.yaml": "data: {limit: {a: 1}}\n",
+    "nowhere.yaml": "model: {class_path: no.such.Model}\ndata: phantom\n",
+    "absent.yaml": "model: {class_path: mine.Mien}\ndata: phantom\n",
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    for name, text in _FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--data.limt", "3"), "no option --data.limt. Did you mean --data.limit"),
-        (("--model.promts", "name"), "Did you mean --model.prompts?"),
-        (("--modle.prompts", "name"), "Did you mean --model.prompts"),
-        (("--model", "xbench.models.Dmeo"), "xbench.models has no Dmeo. Did you mean xbench.models.Demo?"),
-        (("--model", "demo"), "shipped models and datasets go by the name of the pair: --config MODEL_DATASET"),
-        (("--threads", "0"), "--threads 0: it must be above 0"),
-        (("--trainer.accelerator", "cup"), "cup'. Did you mean cpu?"),
-        (("--trainer.strategy", "dpp"), "--trainer.strategy expects one of auto, ddp, "),
-        (("--data.grid", "natve"), "expects int, tuple[int, int] or native, not 'natve'. Did you mean native?"),
-        (("--data.limit", "x"), "expects int, not 'x'"),
-        (("--trainer.devcies", "2"), "Did you mean --trainer.devices?"),
-        (("--trainer.precision", "bf61"), "one of 64, 32, 16, "),
-        (("--data.on_error", "skp"), "one of stop, skip, not 'skp'. Did you mean skip?"),
-        (("--model.prompts", "offical"), "neither a style (name, phrase, description, aspects) nor a file"),
+        ("demo --data.limit abc", "--data.limit: 'abc' is not a whole number."),
+        ("demo --data.limit 1.5", "--data.limit: '1.5' is not a whole number."),
+        ("demo --data.gamma half", "--data.gamma: 'half' is not a number."),
+        ("demo --data.on_error skp", "--data.on_error: 'skp' is not stop or skip. Did you mean skip?"),
+        (
+            "demo --data.grid natve",
+            "--data.grid: 'natve' is not a whole number, two whole numbers ([448, 224]) or",
+        ),
+        ("demo --model.compile maybe", "--model.compile: 'maybe' is not true or false."),
+        ("demo --resume maybe", "--resume: 'maybe' is not true or false."),
+        ("demo --threads x", "--threads: 'x' is not a whole number"),
+        ("demo --threads 0", "--threads: 0 is not above 0"),
+        ("demo --seed_everything x", "--seed_everything: 'x' is not true or false or a whole number."),
+        ("demo --model.prompts [a,b]", "--model.prompts: "),
+        ("demo --trainer.max_epochs x", "--trainer.max_epochs: 'x' is not a whole number."),
+        ("demo --trainer.logger nope", "--trainer.logger: 'nope' is not "),
+        ("oracle_coco --data.root . --data.findings 3", "--data.findings: '3' is not a mapping or a list of texts."),
+        ("demo --data.limit.deeper 3", "--data.limit"),
+        ("demo --data.limit", "--data.limit needs a value"),
+        ("demo --model", "--model needs a value"),
+        ("demo stray", "stray"),
+        ("demo --modle.prompts x", "Did you mean --model.prompts"),
+        ("demo --data.rot x", "no option --data.rot."),
+        ("mymodel.yaml --config phantom --model.sacle 3", "no option --model.sacle. Did you mean --model.scale?"),
+        ("mymodel.yaml --config phantom --model.scale high", "--model.scale: 'high' is not a number."),
+        ("mymodel.yaml --data.limit 3", "No data was chosen"),
+        ("list.yaml", "list.yaml"),
+        ("broken.yaml", "broken.yaml"),
+        ("key.yaml", "key.yaml: there is no part modell. Did you mean model?"),
+        ("demo --config scalar.yaml", "scalar.yaml: trainer"),
+        ("demo --config number.yaml", "number.yaml: data"),
+        ("demo --config nested.yaml", "--data.limit: "),
+        ("nowhere.yaml", "no.such.Model"),
+        ("absent.yaml", "Did you mean mine.Mine?"),
+        ("phantom --model xbench.models.Dmeo", "xbench.models has no Dmeo. Did you mean xbench.models.Demo?"),
+        ("phantom --model demo", "shipped models and datasets go by their names: --config clip --config siim"),
+        ("demo --trainer.accelerator cup", "cup'. Did you mean cpu?"),
+        ("demo --trainer.strategy dpp", "--trainer.strategy expects one of auto, ddp, "),
+        ("demo --trainer.precision bf61", "--trainer.precision: 'bf61' is not 64, 32, 16, "),
+        ("demo --model.prompts offical", "neither a style (name, phrase, description, aspects) nor a file"),
+        ("demo --data.limt 3", "no option --data.limt. Did you mean --data.limit"),
+        ("demo --model.compile --data.limt 3", "--data.limt. Did you mean --data.limit"),
     ],
 )
-def test_what_is_misspelt(command, words, told):
-    run = command("test", "--config", "demo", "--trainer.logger", "false", *words)
-    assert run.status == 2
-    assert told in run.errors
+def test_mistakes_are_told_in_the_words_of_who_made_them(command, files, words, told):
+    run = command("test", "--trainer.logger", "false", "--config", *words.split())
+    assert run.status == 2 and run.folder is None
+    (line,) = run.errors.strip().splitlines()
+    assert told in line
+    for internal in (
+        "Traceback",
+        "NestedArg",
+        "class_path",
+        "init_args",
+        "xbench.data.",
+        "xbench.models.d",
+        "NoneType",
+    ):
+        assert internal not in line
+
+
+def test_what_is_wrong_is_said_without_torch(files):
+    """Every line names all that is missing, and the page that tells where it is to be had."""
+    (files / "films").mkdir()
+    cases = {
+        "test --config carzero_vindr.yaml": "--data.root docs/datasets.md#vindr-cxr --model.checkpoint docs/models.md",
+        "test --config carzero_vindr --data.root /gone --model.checkpoint /gone.ckpt": "/gone /gone.ckpt",
+        "test --config clip_siim --data.root films --data.image_list no.csv": "--data.image_list no.csv",
+        "test --config demo --model.promts x": "--model.promts --model.prompts",
+        "predict --config clip_siim --data.root films --data.rot films": "--data.rot",
+        "test --config demo --trainer.devcies 2": "--trainer.devices",
+        "check --config demo --modle.prompts x": "--model.prompts",
+        "prepare --config key.yaml": "modell",
+        "test --config mymodel.yaml --config siim": "--data.root docs/datasets.md#siim-acr-pneumothorax",
+        "test --config mymodel.yaml": "No data",
+        "test --config siim": "No model",
+        "score --config siim --predictions maps --name mine": "--data.root docs/datasets.md#siim",
+        "score --config siim --predictions maps --name mine --data.rot films": "--data.rot",
+    }
+    script = (
+        "import sys\nfrom xbench.cli import main\nsys.path.insert(0, '')\n"
+        "assert [main(line.split()) for line in sys.stdin.read().splitlines()] == [2] * int(sys.argv[1])\n"
+        "assert not {'torch', 'lightning', 'transformers', 'mine'} & {*sys.modules}"
+    )
+    words = [sys.executable, "-c", script, str(len(cases))]
+    done = subprocess.run(words, input="\n".join(cases), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for line, (words, told) in zip(done.stderr.splitlines(), cases.items(), strict=True):
+        assert all(one in line for one in told.split()), (words, line)
+
+
+def test_arguments_are_read_from_source_as_jsonargparse_reads_them(files):
+    files = [file for kind in ("models", "data") for file in shipped(kind).values()]
+    found = {path: constructor(path) for path in (yaml.safe_load(file.read_text())["class_path"] for file in files)}
+    for path, arguments in found.items():
+        assert arguments is not None, path
+        theirs = {parameter.name for parameter in get_signature_parameters(resolve_class(path), "__init__")}
+        assert theirs <= {*arguments}, path
+        owners = resolve_class(path).__mro__
+        assert {*arguments} <= {name for owner in owners for name in inspect.signature(owner).parameters}, path
+    assert constructor("xbench.models.CLIP") == found["xbench.models.clip.CLIP"]
+    assert constructor("mine.Mine") is None
+    trainer = constructor(TRAINER)
+    assert trainer is not None and {*trainer} == {*inspect.signature(Trainer).parameters}
+
+
+def test_the_parts_of_a_configuration_are_those_of_the_parser():
+    defaults = run_parser("predict").get_defaults(skip_validation=True).as_dict()
+    assert {*defaults} - {"config", "__default_config__"} == {*TOP}
+
+
+def test_shipped_configurations_name_what_they_need_and_a_page_that_exists():
+    for kind in ("models", "data"):
+        for name, path in shipped(kind).items():
+            needs, page = needs_of(path)
+            options = constructor(yaml.safe_load(path.read_text())["class_path"])
+            assert options is not None and {*needs} <= {*options}, name
+            file, _, anchor = page.partition("#")
+            text = (Path(__file__).parents[2] / file).read_text()
+            slugs = [re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in text.splitlines()]
+            assert file and (not anchor or anchor in slugs), name
+            if needs:
+                with pytest.raises((UserError, TypeError)):
+                    raise build(yaml.safe_load(path.read_text()))
+
+
+@pytest.mark.parametrize("spelling", [["--resume"], ["--resume", "true"], ["--resume=true"]])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_switch_is_spelled_either_way(files, spelling, last):
+    rest = ["--model.bright", *spelling] if last else [*spelling, "--model.bright"]
+    options = run_parser("test").read(["--config", "mymodel.yaml", "--config", "phantom", "--trainer.benchmark", *rest])
+    assert options.resume is True and options.model.init_args.bright is True and options.trainer.benchmark is True
+    options = run_parser("test").read(["--config", "demo", "--resume=false", "--oversubscribe", "false"])
+    assert options.resume is False and options.oversubscribe is False
+
+
+def test_switches_of_other_commands_are_spelled_either_way():
+    for parser, words, option in (
+        (report_parser(), ["runs"], "card"),
+        (bench_parser(), [], "check"),
+        (bench_parser(), [], "report"),
+        (bench_parser(), [], "dry-run"),
+    ):
+        spelled = {"true": [[f"--{option}"], [f"--{option}=true"], [f"--{option}", "true"]]}
+        spelled["false"] = [[f"--{option}=false"]]
+        for value, ways in spelled.items():
+            for way in ways:
+                given = vars(parser.parse_known_args([*way, *words])[0])
+                assert given[option.replace("-", "_")] == value
+    assert report_parser().parse_args(["--card", "runs"]).card == "true"
+    assert rescore_parser().parse_args(["run", "--ties", "any"]).ties == "any"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

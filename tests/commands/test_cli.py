@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
 import sys
 
+import own
 import pytest
 import torch
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
+from toys import Brightness
 
 import xbench.runtime.processes
 from xbench.cli import main
+from xbench.commands.bench.config import plan, read_bench
 from xbench.commands.configs import resolve_config, shipped, summary
+from xbench.commands.options import run_parser
 
 
 def assert_one_paragraph(run, status: int, *fragments: str) -> None:
@@ -45,7 +50,7 @@ def assert_one_paragraph(run, status: int, *fragments: str) -> None:
         pytest.param(["--data.split", "val"], 2, ["--data.split val", "test"], id="split"),
         pytest.param(["--data.gamma", "1.5"], 2, ["--data.gamma 1.5"], id="gamma"),
         pytest.param(["--data.batch_size", "0"], 2, ["--data.batch_size 0"], id="batch size"),
-        pytest.param(["--data.limits", "3"], 2, ["limits", "toys.Squares"], id="unknown option"),
+        pytest.param(["--data.limits", "3"], 2, ["--data.limits", "Squares"], id="unknown option"),
         pytest.param(["--data.limit", "three"], 2, ["limit"], id="wrong type"),
         pytest.param(["--trainer.limit_test_batches", "1"], 2, ["--data.limit"], id="limit_test_batches 1"),
         pytest.param(["--trainer.fast_dev_run", "true"], 2, ["--data.limit"], id="fast_dev_run"),
@@ -178,11 +183,11 @@ def test_list(command):
     [
         (
             ("oracle_phantom", "--data.grid", "typo"),
-            "--data.grid of .*PhantomCXR expects int, tuple.* or native, not 'typo'",
+            "--data.grid: 'typo' is not a whole number, .* or native",
         ),
-        (("oracle_phantom", "--data.batch_size", "many"), "--data.batch_size of .* expects int, not 'many'"),
-        (("oracle_siim",), "SIIMPneumothorax needs --data.root"),
-        (("clip_phantom", "--model.saliency", "nope"), "--model.saliency of .* expects one of patch, .*, not 'nope'"),
+        (("oracle_phantom", "--data.batch_size", "many"), "--data.batch_size: 'many' is not a whole number"),
+        (("oracle_siim",), "--data.root of SIIM-ACR Pneumothorax"),
+        (("clip_phantom", "--model.saliency", "nope"), "--model.saliency: 'nope' is not patch, .* or legrad"),
     ],
 )
 def test_a_wrong_value_is_answered_with_what_would_be_right(command, options, message):
@@ -259,3 +264,92 @@ def test_printing_that_fails_leaves_no_traceback(tmp_path, shell, status):
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == status
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+@pytest.fixture
+def parts(tmp_path, monkeypatch):
+    """A model of one's own, a dataset of one's own, and configurations that name them in all ways."""
+    own.write_coco(own.write_images(tmp_path / "mine"))
+    (tmp_path / "my.py").write_text(
+        "from xbench.models import CentrePrior\n\n\nclass MyVLM(CentrePrior):\n"
+        "    def __init__(self, scale: float = 1.0) -> None:\n        super().__init__()\n        self.scale = scale\n"
+    )
+    model = "model: {class_path: my.MyVLM, init_args: {scale: 20.0}}\n"
+    (tmp_path / "mymodel.yaml").write_text(model)
+    data = {"root": "mine", "annotations": "mine/annotations.json", "findings": own.LABELS, "name": "mine"}
+    (tmp_path / "my_coco.yaml").write_text(json.dumps({"data": data}))
+    (tmp_path / "with_class.yaml").write_text(json.dumps({"data": {"class_path": "xbench.data.CocoDataset", **data}}))
+    (tmp_path / "beside.yaml").write_text(model + "data: data/phantom.yaml\n")
+    (tmp_path / "named.yaml").write_text("model: models/centre.yaml\ndata: my_coco.yaml\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("my", None)
+
+
+_MINE, _COCO = ("--config", "mymodel.yaml"), ("--config", "my_coco.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "data"),
+    [
+        ((*_MINE, *_COCO), "MyVLM", "CocoDataset"),
+        ((*_COCO, *_MINE), "MyVLM", "CocoDataset"),
+        ((*_MINE, "--config", "coco", *_COCO), "MyVLM", "CocoDataset"),
+        ((*_MINE, *_COCO, "--config", "coco"), "MyVLM", "CocoDataset"),
+        ((*_MINE, "--config", "with_class.yaml"), "MyVLM", "CocoDataset"),
+        ((*_MINE, *_COCO, "--data", "xbench.data.CocoDataset"), "MyVLM", "CocoDataset"),
+        (("--config", "clip", *_COCO), "CLIP", "CocoDataset"),
+        (("--config", "clip_coco", *_COCO), "CLIP", "CocoDataset"),
+        (("--config", "named.yaml"), "CentrePrior", "CocoDataset"),
+        ((*_MINE, "--config", "siim", "--data.root", "mine"), "MyVLM", "SIIMPneumothorax"),
+        (("--config", "siim", "--config=centre", "--data.root", "mine"), "CentrePrior", "SIIMPneumothorax"),
+        (("--config", "beside.yaml", "--data.limit", "3"), "MyVLM", "PhantomCXR"),
+    ],
+)
+def test_parts_are_put_together(parts, words, model, data):
+    options = run_parser("test").read(words)
+    assert options.model.class_path.endswith(f".{model}") and options.data.class_path.endswith(f".{data}")
+    assert model != "MyVLM" or options.model.init_args.scale == 20
+    assert data != "CocoDataset" or options.data.init_args.findings == own.LABELS
+
+
+def test_a_dataset_of_ones_own_that_cannot_be_told_is_asked_for(parts, command):
+    (parts / "vague.yaml").write_text("data: {root: mine, findings: {a: A}}\n")
+    run = command("test", *_MINE, "--config", "vague.yaml")
+    assert_one_paragraph(run, 2, "No data", "--config coco", "csv", "masks")
+
+
+@pytest.mark.parametrize("word", ["test", "predict", "check", "prepare", "bench"])
+def test_a_model_of_ones_own_on_data_of_ones_own(parts, command, word, monkeypatch):
+    monkeypatch.setenv("XBENCH_CACHE", str(parts / "cache"))
+    more = {"bench": ["--report=false"], "test": ["--trainer.logger=false"], "predict": ["--trainer.logger=false"]}
+    run = command(word, *_MINE, *_COCO, *more.get(word, []))
+    assert run.status == 0, run.errors
+    if word in ("test", "bench"):
+        (results,) = parts.glob("runs/*/*/results.json")
+        assert json.loads(results.read_text())["findings"] == [*own.LABELS.values()]
+        assert json.loads(results.read_text())["dataset"] == "mine"
+
+
+def test_parts_make_a_benchmark(parts):
+    jobs = plan(read_bench(["mymodel.yaml", "siim", "my_coco.yaml", "centre"]), parts)
+    assert [job.name for job in jobs] == ["myvlm_siim", "centre_siim", "myvlm_mine", "centre_mine"]
+    config = run_parser("test").resolve(jobs[2].options)
+    assert config["model"]["class_path"] == "my.MyVLM" and config["model"]["init_args"]["scale"] == 20
+
+
+class Heavy(Brightness):
+    """Weights that take minutes to load."""
+
+    def __init__(self) -> None:
+        raise AssertionError("the model was built before the data were looked at")
+
+
+@pytest.mark.parametrize("word", ["test", "predict", "prepare"])
+def test_data_are_looked_at_before_weights_are_loaded(command, tmp_path, word):
+    (tmp_path / "films").mkdir()
+    config = json.dumps({"model": {"class_path": f"{__name__}.Heavy"}})
+    run = command(word, "--config", config, "--config", "rsna", "--data.root", tmp_path / "films")
+    assert run.status == 1
+    assert ("no image" if word == "predict" else "stage_2_train_labels.csv") in run.errors

@@ -104,12 +104,12 @@ def test_devide_of_somebodys_own_names(command, tmp_path: Path, monkeypatch: pyt
         ),
         (["clip", "a", "b.safetensors", "--model.arch", "x"], "unrecognized arguments: --model.arch x"),
         (["kad", "a", "b.safetensors", "--model.checkpoint", "x"], "unrecognized arguments: --model.checkpoint x"),
-        (["medklip", "a", "b.safetensors", "--model.image_size", "big"], "--model.image_size expects int, not 'big'"),
+        (["medklip", "a", "b.safetensors", "--model.image_size", "big"], "--model.image_size: 'big' is not a whole number"),
         (["kad", "a", "b.safetensors", "--model.image_size"], "--model.image_size: expected one argument"),
-        (["devide", "a", "b.safetensors", "--model.key_map", "[1]"], "--model.key_map expects dict[str, str | None]"),
+        (["devide", "a", "b.safetensors", "--model.key_map", "[1]"], "--model.key_map: '[1]' is not a mapping."),
         (
             ["mavl", "a", "b.safetensors", "--model.mode", "texts"],
-            "one of feature, text, not 'texts'. Did you mean text?",
+            "'texts' is not feature or text. Did you mean text?",
         ),
     ],
 )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from xbench.commands.bench.config import read_bench
 from xbench.errors import UserError
+from xbench.protocol.prompts import read_prompts
+from xbench.protocol.questions import Questions
 
 
 @pytest.mark.parametrize(
@@ -45,3 +49,25 @@ def test_classes_that_are_no_part_of_a_run(command, tmp_path, options, said):
     assert run.status == 2 and run.folder is None
     assert said in run.errors and "Traceback" not in run.errors
     assert not (tmp_path / "sign").exists()
+
+
+def test_a_file_of_aliases_is_refused_at_once(command, tmp_path):
+    """Ten lines that stand for 10^9 entries, wherever a file of the user's is read."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    bomb = tmp_path / "bomb.yaml"
+    bomb.write_text("\n".join([*lines, "data: {findings: *a8}", "model: {prompts: *a8}", ""]))
+    (tmp_path / "part.yaml").write_text("data: bomb.yaml\nmodel: centre\n")
+    began = time.process_time()
+    for words in (
+        ("test", "--config", bomb, "--print_config"),
+        ("test", "--config", "demo", "--config", tmp_path / "part.yaml"),
+        ("bench", "--config", bomb, "--dry-run"),
+    ):
+        run = command(*words)
+        assert run.status == 2 and "aliases" in run.errors and "bomb.yaml" in run.errors
+        assert len(run.errors) < 1000
+    for read in (read_prompts, Questions.of):
+        with pytest.raises(UserError, match="aliases"):
+            read(str(bomb))
+    assert time.process_time() - began < 10

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from xbench.commands.configs import did_you_mean, resolve_config
+from xbench.commands.configs import did_you_mean
+from xbench.commands.look import look
 from xbench.errors import UserError
 from xbench.protocol.scoring import PROTOCOLS
 from xbench.runtime.processes import usable_cores
@@ -43,6 +44,19 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, command: str, **kwargs: Any) -> None:
         super().__init__(prog=f"xbench {command}", formatter_class=_Wide, **kwargs)
         self._command = command
+
+    def add_switch(self, option: str, text: str, default: str = "false") -> None:
+        """Add an option that is `true` or `false`, and `true` where it stands alone."""
+        self.add_argument(option, nargs="?", const="true", choices=("true", "false"), default=default, help=text)
+
+    # Untyped in argparse as well.
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse words; a switch takes the word behind it if that is `true` or `false`, and no other."""
+        words, switches = args or [], [one for one in self._actions if one.option_strings and one.nargs == "?"]
+        bare = {option for one in switches for option in one.option_strings}
+        pairs = zip(words, [*words[1:], ""], strict=False)
+        spelled = [f"{word}=true" if word in bare and after not in ("true", "false") else word for word, after in pairs]
+        return super().parse_known_args(spelled, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise what is wrong with the options as a `UserError`."""
@@ -146,15 +160,6 @@ def check_convertible(name: str) -> None:
             f"have: {', '.join(known)}.",
             exit_status=2,
         )
-
-
-def none_chosen(*parts: str) -> UserError:
-    """Return the error that a model or a dataset is missing: `parts` are `model`, `data` or both."""
-    return UserError(
-        f"No {' and no '.join(parts)} was chosen: give --config with a shipped name or a file, such as --config demo; "
-        "`xbench list` shows what there is.",
-        exit_status=2,
-    )
 
 
 _BENCHES = """
@@ -303,9 +308,9 @@ def report_parser() -> CommandParser:
     cases = f"pictured cases of each dataset on the page (default {USUAL_CASES})"
     parser.add_argument("--cases", type=int, default=USUAL_CASES, help=cases)
     card = "write cards/MODEL.md as well: each model's results as hubs of models read them, to paste into its card"
-    parser.add_argument("--card", action="store_true", help=card)
-    wandb = "log the report to Weights & Biases as well: true without its pictures of patients, pictures with them"
-    parser.add_argument("--wandb", choices=("true", "pictures", "false"), default="false", help=wandb)
+    parser.add_switch("--card", card)
+    parser.add_switch("--wandb", "log the report to Weights & Biases as well, without its pictures of patients")
+    parser.add_switch("--wandb-pictures", "log the pictures of patients too")
     return parser
 
 
@@ -332,20 +337,16 @@ def bench_parser() -> CommandParser:
     parser.add_argument(
         "--part", metavar="K/N", help="every Nth run from the Kth on, for several processes at once; no report"
     )
-    for option, default, text in (
-        ("--report", "true", "end with the report (default: true); without it several benchmarks can share a folder"),
-        ("--check", "false", "look at data and weights, and run nothing"),
-    ):
-        parser.add_argument(option, choices=("true", "false"), default=default, help=text)
+    told = "end with the report (default: true); without it several benchmarks can share a folder"
+    parser.add_switch("--report", told, default="true")
+    parser.add_switch("--check", "look at data and weights, and run nothing")
     parser.add_argument(
         "--missing",
         choices=("stop", "skip"),
         default="stop",
         help="stop before anything runs if data or weights are missing, or leave those runs out (default: stop)",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print what would run, and with which command; run nothing"
-    )
+    parser.add_switch("--dry-run", "print what would run, and with which command; run nothing")
     parser.add_argument_group("--model.X, --data.X, --trainer.X", "options of every run, as test has them")
     return parser
 
@@ -387,16 +388,15 @@ def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
     elif command == "convert" and words[:1] in (["-h"], ["--help"]):
         print(_CONVERT.replace("{models}", ", ".join(convertible())), end="")
     else:
+        words = ["--help" if word == "--help-all" else word for word in words]
         if command in PURPOSES:
-            for before, word in zip(["", *words], words, strict=False):
-                if before in ("-c", "--config") or word.startswith("--config="):
-                    resolve_config(word.removeprefix("--config="))
-            # Options that choose, print what is chosen, or may be short for one of these.
-            if not any(word.startswith(("-c", "--c", "--d", "--h", "--m", "--p")) for word in words):
-                raise none_chosen("model", "data")
+            look(command, words)
+        elif command == "score":
+            given, others = score_parser().parse_known_args(words)
+            look(command, [*(f"--config={name}" for name in given.config), *others], ["data"])
         elif command == "convert" and words:
             check_convertible(words[0])
-        elif command in PARSERS and command not in ("bench", "reproduce", "score"):
+        elif command in PARSERS and command not in ("bench", "reproduce"):
             # Those hand on what they do not know.
             run: Path | None = getattr(PARSERS[command]().parse_args(words), "run", None)
             if run is not None:
@@ -405,7 +405,7 @@ def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
 
                 with reading(run.expanduser()):
                     (run.expanduser() / RESULTS).stat()
-        return ["--help" if word == "--help-all" else word for word in words]
+        return [*words]
     return None
 
 

@@ -7,16 +7,18 @@ comment that says what it is. Imports neither torch nor Lightning.
 from __future__ import annotations
 
 import difflib
-import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
 import xbench.configs
 from xbench.errors import UserError
+from xbench.yaml_files import load_yaml
 
 CONFIGS = Path(xbench.configs.__file__).parent
 """Folder of the shipped configurations."""
@@ -24,8 +26,11 @@ CONFIGS = Path(xbench.configs.__file__).parent
 Kind = Literal["models", "data", "runs", "bench"]
 """Models, datasets, whole runs of both, or benchmarks."""
 
-_MAX_ENTRIES = 100_000
-_MAX_DEPTH = 100
+TOP = ("model", "data", "trainer", "seed_everything", "threads", "oversubscribe", "resume", "overlays")
+"""What a configuration may have; `overlays` is for `predict`."""
+
+FOLDERS: Mapping[str, Kind] = {"model": "models", "data": "data", "trainer": "runs"}
+"""Where the shipped files of each part are that may be a file."""
 
 
 def defaults(command: str) -> list[Path]:
@@ -46,10 +51,11 @@ def summary(path: Path) -> str:
 
 
 def resolve_config(name: str) -> str:
-    """Return what `--config NAME` means: a path, or for a pair the YAML that joins two files.
+    """Return what `--config NAME` means: a path, or the YAML that names shipped files.
 
     In this order: a configuration in braces itself, as `bench` gives it; an existing file; a shipped file of that name,
-    with or without `.yaml`; the pair MODEL_DATASET of a shipped model and a shipped dataset. A `UserError` if none is.
+    with or without `.yaml`; the pair MODEL_DATASET of a shipped model and a shipped dataset; one of these alone. A
+    `UserError` if none is.
     """
     if name.startswith("{"):
         return name
@@ -59,16 +65,151 @@ def resolve_config(name: str) -> str:
     stem = name.removesuffix(".yaml")
     if stem in runs:
         return str(runs[stem])
-    pairs = {f"{m}_{d}": f"model: '{models[m]}'\ndata: '{datasets[d]}'\n" for m in models for d in datasets}
-    if stem in pairs:
-        return pairs[stem]
-    near = did_you_mean(stem, [*runs, *pairs])
+    named = {f"{m}_{d}": f"model: '{models[m]}'\ndata: '{datasets[d]}'\n" for m in models for d in datasets}
+    named |= {m: f"model: '{models[m]}'\n" for m in models} | {d: f"data: '{datasets[d]}'\n" for d in datasets}
+    if stem in named:
+        return named[stem]
+    near = did_you_mean(stem, runs | named)
     raise UserError(
         f"--config {name}: there is no such file, and no such configuration is shipped.{near} Shipped are "
-        f"{', '.join(runs)}, and every pair MODEL_DATASET of the models {', '.join(models)} and the datasets "
-        f"{', '.join(datasets)}.",
+        f"{', '.join(runs)}, the models {', '.join(models)}, the datasets {', '.join(datasets)}, and every pair of "
+        "these, MODEL_DATASET.",
         exit_status=2,
     )
+
+
+def read_config(name: str) -> dict[str, Any]:
+    """Return what `--config NAME` holds, the files that its parts name read, and options of classes under `init_args`.
+
+    Raises:
+        UserError: There is no such configuration, or it is malformed.
+    """
+    found = resolve_config(name)
+    is_text = found.startswith("{") or found.endswith("\n")
+    content = read_mapping(found if is_text else Path(found), f"--config {name}")
+    folder = Path() if is_text else Path(found).parent
+    for key in content:
+        if str(key).partition(".")[0] not in TOP:
+            near = did_you_mean(str(key), TOP)
+            raise UserError(
+                f"--config {name}: there is no part {key}.{near} A configuration has {', '.join(TOP)}.", exit_status=2
+            )
+    parts = {part: content[part] for part in FOLDERS if content.get(part) is not None}
+    read = {part: read_part(part, value, folder, f"--config {name}: {part}") for part, value in parts.items()}
+    return {key: value for key, value in content.items() if key not in FOLDERS} | read
+
+
+def read_part(part: str, value: Any, folder: Path, where: str) -> dict[str, Any]:
+    """Return the options of a part, which may be a file: beside the one that names it, or shipped."""
+    if isinstance(value, str):
+        places = (folder / Path(value).expanduser(), CONFIGS / value, CONFIGS / f"{FOLDERS[part]}/{value}.yaml")
+        path = next((place for place in places if place.is_file()), None)
+        if path is None and re.fullmatch(r"[\w.]+\.[A-Z]\w*", value):
+            return {"class_path": value, "init_args": {}}
+        if path is None:
+            raise UserError(
+                f"{where}: {value} is no file, neither beside the configuration nor shipped.", exit_status=2
+            )
+        content = read_mapping(path, f"{where}: {path}")
+        return read_part(part, content.get(part, content), path.parent, where)
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is {value!r:.60}: give its options, or the name of a file.", exit_status=2)
+    if part == "trainer":
+        return value
+    own = {key: value[key] for key in ("class_path", "dict_kwargs") if key in value}
+    options = {key: one for key, one in value.items() if key not in (*own, "init_args")}
+    return own | {"init_args": (value.get("init_args") or {}) | options}
+
+
+def read_mapping(source: Path | str, where: str) -> dict[str, Any]:
+    """Return what a YAML file or text holds; UserError, with `where` at its beginning, unless it is a mapping."""
+    try:
+        content = load_yaml(source)
+        content = {} if content is None else content
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{where} cannot be read: {' '.join(str(error).split()):.300}", exit_status=2) from error
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: write a mapping of model, data, trainer, not {content!r:.60}.", exit_status=2)
+    return content
+
+
+class Composed(NamedTuple):
+    """What the words of a command stand for.
+
+    Attributes:
+        configs: The configurations, as `read_config` returns them, each part with its class.
+        words: The other words.
+        classes: The class of each part.
+        options: All options by name, such as `data.limit`, those of configurations first, with the word that each
+            comes from, if it is one. A word without a value has None.
+    """
+
+    configs: list[dict[str, Any]]
+    words: list[str]
+    classes: dict[str, str]
+    options: list[tuple[str, str, Any]]
+
+
+def compose(words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> Composed:
+    """Read the configurations among the words of a command.
+
+    A part that leaves its class to another configuration, or to an option, has it from there; a dataset of the user's
+    own from its options, if these leave no doubt.
+
+    Raises:
+        UserError: A configuration is wrong, no model or no dataset was chosen, or two were.
+    """
+    names: list[str] = []
+    others: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        if before in ("-c", "--config") or word.startswith("--config="):
+            names.append(word.removeprefix("--config="))
+        elif word not in ("-c", "--config") or word is words[-1]:
+            others.append(word)
+    configs = [read_config(name) for name in names]
+    given: list[tuple[str, str, Any]] = []
+    for config, part in product(configs, FOLDERS):
+        content = config.get(part, {})
+        given += [("", f"{part}.{name}", value) for name, value in content.get("init_args", content).items()]
+    for word, after in zip(others, [*others[1:], "--"], strict=False):
+        name, sign, value = word[2:].partition("=")
+        given += [(word, name, value if sign else None if after.startswith("--") else after)] * word.startswith("--")
+    classes = {}
+    for part in parts:
+        chosen = [str(config[part]["class_path"]) for config in configs if "class_path" in config.get(part, {})]
+        chosen += [value for _, name, value in given if name in (part, f"{part}.class_path") and value]
+        chosen = chosen or own_dataset({name.removeprefix("data."): value for _, name, value in given})
+        if not chosen:
+            continue
+        classes[part] = chosen[0]
+        # Of a class of xbench the name is enough. Else jsonargparse would keep those arguments of the first class that
+        # the second happens to have as well, such as a checkpoint, for a wrong number that looks right.
+        for changed in chosen[1:]:
+            if len({re.sub(r"^xbench\..*\.", "", one) for one in (chosen[0], changed)}) > 1:
+                raise UserError(
+                    f"The configuration chose the {part} {chosen[0]}, and then {changed} was asked for, which would "
+                    "inherit arguments that were meant for the first. Name one pair instead (--config MODEL_DATASET), "
+                    "or write a configuration of your own.",
+                    exit_status=2,
+                )
+        for config in configs:
+            config.get(part, {}).update(class_path=chosen[0])
+    if unchosen := [part for part in parts if part not in classes]:
+        own = " For data of your own add --config coco, csv or masks." if "data" in unchosen else ""
+        raise UserError(
+            f"No {' and no '.join(unchosen)} was chosen: give --config with a shipped name or a file, such as --config "
+            f"demo; `xbench list` shows what there is.{own}",
+            exit_status=2,
+        )
+    return Composed(configs, others, classes, given)
+
+
+def own_dataset(options: Mapping[str, Any]) -> list[str]:
+    """Return the class of a dataset of the user's own that alone takes these options; none if in doubt."""
+    suffix = Path(str(options.get("annotations"))).suffix.lower()
+    kinds = {"coco": suffix == ".json", "csv": suffix == ".csv", "masks": "masks" in options}
+    found = [shipped("data")[name] for name, sure in kinds.items() if sure and "findings" in options]
+    return [read_mapping(found[0], found[0].stem)["class_path"]] if len(found) == 1 else []
 
 
 def did_you_mean(name: str, known: Iterable[str], before: str = "") -> str:
@@ -84,34 +225,3 @@ def resolve_class(path: str) -> type[Any]:
     """Import the class that a `class_path` names, also one that has the name of its module."""
     found: type[Any] = resolve_name(":".join(path.rsplit(".", 1)))
     return found
-
-
-def check_yaml(text: str) -> None:
-    """Refuse YAML that no configuration of a run can be: ten lines of aliases (`*name`) can stand for 10^10 entries.
-
-    Reads events, not nodes: the C loader crashes on deep nests.
-
-    Raises:
-        yaml.YAMLError: It has too many entries or levels with its aliases filled in, or its syntax is wrong.
-    """
-    count = 0.0
-    starts: list[tuple[str | None, float]] = []
-    counts: dict[str | None, float] = {}
-    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        if isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = starts.pop()
-            counts[anchor] = count - before
-        elif isinstance(event, yaml.CollectionStartEvent):
-            starts.append((event.anchor, count))
-            # Until it ends: an alias of itself within it has no end.
-            counts[event.anchor] = math.inf
-            count += 1
-        elif isinstance(event, yaml.ScalarEvent):
-            counts[event.anchor] = 1
-            count += 1
-        elif isinstance(event, yaml.AliasEvent):
-            count += counts.get(event.anchor, 0)
-        if count > _MAX_ENTRIES or len(starts) > _MAX_DEPTH:
-            raise yaml.YAMLError(
-                f"with its aliases (*name) filled in, it has more than {_MAX_ENTRIES:,} entries or {_MAX_DEPTH} levels"
-            )

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from xbench.commands.arguments import check_convertible
 from xbench.commands.configs import did_you_mean, resolve_class, shipped
-from xbench.commands.options import expected
+from xbench.commands.options import wrong_value
 from xbench.errors import UserError
 from xbench.runtime.digests import file_sha256
 
@@ -57,8 +57,8 @@ class _Parser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise what jsonargparse found wrong."""
         key = re.search(r'Parser key "([^"]+)"', message)
-        if key and (values := expected(message)):
-            raise UserError(f"{self.prog}: --{key[1]} expects {values}", exit_status=2)
+        if key and (wrong := wrong_value(key[1], message)):
+            raise UserError(f"{self.prog}: {wrong}", exit_status=2)
         unknown = re.match(r"unrecognized arguments: (--\S+)", message)
         near = did_you_mean(unknown[1], self._option_string_actions) if unknown else ""
         raise UserError(

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Literal, NoReturn
 
-import yaml
 from jsonargparse import ActionConfigFile, Namespace
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, instantiate_class
 
-from xbench.commands.arguments import PURPOSES, none_chosen
-from xbench.commands.configs import defaults, did_you_mean, resolve_class, resolve_config
+from xbench.commands.arguments import PURPOSES
+from xbench.commands.configs import compose, defaults, did_you_mean, resolve_class
+from xbench.commands.look import check_options, constructor
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
-
-
-class _NamedConfig(ActionConfigFile):
-    """`--config` by path or by name; remembers which classes the configurations chose."""
-
-    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
-        # Untyped in jsonargparse.
-        read: Callable[..., None] = super().__call__
-        read(parser, cfg, resolve_config(str(values)), option_string)
-        for part in ("model", "data"):
-            chosen = cfg.get(f"{part}.class_path")
-            if chosen is not None:
-                _refuse_change(part, parser.chosen.setdefault(part, chosen), chosen)
+from xbench.yaml_files import load_yaml
 
 
 class RunParser(LightningArgumentParser):
@@ -39,8 +28,6 @@ class RunParser(LightningArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"prog": "xbench test"} | kwargs)
-        # The classes that the configurations chose, by part (`model`, `data`).
-        self.chosen: dict[str, str] = {}
         # Whose options these are.
         self.command = "test"
 
@@ -49,16 +36,6 @@ class RunParser(LightningArgumentParser):
         if not self.exit_on_error:
             # A parser of nested options: the outer one collects its errors.
             super().error(message, ex)
-        missing = re.search(r"arguments are required: (.+)", message)
-        if missing and "class_path" not in message and (parts := re.findall(r"\b(data|model)\b", missing[1])):
-            raise none_chosen(*sorted(parts, reverse=True))
-        if unknown := re.match(r"unrecognized arguments: --([\w.]+)", message):
-            known = [*self.get_defaults(skip_validation=True).keys()]
-            known += [f"{part}.{option}" for part, name in self.chosen.items() for option in _options(name)]
-            part, _, name = unknown[1].rpartition(".")
-            siblings = [one.rpartition(".")[2] for one in known if part and one.rpartition(".")[0] == part]
-            near = did_you_mean(name, siblings, f"--{part}.") if siblings else did_you_mean(unknown[1], known, "--")
-            message += f".{near}"
         raise user_error_behind(ex) or UserError(in_one_paragraph(message, self.command), exit_status=2)
 
     def read(self, words: Sequence[str]) -> Namespace:
@@ -67,10 +44,12 @@ class RunParser(LightningArgumentParser):
         Raises:
             UserError: They are wrong, or choose another model or dataset than the configuration.
         """
-        self.chosen.clear()
-        config = self.parse_args(_configs_first(words))
-        for part, chosen in self.chosen.items():
-            _refuse_change(part, chosen, config[part].class_path)
+        if "--help" not in words and not any(word.partition("=")[0].endswith(".help") for word in words):
+            composed = compose(words)
+            others = check_options(self.command, composed, _arguments)
+            # Configurations first, for they would overwrite other options without a word.
+            words = [*(f"--config={json.dumps(config, default=str)}" for config in composed.configs), *others]
+        config = self.parse_args([*words])
         if config.trainer.use_distributed_sampler:
             raise UserError(
                 "--trainer.use_distributed_sampler true would score some images twice: leave it out, the data module "
@@ -81,7 +60,7 @@ class RunParser(LightningArgumentParser):
 
     def resolve(self, words: Sequence[str]) -> dict[str, Any]:
         """Return what the `config.yaml` of a `test` with these options would hold."""
-        config: dict[str, Any] = yaml.safe_load(self.dump(self.read(words), skip_none=False))
+        config: dict[str, Any] = load_yaml(self.dump(self.read(words), skip_none=False))
         return config
 
 
@@ -104,7 +83,7 @@ def run_parser(command: Literal["test", "predict", "prepare", "check"]) -> RunPa
     parser.add_argument(
         "-c",
         "--config",
-        action=_NamedConfig,
+        action=ActionConfigFile,
         metavar="NAME_OR_PATH",
         help="A configuration file, or the name of a shipped one, such as demo or clip_siim; may be repeated.",
     )
@@ -149,28 +128,6 @@ def run_parser(command: Literal["test", "predict", "prepare", "check"]) -> RunPa
     return parser
 
 
-def _refuse_change(part: str, chosen: str, changed: str) -> None:
-    # jsonargparse would keep those arguments of the first class that the second happens to have as well, such as a
-    # checkpoint, and the run would give a wrong number that looks right.
-    if chosen != changed:
-        raise UserError(
-            f"The configuration chose the {part} {chosen}, and then {changed} was asked for, which would inherit "
-            f"arguments that were meant for the first. Name one pair instead (--config MODEL_DATASET), or write a "
-            f"configuration of your own with class_path: {changed}.",
-            exit_status=2,
-        )
-
-
-def _configs_first(words: Sequence[str]) -> list[str]:
-    """Move `--config` before all other options, which it would otherwise overwrite without a word."""
-    configs: list[str] = []
-    others: list[str] = []
-    for before, word in zip(["", *words], words, strict=False):
-        is_config = word.startswith("--config=") or "--config" in (before, word) or "-c" in (before, word)
-        (configs if is_config else others).append(word)
-    return configs + others
-
-
 def user_error_behind(error: BaseException | None) -> UserError | None:
     """Return the `UserError` that an exception is or was caused by; jsonargparse wraps what a constructor raises."""
     while error is not None:
@@ -180,31 +137,49 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
     return None
 
 
-def expected(message: str) -> str:
-    """Shorten jsonargparse's message about a wrong value to a sentence's end; return nothing for any other message.
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "list[int]": "a list of whole numbers",
+    "list[str]": "a list of texts",
+    "tuple[int, int]": "two whole numbers ([448, 224])",
+}
 
-    >>> expected("Expected a <class 'int'>. Got value: three")
-    "int, not 'three'."
-    >>> expected("Subtypes: [typing.Literal['stop', 'skip'], <class 'NoneType'>]. Given value: skp")
-    "one of stop, skip, not 'skp'. Did you mean skip?"
-    >>> expected("Subtypes: [<class 'int'>, tuple[int, int], typing.Literal['native']]. Given value: naive")
-    "int, tuple[int, int] or native, not 'naive'. Did you mean native?"
+
+def wrong_value(option: str, message: str) -> str:
+    """Say in a sentence what jsonargparse's message about the value of an option does; nothing for other messages.
+
+    >>> wrong_value("data.limit", "Expected a <class 'int'>. Got value: three")
+    "--data.limit: 'three' is not a whole number."
+    >>> wrong_value("x", "Subtypes: [typing.Literal['stop', 'skip'], <class 'NoneType'>]. Given value: skp")
+    "--x: 'skp' is not stop or skip. Did you mean skip?"
+    >>> wrong_value("x", "Subtypes: [<class 'int'>, tuple[int, int], typing.Literal['native']]. Given value: naive")
+    "--x: 'naive' is not a whole number, two whole numbers ([448, 224]) or native. Did you mean native?"
     """
     types = re.search(r"Subtypes: \[(.+)\]", message) or re.search(r"Expected an? (.+?)\. Got value", message)
     value = re.search(r"(?:Got|Given) value: (.+)", message)
+    if limit := re.search(r"Not of type \w+: (\S+) does not conform to restriction v(.+)", message):
+        return f"--{option}: {limit[1]} is not {limit[2].replace('>', 'above ')}."
+    if number := re.search(r"Not of type \w+: invalid literal .+: (.+)", message):
+        return f"--{option}: {number[1].rstrip('.')} is not a whole number."
     if types is None or value is None:
         return ""
+    if below := re.match(r"NestedArg\(key='(.+?)', val='(.+)'\)", value[1]):
+        if below[1] == "class_path":
+            return f"--{option}: {below[2]} is not a {'model' if option == 'model' else 'dataset'}."
+        return f"--{option} has no option --{option}.{below[1]} below it."
     plain = re.sub(r"<class '([\w.]+)'>", r"\1", types[1])
     # Of a class the name alone; numbers with a point in them stay.
     plain = re.sub(r"\b(?:[a-z_]\w*\.)+(\w+)", r"\1", plain)
-    choices = dict.fromkeys(re.findall(r"[\w-]+", ", ".join(re.findall(r"Literal\[([^]]*)\]", plain))))
+    choices = [*dict.fromkeys(re.findall(r"[\w-]+", ", ".join(re.findall(r"Literal\[([^]]*)\]", plain))))]
     # What else is taken stands before them; None, which stands for an option that is not given, is left out.
     others = re.sub(r"Literal\[[^]]*\]|\bNoneType\b", "", plain)
-    others = ", ".join(part for part in re.split(r",\s*(?![^[]*\])", others) if part.strip())
-    if choices:
-        named = ", ".join(choices)
-        others = f"{others} or {named}" if others else f"one of {named}"
-    return f"{others}, not {value[1].strip()!r}.{did_you_mean(value[1].strip(), choices)}"
+    kinds = [part.strip() for part in re.split(r",\s*(?![^[]*\])", others) if part.strip()]
+    names = ["a mapping" if kind.startswith("dict") else _WORDS.get(kind, kind) for kind in kinds] + choices
+    taken = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"--{option}: {value[1].strip()!r} is not {taken}.{did_you_mean(value[1].strip(), choices)}"
 
 
 def in_one_paragraph(message: str, command: str) -> str:
@@ -220,31 +195,23 @@ def in_one_paragraph(message: str, command: str) -> str:
     if key and key[1] in ("model", "data") and "Expected a dot import path" in message:
         example = {"model": "xbench.models.CLIP", "data": "xbench.data.PhantomCXR"}[key[1]]
         text = (
-            f"--{key[1]} expects a class by its full path, such as {example}; shipped models and datasets go by the "
-            "name of the pair: --config MODEL_DATASET, such as --config clip_siim."
+            f"--{key[1]} expects a class by its full path, such as {example}; shipped models and datasets go by their "
+            "names: --config clip --config siim, or --config clip_siim."
         )
-    elif key and (limit := re.search(r"Not of type \w+: (\S+) does not conform to restriction v(.+)", message)):
-        text = f"--{key[1]} {limit[1]}: it must be {limit[2].replace('>', 'above ')}."
-    elif part := re.match(r"argument --(data|model): expected one argument", message):
-        text = f"An option --{part[1]}.X has no value."
-    elif key and (values := expected(message)):
-        text = f"--{key[1]} expects {values}"
+    elif key and (wrong := wrong_value(key[1], message)):
+        text = wrong
     return f"{text} See `xbench {command} --help`."
 
 
 def _about_class(part: str, name: str, problem: str, command: str) -> str:
     """Say what is wrong with the options of a class, or with its name."""
-    see = f"`xbench {command} --{part}.help {name}` shows all its options."
+    see = f"`xbench {command} --help-all` shows all options."
     option = re.match(r'Parser key "([^"]+)":', problem)
-    if option and (values := expected(problem)):
-        return f"--{part}.{option[1]} of {name} expects {values} {see}"
+    if option and (wrong := wrong_value(f"{part}.{option[1]}", problem)):
+        return f"{wrong} {see}"
     if required := re.search(r"arguments are required: (.+)", problem):
-        return f"{name} needs {', '.join(f'--{part}.{one.strip()}' for one in required[1].split(','))}. {see}"
-    if unknown := re.search(r"Option '(\w+)' is not accepted", problem):
-        near = did_you_mean(unknown[1], _options(name), f"--{part}.")
-        if unknown[1] == "root" and name.endswith(".PhantomCXR"):
-            near = " Phantoms are drawn: for films of your own, take a dataset, or --config demo_folder to predict."
-        return f"{name} has no option --{part}.{unknown[1]}.{near} {see}"
+        options = ", ".join(f"--{part}.{one.strip()}" for one in required[1].split(","))
+        return f"{name.rpartition('.')[2]} needs {options}. {see}"
     if absent := re.match(r"module '([\w.]+)' has no attribute '(\w+)'", problem):
         module = import_module(absent[1])
         near = did_you_mean(absent[2], getattr(module, "__all__", dir(module)), f"{absent[1]}.")
@@ -252,6 +219,13 @@ def _about_class(part: str, name: str, problem: str, command: str) -> str:
     return f"--{part} {name}: {problem.splitlines()[0]}."
 
 
-def _options(name: str) -> list[str]:
-    """Return the arguments of a class and of those that it derives from."""
-    return sorted({option for owner in resolve_class(name).__mro__ for option in inspect.signature(owner).parameters})
+def _arguments(name: str) -> Mapping[str, str] | None:
+    """Return the annotations of the arguments of a class, and of those that it derives from, by name."""
+    if (found := constructor(name)) is not None:
+        return found
+    try:
+        owners = resolve_class(name).__mro__
+    # What is wrong with the class is said when it is asked to be one.
+    except Exception:
+        return None
+    return {name: str(one.annotation) for owner in owners for name, one in inspect.signature(owner).parameters.items()}

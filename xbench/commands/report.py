@@ -30,11 +30,11 @@ def report(arguments: Sequence[str]) -> None:
         raise UserError("report: --seed and --cases take 0 or more.", exit_status=2)
     folders = [path.expanduser() for path in given.runs]
     out = (given.out or folders[0] / "report").expanduser()
-    analysis, tables = write_report(folders, out, given.seed, given.cases, given.card)
-    if given.wandb != "false":
+    analysis, tables = write_report(folders, out, given.seed, given.cases, given.card == "true")
+    if given.wandb == "true":
         from xbench.report.wandb.log_report import log_report
 
-        if (offline := log_report(analysis, tables, out, given.wandb == "pictures")) is not None:
+        if (offline := log_report(analysis, tables, out, given.wandb_pictures == "true")) is not None:
             print(f"Offline: wandb sync {offline}")
 
 

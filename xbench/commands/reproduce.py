@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from xbench.commands.arguments import reproduce_parser
-from xbench.commands.configs import check_yaml
 from xbench.errors import UserError
 from xbench.runs.files import CONFIG, RESULTS
 from xbench.runs.finished import FinishedRun
 from xbench.runs.results import Results
+from xbench.yaml_files import load_yaml
 
 _SHOWN = 20
 _ABSENT = "not on record"
@@ -119,7 +119,7 @@ def first_cause(stored: Mapping[str, Any], again: Mapping[str, Any]) -> str | No
 def _run(config: Path, folder: Path, options: Sequence[str]) -> Path:
     """Run a configuration, its results going below `folder`; return the new run's folder."""
     try:
-        check_yaml(config.read_text(encoding="utf-8"))
+        load_yaml(config)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{config} is no configuration: {' '.join(str(error).split()):.300}") from None
     before = {*folder.glob(f"*/*/{RESULTS}")}

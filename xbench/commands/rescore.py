@@ -32,7 +32,6 @@ from xbench.answers import family_named
 from xbench.answers.asking import READER
 from xbench.answers.frames import Frame
 from xbench.commands.arguments import rescore_parser
-from xbench.commands.configs import check_yaml
 from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.answers import without_text
@@ -57,6 +56,7 @@ from xbench.runtime.files import atomic_writer
 from xbench.runtime.processes import end_with_parent
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.types import Rules
+from xbench.yaml_files import load_yaml
 
 # Far more than one process can read for.
 _MOST_WORKERS = 64
@@ -379,8 +379,7 @@ def _write_config(run: Path, folder: Path, rules: Rules, all_images: bool, read_
     if not all_images:
         text = f"# No configuration gives this run: it is {utf8(str(run.absolute()))}, scored again on chosen images.\n"
     try:
-        check_yaml(text)
-        config = yaml.safe_load(text)
+        config = load_yaml(text)
         config["data"]["init_args"]["gamma"] = rules.gamma
         if read_as:
             options = config["model"]["init_args"]

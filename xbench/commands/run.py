@@ -78,7 +78,7 @@ def run_predict(arguments: Sequence[str]) -> None:
 def run_prepare(arguments: Sequence[str]) -> None:
     """Decode and resize a dataset once, into a cache that test and predict read."""
     parser, config = _configure("prepare", arguments)
-    parts = parser.instantiate_classes(config)
+    parts = parser.instantiate_classes(_with_data(config, "prepare"))
     prepare(parts.data, parts.model.preprocessing, progress=_progress_wanted(config.trainer))
 
 
@@ -110,10 +110,10 @@ def _evaluate(command: Literal["test", "predict"], arguments: Sequence[str]) -> 
             "model's weights: delete it, or give another --trainer.default_root_dir.",
             exit_status=2,
         )
-    parts = parser.instantiate_classes(config)
+    parts = parser.instantiate_classes(_with_data(config, command))
     data, model = parts.data, parts.model
     trainer = _build_trainer(parts.trainer, SaveConfigCallback(parser, config))
-    _refuse_too_many_processes(trainer, data, command, config.oversubscribe)
+    _refuse_too_many_processes(trainer, data, config.oversubscribe)
     trainer.resume = config.resume  # type: ignore[attr-defined]
     if command == "predict" and (writer := find(trainer, PredictionWriter)) is not None:
         writer.overlays = config.overlays
@@ -145,6 +145,20 @@ def _configure(
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
     torch.set_num_threads(config.threads)
     return parser, config
+
+
+def _with_data(config: Namespace, stage: str) -> Namespace:
+    """Return the options with the dataset built and its records read: what is wrong there is found before weights are.
+
+    Loading weights may take minutes, and a hub that cannot be reached more of them.
+    """
+    data = build(config.data.as_dict())
+    if isinstance(data, UserError):
+        raise data
+    data.setup(stage)
+    config = config.clone()
+    config.data = data
+    return config
 
 
 def _refuse_unknown(options: Namespace) -> None:
@@ -180,7 +194,7 @@ def _progress_wanted(options: Namespace) -> bool:
     return options.enable_progress_bar is not False and not options.barebones
 
 
-def _refuse_too_many_processes(trainer: Trainer, data: ChestXrayDataModule, stage: str, oversubscribe: bool) -> None:
+def _refuse_too_many_processes(trainer: Trainer, data: ChestXrayDataModule, oversubscribe: bool) -> None:
     """Refuse more processes than there are cores or batches for, before Lightning starts any."""
     environment = getattr(trainer.strategy, "cluster_environment", None)
     # Under SLURM and torchrun they run already, each bound to cores of its own.
@@ -194,7 +208,6 @@ def _refuse_too_many_processes(trainer: Trainer, data: ChestXrayDataModule, stag
             f"machine: give --trainer.devices {cores} or fewer, or add --oversubscribe true if this is meant.",
             exit_status=2,
         )
-    data.setup(stage)
     deal(len(data.records), data.batch_size, trainer.world_size)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xbench.commands.arguments import score_parser
-from xbench.commands.configs import resolve_config, shipped
 from xbench.commands.run import run_test
 from xbench.errors import UserError
 from xbench.predictions.answered import SUFFIXES
@@ -31,7 +30,6 @@ def words_of_test(arguments: Sequence[str]) -> list[str]:
     if strays := [word for word in others if word.startswith("--model")]:
         raise UserError(f"score: {strays[0]}: there is no model; its options are those of score --help.", exit_status=2)
     options = vars(given)
-    datasets = shipped("data")
     # An option that is not given stays away, so that the defaults have one home: the class.
     about = {name: value for name, value in options.items() if name not in ("config", "name") and value is not None}
     if "names" in about:
@@ -56,9 +54,7 @@ def words_of_test(arguments: Sequence[str]) -> list[str]:
     model = {"class_path": f"xbench.models.outside.{_CLASSES[kind]}", "init_args": {"label": given.name, **about}}
     words = ["--config", json.dumps({"model": model})]
     for name in given.config:
-        stem = name.removesuffix(".yaml")
-        found = json.dumps({"data": str(datasets[stem])}) if stem in datasets else resolve_config(name)
-        words += ["--config", found]
+        words += ["--config", name]
     if given.sizes == "any":
         words += ["--data.batch_size", "1"]
     return [*words, "--trainer.accelerator", "cpu", *others]

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeGuard, get_args
 import yaml
 
 from xbench.errors import UserError
+from xbench.yaml_files import check_yaml
 
 ASPECTS = ("border", "fluid", "location", "opacity", "other", "patterns", "shape", "texture")
 """What is said of every finding beside its description, in the order of the prompts."""
@@ -172,7 +173,9 @@ _LIST, _MAPPING = ("sequence", "tag:yaml.org,2002:seq"), ("mapping", "tag:yaml.o
 
 def _yaml_entries(stream: Any) -> _Entries:
     # The nodes, not what safe_load makes of them: it drops repeated names as json does, and a name may be a bare 0.
-    root = yaml.compose(stream, Loader=yaml.SafeLoader)
+    text = stream.read()
+    check_yaml(text)
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
     if _kind(root) != _MAPPING:
         return ()
     return [(key.value if _kind(key) in (_TEXT, _NUMBER) else None, _from_node(value)) for key, value in root.value]

@@ -95,9 +95,9 @@ def test_the_command_logs_only_when_asked(three_runs, tmp_path, monkeypatch, cap
     monkeypatch.setattr(log_report_module, "log_report", log)
     report([str(three_runs), "--out", str(tmp_path)])
     assert not log.called
-    for wanted in ("true", "pictures"):
-        report([str(three_runs), "--out", str(tmp_path), "--wandb", wanted])
-        log.assert_called_with("analysis", "tables", tmp_path, wanted == "pictures")
+    for words, pictures in ((["--wandb", "true"], False), (["--wandb", "--wandb-pictures"], True)):
+        report([str(three_runs), "--out", str(tmp_path), *words])
+        log.assert_called_with("analysis", "tables", tmp_path, pictures)
     assert "wandb sync offline-run" in capsys.readouterr().out
     with pytest.raises(UserError, match="--wandb"):
         report([str(three_runs), "--wandb", "maybe"])

@@ -35,7 +35,7 @@ def bench(options: Sequence[str]) -> None:
     alone = given.part is None and given.report == "true"
     try:
         with interruptible():
-            if given.dry_run:
+            if given.dry_run == "true":
                 _dry_run(jobs, out, console)
             elif given.check == "true":
                 _check(jobs, out, console)

@@ -11,11 +11,10 @@ from pathlib import Path
 from string import Template
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
 from xbench.commands.arguments import bench_parser
-from xbench.commands.configs import did_you_mean, shipped
+from xbench.commands.configs import FOLDERS, did_you_mean, own_dataset, read_mapping, read_part, shipped
 from xbench.errors import UserError
 
 
@@ -55,6 +54,9 @@ class Variant(_Section):
 
     models: list[str] | None = None
     datasets: list[str] | None = None
+
+
+_SECTIONS = {"model": "models", "data": "datasets"}
 
 
 class BenchConfig(_Section):
@@ -114,7 +116,11 @@ def _read(name: str) -> dict[str, Any]:
     found = shipped("bench")
     path = Path(name).expanduser()
     if not path.is_file():
-        if (stem := name.removesuffix(".yaml")) not in found:
+        stem = name.removesuffix(".yaml")
+        if stem not in found:
+            for part, section in _SECTIONS.items():
+                if stem in shipped(FOLDERS[part]):
+                    return {section: {stem: {}}}
             raise UserError(
                 f"bench --config {name}: there is no such file, and no such benchmark is shipped."
                 f"{did_you_mean(stem, found)} Shipped are {', '.join(found)}; `xbench list benches` says "
@@ -122,19 +128,19 @@ def _read(name: str) -> dict[str, Any]:
                 exit_status=2,
             )
         path = found[stem]
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"bench --config {path}: {' '.join(str(error).split())}", exit_status=2) from error
-    # An empty file says nothing.
-    content = {} if content is None else content
-    if not isinstance(content, dict):
-        raise UserError(
-            f"bench --config {path}: write a mapping of {', '.join(BenchConfig.model_fields)}.", exit_status=2
-        )
+    content = read_mapping(path, f"bench --config {path}")
     for section in ("models", "datasets"):
         if isinstance(content.get(section), list):
             content[section] = dict.fromkeys(content[section])
+    # The configuration of a run, whose model is one of the benchmark's.
+    for part, section in _SECTIONS.items():
+        one = content.get(part)
+        if isinstance(one, str) or (isinstance(one, dict) and ("class_path" in one or own_dataset(_flat(one)))):
+            options = _flat(read_part(part, content.pop(part), path.parent, f"bench --config {path}: {part}"))
+            options = dict(zip(["class_path"], own_dataset(options), strict=False)) | options
+            named = Path(one).stem if isinstance(one, str) else str(options["class_path"]).rpartition(".")[2].lower()
+            named = str(options.get("name", named)) if part == "data" else named
+            content[section] = {**(content.get(section) or {}), named: options}
     # An empty section says nothing, as if it were not there.
     return {key: value for key, value in content.items() if value is not None}
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from xbench.commands.bench.config import Job
 from xbench.commands.check import check_dataset, check_model, check_versions
-from xbench.commands.configs import check_yaml, resolve_class
+from xbench.commands.configs import resolve_class
 from xbench.commands.options import build, run_parser
 from xbench.commands.run import silence_libraries
 from xbench.data.datamodule import ChestXrayDataModule
@@ -28,6 +28,7 @@ from xbench.runs.finished import FinishedRun
 from xbench.runs.results import Results
 from xbench.runs.scores import labels_digest
 from xbench.runtime.digests import file_sha256, source_sha256
+from xbench.yaml_files import load_yaml
 
 _LOOKED_AT = 8
 """Images of each dataset that `--check` decodes."""
@@ -116,9 +117,7 @@ class FinishedRuns:
                 # None if there is none, as in a run that was started from Python.
                 self._configs[path] = None
                 with suppress(OSError, ValueError, yaml.YAMLError):
-                    text = path.read_text(encoding="utf-8")
-                    check_yaml(text)
-                    self._configs[path] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+                    self._configs[path] = load_yaml(path)
             if wanted and _counted(self._configs[path], config) == wanted:
                 yield path.parent
 

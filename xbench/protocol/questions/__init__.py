@@ -14,6 +14,7 @@ import yaml
 
 from xbench.errors import UserError
 from xbench.protocol.prompts import phrase
+from xbench.yaml_files import load_yaml
 
 _FIELDS = ("finding", "phrase", "name", "definition")
 _MAX_BYTES = 2**20
@@ -61,7 +62,7 @@ class Questions:
             )
         try:
             with path.open("rb") as file:
-                content: Any = yaml.safe_load(file.read(_MAX_BYTES))
+                content: Any = load_yaml(file.read(_MAX_BYTES).decode())
             return cls._checked(content, str(path))
         except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
             raise UserError(f"The questions of {path} cannot be used: {error}", exit_status=2) from None
