@@ -104,7 +104,7 @@ def test_devide_of_somebodys_own_names(command, tmp_path: Path, monkeypatch: pyt
         ),
         (["clip", "a", "b.safetensors", "--model.arch", "x"], "unrecognized arguments: --model.arch x"),
         (["kad", "a", "b.safetensors", "--model.checkpoint", "x"], "unrecognized arguments: --model.checkpoint x"),
-        (["medklip", "a", "b.safetensors", "--model.image_size", "big"], "--model.image_size: 'big' is not a whole number"),
+        (["medklip", "a", "b.safetensors", "--model.image_size", "big"], "--model.image_size: 'big' is not a whole"),
         (["kad", "a", "b.safetensors", "--model.image_size"], "--model.image_size: expected one argument"),
         (["devide", "a", "b.safetensors", "--model.key_map", "[1]"], "--model.key_map: '[1]' is not a mapping."),
         (
