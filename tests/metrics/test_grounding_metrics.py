@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pairs import TIES, Batch, assert_same, make_batch, metrics, pairs_of_batch, scores, states
+from pairs import TIES, Batch, assert_same, make_batch, metrics, states
 from plain import overlaps, pointing
 from torchmetrics import Metric
 
@@ -97,9 +97,9 @@ def test_pairs_are_those_of_the_last_batch() -> None:
 
 def test_results_computed_before_are_forgotten_and_so_is_everything_by_reset() -> None:
     for metric, plain in zip(metrics(), metrics(), strict=True):
-        for seed, update in ((0, metric.update), (0, metric.update_pairs)):
-            batch = make_batch(seed)
-            update(*(batch if update == metric.update else pairs_of_batch(batch)))
+        batch = make_batch(0)
+        for _ in range(2):
+            metric.update(*batch)
             assert metric.compute()["count"].sum() == metric.count.sum() > 0
         assert metric.count.sum() == 2 * batch[2].sum()
         metric.reset()
@@ -210,18 +210,15 @@ def test_pairs_count_as_a_batch_does(
     saliency, regions, valid = spoilt((saliency.to(dtype), regions, valid))
     if transposed:
         saliency, regions = saliency.mT.contiguous().mT, regions.mT.contiguous().mT
-    chosen = pairs_of_batch((saliency, regions, valid))
-    for batch, pairs, portions in zip(metrics(classes), metrics(classes), metrics(classes), strict=True):
+    for batch, chunks, portions in zip(metrics(classes), metrics(classes), metrics(classes), strict=True):
         batch.update(saliency, regions, valid)
         with pytest.MonkeyPatch.context() as patches:
             for module in ("measures", "sweep"):
                 patches.setattr(f"xbench.metrics.{module}.chunk_pixels", lambda device: pixels)
-            pairs.update_pairs(*chosen)
-        assert_same(pairs, batch, pairs=False)
-        expected = scores(batch) | {"rows": torch.arange(len(chosen[2]))}
-        assert all(torch.equal(value, expected[name]) for name, value in scores(pairs).items())
-        for some in torch.arange(len(chosen[2])).split(2):
-            portions.update_pairs(*(part[some] for part in chosen))
+            chunks.update(saliency, regions, valid)
+        assert_same(chunks, batch)
+        for some in torch.arange(len(valid)).split(2):
+            portions.update(saliency[some], regions[some], valid[some])
         assert_same(portions, batch, pairs=False)
 
 
@@ -286,9 +283,6 @@ def test_a_pair_without_a_score_is_named(bad: float | None, small: int) -> None:
     for metric in metrics():
         with pytest.raises(ValueError, match=rf"image 2 of the batch, class 1\): {problem}"):
             metric.update(saliency, regions, valid)
-        # Of pairs that are handed over alone the place is told: three classes of two images, and one more.
-        with pytest.raises(ValueError, match=rf"image 7 of the batch, class 1\): {problem}"):
-            metric.update_pairs(*pairs_of_batch((saliency, regions, valid)))
         assert all(not state.any() for state in states(metric).values())
 
 
@@ -305,26 +299,19 @@ SALIENCY = [
 
 @pytest.mark.parametrize("metric", metrics()[:2], ids=["sweep", "pointing"])
 @pytest.mark.parametrize(
-    ("way", "place", "change", "message"),
+    ("place", "change", "message"),
     [
-        *(("update", *case) for case in SALIENCY),
-        *(("update_pairs", *case) for case in SALIENCY),
-        ("update", 0, lambda x: x[:, :2], "made for 3"),
-        ("update", 2, lambda x: x.int(), "valid must be"),
-        ("update", 2, lambda x: x[:, :2], "valid must be"),
-        ("update_pairs", 2, lambda x: x[:3], "classes must be"),
-        ("update_pairs", 2, lambda x: x.int(), "classes must be"),
-        ("update_pairs", 2, lambda x: x[:, None], "classes must be"),
-        ("update_pairs", 2, lambda x: x + 3, r"classes must lie in 0\.\.2"),
-        ("update_pairs", 2, lambda x: x - 3, r"classes must lie in 0\.\.2"),
+        *SALIENCY,
+        (0, lambda x: x[:, :2], "made for 3"),
+        (2, lambda x: x.int(), "valid must be"),
+        (2, lambda x: x[:, :2], "valid must be"),
     ],
 )
-def test_wrong_input_is_refused(metric: Metric, way: str, place: int, change: Any, message: str) -> None:
-    batch = make_batch(15)
-    given = [*(batch if way == "update" else pairs_of_batch(batch))]
+def test_wrong_input_is_refused(metric: Metric, place: int, change: Any, message: str) -> None:
+    given = [*make_batch(15)]
     given[place] = change(given[place])
     with pytest.raises(ValueError, match=message):
-        getattr(metric, way)(*given)
+        metric.update(*given)
 
 
 @pytest.mark.parametrize(
@@ -351,6 +338,6 @@ def test_one_class_keeps_its_dimension_and_copies_go_on_counting(metric: Metric)
         assert scores["count"].tolist() == [3]
         assert {len(value) for name, value in scores.items() if name != "thresholds"} == {1}
         if again is not metric:
-            again.update_pairs(saliency, regions, torch.zeros(3, dtype=torch.int64))
+            again.update(saliency[:, None], regions[:, None], torch.ones(3, 1, dtype=torch.bool))
             assert again.compute()["count"].tolist() == [6]
             assert metric.count.tolist() == [3]

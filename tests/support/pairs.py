@@ -26,13 +26,6 @@ def make_batch(seed: int = 0, images: int = 4, classes: int = 3, small: int = 5,
     return saliency, regions, torch.rand(images, classes, generator=generator) > 0.4
 
 
-def pairs_of_batch(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """The valid pairs of a batch, as `update_pairs` takes them."""
-    saliency, regions, valid = batch
-    rows, classes = valid.nonzero(as_tuple=True)
-    return saliency[rows, classes], regions[rows, classes], classes
-
-
 def metrics(classes: int = 3, thresholds: int = 11) -> list[PerClassMetric[Any]]:
     return [ThresholdSweep(classes, thresholds), *(PointingGame(classes, ties) for ties in TIES)]  # type: ignore[arg-type]
 

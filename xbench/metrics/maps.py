@@ -7,7 +7,6 @@ normalised, and its region; what is undefined is NaN. Sums over pixels run in fl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -142,19 +141,6 @@ def pointing_with_tolerance(saliency: Map, region: Region, tolerance: float) -> 
     highest = saliency == saliency.max()
     near = distance_transform_edt(~region)[highest] <= tolerance if tolerance else region[highest]
     return int(np.count_nonzero(near)) / len(near)
-
-
-MEASURES: Mapping[str, float | None] = {
-    "rank_accuracy": None,
-    "rank_excess": 0.0,
-    "mass_accuracy": None,
-    "pixel_auroc": 0.5,
-    "pixel_ap": None,
-    "cnr": 0.0,
-    "pointing_tolerant": None,
-}
-"""What `map_measures` gives, with the value that a map independent of the region has in the mean. None: it depends on
-the region: its share of the grid, and for `pointing_tolerant` the share of the grid within the tolerance."""
 
 
 def map_measures(saliency: Map, region: Region, tolerance: float = TOLERANCE) -> dict[str, float]:

@@ -57,7 +57,7 @@ class PerClassMetric(Metric, ABC, Generic[Pairs]):
 
     @property
     def pairs(self) -> Pairs:
-        """Scores of the last batch's valid pairs in row-major order, or of the last `update_pairs` in its order."""
+        """Scores of the last batch's valid pairs in row-major order, or of the last `restore_pairs` in its order."""
         if self._pairs is None:
             none = torch.zeros(0, dtype=torch.int64)
             return self._score(self._measurer(torch.zeros(0, 1, 1), [], [], self._thresholds), none, none)
@@ -78,37 +78,15 @@ class PerClassMetric(Metric, ABC, Generic[Pairs]):
             raise ValueError(
                 f"saliency has {saliency.shape[1]} classes, but the metric was made for {self.num_classes}"
             )
-        _check_inputs("(B, C, h, w)", saliency, regions, "valid", valid, torch.bool)
+        _check_inputs(saliency, regions, valid)
         rows, classes = valid.nonzero(as_tuple=True)
         # index_select copies whole maps where indexing goes pixel by pixel, five times as long.
         places = rows * self.num_classes + classes
         maps, inside = (part.flatten(0, 1).index_select(0, places) for part in (saliency, regions))
         self._add(maps, inside, rows, classes)
 
-    def update_pairs(self, saliency: Tensor, regions: Tensor, classes: Tensor) -> None:
-        """Add pairs of image and class that are all valid and belong to no batch.
-
-        The sums are to the bit those of `update` with these pairs in this order; `pairs.rows` counts them from 0.
-
-        Args:
-            saliency: (P, h, w) floating, raw values.
-            regions: (P, H, W) bool on the evaluation grid.
-            classes: (P,) int64, the class of each pair.
-
-        Raises:
-            ValueError: Shapes, dtypes or classes do not fit, or a map is not finite or its region is empty.
-        """
-        # Wrapped as torchmetrics wraps `update`: no gradient, and results computed before are forgotten.
-        self._wrap_update(self._update_pairs)(saliency, regions, classes)
-
-    def _update_pairs(self, saliency: Tensor, regions: Tensor, classes: Tensor) -> None:
-        _check_inputs("(P, h, w)", saliency, regions, "classes", classes, torch.int64)
-        if len(classes) and not (classes.amin() >= 0 and classes.amax() < self.num_classes):
-            raise ValueError(f"classes must lie in 0..{self.num_classes - 1}, the classes that the metric was made for")
-        self._add(saliency, regions, torch.arange(len(classes), device=classes.device), classes)
-
     def restore_pairs(self, pairs: Pairs) -> None:
-        """Add pairs that were scored before, to the bit as `update_pairs` would with their maps."""
+        """Add pairs that were scored before, to the bit as `update` would with their maps."""
         self._wrap_update(self._add_scored)(pairs)
 
     def reset(self) -> None:
@@ -163,22 +141,19 @@ class PerClassMetric(Metric, ABC, Generic[Pairs]):
         return keeping
 
 
-def _check_inputs(
-    dimensions: str, saliency: Tensor, regions: Tensor, name: str, of_pairs: Tensor, dtype: torch.dtype
-) -> None:
-    """Check that saliency (..., h, w), regions (..., H, W) and what else is said of the pairs (...) belong together."""
-    pairs, ndim = saliency.shape[:-2], dimensions.count(",") + 1
-    if saliency.ndim != ndim or not saliency.is_floating_point() or 0 in saliency.shape[-2:]:
+def _check_inputs(saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
+    """Check that saliency (B, C, h, w), regions (B, C, H, W) and valid (B, C) belong together."""
+    pairs = saliency.shape[:2]
+    if saliency.ndim != 4 or not saliency.is_floating_point() or 0 in saliency.shape[2:]:
         raise ValueError(
-            f"saliency must be a floating tensor {dimensions}, not {tuple(saliency.shape)} {saliency.dtype}"
+            f"saliency must be a floating tensor (B, C, h, w), not {tuple(saliency.shape)} {saliency.dtype}"
         )
-    if regions.ndim != ndim or regions.dtype != torch.bool or regions.shape[:-2] != pairs or 0 in regions.shape[-2:]:
+    if regions.ndim != 4 or regions.dtype != torch.bool or regions.shape[:2] != pairs or 0 in regions.shape[2:]:
         raise ValueError(
             f"regions must be a bool tensor ({', '.join(map(str, pairs))}, H, W) beside this saliency, "
             f"not {tuple(regions.shape)} {regions.dtype}"
         )
-    if of_pairs.shape != pairs or of_pairs.dtype != dtype:
+    if valid.shape != pairs or valid.dtype != torch.bool:
         raise ValueError(
-            f"{name} must be a {str(dtype).removeprefix('torch.')} tensor {tuple(pairs)} beside this saliency, "
-            f"not {tuple(of_pairs.shape)} {of_pairs.dtype}"
+            f"valid must be a bool tensor {tuple(pairs)} beside this saliency, not {tuple(valid.shape)} {valid.dtype}"
         )
