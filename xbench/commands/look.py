@@ -92,6 +92,8 @@ def check_options(
         if arguments is not None and option not in ("", "class_path", "init_args", "dict_kwargs", *arguments):
             owner = composed.classes.get(part, TRAINER).rpartition(".")[2]
             near = did_you_mean(option, arguments, f"--{part}.")
+            if (owner, option) == ("PhantomCXR", "root"):
+                near = " Phantoms are drawn: for films of your own, take a dataset, or --config demo_folder to predict."
             raise UserError(f"{owner} has no option --{part}.{option}.{near}", exit_status=2)
         if word and value is None and part in TOP and (not option or arguments is not None):
             if name not in _SWITCHES and not re.search(r"\bbool\b", (arguments or {}).get(option, "")):
