@@ -81,3 +81,11 @@ def test_help_and_list_import_nothing_heavy(words):
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_product_stays_within_its_budget_of_lines():
+    """Raise the budget only with a reason; a change that adds can often also delete."""
+    lines = sum(
+        path.read_bytes().count(b"\n") for room in ("xbench", "callbacks") for path in (ROOT / room).rglob("*.py")
+    )
+    assert lines <= 39_317, f"{lines} lines of product code"
