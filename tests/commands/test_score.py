@@ -115,7 +115,7 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
     refused(*start, "--frame", "shortest:224,crop:256", said="must end in one square")
     shutil.copy(first / "Nodule.npy", first / "Something.npy")
     refused(*whole, said=f"1 ({first.name}/Something.npy)")
-    with pytest.warns(UserWarning, match=rf"^1 of 81 predictions .*{first.name}/Something\.npy"):
+    with pytest.warns(UserWarning, match=rf"^1 of 81 predictions \(1\.2 %\) .*{first.name}/Something\.npy"):
         assert command(*whole, "--extra", "ignore").status == 0
     (first / "Something.npy").rename(first / "NODULE.npy")
     refused(*whole, said="Nodule.npy, which are one image and finding")
@@ -147,7 +147,17 @@ def test_what_does_not_fit_is_named_and_refused_unless_asked(command, made, tmp_
 
 
 @pytest.mark.parametrize(
-    "names", ["x", "[]", '{"a": 1}', '{"a": {"b": "c"}}', "[" * 100_000, "[" * 900 + "]" * 900, '{"a":' * 100_000]
+    "names",
+    [
+        "x",
+        "[]",
+        '{"a": 1}',
+        '{"a": "Nodule", "a": "Mass"}',
+        '{"a": {"b": "c"}}',
+        "[" * 100_000,
+        "[" * 900 + "]" * 900,
+        '{"a":' * 100_000,
+    ],
 )
 def test_names_that_are_no_words_of_findings_are_refused(command, names):
     run = command("score", "--config", "phantom", "--predictions", "s.csv", "--name", "x", "--names", names)

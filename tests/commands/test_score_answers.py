@@ -151,6 +151,9 @@ def test_a_file_that_is_cut_off_is_said(command, truth, tmp_path):
     assert f"gives no box for {len(unnamed)} of {len(boxes)} pairs" in note["note"]
     assert silent and f"does not mention {len(silent)} of these images" in note["note"]
     assert note["note"].split()[0] in run.output
+    assert command("report", run.folder, "--out", "said").status == 0
+    page = (tmp_path / "said/index.html").read_text()
+    assert re.search(rf"<h3>Notes</h3>\s*<ul><li>{re.escape(note['note'])} \({note['count']} images\)", page)
 
 
 def test_a_row_without_corners_is_said_to_be_none(command, truth, tmp_path):

@@ -221,6 +221,9 @@ def test_results_that_are_refused(tmp_path, change, said):
         (json.dumps(BOX | {"boxes": ["1234"]}), "'1234'"),
         (json.dumps(BOX | {"boxes": [["0.1", 0.2, 0.3, 0.4]]}), "'0.1'"),
         (json.dumps(BOX | {"scores": "1"}), "scores"),
+        (json.dumps(BOX | {"scores": []}), "lists of the same length"),
+        (json.dumps(BOX | {"boxes": 7}), "lists of the same length"),
+        (json.dumps(BOX | {"boxes": [1, 2, 3, 4]}), "1 is no box of four numbers"),
         (json.dumps(BOX)[:-9], "line 2"),
         ('{"image": "a", "finding": "b", "boxes": [], "boxes": [[0.1, 0.2, 0.3, 0.4]]}', "'boxes' is there twice"),
     ],
@@ -228,6 +231,13 @@ def test_results_that_are_refused(tmp_path, change, said):
 def test_lines_that_are_refused(tmp_path, line, said):
     (tmp_path / "it.jsonl").write_text(f"{json.dumps(BOX)}\n{line}\n")
     assert_refused(lambda: read_answered(tmp_path / "it.jsonl"), "it.jsonl", "line 2", said)
+
+
+def test_only_a_row_with_too_few_values_may_be_cut_off(tmp_path):
+    (tmp_path / "it.csv").write_text(f"{CORNERS}\na,b,1,2,3,4,5\n")
+    with pytest.raises(UserError) as refused:
+        read_answered(tmp_path / "it.csv")
+    assert "cut off" not in str(refused.value)
 
 
 def test_keys_that_are_there_twice(tmp_path):

@@ -11,6 +11,7 @@ from xbench.commands.run import run_test
 from xbench.errors import UserError
 from xbench.predictions.answered import SUFFIXES
 from xbench.predictions.segmentations import drawn_in
+from xbench.runtime.strict import unique_keys
 
 _OPTIONS = {
     "boxes and answers": {"predictions", "frame", "family", "names", "extra"},
@@ -29,13 +30,12 @@ def words_of_test(arguments: Sequence[str]) -> list[str]:
     given, others = score_parser().parse_known_args(arguments)
     if strays := [word for word in others if word.startswith("--model")]:
         raise UserError(f"score: {strays[0]}: there is no model; its options are those of score --help.", exit_status=2)
-    options = vars(given)
     # An option that is not given stays away, so that the defaults have one home: the class.
-    about = {name: value for name, value in options.items() if name not in ("config", "name") and value is not None}
+    about = {name: value for name, value in vars(given).items() if name not in ("config", "name") and value is not None}
     if "names" in about:
         text = about["names"]
         try:
-            about["names"] = names = json.loads(text)
+            about["names"] = names = json.loads(text, object_pairs_hook=unique_keys)
         except (ValueError, RecursionError):
             names = None
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
@@ -53,8 +53,7 @@ def words_of_test(arguments: Sequence[str]) -> list[str]:
         raise UserError(f"score: --{option} says nothing about {kind}: leave it out.", exit_status=2)
     model = {"class_path": f"xbench.models.outside.{_CLASSES[kind]}", "init_args": {"label": given.name, **about}}
     words = ["--config", json.dumps({"model": model})]
-    for name in given.config:
-        words += ["--config", name]
+    words += [word for name in given.config for word in ("--config", name)]
     if given.sizes == "any":
         words += ["--data.batch_size", "1"]
     return [*words, "--trainer.accelerator", "cpu", *others]

@@ -160,16 +160,15 @@ class Outside(SaliencyModel):
                 "predictions out that belong to nothing.",
                 exit_status=2,
             )
-        say_ignored(data, self._path, self.source.unknown, len(self.source.maps) + len(self.source.scores))
-        first = next((image for image in images if (image, self.findings[0]) in self.source.maps), None)
-        if self._own and first is not None and (frame := self.source.frame(first)) is not None:
+        say_ignored(data, self.source.unknown, len(self.source.maps) + len(self.source.scores))
+        some = next(image for image in images for finding in self.findings if (image, finding) in self.source.maps)
+        if self._own and (frame := self.source.frame(some)) is not None:
             if frame.upsampling not in get_args(Upsampling):
                 raise UserError(f"{self._path}: {frame.upsampling!r:.60} is no way to enlarge maps.", exit_status=2)
             self.saliency_upsample = frame.upsampling  # type: ignore[assignment]
             if frame.map_scale not in get_args(MapScale):
                 raise UserError(f"{self._path}: {frame.map_scale!r:.60} is no scale of maps.", exit_status=2)
             self.map_scale = frame.map_scale  # type: ignore[assignment]
-        some = next(image for image in images for finding in self.findings if (image, finding) in self.source.maps)
         self._size = next(one.shape for one in self.source.read(some, self.findings) if one is not None)
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
@@ -303,7 +302,7 @@ class OutsideScores(SaliencyModel):
                 "nothing is said; --extra ignore leaves rows out that belong to nothing.",
                 exit_status=2,
             )
-        say_ignored(data, self._path, unknown, len(found))
+        say_ignored(data, unknown, len(found))
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
         """Leave out what has no probability, and all regions, which nothing is compared with."""
@@ -373,14 +372,14 @@ def doubted(model: str, notes: list[Note]) -> list[Note]:
     return notes
 
 
-def say_ignored(data: Any, path: Path, unknown: Sequence[str] | Sequence[tuple[str, str]], known: int) -> None:
+def say_ignored(data: Any, unknown: Sequence[str] | Sequence[tuple[str, str]], known: int) -> None:
     """Warn of predictions that `--extra ignore` leaves out; if they are pairs, note their images too."""
     if not unknown:
         return
     share = len(unknown) / (len(unknown) + known)
     said = (
-        f"{len(unknown)} of {len(unknown) + known} predictions in {path.name} ({100 * share:.1f} %) belong to no image "
-        f"and finding of {data.name}, and --extra ignore left them out"
+        f"{len(unknown)} of {len(unknown) + known} predictions ({100 * share:.1f} %) belong to no image and "
+        f"finding of {data.name}, and --extra ignore left them out"
         f"{': half of them or more, so the file may use other names' if share >= 0.5 else ''}"
     )
     pairs = [one for one in unknown if not isinstance(one, str)]
@@ -487,7 +486,7 @@ class OutsideAnswers(AnsweringModel):
             )
         if not found:
             raise UserError(f"--predictions {self._path} speaks of nothing in {data.name}.", exit_status=2)
-        say_ignored(data, self._path, unknown, len(found))
+        say_ignored(data, unknown, len(found))
         self._texts_of = {pair: texts[theirs] for pair, theirs in found.items()}
         labels = {record.image_id: record.labels for record in data.records}
         present = [(image, finding) for image in images for finding in self.findings if labels[image].get(finding) == 1]

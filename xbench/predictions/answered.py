@@ -89,10 +89,11 @@ def read_answered(path: Path, ids: Ids | None = None) -> Answered:
 
 
 def _boxes(boxes: Any, scores: Any) -> list[dict[str, Any]]:
-    if not isinstance(boxes, list) or not isinstance(scores, list | None):
-        raise ValueError("boxes and scores must be lists")
+    each = [None] * len(boxes) if scores is None and isinstance(boxes, list) else scores
+    if not isinstance(boxes, list) or not isinstance(each, list) or len(boxes) != len(each):
+        raise ValueError("boxes and scores must be lists of the same length")
     found = []
-    for box, score in zip(boxes, [None] * len(boxes) if scores is None else scores, strict=True):
+    for box, score in zip(boxes, each, strict=True):
         x0, y0, x1, y1 = numbers = _numbers(box)
         if x1 <= x0 or y1 <= y0:
             wrong = f"the box {numbers} has x1 <= x0 or y1 <= y0: are the last two numbers width and height?"
@@ -107,8 +108,8 @@ def _boxes(boxes: Any, scores: Any) -> list[dict[str, Any]]:
 
 
 def _numbers(box: Any) -> list[float]:
-    numbers = [float(one) for one in box if isinstance(one, int | float) and not isinstance(one, bool)]
-    if not isinstance(box, list) or len(box) != 4 or len(numbers) != 4 or not all(map(math.isfinite, numbers)):
+    numbers = [float(one) for one in box if type(one) in (int, float)] if isinstance(box, list) else []
+    if len(numbers) != 4 or len(box) != 4 or not all(map(math.isfinite, numbers)):
         raise ValueError(f"{box!r:.80} is no box of four numbers")
     return numbers
 
@@ -136,7 +137,7 @@ def _of_result(result: dict[str, Any], ids: Ids | None) -> dict[str, Any]:
         names.append(known.get(value, f"id {name}" if ids is not None and isinstance(value, int) else name))
     left, top, width, height = _numbers(result["bbox"])
     if width <= 0 or height <= 0:
-        raise ValueError(f"its bbox has width {width} and height {height}: does it hold corners?")
+        raise ValueError(f"its bbox has width {width} and height {height}, as if it held corners")
     boxes, scores = [[left, top, left + width, top + height]], [result["score"]] if "score" in result else None
     return {"image": names[0], "finding": names[1], "boxes": boxes, "scores": scores}
 
@@ -152,8 +153,8 @@ def _entries(path: Path) -> Iterator[tuple[str, Any]]:
                 raise ValueError(f"it lacks the columns {', '.join(lacking)}")
             for values in ([value.strip() for value in row] for row in reader if any(map(str.strip, row))):
                 if len(values) < len(names) or any(values[len(names) :]):
-                    count = f"{len(values)} values for the {len(names)} columns"
-                    raise ValueError(f"row {reader.line_num} has {count} of the file: is it cut off?")
+                    cut = ", as if it was cut off" * (len(values) < len(names))
+                    raise ValueError(f"row {reader.line_num}: {len(values)} values for the {len(names)} columns{cut}")
                 yield f"row {reader.line_num}", dict(zip(names, values, strict=False))
     elif path.suffix.lower() == ".jsonl":
         with path.open(encoding="utf-8") as file:

@@ -175,6 +175,15 @@ def test_a_label_without_a_box_is_scored_for_recognition(root):
     data = CsvDataset(str(own.write_csv(root, boxes=[*rows, [f"{image}.png", "", "", "", "", ""]])), own.LABELS)
     record = records_of(data)[image]
     assert record.labels["Nodule"] == 1 and "Nodule" not in data.load(record).regions
+    assert notes_of(data) == {"Nodule is present but not drawn, so it is scored for recognition only": [image]}
+
+
+def test_a_table_of_boxes_that_is_cut_off_is_counted(root):
+    rows = own.box_rows()
+    data = CsvDataset(str(own.write_csv(root, boxes=rows[:5])), own.LABELS)
+    assert records_of(data)
+    assert sum("not drawn" in note for note in notes_of(data)) == len({row[1] for row in rows[5:]})
+    assert sum(map(len, notes_of(data).values())) == len(rows[5:])
 
 
 def test_files_elsewhere(root, tmp_path, monkeypatch):

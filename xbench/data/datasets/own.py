@@ -188,6 +188,10 @@ class OwnDataset(DownloadedDataset):
         """List the images that the annotation files name, by name; for prediction all under `root`."""
         self._patients = {}
         records = super().read_records(annotated)
+        for record in records:
+            drawn = {*self.recognition_only, *(one.finding for one in record.source.annotations)}
+            for finding in sorted(f for f, label in record.labels.items() if label == 1 and f not in drawn):
+                self.note(f"{finding} is present but not drawn, so it is scored for recognition only", record.image_id)
         missing = (record.image_id for record in records if record.missing)
         self._elsewhere_named = next((name for name in missing if _last(name) in self._by_last), "")
         return records

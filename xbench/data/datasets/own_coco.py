@@ -15,8 +15,6 @@ from xbench.data.datasets.own import OwnDataset, Sides, check_inside
 from xbench.errors import UserError
 
 _TABLE = "annotations.json"
-_CROWD = "an annotation with iscrowd 1, drawn like any other"
-_BOX = "a box drawn for want of an outline, which other annotations of the file have"
 
 Frame = tuple[int, int] | None
 
@@ -92,7 +90,7 @@ class CocoDataset(OwnDataset):
                         "it has neither a segmentation nor a bbox: add one, or the finding to --data.recognition_only"
                     )
                 if entry.get("iscrowd"):
-                    self.note(_CROWD, image)
+                    self.note("an annotation with iscrowd 1, drawn like any other", image)
                 is_box = isinstance(shapes[0], Box) if shapes else False
                 if shapes and (first := places.setdefault((number, label, tuple(shapes)), place)) != place:
                     raise ValueError(f"annotation {first} is the same: remove one")
@@ -106,7 +104,7 @@ class CocoDataset(OwnDataset):
                 raise UserError(f"{self.name}: {path}, {where}: {reason(error):.500}. {self.advice}") from None
         self.check_sizes(path, boxes, "Write each bbox as x, y, width and height.")
         for image in boxed if outlined else ():
-            self.note(_BOX, image)
+            self.note("a box drawn for want of an outline, which other annotations of the file have", image)
         return [
             ImageAnnotations(
                 image, {f: int(f in present[number]) for f in self.findings}, tuple(drawn[number]), frames[number]

@@ -14,7 +14,6 @@ from xbench.errors import UserError
 
 _BOXES, _LABELS = "boxes.csv", "labels.csv"
 _SIDES = {"xywh": ("x", "y", "width", "height"), "xyxy": ("x1", "y1", "x2", "y2")}
-_UNKNOWN = "a box of a finding that the table of labels calls unknown; it is present"
 
 
 class CsvDataset(OwnDataset):
@@ -83,7 +82,7 @@ class CsvDataset(OwnDataset):
             if labels[image].get(finding) == 0:
                 raise row.error(f"there is a box of {finding}, which the table of labels calls absent on {image}")
             if finding not in labels[image]:
-                self.note(_UNKNOWN, image)
+                self.note("a box of a finding that the table of labels calls unknown; it is present", image)
                 labels[image][finding] = 1
             x, y, right, bottom = (row.number(side) for side in sides)
             with row.blamed():
