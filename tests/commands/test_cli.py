@@ -186,7 +186,7 @@ def test_list(command):
             "--data.grid: 'typo' is not a whole number, .* or native",
         ),
         (("oracle_phantom", "--data.batch_size", "many"), "--data.batch_size: 'many' is not a whole number"),
-        (("oracle_siim",), "--data.root of SIIM-ACR Pneumothorax"),
+        (("oracle_siim",), r"--data.root \(see docs/datasets.md#siim"),
         (("clip_phantom", "--model.saliency", "nope"), "--model.saliency: 'nope' is not patch, .* or legrad"),
     ],
 )

@@ -6,6 +6,7 @@ comment that says what it is. Imports neither torch nor Lightning.
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -140,45 +141,51 @@ class Composed(NamedTuple):
         configs: The configurations, as `read_config` returns them, each part with its class.
         words: The other words.
         classes: The class of each part.
-        options: All options by name, such as `data.limit`, those of configurations first, with the word that each
-            comes from, if it is one. A word without a value has None.
+        options: All options by name, such as `data.limit`, those of configurations first, with the index of the word
+            that each is, or -1. A word without a value has None.
     """
 
     configs: list[dict[str, Any]]
     words: list[str]
     classes: dict[str, str]
-    options: list[tuple[str, str, Any]]
+    options: list[tuple[int, str, Any]]
 
 
 def compose(words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> Composed:
     """Read the configurations among the words of a command.
 
     A part that leaves its class to another configuration, or to an option, has it from there; a dataset of the user's
-    own from its options, if these leave no doubt.
+    own from its options, if these leave no doubt. Where help is asked for, classes and options are empty.
 
     Raises:
         UserError: A configuration is wrong, no model or no dataset was chosen, or two were.
     """
-    names: list[str] = []
-    others: list[str] = []
-    for before, word in zip(["", *words], words, strict=False):
-        if before in ("-c", "--config") or word.startswith("--config="):
-            names.append(word.removeprefix("--config="))
-        elif word not in ("-c", "--config") or word is words[-1]:
-            others.append(word)
-    configs = [read_config(name) for name in names]
-    given: list[tuple[str, str, Any]] = []
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("-c", "--config", nargs="?", action="append", default=[])
+    named, others = parser.parse_known_args(words)
+    configs = [read_config(name) for name in named.config if name is not None]
+    if any(word.partition("=")[0].endswith(("--help", ".help")) for word in others):
+        return Composed(configs, others, {}, [])
+    given: list[tuple[int, str, Any]] = []
     for config, part in product(configs, FOLDERS):
         content = config.get(part, {})
-        given += [("", f"{part}.{name}", value) for name, value in content.get("init_args", content).items()]
-    for word, after in zip(others, [*others[1:], "--"], strict=False):
-        name, sign, value = word[2:].partition("=")
-        given += [(word, name, value if sign else None if after.startswith("--") else after)] * word.startswith("--")
+        given += [(-1, f"{part}.{name}", value) for name, value in content.get("init_args", content).items()]
+    for place, (word, after) in enumerate(zip(others, [*others[1:], "--"], strict=False)):
+        name, sign, text = word[2:].partition("=")
+        value = text if sign else None if re.match(r"-(?!\d*\.?\d+$)[^ =]+(=|$)", after) else after
+        part, _, option = name.partition(".")
+        if part in FOLDERS and option in ("", "init_args") and value and value.startswith("{"):
+            content = read_part(part, read_mapping(value, f"--{name}"), Path(), f"--{name}")
+            given += [(-1, f"{part}.{key}", one) for key, one in {**content, **content.get("init_args", {})}.items()]
+        elif word.startswith("--"):
+            given.append((place, name.replace(".init_args.", ".", 1), value))
     classes = {}
     for part in parts:
         chosen = [str(config[part]["class_path"]) for config in configs if "class_path" in config.get(part, {})]
         chosen += [value for _, name, value in given if name in (part, f"{part}.class_path") and value]
-        chosen = chosen or own_dataset({name.removeprefix("data."): value for _, name, value in given})
+        if not chosen and part == "data":
+            chosen = own_dataset({name.removeprefix("data."): value for _, name, value in given})
+            configs += [{part: {"class_path": name}} for name in chosen]
         if not chosen:
             continue
         classes[part] = chosen[0]

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from xbench.commands.configs import FOLDERS, TOP, Composed, compose, did_you_mean, shipped, summary
+from xbench.commands.configs import FOLDERS, TOP, Composed, compose, did_you_mean, shipped
 from xbench.errors import UserError
 from xbench.runtime.paths import expand
 
@@ -45,16 +45,13 @@ def _arguments(tree: ast.Module, name: str) -> Mapping[str, str] | None:
             return constructor(f"{node.module}.{name}")
         if isinstance(node, ast.ClassDef) and node.name == name:
             made = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
-            found = {one.arg: ast.unparse(one.annotation or ast.Constant("")) for init in made for one in _given(init)}
+            given = [one for init in made for one in (*init.args.args[1:], *init.args.kwonlyargs)]
+            found = {one.arg: ast.unparse(one.annotation or ast.Constant("")) for one in given}
             if not made or made[0].args.kwarg:
                 for base in node.bases:
                     found = {**((isinstance(base, ast.Name) and _arguments(tree, base.id)) or {}), **found}
             return found
     return None
-
-
-def _given(init: ast.FunctionDef) -> list[ast.arg]:
-    return [*init.args.args[1:], *init.args.kwonlyargs]
 
 
 def look(command: str, words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> None:
@@ -63,13 +60,11 @@ def look(command: str, words: Sequence[str], parts: Sequence[str] = ("model", "d
     Raises:
         UserError: Something is wrong; it names the page of the documentation that tells where to get what is missing.
     """
-    if any(word in ("-h", "--help") or word.partition("=")[0].endswith(".help") for word in words):
-        return
     composed = compose(words, parts)
     spelled = check_options(command, composed, constructor)
     # `check` lists what is missing beside all else that is wrong.
     ready = command == "check" or any(word.startswith("--print_config") for word in spelled)
-    if not ready and (missing := [text for part in parts for text in _missing(part, composed)]):
+    if not ready and (missing := [text for part in composed.classes for text in _missing(part, composed)]):
         raise UserError(f"{command} cannot begin. Missing: {'; '.join(missing)}.", exit_status=2)
 
 
@@ -81,10 +76,10 @@ def check_options(
     `arguments_of` gives the annotations of the arguments of a class by name, None if it cannot tell.
     """
     known = {part: arguments_of(name) for part, name in [*composed.classes.items(), ("trainer", TRAINER)]}
-    bare = {}
-    for word, name, value in composed.options:
+    bare = set()
+    for place, name, value in composed.options:
         part, _, option = name.partition(".")
-        option = option.removeprefix("init_args.").partition(".")[0].rstrip("+")
+        option = option.partition(".")[0].rstrip("+")
         arguments = known.get(part)
         if not any(one.startswith(part) for one in (*TOP, "config", "print_config")):
             near = did_you_mean(name, [*TOP, *(f"{part}.{one}" for part in known for one in known[part] or ())], "--")
@@ -95,31 +90,31 @@ def check_options(
             if (owner, option) == ("PhantomCXR", "root"):
                 near = " Phantoms are drawn: for films of your own, take a dataset, or --config demo_folder to predict."
             raise UserError(f"{owner} has no option --{part}.{option}.{near}", exit_status=2)
-        if word and value is None and part in TOP and (not option or arguments is not None):
+        if place >= 0 and value is None and part in TOP and (not option or arguments is not None):
             if name not in _SWITCHES and not re.search(r"\bbool\b", (arguments or {}).get(option, "")):
                 raise UserError(f"{command}: --{name} needs a value.", exit_status=2)
-            bare[word] = f"{word}=true"
-    return [bare.get(word, word) for word in composed.words]
+            bare.add(place)
+    return [f"{word}=true" if place in bare else word for place, word in enumerate(composed.words)]
 
 
 def _missing(part: str, composed: Composed) -> Iterator[str]:
     """Say what a shipped model or dataset needs and nobody gave, and which of its folders and files are not there."""
-    given = {name.removeprefix(f"{part}."): value for _, name, value in composed.options if name.startswith(part)}
+    given = {name.split(".")[1]: value for _, name, value in composed.options if name.startswith(f"{part}.")}
     top, _, name = composed.classes[part].rpartition(".")
     shown = re.compile(rf"^class_path: xbench\.\S+\.{re.escape(name)}$", re.M)
     files = shipped(FOLDERS[part]).values() if top.startswith("xbench.") else ()
     for file in [file for file in files if shown.search(file.read_text(encoding="utf-8"))][:1]:
         needs, page = needs_of(file)
-        for option in dict.fromkeys([*needs, *given]):
-            value = given.get(option)
-            if value is None and option in needs:
-                yield f"--{part}.{option} of {summary(file).partition(':')[0]} (see {page})"
-            elif isinstance(value, str) and (option in _PLACES or _FILE.search(value)) and "://" not in value:
+        missing = [f"--{part}.{option}" for option in needs if given.get(option) is None]
+        for option, value in given.items():
+            if isinstance(value, str) and (option in _PLACES or _FILE.search(value)) and "://" not in value:
                 exists, what = (os.path.isdir, "is no folder") if option == "root" else (os.path.exists, "is not there")
                 place = expand(value.removeprefix("local-dir:"))
                 # Files of one's own may be named by their place in the root.
                 if not exists(place) and not exists(expand(str(given.get("root") or "")) / place):
-                    yield f"--{part}.{option} {value}, which {what} (see {page})"
+                    missing.append(f"--{part}.{option} {value}, which {what}")
+        if missing:
+            yield f"{' and '.join(missing)} (see {page})"
 
 
 def needs_of(file: Path) -> tuple[list[str], str]:

@@ -44,12 +44,10 @@ class RunParser(LightningArgumentParser):
         Raises:
             UserError: They are wrong, or choose another model or dataset than the configuration.
         """
-        if "--help" not in words and not any(word.partition("=")[0].endswith(".help") for word in words):
-            composed = compose(words)
-            others = check_options(self.command, composed, _arguments)
-            # Configurations first, for they would overwrite other options without a word.
-            words = [*(f"--config={json.dumps(config, default=str)}" for config in composed.configs), *others]
-        config = self.parse_args([*words])
+        composed = compose(words)
+        # Configurations first, for they would overwrite other options without a word.
+        first = [f"--config={json.dumps(config, default=str)}" for config in composed.configs]
+        config = self.parse_args([*first, *check_options(self.command, composed, _arguments)])
         if config.trainer.use_distributed_sampler:
             raise UserError(
                 "--trainer.use_distributed_sampler true would score some images twice: leave it out, the data module "
@@ -192,11 +190,11 @@ def in_one_paragraph(message: str, command: str) -> str:
     if key and chosen:
         return _about_class(key[1], chosen[1], chosen[2], command)
     text = re.sub(r"\s*\n[\s-]*", "; ", message.strip().rstrip(".")) + ("" if message.endswith("?") else ".")
-    if key and key[1] in ("model", "data") and "Expected a dot import path" in message:
+    if key and key[1] in ("model", "data") and "NestedArg" not in message:
         example = {"model": "xbench.models.CLIP", "data": "xbench.data.PhantomCXR"}[key[1]]
         text = (
-            f"--{key[1]} expects a class by its full path, such as {example}; shipped models and datasets go by their "
-            "names: --config clip --config siim, or --config clip_siim."
+            f"--{key[1]} expects a class by its full path, such as {example}. Give a file, or the name of a shipped "
+            "model or dataset, after --config: --config mine.yaml --config siim, or --config clip_siim."
         )
     elif key and (wrong := wrong_value(key[1], message)):
         text = wrong
