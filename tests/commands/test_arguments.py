@@ -176,6 +176,8 @@ def test_what_is_wrong_is_said_without_torch(files):
         "test --config siim": "No model",
         "score --config siim --predictions maps --name mine": "--data.root docs/datasets.md#siim",
         "score --config siim --predictions maps --name mine --data.rot films": "--data.rot",
+        "score --config clip_siim --predictions maps --name mine": "instead of a model: --config siim",
+        "test --config demo --model xbench.models.CLIP": "the model Demo, and then CLIP was asked for",
     }
     script = (
         "import sys\nfrom xbench.cli import main\nsys.path.insert(0, '')\n"

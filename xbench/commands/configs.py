@@ -191,14 +191,14 @@ def compose(words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> C
         classes[part] = chosen[0]
         # Of a class of xbench the name is enough. Else jsonargparse would keep those arguments of the first class that
         # the second happens to have as well, such as a checkpoint, for a wrong number that looks right.
-        for changed in chosen[1:]:
-            if len({re.sub(r"^xbench\..*\.", "", one) for one in (chosen[0], changed)}) > 1:
-                raise UserError(
-                    f"The configuration chose the {part} {chosen[0]}, and then {changed} was asked for, which would "
-                    "inherit arguments that were meant for the first. Name one pair instead (--config MODEL_DATASET), "
-                    "or write a configuration of your own.",
-                    exit_status=2,
-                )
+        names = [re.sub(r"^xbench\..*\.", "", one) for one in chosen]
+        if changed := [name for name in names if name != names[0]]:
+            raise UserError(
+                f"The configuration chose the {part} {names[0]}, and then {changed[0]} was asked for, which would "
+                "inherit arguments that were meant for the first. Name one pair instead (--config MODEL_DATASET), or "
+                "write a configuration of your own.",
+                exit_status=2,
+            )
         for config in configs:
             config.get(part, {}).update(class_path=chosen[0])
     if unchosen := [part for part in parts if part not in classes]:

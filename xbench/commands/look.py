@@ -61,6 +61,8 @@ def look(command: str, words: Sequence[str], parts: Sequence[str] = ("model", "d
         UserError: Something is wrong; it names the page of the documentation that tells where to get what is missing.
     """
     composed = compose(words, parts)
+    if command == "score" and any("model" in config for config in composed.configs):
+        raise UserError("score takes predictions instead of a model: give a dataset alone, such as --config siim.", 2)
     spelled = check_options(command, composed, constructor)
     # `check` lists what is missing beside all else that is wrong.
     ready = command == "check" or any(word.startswith("--print_config") for word in spelled)
@@ -78,8 +80,7 @@ def check_options(
     known = {part: arguments_of(name) for part, name in [*composed.classes.items(), ("trainer", TRAINER)]}
     bare = set()
     for place, name, value in composed.options:
-        part, _, option = name.partition(".")
-        option = option.partition(".")[0].rstrip("+")
+        part, option, *_ = [*name.rstrip("+").split("."), ""]
         arguments = known.get(part)
         if not any(one.startswith(part) for one in (*TOP, "config", "print_config")):
             near = did_you_mean(name, [*TOP, *(f"{part}.{one}" for part in known for one in known[part] or ())], "--")
@@ -100,10 +101,9 @@ def check_options(
 def _missing(part: str, composed: Composed) -> Iterator[str]:
     """Say what a shipped model or dataset needs and nobody gave, and which of its folders and files are not there."""
     given = {name.split(".")[1]: value for _, name, value in composed.options if name.startswith(f"{part}.")}
-    top, _, name = composed.classes[part].rpartition(".")
-    shown = re.compile(rf"^class_path: xbench\.\S+\.{re.escape(name)}$", re.M)
-    files = shipped(FOLDERS[part]).values() if top.startswith("xbench.") else ()
-    for file in [file for file in files if shown.search(file.read_text(encoding="utf-8"))][:1]:
+    names = composed.classes[part].split(".")
+    shown = re.compile(rf"^class_path: {re.escape(names[0])}\.\S+\.{re.escape(names[-1])}$", re.M)
+    for file in [file for file in shipped(FOLDERS[part]).values() if shown.search(file.read_text("utf-8"))][:1]:
         needs, page = needs_of(file)
         missing = [f"--{part}.{option}" for option in needs if given.get(option) is None]
         for option, value in given.items():
