@@ -353,11 +353,11 @@ def contradictions(numbers: Mapping[tuple[str, str], tuple[float, float]], findi
         counts = (np.unique(part, axis=0, return_counts=True)[1] for part in (both[:, 0], both[:, 1], both))
         pairs, tied = len(of) * (len(of) - 1) // 2, [int((n * (n - 1) // 2).sum()) for n in counts]
         compared = pairs - tied[0] - tied[1] + tied[2]
-        if not compared:
+        if compared < 1:  # nothing to compare, or no scores
             continue
         # Kendall's tau-b is (pairs in one order - pairs in the other) / sqrt((pairs - tied) * (pairs - tied)).
         agreement = kendalltau(*both.T).statistic * sqrt((pairs - tied[0]) * (pairs - tied[1]))
-        if (share := (1 - agreement / compared) / 2) > 0.01:
+        if (share := round((compared - agreement) / 2) / compared) > 0.01:
             text = (
                 f"{DOUBT_NOTE}: logits of {finding} order {share:.0%} of the pairs of images unlike its probabilities"
             )

@@ -100,4 +100,4 @@ def test_the_command_logs_only_when_asked(three_runs, tmp_path, monkeypatch, cap
         log.assert_called_with("analysis", "tables", tmp_path, pictures)
     assert "wandb sync offline-run" in capsys.readouterr().out
     with pytest.raises(UserError, match="--wandb"):
-        report([str(three_runs), "--wandb", "maybe"])
+        report([str(three_runs), "--wandb=maybe"])
