@@ -173,6 +173,22 @@ def test_what_a_run_did_not_score_or_keep_is_not_chosen():
     assert choose_cases([], 5) == choose_cases(runs[2:], 5) == ()
 
 
+def test_a_run_that_shares_no_pair_takes_no_case_from_the_others():
+    dice = np.random.default_rng(3).random((10, 3))
+    alone = choose_cases([a_run("A", dice, dice > 0.5, dice)], 50, "A")
+    table = a_run("table", np.full((10, 3), np.nan), dice, dice)
+    elsewhere = a_run("other regions", dice, dice, dice)
+    elsewhere.run.images.region_digests[:] = b"fedcba9876543210"
+    for first in ("A", ""):
+        assert choose_cases([a_run("A", dice, dice > 0.5, dice), table, elsewhere], 50, first) == alone
+    halves = [np.where(np.arange(10)[:, None] // 5 == half, dice, np.nan) for half in range(2)]
+    runs = [
+        a_run("A", dice, dice, dice),
+        *(a_run(f"half {place}", half, half, half) for place, half in enumerate(halves)),
+    ]
+    assert all({*case.scores} == {"A", "half 0"} for case in choose_cases(runs, 50, "A"))
+
+
 def test_without_a_threshold_nothing_counts_as_recognised_or_missed():
     dice = np.random.default_rng(2).random((20, 3))
     chosen = choose_cases([a_run("A", dice, dice > 0.5, dice, threshold=False)], 50)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 
@@ -41,6 +42,20 @@ def report(tmp_path_factory):
     tables = all_tables(analysis)
     write_page(analysis, tables, root / "index.html", cases=2)
     return Report(analysis, tables, (root / "index.html").read_text(encoding="utf-8"))
+
+
+def test_cases_are_shown_beside_runs_without_a_picture(report):
+    data = json.loads(re.search(r'id="case-data">(.*?)</script>', report.page, re.S).group(1))
+    assert {case["dataset"] for case in data["cases"]} == {"PhantomCXR", "my_hospital"}
+    assert "Demo" in data["models"] and "table" not in data["models"]
+
+
+def test_what_is_marked_in_the_answer_is_a_few_numbers(report):
+    # The page keeps it on one line, and a longer text would cover the chart beside it.
+    several = (("Demo",), ("atlas",), ("Demo", "atlas"), ("Demo", "detector"), ("Demo (320 px)", "truth"))
+    for analysis in (report.analysis, *(of(report.analysis, *labels) for labels in several)):
+        _, marked, _ = answer(analysis).answer.parts
+        assert re.fullmatch(r"\d+%((, | and | to )\d+%)*", marked), marked
 
 
 def test_every_run_has_one_name(report):

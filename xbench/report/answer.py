@@ -120,11 +120,13 @@ def _several_models(found: Standings, models: int) -> tuple[Standing, Said]:
         settings = "both" if len(tied) == 2 else f"all {in_words(len(tied))}"
         them = f"the {in_words(len(tied))} models" if models == len(tied) else f"{settings} settings"
         rates = _rates(found, tied[::-1], " to ".join)
-        return best, Said(f"{says}: {them} point at {rates}, and no difference is significant.", rates)
+        text = f"{says}: {them} point at {rates}, and no difference is significant."
+        return best, Said(text, rates.partition(" of ")[0])
     if len(tied) > 1:
         names = listed([row.series.name for row in tied])
         rates = _rates(found, tied, listed) if len(tied) < 4 else _rates(found, tied[::-1], " to ".join)
-        return best, Said(f"{says}: {names} share first place with {rates}, not significantly different.", rates)
+        text = f"{says}: {names} share first place with {rates}, not significantly different."
+        return best, Said(text, rates.partition(" of ")[0])
     strong = f"{whole(best.score.value)}%"
     if found.untested:
         return best, Said(f"{says}: the highest score is that of {best.series.name}, {_rate(found, best)}.", strong)

@@ -63,19 +63,21 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tu
     and not recognised but on the lesion; of the run labelled `first`, by default the first one, and then of the others.
     The places left go to the best, worst and median Dice (mean over the runs), the largest difference between two runs,
     then best, worst and median of each run. Reasons take turns, and each goes through the findings in turns, so that no
-    finding takes all. A pair that several reasons lead to is shown once and names them all. Runs that kept no maps are
-    left out.
+    finding takes all. A pair that several reasons lead to is shown once and names them all. Runs that kept no maps, or
+    scored no pair in common with that run, are left out.
     """
-    runs = [run for run in runs if run.run.cases() is not None]
-    scores = [_scored_pairs(run) for run in runs]
-    pairs = [pair for pair in scores[0] if all(pair in other for other in scores)] if scores else []
-    if not pairs:
+    scored = {run.run.label: of_run for run in runs if (of_run := _scored_pairs(run))}
+    if not scored:
         return ()
-    labels, findings = [run.run.label for run in runs], [pair[1] for pair in pairs]
-    of_runs = [[of_run[at] for at in pairs] for of_run in scores]
-    leader = labels.index(first) if first in labels else 0
+    scores: dict[str, Mapping[tuple[str, str, bytes], CaseScores]] = {}
+    pairs: list[tuple[str, str, bytes]] = []
+    for label in sorted(scored, key=lambda label: label != first):
+        if common := [pair for pair in pairs or scored[label] if pair in scored[label]]:
+            scores[label], pairs = scored[label], common
+    labels, findings = [*scores], [pair[1] for pair in pairs]
+    of_runs = [[of_run[at] for at in pairs] for of_run in scores.values()]
     chosen: dict[int, list[str]] = {}
-    for rankings in (*_failures(leader, findings, of_runs), _by_dice(labels, findings, of_runs)):
+    for rankings in (*_failures(findings, of_runs), _by_dice(labels, findings, of_runs)):
         while len(chosen) < count and any(rankings.values()):
             for reason, ranking in rankings.items():
                 while ranking:
@@ -87,10 +89,10 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tu
                     if len(chosen) < count:
                         chosen[pair] = [reason]
                     break
-    found = []
+    dataset, found = runs[0].run.dataset, []
     for pair, reasons in chosen.items():
-        by_label = {label: of_run[pairs[pair]] for label, of_run in zip(labels, scores, strict=True)}
-        found.append(ChosenCase(runs[0].run.dataset, *pairs[pair][:2], tuple(reasons), by_label))
+        by_label = {label: of_run[pairs[pair]] for label, of_run in scores.items()}
+        found.append(ChosenCase(dataset, *pairs[pair][:2], tuple(reasons), by_label))
     return tuple(found)
 
 
@@ -149,18 +151,18 @@ _FAILURES: Mapping[str, Callable[[CaseScores], bool]] = {
 
 
 def _failures(
-    leader: int, findings: Sequence[str], scores: Sequence[Sequence[CaseScores]]
+    findings: Sequence[str], scores: Sequence[Sequence[CaseScores]]
 ) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Order by every failure the pairs on which the leading run fails so, and those on which only others do."""
+    """Order by every failure the pairs on which the first run fails so, and those on which only others do."""
     mean = np.nan_to_num([[score.dice for score in row] for row in scores]).mean(axis=0)
     rankings: tuple[dict[str, list[int]], dict[str, list[int]]] = {}, {}
     for reason, fails in _FAILURES.items():
         failed = np.array([[fails(score) for score in row] for row in scores])
         # Among equal numbers of runs, a lower Dice is the clearer example; where the peak is right, a higher one is.
         clearer = mean if reason.endswith("on the lesion") else -mean
-        ranked = _in_turns(failed.sum(axis=0) + clearer / 2 + len(scores) * failed[leader], findings)
-        rankings[0][reason] = [pair for pair in ranked if failed[leader, pair]]
-        rankings[1][reason] = [pair for pair in ranked if failed[:, pair].any() and not failed[leader, pair]]
+        ranked = _in_turns(failed.sum(axis=0) + clearer / 2 + len(scores) * failed[0], findings)
+        rankings[0][reason] = [pair for pair in ranked if failed[0, pair]]
+        rankings[1][reason] = [pair for pair in ranked if failed[:, pair].any() and not failed[0, pair]]
     return rankings
 
 
@@ -222,13 +224,13 @@ class CaseMap:
 def read_maps(runs: Sequence[RunAnalysis], cases: Iterable[ChosenCase]) -> Iterator[tuple[ChosenCase, list[CaseMap]]]:
     """Read the maps of chosen cases, those of one case at a time.
 
-    The runs are on one dataset; those that kept no maps are left out. Radiograph and region of a case are the same in
-    all runs, as `choose_cases` sees to.
+    The runs are on one dataset; those that `choose_cases` left out are left out here. Radiograph and region of a case
+    are the same in all others.
     """
     kept = [(run, pairs) for run in runs if (pairs := run.run.cases()) is not None]
     for case in cases:
         maps = []
-        for run, pairs in kept:
+        for run, pairs in (one for one in kept if one[0].run.label in case.scores):
             pair = pairs.read(case.image_id, case.finding)
             images = run.run.images
             place = images.image_ids.index(case.image_id), run.run.results.findings.index(case.finding)

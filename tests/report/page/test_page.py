@@ -218,7 +218,7 @@ def test_it_does_with_one_run_and_without_maps(tmp_path):
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "config.yaml").write_text("")
     _, text = built(tmp_path, tmp_path / "index.html")
-    assert Page(text).data["case-data"] == {"pictures": {}, "cases": [], "models": []}
+    assert Page(text).data["case-data"] == {"pictures": {}, "cases": [], "models": [], "opened": ""}
     assert "No map was kept" in text and "unfinished" in text and 'id="differences"' not in text
 
 

@@ -299,6 +299,24 @@ def test_arrows_step_through_the_cases_after_a_click_on_a_filter(page):
     page.locator("#case-filters button[type=reset]").click()
 
 
+def test_cases_and_points_open_with_the_run_that_the_answer_is_about(browser, tmp_path):
+    for size, skill in ((224, 0.6), (320, 0.9)):
+        write_run(tmp_path, "clip", skill=skill, images=40, image_size=size, stamp=f"2026-01-01_00-00-{size % 60:02d}")
+    analysis = analyse(collect([tmp_path]))
+    write_page(analysis, all_tables(analysis), tmp_path / "index.html", cases=3)
+    page = browser.new_page(viewport=WIDE)
+    page.goto((tmp_path / "index.html").as_uri())
+    assert page.locator("#case-model option").all_text_contents() == ["CLIP (320 px)", "CLIP"]
+    assert "by CLIP," in page.locator(".lightbox h2").text_content()
+    shown = page.locator("#recognition fieldset label:has(:checked)")
+    assert shown.text_content() == "CLIP" and page.locator("#recognition .set:visible").count() == 1
+    assert page.locator("#case-model").input_value() == "CLIP"
+    page.locator("#case-model").select_option("CLIP (320 px)")
+    page.locator("#case-filters button[type=reset]").click()
+    expect(page.locator("#case-model")).to_have_value("CLIP")
+    page.close()
+
+
 def test_five_cases_are_printed_whole_and_of_every_outcome(page):
     press(page, "#case", "ArrowRight")
     about = page.locator("#case-about").text_content()

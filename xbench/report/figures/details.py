@@ -121,10 +121,10 @@ def _draw_cells(axis: Axes, values: NDArray[np.float64]) -> None:
 
 def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase], look: Mapping[str, Series]) -> Figure | None:
     """Draw a row per case: the radiograph, then over it the maps of the best runs, seven at most; None without."""
-    kept = [entry for entry in dataset.runs if entry.run.cases() is not None]
+    kept = [entry for entry in dataset.runs if cases and entry.run.label in cases[0].scores]
     kept.sort(key=lambda entry: -(entry.macro["pointing_game"].value or 0.0))
     runs = in_order(kept[:_BESIDE])
-    if not cases or not runs:
+    if not runs:
         return None
     # A panel is as wide as high; two lines of text stand above each, the reasons for the case at its left.
     words = 0.95 if len(runs) == 1 else 1.25

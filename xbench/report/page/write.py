@@ -31,7 +31,7 @@ from xbench.report.overlay import coloured
 from xbench.report.page import charts
 from xbench.report.page.films import films_of
 from xbench.report.page.pictures import encoded, outline_of
-from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis, in_order
+from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis, in_order, parts_of
 from xbench.report.sentences import count_of, recognised_elsewhere, warnings
 from xbench.report.series import Series, outline, own_in_words, series_of
 from xbench.report.standings import Standing, Standings, standings
@@ -84,6 +84,7 @@ def write_page(
         "matrix": charts.matrix(analysis, found) if found.rows else [],
         "large": large,
         "small": small,
+        "opened": next((at for at, one in enumerate(large) if head and one.points[0].label == head.label), 0),
         "recognition": recognition_finding(analysis)[0],
         "elsewhere": list(recognised_elsewhere(analysis.runs)),
         "floor_words": found.floor.does if found.floor else "",
@@ -289,7 +290,9 @@ def _case_data(analysis: Analysis, count: int, progress: Progress | None, head: 
     Radiographs are JPEG (10 to 40 kB each), maps grey PNG (about 6 kB a model), regions SVG paths. `progress` is called
     for every case and after the last. `head` is the label of the run that the answer is about.
     """
-    chosen = [(dataset, choose_cases(dataset.runs, count, head)) for dataset in analysis.datasets]
+    parts = parts_of(analysis.datasets)
+    whole = [(one, [run for run in one.runs if run.run.label not in parts]) for one in analysis.datasets]
+    chosen = [(dataset, choose_cases(runs, count, head)) for dataset, runs in whole]
     total = sum(len(cases) for _, cases in chosen)
     pictures: dict[str, str] = {}
     shown: list[dict[str, Any]] = []
@@ -319,7 +322,7 @@ def _case_data(analysis: Analysis, count: int, progress: Progress | None, head: 
         progress(total, total, "done")
     present = {panel["model"] for case in shown for panel in case["panels"]}
     models = [label for label in in_order(analysis.runs) if label in present]
-    return {"pictures": pictures, "cases": shown, "models": models}
+    return {"pictures": pictures, "cases": shown, "models": models, "opened": head if head in present else ""}
 
 
 def _panel(shown: CaseMap) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 /** The browser of cases: one film at a time, with its map and its annotated region, large and side by side. */
 (() => {
   const { element, fill, percent } = report;
-  const { cases, pictures, models } = report.data("case-data");
+  const { cases, pictures, models, opened } = report.data("case-data");
   const colours = report.data("colour-data");
   const SVG = "http://www.w3.org/2000/svg";
   const OUTCOMES = [
@@ -290,7 +290,7 @@
   document.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const focused = document.activeElement;
-    const here = document.getElementById("cases").contains(focused) && !focused.matches("select, input");
+    const here = document.getElementById("cases").contains(focused) && !focused.matches("select, input:not([type=checkbox])");
     if (!step || !here || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     go(place + step);
@@ -325,6 +325,7 @@
       element("input", { type: "radio", name: "outcome", value, checked: value === "" }), words, element("span", { class: "n" }, "")));
   }
   fill(field("model"), models.map((name) => [name, name]));
+  for (const option of field("model").options) if (option.value === opened) option.defaultSelected = true;
   field("of-model").hidden = models.length < 2;
   fill(field("dataset"), options("all", distinct(cases.map((example) => example.dataset))));
   field("of-dataset").hidden = field("dataset").options.length < 3;
