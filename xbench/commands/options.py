@@ -192,9 +192,10 @@ def in_one_paragraph(message: str, command: str) -> str:
     text = re.sub(r"\s*\n[\s-]*", "; ", message.strip().rstrip(".")) + ("" if message.endswith("?") else ".")
     if key and key[1] in ("model", "data") and "NestedArg" not in message:
         example = {"model": "xbench.models.CLIP", "data": "xbench.data.PhantomCXR"}[key[1]]
+        given = "".join(re.findall(r"Import path (\S+ )does not", message))
         text = (
-            f"--{key[1]} expects a class by its full path, such as {example}. Give a file, or the name of a shipped "
-            "model or dataset, after --config: --config mine.yaml --config siim, or --config clip_siim."
+            f"--{key[1]} {given}expects a class by its full path, such as {example}. Give a file, or the name of a "
+            "shipped model or dataset, after --config: --config mine.yaml --config siim, or --config clip_siim."
         )
     elif key and (wrong := wrong_value(key[1], message)):
         text = wrong
