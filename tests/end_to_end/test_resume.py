@@ -169,9 +169,11 @@ def test_another_configuration_is_refused(broken, monkeypatch, capsys, options, 
     assert not [*broken.glob("runs/*/*/results.json")]
 
 
-def test_what_moves_no_number_may_change(broken, unbroken, monkeypatch):
+def test_what_moves_no_number_may_change(broken, unbroken):
     neutral = ("--data.num_workers", "1", "--data.cache", "false", "--trainer.strategy", "ddp")
-    assert go_on(broken, monkeypatch, *neutral) == 0
+    # In a fork: gloo keeps a thread of the first process group, without which later forks of this process hang.
+    again = start(words(broken, "--resume", "true", *neutral), broken)
+    assert again.wait() == 0, again.said
     assert read(broken) == unbroken
 
 
