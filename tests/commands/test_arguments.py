@@ -353,3 +353,10 @@ def test_a_shell_completes(shell, tmp_path, command):
         [shell, "-c", script], capture_output=True, text=True, timeout=60, env={**os.environ, "PATH": path}
     )
     assert done.stdout.strip() == "clip_siim", done.stderr
+
+
+def test_a_single_film_is_a_root_to_predict_on(tmp_path):
+    (film := tmp_path / "film.png").touch()
+    look("predict", ["--config", "demo_folder", "--data.root", str(film)])
+    with pytest.raises(UserError, match=r"film\.png, which is no folder"):
+        look("test", ["--config", "oracle_siim", "--data.root", str(film)])

@@ -108,7 +108,8 @@ def _missing(part: str, composed: Composed) -> Iterator[str]:
         missing = [f"--{part}.{option}" for option in needs if given.get(option) is None]
         for option, value in given.items():
             if isinstance(value, str) and (option in _PLACES or _FILE.search(value)) and "://" not in value:
-                exists, what = (os.path.isdir, "is no folder") if option == "root" else (os.path.exists, "is not there")
+                folder = option == "root" and file.stem != "folder"  # which takes a single film too
+                exists, what = (os.path.isdir, "is no folder") if folder else (os.path.exists, "is not there")
                 place = expand(value.removeprefix("local-dir:"))
                 # Files of one's own may be named by their place in the root.
                 if not exists(place) and not exists(expand(str(given.get("root") or "")) / place):
