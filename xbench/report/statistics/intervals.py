@@ -305,7 +305,7 @@ def difference(added: Sequence[Spread], less: Sequence[Spread]) -> Limits | None
     units = np.array([min(one.units, other.units) for one, other in pairs])
     few = np.sqrt(units / np.maximum(1, units - 1))
     apart = np.stack([one.influence - other.influence for one, other in pairs]) * few[:, None] / len(pairs)
-    errors = _errors_of_sum((apart**2).sum(axis=1), added)
+    errors = _errors_of_sum((apart**2).sum(axis=1), added, less)
     variance = float((apart.sum(axis=0) ** 2).sum())
     hits = np.array([(one.hits or 0.0, other.hits or 0.0) for one, other in pairs])
     if hits.all():
@@ -315,13 +315,13 @@ def difference(added: Sequence[Spread], less: Sequence[Spread]) -> Limits | None
     return max(-1.0, value - reach), min(1.0, value + reach)
 
 
-def _errors_of_sum(variances: Floats, spreads: Sequence[Spread]) -> float:
-    """Student's quantile for a sum of numbers with these variances, with no more degrees of freedom than clusters."""
-    freedoms = np.array([min(spread.freedom, spread.units - 1) for spread in spreads])
+def _errors_of_sum(variances: Floats, *runs: Sequence[Spread]) -> float:
+    """Student's quantile for a sum of numbers with these variances; of several runs the fewer degrees of freedom."""
+    freedoms = np.min([[min(spread.freedom, spread.units - 1) for spread in spreads] for spreads in runs], axis=0)
     known = (freedoms > 0) & (variances > 0)
     # After Satterthwaite; infinite where no variance is known, as of shares of 0 and 1.
     taken = float((variances[known] ** 2 / freedoms[known]).sum())
-    return _errors(min(float(variances[known].sum()) ** 2 / taken, len(spreads[0].influence) - 1) if taken > 0 else inf)
+    return _errors(min(float(variances[known].sum()) ** 2 / taken, len(runs[0][0].influence) - 1) if taken > 0 else inf)
 
 
 @lru_cache(maxsize=4096)
