@@ -34,11 +34,11 @@ from xbench.commands.prepare import prepare
 from xbench.data.annotations.shapes import Box
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
+from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.store.store import PreparedStore, pack
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
-from xbench.phantom import draw_phantom
 
 ROUNDS = 5
 RECORDS = 12_600

@@ -37,8 +37,8 @@ def compiled(architecture: int, thresholds: int) -> tuple[str, dict[str, int]]:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from xbench.metrics.kernel import BLOCK, OPTIONS, bins, measure_kernel
-    from xbench.metrics.measures import MEASURES
+    from xbench.scoring.kernel import BLOCK, OPTIONS, bins, measure_kernel
+    from xbench.scoring.measures import MEASURES
 
     types = {
         "raw_of": "*fp32", "logit_of": "*fp32", "probability_of": "*fp32", "regions": "*u8", "cells": "*i32",

@@ -22,8 +22,8 @@ from official.base import hexadecimal, write_lines
 from official.dicom import write_dicom
 
 from xbench.data import VinDrCXR
-from xbench.phantom import draw_phantom
-from xbench.protocol.findings import FINDINGS
+from xbench.data.phantom import draw_phantom
+from xbench.findings.names import FINDINGS
 
 HEIGHT, WIDTH, FILMS = 3_000, 2_500, 16
 FIGURES = (

@@ -37,8 +37,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from deterministic_checkpoints import MODELS, write_checkpoint
 
 from xbench.commands.configs import shipped
+from xbench.findings.names import FINDINGS
 from xbench.models.base import VLM
-from xbench.protocol.findings import FINDINGS
 
 BATCH, ROUNDS, PATIENCE = 8, 3, 30
 LAYOUTS = ("float32", "bf16", "channels_last", "both")

@@ -38,7 +38,7 @@ from golden import Case as Golden
 from golden import case_of
 
 from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP
-from xbench.models.carzero import WordPieces
+from xbench.models.maps.carzero import WordPieces
 from xbench.types import ModelOutput
 
 WAYS: dict[str, dict[str, bool]] = {

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from xbench.geometry.grid import FULL_VIEW
 from xbench.metrics import normalise, upsample
-from xbench.metrics.measures import Measurer, Measures
-from xbench.metrics.sweep import PixelCounts, count_pixels, histograms, reached, threshold_values
+from xbench.scoring.measures import Measurer, Measures
+from xbench.scoring.sweep import PixelCounts, count_pixels, histograms, reached, threshold_values
 
 PAIRS, SMALL, GRID = 256, 14, 224
 LOOP_PAIRS = 16

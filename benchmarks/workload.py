@@ -43,10 +43,10 @@ from xbench.commands.run import run_test
 from xbench.data.annotations.shapes import Box
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
+from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import VLM
-from xbench.phantom import draw_phantom
 from xbench.types import ModelOutput
 
 DISTINCT = 16

@@ -9,24 +9,24 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.answers import without_text
 from xbench.evaluation.checks import check_each_once, check_no_limit, check_shapes, check_values
-from xbench.evaluation.provenance import collect_provenance
 from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.metrics import PointingGame, ThresholdSweep
-from xbench.metrics.measures import Measurer
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
 from xbench.runs.answers import AnswerRow
 from xbench.runs.folder import saved_config
 from xbench.runs.journal import BatchRecord
+from xbench.runs.provenance import collect_provenance
 from xbench.runs.results import Results
 from xbench.runs.scores import BatchScores, ImageScores
 from xbench.runtime.digests import source_sha256
 from xbench.runtime.distributed import gather
+from xbench.runtime.errors import UserError
 from xbench.runtime.stopwatch import Stopwatch
+from xbench.scoring.measures import Measurer
 from xbench.types import EXPLORATORY_NOTE, Batch, Failure, ModelOutput, Note, Rules, TieRule
 
 

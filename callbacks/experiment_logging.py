@@ -11,12 +11,12 @@ import wandb
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
 from xbench.report.runs import collect
 from xbench.report.wandb.log_run import log_run
 from xbench.runs.folder import saved_config
 from xbench.runtime.distributed import shared_counter
+from xbench.runtime.errors import UserError
 
 from .evaluation import Evaluation, find
 from .results_writer import ResultsWriter

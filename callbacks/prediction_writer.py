@@ -17,16 +17,16 @@ from PIL import Image
 from rich.console import Console
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.errors import UserError
 from xbench.evaluation.checks import check_each_once, check_no_limit, check_output
+from xbench.findings.names import chosen
 from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics import normalise
 from xbench.models.base import SaliencyModel
-from xbench.protocol.findings import chosen
 from xbench.report.tiles import file_names, film_tile, map_tile, sheet, shown
 from xbench.runs.files import WRITING
 from xbench.runs.folder import open_run_folder
 from xbench.runtime.distributed import gather
+from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.types import Batch, ModelOutput, Note
 

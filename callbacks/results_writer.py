@@ -11,15 +11,15 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.errors import UserError
-from xbench.evaluation.provenance import numbers_depend_on
 from xbench.runs.answers import answers_writer
 from xbench.runs.files import ANSWERS, CURVES, PER_IMAGE
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
 from xbench.runs.maps import SavedImage, write_saved_images
+from xbench.runs.provenance import numbers_depend_on
 from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
 from xbench.runs.scores import pair_counts_writer, write_per_image
+from xbench.runtime.errors import UserError
 from xbench.types import Batch, ModelOutput
 
 from .case_keeper import CaseKeeper

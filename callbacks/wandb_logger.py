@@ -16,9 +16,9 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.datasets.phantom import PhantomCXR
-from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
 from xbench.report.wandb.session import begin_run, offline_folder
+from xbench.runtime.errors import UserError
 
 
 class WandbLogger(loggers.WandbLogger):

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from xbench.callbacks.console_summary import _table
 from xbench.cli import main as xbench
-from xbench.phantom import draw_phantom
+from xbench.data.phantom import draw_phantom
 from xbench.runs.finished import FinishedRun
 
 OUT = Path(__file__).parents[1] / "docs/assets"

@@ -33,8 +33,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import Tensor
 from torch.nn import functional
 
+from xbench.data.phantom import FINDINGS, draw_phantom
 from xbench.models.demo import DemoNetwork
-from xbench.phantom import FINDINGS, draw_phantom
 
 TRAINING_SEED = 1_000_000
 VALIDATION_SEED = 1_000_001

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import xbench
 from xbench.commands.arguments import answer_at_once
 from xbench.commands.configs import did_you_mean
-from xbench.errors import UserError, explain_machine_error
+from xbench.runtime.errors import UserError, explain_machine_error
 from xbench.runtime.output import forgive_output, refused_output
 from xbench.runtime.start_up import import_lean_torchmetrics
 

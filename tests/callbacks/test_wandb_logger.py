@@ -21,8 +21,8 @@ from xbench.callbacks.experiment_logging import ExperimentLogging
 from xbench.callbacks.results_writer import ResultsWriter
 from xbench.callbacks.wandb_logger import WandbLogger
 from xbench.data.datasets.phantom import PhantomCXR
-from xbench.errors import UserError
 from xbench.report.wandb import session
+from xbench.runtime.errors import UserError
 
 LOGGER = ("--trainer.logger", "xbench.callbacks.wandb_logger.WandbLogger")
 

@@ -23,8 +23,8 @@ from xbench.commands.completion import completions
 from xbench.commands.configs import TOP, resolve_class, shipped
 from xbench.commands.look import TRAINER, constructor, look, needs_of
 from xbench.commands.options import build, run_parser
-from xbench.errors import UserError
-from xbench.protocol.prompts import STYLES
+from xbench.findings.prompts import STYLES
+from xbench.runtime.errors import UserError
 from xbench.types import TieRule
 
 
@@ -241,7 +241,7 @@ def test_arguments_are_read_from_source_as_jsonargparse_reads_them(files):
         assert theirs <= {*arguments}, path
         owners = resolve_class(path).__mro__
         assert {*arguments} <= {name for owner in owners for name in inspect.signature(owner).parameters}, path
-    assert constructor("xbench.models.CLIP") == found["xbench.models.clip.CLIP"]
+    assert constructor("xbench.models.CLIP") == found["xbench.models.maps.clip.CLIP"]
     assert constructor("mine.Mine") is None
     trainer = constructor(TRAINER)
     assert trainer is not None and {*trainer} == {*inspect.signature(Trainer).parameters}

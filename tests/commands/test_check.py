@@ -15,7 +15,7 @@ from toys import Squares
 from xbench.commands import check
 from xbench.commands.check import Cell, choose_cells, write_contact_sheet
 from xbench.data import ChestXDet10
-from xbench.protocol.published import published_positives
+from xbench.findings.published import published_positives
 
 OUTLINE = (255, 196, 0)
 SHARED = SHARED / "data"

@@ -18,8 +18,8 @@ from transformers import ViTConfig, ViTModel
 
 from xbench.commands import convert
 from xbench.commands.arguments import convertible
-from xbench.errors import UserError
 from xbench.models import CLIP, DeViDe
+from xbench.runtime.errors import UserError
 
 TINY = {
     "embed_dim": 16,

@@ -16,6 +16,7 @@ import xbench.commands.check
 import xbench.commands.run
 from xbench.commands.configs import shipped
 from xbench.data.datamodule import ChestXrayDataModule
+from xbench.findings.prompts import phrase, prompts_in_style
 from xbench.geometry.preprocessing import HistogramEqualisation
 from xbench.models import (
     CLIP,
@@ -30,16 +31,11 @@ from xbench.models import (
     Oracle,
     SaliencyModel,
     UniformRandom,
-    carzero,
-    devide,
-    kad,
-    mavl,
-    medklip,
 )
-from xbench.models.components import kebert
-from xbench.models.components import open_clip as open_clip_network
-from xbench.models.components.kebert import class_name
-from xbench.protocol.prompts import phrase, prompts_in_style
+from xbench.models.maps import carzero, devide, kad, mavl, medklip
+from xbench.models.networks import kebert
+from xbench.models.networks import open_clip as open_clip_network
+from xbench.models.networks.kebert import class_name
 
 MODELS = {model.__name__.lower(): model for model in (CARZero, CLIP, BiomedCLIP, MedKLIP, KAD, MAVL, DeViDe)}
 REFERENCES = {"oracle": Oracle, "random": UniformRandom, "centre": CentrePrior, "demo": Demo}

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from xbench.commands.bench.config import read_bench
-from xbench.errors import UserError
-from xbench.protocol.prompts import read_prompts
-from xbench.protocol.questions import Questions
+from xbench.findings.prompts import read_prompts
+from xbench.findings.questions import Questions
+from xbench.runtime.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from official.dicom import write_dicom
 from PIL import Image
 
-from xbench.phantom import FINDINGS, draw_phantom
+from xbench.data.phantom import FINDINGS, draw_phantom
 from xbench.report.tiles import SIDE, file_names, map_tile, sheet
 
 PLACES = ("a.png", "scan/IM1", "ward 3/a: b.png", "ward 3/a? b.dcm")

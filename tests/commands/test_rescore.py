@@ -23,10 +23,10 @@ from run_files import change, files_of
 from xbench.cli import main
 from xbench.commands import rescore
 from xbench.commands.verify import disagreements
-from xbench.errors import UserError
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import ScoredPairs, read_saved_images, saved_regions
+from xbench.runtime.errors import UserError
 
 # Images of several sizes, one that cannot be read and one with something odd; a last batch of another size.
 TOYS = ("--data.widths", "[64, 90, 48]", "--data.unreadable", "[5]", "--data.on_error", "skip", "--data.odd", "[3, 4]")

@@ -12,14 +12,14 @@ import torch
 from synthetic import FINDINGS, write_run
 
 from xbench.commands.verify import disagreements
-from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics import LesionDetections, calibration
-from xbench.metrics.lesions import components, mask_overlaps
-from xbench.protocol.scoring import PROTOCOLS
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols, write_protocol
+from xbench.runtime.errors import UserError
+from xbench.scoring.lesions import components, mask_overlaps
+from xbench.scoring.protocols.registry import PROTOCOLS
 
 SETTINGS = {"saliency_upsample": "nearest", "map_scale": "probability"}
 

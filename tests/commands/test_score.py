@@ -24,15 +24,15 @@ from official.chexlocalize import write_chexlocalize
 from places import ROOT
 from pycocotools import mask as coco
 
+from xbench.data.phantom import FINDINGS
 from xbench.geometry.grid import upsample
-from xbench.metrics.protocols.chexlocalize import otsu_mask, scaled
 from xbench.models.outside import contradictions
-from xbench.phantom import FINDINGS
 from xbench.predictions.segmentations import decoded
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, PICTURES, REGIONS
 from xbench.runs.protocols import read_protocol, read_protocol_pairs
+from xbench.scoring.protocols.chexlocalize import otsu_mask, scaled
 
 DATA = ("--data.images", "5", "--data.num_workers", "0")
 QUIET = (*DATA, "--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")

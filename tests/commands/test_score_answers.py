@@ -189,7 +189,7 @@ def test_what_is_ignored_is_counted(command, truth, tmp_path, share):
 
 def test_a_table_of_which_half_is_ignored(command, truth, tmp_path):
     _, sizes = truth
-    from xbench.phantom import FINDINGS
+    from xbench.data.phantom import FINDINGS
 
     names = [*sizes, *(f"x-{image}" for image in sizes)]
     rows = [[name, *[0.5] * len(FINDINGS)] for name in names]

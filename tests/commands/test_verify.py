@@ -17,8 +17,8 @@ from run_files import change
 from xbench.cli import main
 from xbench.commands.reproduce import drifts, first_cause
 from xbench.commands.verify import disagreements
-from xbench.errors import UserError
 from xbench.runs.results import read_results, write_per_class
+from xbench.runtime.errors import UserError
 
 
 @pytest.fixture

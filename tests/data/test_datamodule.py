@@ -11,7 +11,7 @@ from lightning.fabric.utilities import move_data_to_device
 from toys import Brightness, Squares
 
 from xbench.data.records import Record
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 from xbench.types import Batch, Failure, Note
 
 

@@ -19,7 +19,7 @@ from pydicom.sequence import Sequence
 
 from xbench.data import decoding
 from xbench.data.decoding import decode_image
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 REAL = SHARED / "data" / "siim_acr"
 RNG = np.random.default_rng(0)

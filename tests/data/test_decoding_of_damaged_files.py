@@ -15,7 +15,7 @@ from official.dicom import write_dicom
 from PIL import Image
 
 from xbench.data.decoding import decode_image
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 RAMP = (np.add.outer(np.arange(48), np.arange(64)) * 2).astype(np.uint8)
 TAGS = {"WindowCenter": [100, 1], "WindowWidth": [150, 2], "RescaleSlope": "1.5", "RescaleIntercept": "-3"}

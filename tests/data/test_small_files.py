@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from xbench.data.annotations.tables import read_csv, read_image_list, read_json
-from xbench.errors import UserError
-from xbench.models.components.checkpoint import read_tensors
+from xbench.models.networks.checkpoint import read_tensors
+from xbench.runtime.errors import UserError
 
 
 def test_a_checkpoint_that_unpacks_to_many_times_its_size(tmp_path):

@@ -13,8 +13,8 @@ from downloads import ANNOTATION_FILES, CLASSES, notes_of, records_of, refusal
 from official.base import Official
 
 from xbench.data.datasets.downloaded import Source
-from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.runtime.errors import UserError
 from xbench.types import Failure
 
 EACH = pytest.mark.parametrize("name", CLASSES)

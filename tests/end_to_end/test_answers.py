@@ -17,7 +17,6 @@ from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.evaluation.answers import summarise_answers
 from xbench.metrics import LesionDetections
-from xbench.metrics.boxes import pairwise_iou, score_boxes, score_on_grid
 from xbench.report.answer import in_a_line
 from xbench.report.figures.models import dice_over_thresholds
 from xbench.report.page.write import write_page
@@ -29,6 +28,7 @@ from xbench.report.tables.contents import all_tables
 from xbench.runs.answers import read_answers
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols
+from xbench.scoring.boxes import pairwise_iou, score_boxes, score_on_grid
 
 FILES = ("answers.parquet", "per_image.parquet", "curves.parquet", "per_class.csv", "maps.parquet", "regions.parquet")
 

@@ -13,9 +13,9 @@ import pytest
 from chat_server import log, serving
 from processes import start, until
 
-from xbench.answers.asking import Reply
 from xbench.cli import main
 from xbench.commands.verify import disagreements
+from xbench.predictions.asking import Reply
 
 CONCURRENCY = 3
 pytestmark = pytest.mark.filterwarnings("ignore:.*is asked again")

@@ -17,11 +17,11 @@ from downloads import Downloads
 from small_networks import shrink
 
 from xbench.data import ChestXray14
-from xbench.evaluation.provenance import options_that_count
+from xbench.findings.names import FINDINGS
+from xbench.findings.prompts import ASPECTS, prompts_in_style
 from xbench.models import KAD
-from xbench.protocol.findings import FINDINGS
-from xbench.protocol.prompts import ASPECTS, prompts_in_style
 from xbench.runs.files import CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS
+from xbench.runs.provenance import options_that_count
 
 QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
 CROSS_ATTENTION = {"kind": "cross-attention", "layers": [0, 1, 2, 3], "heads": [0, 1, 2, 3]}

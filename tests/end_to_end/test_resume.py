@@ -16,12 +16,12 @@ from processes import held, run_ranks, start, start_ranks, until
 from run_files import image_scores, read
 
 from xbench.cli import main
-from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.instances import Instance, runs_of
 from xbench.runs.journal import BatchRecord, _encode, append_record, difference, finished_batches, read_record
 from xbench.runs.maps import SavedImage
 from xbench.runs.scores import BatchScores, PairCounts
+from xbench.runtime.errors import UserError
 from xbench.types import Failure, Note
 
 

@@ -14,10 +14,10 @@ from xbench.evaluation.protocols import score_images
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW, saliency_on_grid
 from xbench.geometry.instances import Instance
-from xbench.metrics.protocols import chexlocalize
-from xbench.metrics.protocols.graded import sigmoid
-from xbench.protocol.scoring import PROTOCOLS
 from xbench.runs.maps import SavedImage
+from xbench.scoring.protocols import chexlocalize
+from xbench.scoring.protocols.graded import sigmoid
+from xbench.scoring.protocols.registry import PROTOCOLS
 
 
 def close(value, tolerance=1e-12):

@@ -16,9 +16,9 @@ from scipy.spatial.distance import cdist
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW, saliency_on_grid
 from xbench.metrics import pointing_hits
-from xbench.metrics.measures import Measurer
-from xbench.metrics.peaks import least_distance
 from xbench.report.schema import NEAR
+from xbench.scoring.measures import Measurer
+from xbench.scoring.peaks import least_distance
 from xbench.types import GroundTruth
 
 MAPS = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 7)).flatmap(

@@ -18,8 +18,8 @@ from toys import Squares, quiet_trainer
 from wrong_models import Coarse
 
 from xbench.callbacks.evaluation import Evaluation
-from xbench.errors import UserError
 from xbench.geometry.grid import FULL_VIEW, Upsampling, saliency_on_grid, upsample
+from xbench.runtime.errors import UserError
 
 MODES: tuple[Upsampling, ...] = get_args(Upsampling)
 WHOLE = (Fraction(0), Fraction(1))

@@ -8,11 +8,11 @@ import pytest
 import torch
 from toys import Squares
 
-from xbench.answers.asking import Query, Reply
 from xbench.commands.check import check_model
-from xbench.errors import UserError
+from xbench.findings.questions import Questions
 from xbench.models import AnsweringModel, AnswerOracle
-from xbench.protocol.questions import Questions
+from xbench.predictions.asking import Query, Reply
+from xbench.runtime.errors import UserError
 from xbench.types import Batch
 
 

@@ -14,11 +14,11 @@ from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
 from small_networks import attached
 
-from xbench.errors import UserError
-from xbench.models import biomedclip
-from xbench.models.biomedclip import BiomedCLIP
-from xbench.models.clip import CLIP
-from xbench.models.components import open_clip as _open_clip
+from xbench.models.maps import biomedclip
+from xbench.models.maps.biomedclip import BiomedCLIP
+from xbench.models.maps.clip import CLIP
+from xbench.models.networks import open_clip as _open_clip
+from xbench.runtime.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("no_network")
 HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"

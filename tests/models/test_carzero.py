@@ -22,11 +22,11 @@ from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from xbench.errors import UserError
-from xbench.models import carzero
-from xbench.models.carzero import TOKENS, CARZero, WordPieces, aggregate, clean
-from xbench.protocol.findings import FINDINGS
-from xbench.protocol.prompts import prompts_in_style
+from xbench.findings.names import FINDINGS
+from xbench.findings.prompts import prompts_in_style
+from xbench.models.maps import carzero
+from xbench.models.maps.carzero import TOKENS, CARZero, WordPieces, aggregate, clean
+from xbench.runtime.errors import UserError
 
 # Every word is its letters; the vocabulary is that of `deterministic_checkpoints`.
 PROMPTS = ["There is Pleural Effusion", "There is a Lung Nodule.", "1. There is no mass"]

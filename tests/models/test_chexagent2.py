@@ -19,10 +19,10 @@ from small_networks import attached
 from torchvision.transforms import v2
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from xbench.answers.answer import Box
-from xbench.answers.asking import Query
-from xbench.errors import UserError
 from xbench.models import CheXagent2
+from xbench.predictions.answer import Box
+from xbench.predictions.asking import Query
+from xbench.runtime.errors import UserError
 
 SIZES = [(80, 64), (70, 120), (37, 200)]
 QUESTIONS = ["Where?", "Where in this chest X-ray is the nodule?", "Yes the box"]

@@ -17,9 +17,9 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from xbench.errors import UserError
-from xbench.models.clip import CLIP
-from xbench.models.components import open_clip as _open_clip
+from xbench.models.maps.clip import CLIP
+from xbench.models.networks import open_clip as _open_clip
+from xbench.runtime.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("no_network")
 TINY = {

@@ -14,8 +14,8 @@ from small_networks import BLOCKS, attached, largest, shrink
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
-from xbench.errors import UserError
-from xbench.models.devide import DeViDe
+from xbench.models.maps.devide import DeViDe
+from xbench.runtime.errors import UserError
 
 IDS = torch.tensor([[101, 7, 8, 9, 102], [101, 11, 102, 0, 0], [101, 30, 31, 102, 0], [101, 40, 41, 102, 0]])
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(5))

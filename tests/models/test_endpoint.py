@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from processes import until
 
-from xbench.answers.asking import Query
-from xbench.errors import UserError
-from xbench.models.components.answer_cache import AnswerCache
-from xbench.models.components.chat import ChatClient, Completion, NoAnswer, _seconds
-from xbench.models.endpoint import Endpoint
+from xbench.models.answers.answer_cache import AnswerCache
+from xbench.models.answers.chat import ChatClient, Completion, NoAnswer, _seconds
+from xbench.models.answers.endpoint import Endpoint
+from xbench.predictions.asking import Query
+from xbench.runtime.errors import UserError
 from xbench.types import Batch, GroundTruth
 
 KEY = "sk-very-secret"

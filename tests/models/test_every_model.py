@@ -17,23 +17,10 @@ from deterministic_checkpoints import MODELS, write_checkpoint
 from small_networks import attached, shrink
 from torch import Tensor
 
-from xbench.errors import UserError
-from xbench.models import (
-    CLIP,
-    KAD,
-    MAVL,
-    VLM,
-    BiomedCLIP,
-    CARZero,
-    DeViDe,
-    MedKLIP,
-    carzero,
-    devide,
-    kad,
-    mavl,
-    medklip,
-)
-from xbench.models.components import open_clip
+from xbench.models import CLIP, KAD, MAVL, VLM, BiomedCLIP, CARZero, DeViDe, MedKLIP
+from xbench.models.maps import carzero, devide, kad, mavl, medklip
+from xbench.models.networks import open_clip
+from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput
 
 # The class, and the module that reads its checkpoint.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xbench.answers import FAMILIES
-from xbench.answers.answer import Box, Size
-from xbench.answers.asking import Reply
-from xbench.answers.instruments import prior_box
 from xbench.data.datasets.phantom import PhantomCXR
 from xbench.metrics import box_iou
 from xbench.models import AnswerOracle
+from xbench.predictions import FAMILIES
+from xbench.predictions.answer import Box, Size
+from xbench.predictions.asking import Reply
+from xbench.predictions.baselines import prior_box
 from xbench.runs.finished import FinishedRun
 from xbench.types import Batch
 

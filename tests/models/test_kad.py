@@ -16,11 +16,11 @@ from small_networks import attached, largest, score, shrink
 from torch import Tensor, nn
 
 from xbench.data.datasets.chestxray14 import ChestXray14
-from xbench.errors import UserError
-from xbench.models.components.kebert import SECTIONS, class_name
-from xbench.models.components.vit import with_timm_names
-from xbench.models.kad import KAD
-from xbench.protocol.prompts import prompts_in_style
+from xbench.findings.prompts import prompts_in_style
+from xbench.models.maps.kad import KAD
+from xbench.models.networks.kebert import SECTIONS, class_name
+from xbench.models.networks.vit import with_timm_names
+from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput
 
 

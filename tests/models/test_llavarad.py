@@ -16,8 +16,8 @@ from torch import nn
 from xbench.cli import main
 from xbench.commands.configs import shipped, summary
 from xbench.commands.verify import disagreements
-from xbench.errors import UserError
-from xbench.models.llavarad import LLaVARad, merged
+from xbench.models.maps.llavarad import LLaVARad, merged
+from xbench.runtime.errors import UserError
 from xbench.types import EXPLORATORY_NOTE
 
 GRID = SIDE // PATCH

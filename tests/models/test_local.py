@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 from small_networks import attached
 from tiny_multimodal import FAMILY_OF, build
 
-from xbench.answers import family_named
-from xbench.answers.answer import Box, Size
-from xbench.answers.asking import Query
-from xbench.answers.frames import Frame
-from xbench.errors import UserError
-from xbench.models.local import ARCHITECTURES, Local
+from xbench.models.answers.local import ARCHITECTURES, Local
+from xbench.predictions import family_named
+from xbench.predictions.answer import Box, Size
+from xbench.predictions.asking import Query
+from xbench.predictions.conventions import Frame
+from xbench.runtime.errors import UserError
 
 SIZES = [(80, 64), (70, 120), (56, 56)]
 QUESTIONS = ["Where?", "Where in this chest X-ray is the nodule?", "And the heart?"]
@@ -260,8 +260,8 @@ def test_an_image_that_the_processor_refuses_is_named(folder):
 
 
 def test_every_family_has_questions_about_every_finding():
-    from xbench.protocol.findings import TABLE
-    from xbench.protocol.questions import Questions
+    from xbench.findings.names import TABLE
+    from xbench.findings.questions import Questions
 
     for family, architecture in ARCHITECTURES.items():
         questions = Questions.of(family)

@@ -14,10 +14,10 @@ import transformers
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from xbench.answers.answer import Box
-from xbench.answers.asking import Query
-from xbench.errors import UserError
 from xbench.models import Maira2
+from xbench.predictions.answer import Box
+from xbench.predictions.asking import Query
+from xbench.runtime.errors import UserError
 
 SIZES = [(80, 64), (70, 120), (37, 200)]
 QUESTIONS = ["Look <image> where?", "At<image> Where in this chest X-ray is the nodule?", "Find it."]

@@ -12,11 +12,11 @@ from deterministic import images_of, quick_weight
 from small_networks import attached, largest, score
 from torch import Tensor
 
-from xbench.errors import UserError
-from xbench.models.components.book import OFFICIAL_ENTRIES
-from xbench.models.medklip import MedKLIP
-from xbench.protocol.findings import FINDINGS
-from xbench.protocol.prompts import wording, wordings
+from xbench.findings.names import FINDINGS
+from xbench.findings.prompts import wording, wordings
+from xbench.models.maps.medklip import MedKLIP
+from xbench.models.networks.book import OFFICIAL_ENTRIES
+from xbench.runtime.errors import UserError
 
 
 @pytest.fixture(scope="module")

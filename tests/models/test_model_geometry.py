@@ -20,15 +20,15 @@ from toys import quiet_trainer
 
 from xbench.callbacks.evaluation import Evaluation
 from xbench.data.datamodule import ChestXrayDataModule
+from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW, View
 from xbench.geometry.preprocessing import INPUT_NOTE, PillowResize, Preprocessing
-from xbench.models import biomedclip, carzero
 from xbench.models.base import SaliencyModel
-from xbench.models.components import book as _book
-from xbench.models.components import open_clip
-from xbench.phantom import draw_phantom
+from xbench.models.maps import biomedclip, carzero
+from xbench.models.networks import book as _book
+from xbench.models.networks import open_clip
 from xbench.types import Batch, ModelOutput
 
 GRID = (224, 224)

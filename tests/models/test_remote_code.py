@@ -12,16 +12,19 @@ from types import SimpleNamespace
 import pytest
 from places import ROOT
 
-from xbench.errors import UserError
-from xbench.models.biomedclip import BiomedCLIP
-from xbench.models.clip import CLIP
-from xbench.models.components.bert import tokenise
-from xbench.models.local import Local
-from xbench.models.maira2 import Processor
+from xbench.models.answers.local import Local
+from xbench.models.answers.maira2 import Processor
+from xbench.models.maps.biomedclip import BiomedCLIP
+from xbench.models.maps.clip import CLIP
+from xbench.models.networks.bert import tokenise
+from xbench.runtime.errors import UserError
 
 # Functions that may run code of a folder or a hub. Those of open_clip that take no `trust_remote_code` are tried below.
 LOADERS = (".from_pretrained", ".from_config", "HFTokenizer", "get_tokenizer", "create_model", "pipeline", "hub.load")
-WITHOUT = {("models/clip.py", "open_clip.get_tokenizer"), ("models/components/open_clip.py", "open_clip.create_model")}
+WITHOUT = {
+    ("models/maps/clip.py", "open_clip.get_tokenizer"),
+    ("models/networks/open_clip.py", "open_clip.create_model"),
+}
 
 
 def test_every_load_refuses_the_code_of_a_checkpoint():

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from xbench.errors import UserError
+from xbench.findings.prompts import ASPECTS, wording
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import VLM
-from xbench.protocol.prompts import ASPECTS, wording
+from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput
 
 

@@ -14,9 +14,9 @@ from bounded import assert_outcomes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.errors import UserError
 from xbench.predictions.files import as_map, named
 from xbench.predictions.pickled import read_pickle
+from xbench.runtime.errors import UserError
 
 VALUES = np.arange(24, dtype=np.float32).reshape(1, 1, 4, 6) / 7
 CONTENT = {

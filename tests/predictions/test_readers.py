@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from xbench.errors import UserError
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.predictions.answered import read_answered
 from xbench.predictions.files import Files, as_map, named, read_npy, read_npz, read_picture
@@ -25,6 +24,7 @@ from xbench.predictions.scores import read_scores
 from xbench.predictions.segmentations import read_points
 from xbench.predictions.source import MapFiles, matched
 from xbench.predictions.tuned import read_tuned
+from xbench.runtime.errors import UserError
 from xbench.runtime.paths import IMAGE_SUFFIXES
 
 MAPS = arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.floats(-9, 9, width=32))

@@ -20,9 +20,9 @@ from xbench.cli import main
 from xbench.commands.report import write_report
 from xbench.commands.reproduce import drifts
 from xbench.commands.verify import disagreements
-from xbench.errors import UserError
 from xbench.report.runs import collect
 from xbench.runs.results import Results, read_results
+from xbench.runtime.errors import UserError
 
 HOSTILE = "=cmd|'/C calc'!A0 <script>alert(1)</script> \\input{/etc/passwd} [/red] ../../x"
 

@@ -9,7 +9,6 @@ import pytest
 from places import ROOT
 from synthetic import write_run
 
-from xbench.protocol.scoring import PROTOCOLS
 from xbench.report.document import document
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
@@ -17,6 +16,7 @@ from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
 from xbench.report.tables.table import MISSING
 from xbench.runs.protocols import read_protocol, write_protocol
+from xbench.scoring.protocols.registry import PROTOCOLS
 
 IMAGES = 12
 CALIBRATION = ("ece", "ece_by_chance", "ece_adaptive", "mce", "brier")

@@ -8,8 +8,8 @@ import pytest
 from run_files import change
 from synthetic import write_run
 
-from xbench.errors import UserError
 from xbench.report.runs import collect
+from xbench.runtime.errors import UserError
 
 LATER = "2026-02-02_00-00-00"
 

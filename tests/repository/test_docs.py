@@ -41,14 +41,14 @@ from xbench.commands.options import RunParser, run_parser
 from xbench.commands.rescore import rescore
 from xbench.commands.score import words_of_test
 from xbench.data import ChestXrayDataModule, Radiograph, Record
-from xbench.errors import UserError
+from xbench.data.phantom import draw_phantom
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import SaliencyModel
-from xbench.phantom import draw_phantom
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.runs.answers import AnswerRow
 from xbench.runs.results import Answers, Recognised
+from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput
 
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")]}

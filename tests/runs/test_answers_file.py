@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xbench.answers import FAMILIES
-from xbench.answers.answer import Box
-from xbench.answers.asking import Query, Reply
-from xbench.answers.frames import Frame
-from xbench.errors import UserError
+from xbench.predictions import FAMILIES
+from xbench.predictions.answer import Box
+from xbench.predictions.asking import Query, Reply
+from xbench.predictions.conventions import Frame
 from xbench.runs.answers import AnswerRow, answers_writer, excerpt, read_answers
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
+from xbench.runtime.errors import UserError
 
 FINDINGS = ("Nodule", "Mass")
 # Half a surrogate pair too, which no file of UTF-8 takes.

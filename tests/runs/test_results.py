@@ -18,10 +18,10 @@ import xbench.runtime.stopwatch
 from xbench.callbacks.evaluation import Evaluation
 from xbench.callbacks.results_writer import ResultsWriter
 from xbench.commands.verify import disagreements
-from xbench.errors import UserError
+from xbench.findings.names import findings_problem
 from xbench.geometry.preprocessing import INPUT_NOTE
-from xbench.protocol.findings import findings_problem
 from xbench.runs.results import read_results
+from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 
 SKIP = ("--data.on_error", "skip")
@@ -62,7 +62,7 @@ def test_every_moment_counts_towards_the_stage_that_took_it(command, toy_config,
         "toys.Squares.transfer_batch_to_device": {"transfer"},
         "toys.Brightness.score": {"forward"},
         "xbench.callbacks.evaluation.check_shapes": {"metrics"},
-        "xbench.metrics.measures.saliency_on_grid": {"saliency"},
+        "xbench.scoring.measures.saliency_on_grid": {"saliency"},
         "xbench.metrics.ThresholdSweep.restore_pairs": {"metrics"},
         "xbench.callbacks.case_keeper.jpeg": {"logging"},
         "xbench.callbacks.results_writer.append_record": {"logging"},

@@ -23,7 +23,6 @@ from xbench.commands.verify import disagreements
 from xbench.geometry.coverage import Coverage, region_digest
 from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.instances import Instance
-from xbench.metrics.functional import normalise
 from xbench.runs import scores as rows
 from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.finished import FinishedRun
@@ -45,6 +44,7 @@ from xbench.runs.scores import (
     scored_on,
     write_per_image,
 )
+from xbench.scoring.functional import normalise
 
 FINDINGS = ("Square", "Disc")
 FLOATS = [field.name for field in fields(ImageScores) if "float64" in str(field.type)]

@@ -28,8 +28,8 @@ def package(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "counts"),
     [
-        ("xbench/metrics/functional.py", True),
-        ("xbench/protocol/prompts.yaml", True),
+        ("xbench/scoring/functional.py", True),
+        ("xbench/findings/prompts.yaml", True),
         ("xbench/models/weights/demo.safetensors", True),
         ("callbacks/evaluation.py", True),
         ("xbench/new.py", True),

@@ -15,7 +15,7 @@ from processes import environment, run, until
 from run_files import read
 
 from xbench.cli import main
-from xbench.errors import explain_machine_error
+from xbench.runtime.errors import explain_machine_error
 
 IMAGES = 19
 RESUME = ("--resume", "true")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchvision.models import resnet50  # type: ignore[import-untyped]
 from transformers import BertConfig, BertModel
 
-from xbench.models.components.book import OFFICIAL_ENTRIES
+from xbench.models.networks.book import OFFICIAL_ENTRIES
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "heart", "lung", "white", "large"]
 VOCABULARY += ["##r", ",", ".", ":"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from processes import start
 
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 
 def assert_outcomes(

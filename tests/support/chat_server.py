@@ -36,7 +36,7 @@ asked: dict[str, list[dict[str, Any]]] = defaultdict(list)
 @cache
 def drawn(index: int, height: int, width: int) -> Any:
     """Return a phantom of set 0, and the digest of its pixels."""
-    from xbench.phantom import draw_phantom
+    from xbench.data.phantom import draw_phantom
 
     phantom = draw_phantom(0, index, height, width)
     return phantom, hashlib.sha256(phantom.image.tobytes()).hexdigest()
@@ -47,11 +47,11 @@ def truth(image: bytes, text: str) -> str:
     import numpy as np
     from PIL import Image
 
-    from xbench.answers import family_named
-    from xbench.answers.answer import Box
+    from xbench.data.phantom import FINDINGS
+    from xbench.findings.prompts import phrase
     from xbench.geometry.instances import connected_parts
-    from xbench.phantom import FINDINGS
-    from xbench.protocol.prompts import phrase
+    from xbench.predictions import family_named
+    from xbench.predictions.answer import Box
 
     pixels = np.asarray(Image.open(io.BytesIO(image)))
     (finding,) = [name for name in FINDINGS if f"is {phrase(name)}" in text or f"there {phrase(name)}" in text]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet50
 from transformers import BertConfig, BertModel
 
-from xbench.models.biomedclip import _MODEL as _BIOMEDCLIP
+from xbench.models.maps.biomedclip import _MODEL as _BIOMEDCLIP
 
 # Of networks that are not full.
 BERT = {"vocab_size": 300, "num_hidden_layers": 1, "intermediate_size": 64}

@@ -34,7 +34,7 @@ from xbench.data import (
 )
 from xbench.data.datasets.downloaded import DownloadedDataset
 from xbench.data.records import Record
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 CLASSES: dict[str, type[DownloadedDataset]] = {
     cls.name: cls

@@ -12,7 +12,7 @@ from pathlib import Path
 from toys import Squares
 
 from xbench.data.records import Radiograph, Record
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 
 def fill(folder: Path) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pycocotools import mask as coco
 
-from xbench.phantom import Phantom, draw_phantom
+from xbench.data.phantom import Phantom, draw_phantom
 
 LABELS = {"nod": "Nodule", "cardio": "Cardiomegaly", "eff": "Pleural Effusion"}
 """What the files call the findings."""

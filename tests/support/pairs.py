@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from xbench.metrics import PointingGame, ThresholdSweep
-from xbench.metrics.per_class import PerClassMetric
+from xbench.scoring.per_class import PerClassMetric
 
 Batch = tuple[Tensor, Tensor, Tensor]
 TIES = ("share", "any", "first")

@@ -1,6 +1,6 @@
 """Made maps and regions with the values that the official scorers give them; no patient's data.
 
-`tests/metrics/reference` has the maps, drawn from seeds, and under `sources` of the JSON file who scored them at which
+`tests/scoring/reference` has the maps, drawn from seeds, and under `sources` of the JSON file who scored them at which
 commit. What ends in `_ours` comes from brute force, because no official scorer runs.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from places import ROOT
 
-FOLDER = ROOT / "tests" / "metrics" / "reference"
+FOLDER = ROOT / "tests" / "scoring" / "reference"
 
 
 @cache

@@ -13,9 +13,10 @@ from deterministic_checkpoints import BERT, BLOCKS
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from xbench.models import VLM, carzero, devide, kad
-from xbench.models.components import kebert as _kebert
-from xbench.models.components.vit import ViTB16
+from xbench.models import VLM
+from xbench.models.maps import carzero, devide, kad
+from xbench.models.networks import kebert as _kebert
+from xbench.models.networks.vit import ViTB16
 
 Model = TypeVar("Model", bound=VLM)
 

@@ -9,11 +9,11 @@ import torch
 
 from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.scoring import add_scores, score_batch
+from xbench.findings.published import published_split
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.instances import Instance
 from xbench.metrics import PointingGame, ThresholdSweep
-from xbench.protocol.published import published_split
 from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.maps import SavedImage, jpeg, write_saved_images
 from xbench.runs.results import write_per_class, write_results

@@ -8,10 +8,10 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from xbench.answers.answer import Box
-from xbench.answers.asking import Query, Reply
-from xbench.errors import UserError
 from xbench.models import AnsweringModel
+from xbench.predictions.answer import Box
+from xbench.predictions.asking import Query, Reply
+from xbench.runtime.errors import UserError
 from xbench.types import Batch
 
 LAME = "No, nothing \x00 \ud800 there. <b>"

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.records import Radiograph, Record
-from xbench.errors import UserError
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
 from xbench.models.base import VLM
+from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput, Note
 
 

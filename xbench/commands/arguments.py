@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from xbench.commands.configs import did_you_mean
 from xbench.commands.look import look
-from xbench.errors import UserError
-from xbench.protocol.scoring import PROTOCOLS
+from xbench.runtime.errors import UserError
 from xbench.runtime.processes import usable_cores
+from xbench.scoring.protocols.registry import PROTOCOLS
 
 KINDS = ("models", "datasets", "findings", "configs", "benches")
 """What `list` prints."""

@@ -26,11 +26,11 @@ from xbench.data.decoding import unreadable
 from xbench.data.records import Radiograph, Record
 from xbench.data.samples import Samples, covers_nothing
 from xbench.data.workers.isolation import one_thread
-from xbench.errors import UserError
+from xbench.findings.published import published_positives, published_split, remark
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import VLM, SaliencyModel
-from xbench.protocol.published import published_positives, published_split, remark
+from xbench.runtime.errors import UserError
 from xbench.types import Failure, Sample
 
 # What is listed on the screen of one kind; all are in the file.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from xbench.commands.arguments import OPTIONS, PARSERS, PURPOSES, convertible
 from xbench.commands.configs import Kind, shipped
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 _BASH = """# In ~/.bashrc: eval "$(xbench completion bash)"
 _xbench() {

@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 import xbench.configs
-from xbench.errors import UserError
-from xbench.yaml_files import load_yaml
+from xbench.runtime.errors import UserError
+from xbench.runtime.yaml_files import load_yaml
 
 CONFIGS = Path(xbench.configs.__file__).parent
 """Folder of the shipped configurations."""

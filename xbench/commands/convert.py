@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from xbench.commands.arguments import check_convertible
 from xbench.commands.configs import did_you_mean, resolve_class, shipped
 from xbench.commands.options import wrong_value
-from xbench.errors import UserError
 from xbench.runtime.digests import file_sha256
+from xbench.runtime.errors import UserError
 
 
 def convert(arguments: Sequence[str]) -> None:

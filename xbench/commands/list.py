@@ -9,8 +9,8 @@ from rich.table import Table
 
 from xbench.commands.arguments import KINDS, list_parser
 from xbench.commands.configs import Kind, shipped, summary
-from xbench.protocol.findings import FINDINGS, TABLE, distinct_spellings
-from xbench.protocol.published import published_datasets
+from xbench.findings.names import FINDINGS, TABLE, distinct_spellings
+from xbench.findings.published import published_datasets
 
 _FOLDERS: dict[str, Kind] = {"models": "models", "datasets": "data", "configs": "runs", "benches": "bench"}
 

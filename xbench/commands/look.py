@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from xbench.commands.configs import FOLDERS, TOP, Composed, compose, did_you_mean, shipped
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 from xbench.runtime.paths import expand
 
 TRAINER = "lightning.pytorch.trainer.trainer.Trainer"

@@ -18,9 +18,9 @@ from xbench.commands.arguments import PURPOSES
 from xbench.commands.configs import compose, defaults, did_you_mean, resolve_class
 from xbench.commands.look import check_options, constructor
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.errors import UserError
 from xbench.models.base import SaliencyModel
-from xbench.yaml_files import load_yaml
+from xbench.runtime.errors import UserError
+from xbench.runtime.yaml_files import load_yaml
 
 
 class RunParser(LightningArgumentParser):

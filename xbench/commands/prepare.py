@@ -16,8 +16,8 @@ from xbench.data.samples import Samples
 from xbench.data.store.key import files_state, record_key
 from xbench.data.store.store import PreparedStore, pack
 from xbench.data.workers.isolation import StallGuard, TimedOutError, isolated, one_thread
-from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing
+from xbench.runtime.errors import UserError
 
 
 def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: bool) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xbench.commands.arguments import USUAL_CASES, report_parser
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console

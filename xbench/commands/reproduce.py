@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from xbench.commands.arguments import reproduce_parser
-from xbench.errors import UserError
 from xbench.runs.files import CONFIG, RESULTS
 from xbench.runs.finished import FinishedRun
 from xbench.runs.results import Results
-from xbench.yaml_files import load_yaml
+from xbench.runtime.errors import UserError
+from xbench.runtime.yaml_files import load_yaml
 
 _SHOWN = 20
 _ABSENT = "not on record"

@@ -28,35 +28,35 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from xbench.answers import family_named
-from xbench.answers.asking import READER
-from xbench.answers.frames import Frame
 from xbench.commands.arguments import rescore_parser
-from xbench.errors import UserError
 from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.answers import without_text
 from xbench.evaluation.protocols import TUNED, check_run, score_images, summarise_protocol, tables_without_maps, tune
 from xbench.evaluation.protocols import Table as PairTable
-from xbench.evaluation.provenance import utf8, versions
 from xbench.evaluation.scoring import add_scores, score_batch
+from xbench.findings.names import is_name
 from xbench.metrics import PointingGame, ThresholdSweep
-from xbench.metrics.protocols import chexlocalize
+from xbench.predictions import family_named
+from xbench.predictions.asking import READER
+from xbench.predictions.conventions import Frame
 from xbench.predictions.tuned import read_tuned
-from xbench.protocol.findings import is_name
-from xbench.protocol.scoring import PROTOCOLS
 from xbench.runs.answers import AnswerRow, answers_writer
 from xbench.runs.files import ANSWERS, CONFIG, CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
 from xbench.runs.maps import SavedImage, write_saved_images
 from xbench.runs.protocols import write_protocol
+from xbench.runs.provenance import utf8, versions
 from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
 from xbench.runs.scores import BatchScores, ImageScores, pair_counts_writer, write_per_image
+from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.processes import end_with_parent
 from xbench.runtime.stopwatch import Stopwatch
+from xbench.runtime.yaml_files import load_yaml
+from xbench.scoring.protocols import chexlocalize
+from xbench.scoring.protocols.registry import PROTOCOLS
 from xbench.types import Rules
-from xbench.yaml_files import load_yaml
 
 # Far more than one process can read for.
 _MOST_WORKERS = 64

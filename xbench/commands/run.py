@@ -33,8 +33,8 @@ from xbench.commands.options import RunParser, build, run_parser, user_error_beh
 from xbench.commands.prepare import prepare
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.workers.sampler import deal
-from xbench.errors import UserError
 from xbench.runs.folder import discard_refused
+from xbench.runtime.errors import UserError
 from xbench.runtime.processes import usable_cores
 
 

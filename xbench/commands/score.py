@@ -8,9 +8,9 @@ from pathlib import Path
 
 from xbench.commands.arguments import score_parser
 from xbench.commands.run import run_test
-from xbench.errors import UserError
 from xbench.predictions.answered import SUFFIXES
 from xbench.predictions.segmentations import drawn_in
+from xbench.runtime.errors import UserError
 from xbench.runtime.strict import unique_keys
 
 _OPTIONS = {

@@ -20,13 +20,13 @@ from scipy.stats import binomtest, mannwhitneyu
 from xbench.commands.arguments import verify_parser
 from xbench.commands.verify_answers import answer_numbers, only_points
 from xbench.commands.verify_together import calibration_of, detections_of
-from xbench.errors import UserError
-from xbench.protocol.scoring import PROTOCOLS, RATIOS
 from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, REGIONS, RESULTS, reading
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols
 from xbench.runs.results import SIGN_LEVEL, FindingClassification, FindingGrounding
 from xbench.runs.scores import scored_on
+from xbench.runtime.errors import UserError
+from xbench.scoring.protocols.registry import PROTOCOLS, RATIOS
 
 TOLERANCE = 1e-11
 """The metrics keep sums as multiples of 2**-40, which moves a mean by less than 1e-12."""

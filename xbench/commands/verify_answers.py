@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from xbench.answers import family_named
-from xbench.answers.asking import READER
-from xbench.answers.frames import Frame
+from xbench.predictions import family_named
+from xbench.predictions.asking import READER
+from xbench.predictions.conventions import Frame
 from xbench.runs.answers import AnswerRow
 from xbench.runs.files import ANSWERS, RESULTS
 from xbench.runs.finished import FinishedRun

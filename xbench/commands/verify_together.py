@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.metrics.calibration import expected_ece
+from xbench.scoring.calibration import expected_ece
 
 _RATES = 2.0 ** np.arange(-3, 4)
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from xbench.callbacks.evaluation import Evaluation
 from xbench.data import ChestXrayDataModule, Radiograph, Record
+from xbench.data.phantom import FINDINGS, Phantom, draw_phantom
 from xbench.geometry.grid import upsample
 from xbench.models.base import VLM, SaliencyModel, first_layer_input
-from xbench.phantom import FINDINGS, Phantom, draw_phantom
 from xbench.types import Batch, GroundTruth, ModelOutput
 
 # Enough to tell rounding from dependence: batches of other sizes take other paths through matrix products.

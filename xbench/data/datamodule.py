@@ -27,10 +27,10 @@ from xbench.data.store.key import describe, digest
 from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import StallGuard, one_thread
 from xbench.data.workers.sampler import DealtBatchSampler
-from xbench.errors import UserError
+from xbench.findings.names import findings_problem, is_folder_name, is_name
 from xbench.geometry.preprocessing import Preprocessing, stretch
-from xbench.protocol.findings import findings_problem, is_folder_name, is_name
 from xbench.runtime.distributed import shared_counter
+from xbench.runtime.errors import UserError
 from xbench.runtime.paths import cache_folder, expand
 from xbench.runtime.processes import usable_cores
 from xbench.types import Batch, Failure, Note, Sample

@@ -19,7 +19,7 @@ from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.processing import apply_color_lut
 from pydicom.pixels.utils import pixel_array
 
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 MAX_PIXELS = 2**27
 """Images of more pixels are refused before any memory is taken for them."""

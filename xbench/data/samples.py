@@ -15,9 +15,9 @@ from torch.utils.data import Dataset
 from xbench.data.records import TIMEOUT, Grid, PreparedImage, Radiograph, Record
 from xbench.data.store.store import PreparedStore
 from xbench.data.workers.isolation import TimedOutError, isolated
-from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.preprocessing import Preprocessing
+from xbench.runtime.errors import UserError
 from xbench.types import Failure, GroundTruth, Note, Sample
 
 

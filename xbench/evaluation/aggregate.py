@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 
 from xbench.evaluation.answers import summarise_answers
-from xbench.metrics.classification import classification_scores, macro
-from xbench.metrics.sign import sign_tests
-from xbench.protocol.findings import MACRO
+from xbench.findings.names import MACRO
 from xbench.runs.answers import AnswerRow
 from xbench.runs.results import (
     SIGN_LEVEL,
@@ -34,6 +32,8 @@ from xbench.runs.results import (
     macro_mean,
 )
 from xbench.runs.scores import ImageScores, scored_on
+from xbench.scoring.classification import classification_scores, macro
+from xbench.scoring.sign import sign_tests
 from xbench.types import Failure, Note
 
 _GROUNDING_NUMBERS = ("pointing_game", "dice_fixed", "iou_fixed", "dice_best", "iou_best")

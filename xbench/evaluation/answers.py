@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from xbench.answers.answer import Box, Point
-from xbench.errors import UserError
-from xbench.metrics.boxes import BoxScores, box_iou, draw_boxes, score_boxes, score_on_grid
-from xbench.metrics.classification import classification_scores, macro
-from xbench.metrics.peaks import least_distance
+from xbench.predictions.answer import Box, Point
 from xbench.runs.answers import AnswerRow
 from xbench.runs.results import Answers, Recognised, Repeats, Tokens, macro_mean
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
+from xbench.runtime.errors import UserError
+from xbench.scoring.boxes import BoxScores, box_iou, draw_boxes, score_boxes, score_on_grid
+from xbench.scoring.classification import classification_scores, macro
+from xbench.scoring.peaks import least_distance
 from xbench.types import GroundTruth, ModelOutput, Rules
 
 _SENSITIVE = ("pointing_game", "dice_fixed", "iou_fixed", "box_iou", "acc_50")

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 from xbench.types import GroundTruth, ModelOutput
 
 

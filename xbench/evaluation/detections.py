@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.errors import UserError
-from xbench.metrics.boxes import pairwise_iou
-from xbench.metrics.lesions import IOUS, average_precision, froc, match
 from xbench.runs.answers import AnswerRow
 from xbench.runs.finished import FinishedRun
+from xbench.runtime.errors import UserError
+from xbench.scoring.boxes import pairwise_iou
+from xbench.scoring.lesions import IOUS, average_precision, froc, match
 
 SIZES = {"small": 0.0, "medium": 0.01, "large": 0.05}
 """From which share of the radiograph on a lesion has a size."""

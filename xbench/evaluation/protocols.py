@@ -11,19 +11,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from xbench.errors import UserError
 from xbench.evaluation.detections import SIZES, answered, check_answered, detection_numbers, ranked, sizes_of
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import Upsampling, View, saliency_on_grid
 from xbench.geometry.instances import Instance
-from xbench.metrics.calibration import calibration_numbers
-from xbench.metrics.lesions import components, mask_overlaps
-from xbench.metrics.maps import map_measures, pointing_with_tolerance
-from xbench.metrics.protocols import aep, chexlocalize, g2g, graded, medground
-from xbench.metrics.protocols.common import Mask, first_maximum, stretched
-from xbench.protocol.scoring import PROTOCOLS, RATIOS, Average
 from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import SavedImage, no_maps
+from xbench.runtime.errors import UserError
+from xbench.scoring.calibration import calibration_numbers
+from xbench.scoring.lesions import components, mask_overlaps
+from xbench.scoring.maps import map_measures, pointing_with_tolerance
+from xbench.scoring.protocols import aep, chexlocalize, g2g, graded, medground
+from xbench.scoring.protocols.common import Mask, first_maximum, stretched
+from xbench.scoring.protocols.registry import PROTOCOLS, RATIOS, Average
 
 Table = dict[str, NDArray[Any]]
 """Columns of pairs: `index`, `image_id`, `column` (of the finding), `label`, `probability`, `chance`, and numbers."""

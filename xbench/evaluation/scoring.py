@@ -10,10 +10,10 @@ from torch import Tensor
 
 from xbench.evaluation.answers import score_answers
 from xbench.metrics import PointingGame, PointingGamePairs, ThresholdSweep, ThresholdSweepPairs
-from xbench.metrics.measures import Measurer
-from xbench.metrics.sweep import PixelCounts
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
 from xbench.runtime.stopwatch import Stopwatch
+from xbench.scoring.measures import Measurer
+from xbench.scoring.sweep import PixelCounts
 from xbench.types import GroundTruth, ModelOutput, Rules
 
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from xbench.geometry.grid import upsample
-from xbench.metrics.boxes import BoxScores, box_iou, draw_boxes, score_boxes, score_on_grid
-from xbench.metrics.calibration import CalibrationScores, calibration
-from xbench.metrics.classification import ClassificationScores, MacroScores, classification_scores, macro
-from xbench.metrics.functional import normalise
-from xbench.metrics.lesions import LesionDetections
-from xbench.metrics.maps import (
+from xbench.scoring.boxes import BoxScores, box_iou, draw_boxes, score_boxes, score_on_grid
+from xbench.scoring.calibration import CalibrationScores, calibration
+from xbench.scoring.classification import ClassificationScores, MacroScores, classification_scores, macro
+from xbench.scoring.functional import normalise
+from xbench.scoring.lesions import LesionDetections
+from xbench.scoring.maps import (
     cnr,
     mass_accuracy,
     pixel_ranking,
     pointing_with_tolerance,
     rank_accuracy,
 )
-from xbench.metrics.pointing_game import PointingGame, PointingGamePairs, pointing_hits
-from xbench.metrics.sweep import PixelCounts, count_pixels, threshold_values
-from xbench.metrics.threshold_sweep import ThresholdSweep, ThresholdSweepPairs
+from xbench.scoring.pointing_game import PointingGame, PointingGamePairs, pointing_hits
+from xbench.scoring.sweep import PixelCounts, count_pixels, threshold_values
+from xbench.scoring.threshold_sweep import ThresholdSweep, ThresholdSweepPairs
 
 __all__ = [
     "BoxScores",

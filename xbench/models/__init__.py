@@ -8,27 +8,27 @@ from xbench.runtime.lazy import lazy_names
 
 if TYPE_CHECKING:
     from xbench.models.answering import AnsweringModel as AnsweringModel
+    from xbench.models.answers.chexagent2 import CheXagent2 as CheXagent2
+    from xbench.models.answers.endpoint import Endpoint as Endpoint
+    from xbench.models.answers.local import Local as Local
+    from xbench.models.answers.maira2 import Maira2 as Maira2
     from xbench.models.base import VLM as VLM
     from xbench.models.base import SaliencyModel as SaliencyModel
-    from xbench.models.biomedclip import BiomedCLIP as BiomedCLIP
-    from xbench.models.carzero import CARZero as CARZero
-    from xbench.models.chexagent2 import CheXagent2 as CheXagent2
-    from xbench.models.clip import CLIP as CLIP
     from xbench.models.demo import Demo as Demo
-    from xbench.models.devide import DeViDe as DeViDe
-    from xbench.models.endpoint import Endpoint as Endpoint
     from xbench.models.instruments import AnswerOracle as AnswerOracle
     from xbench.models.instruments import CentreBox as CentreBox
     from xbench.models.instruments import OutlineBoxes as OutlineBoxes
     from xbench.models.instruments import PriorBox as PriorBox
     from xbench.models.instruments import RandomBox as RandomBox
     from xbench.models.instruments import WholeImage as WholeImage
-    from xbench.models.kad import KAD as KAD
-    from xbench.models.llavarad import LLaVARad as LLaVARad
-    from xbench.models.local import Local as Local
-    from xbench.models.maira2 import Maira2 as Maira2
-    from xbench.models.mavl import MAVL as MAVL
-    from xbench.models.medklip import MedKLIP as MedKLIP
+    from xbench.models.maps.biomedclip import BiomedCLIP as BiomedCLIP
+    from xbench.models.maps.carzero import CARZero as CARZero
+    from xbench.models.maps.clip import CLIP as CLIP
+    from xbench.models.maps.devide import DeViDe as DeViDe
+    from xbench.models.maps.kad import KAD as KAD
+    from xbench.models.maps.llavarad import LLaVARad as LLaVARad
+    from xbench.models.maps.mavl import MAVL as MAVL
+    from xbench.models.maps.medklip import MedKLIP as MedKLIP
     from xbench.models.outside import Outside as Outside
     from xbench.models.outside import OutsideAnswers as OutsideAnswers
     from xbench.models.outside import OutsideScores as OutsideScores
@@ -40,21 +40,21 @@ __getattr__ = lazy_names(
     __name__,
     AnswerOracle="instruments",
     AnsweringModel="answering",
-    BiomedCLIP="biomedclip",
-    CARZero="carzero",
-    CLIP="clip",
+    BiomedCLIP="maps.biomedclip",
+    CARZero="maps.carzero",
+    CLIP="maps.clip",
     CentreBox="instruments",
     CentrePrior="references",
-    CheXagent2="chexagent2",
-    DeViDe="devide",
+    CheXagent2="answers.chexagent2",
+    DeViDe="maps.devide",
     Demo="demo",
-    Endpoint="endpoint",
-    KAD="kad",
-    LLaVARad="llavarad",
-    Local="local",
-    MAVL="mavl",
-    Maira2="maira2",
-    MedKLIP="medklip",
+    Endpoint="answers.endpoint",
+    KAD="maps.kad",
+    LLaVARad="maps.llavarad",
+    Local="answers.local",
+    MAVL="maps.mavl",
+    Maira2="answers.maira2",
+    MedKLIP="maps.medklip",
     Oracle="references",
     OutlineBoxes="instruments",
     Outside="outside",

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xbench.answers import family_named
-from xbench.answers.answer import Answer
-from xbench.answers.asking import READER, Kind, Query, Reply
-from xbench.answers.frames import Frame
-from xbench.errors import UserError
+from xbench.findings.questions import Questions
 from xbench.geometry.preprocessing import WholeRadiograph
 from xbench.models.base import SaliencyModel
-from xbench.protocol.questions import Questions
+from xbench.predictions import family_named
+from xbench.predictions.answer import Answer
+from xbench.predictions.asking import READER, Kind, Query, Reply
+from xbench.predictions.conventions import Frame
+from xbench.runtime.errors import UserError
 from xbench.types import Batch, ModelOutput
 
 _WORDS: dict[Kind, Kind] = {"locate": "locate", "again": "locate", "recognise": "recognise"}
@@ -31,7 +31,7 @@ class AnsweringModel(SaliencyModel):
     frame, for all images, or with each reply.
 
     Args:
-        family: How answers are written: a name in `xbench.answers.FAMILIES`.
+        family: How answers are written: a name in `xbench.predictions.FAMILIES`.
         frame: What their numbers mean; the family's own if None.
         prompts: A YAML file of questions; the package's for this family if None.
         ask_negatives: Whether to ask where a finding is on images without it too: false alarms are counted there.

@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._pytree import tree_map_only
 
-from xbench.errors import UserError
+from xbench.findings.names import canonical
+from xbench.findings.prompts import STYLES, prompts_in_style, read_prompts
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
-from xbench.protocol.findings import canonical
-from xbench.protocol.prompts import STYLES, prompts_in_style, read_prompts
 from xbench.runtime.digests import source_sha256
+from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.paths import cache_folder
 from xbench.types import Batch, MapScale, ModelOutput

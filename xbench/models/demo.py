@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from xbench.findings.prompts import fill_templates
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import VLM, check_image_size
-from xbench.protocol.prompts import fill_templates
 from xbench.runtime.digests import file_sha256
 from xbench.types import ModelOutput
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xbench.answers.answer import Box
-from xbench.answers.asking import Query, Reply
-from xbench.answers.instruments import WHOLE_IMAGE, centre_box, prior_box, random_box
-from xbench.errors import UserError
 from xbench.models.answering import AnsweringModel
 from xbench.predictions.annotated import read_annotated
+from xbench.predictions.answer import Box
+from xbench.predictions.asking import Query, Reply
+from xbench.predictions.baselines import WHOLE_IMAGE, centre_box, prior_box, random_box
 from xbench.runtime.digests import file_sha256
+from xbench.runtime.errors import UserError
 from xbench.types import Batch
 
 
@@ -25,7 +25,7 @@ class AnswerOracle(AnsweringModel):
     What it does not reach is lost to the frame: to rounding, to a crop, to padding.
 
     Args:
-        family: How answers are written: a name in `xbench.answers.FAMILIES`.
+        family: How answers are written: a name in `xbench.predictions.FAMILIES`.
         frame: What their numbers mean; the family's own if None.
         ask_negatives: Whether to ask where a finding is on images without it too.
         recognise: Whether to ask if a finding is there.

@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
-from xbench.answers.asking import Query, Reply
-from xbench.errors import UserError
+from xbench.findings.names import is_folder_name
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
 from xbench.predictions.answered import read_answered
+from xbench.predictions.asking import Query, Reply
 from xbench.predictions.frame import preprocessing_of
 from xbench.predictions.scores import read_scores
 from xbench.predictions.segmentations import Segmentations
 from xbench.predictions.source import MapFiles, PredictRun, Source, digest, matched, words_for
-from xbench.protocol.findings import is_folder_name
+from xbench.runtime.errors import UserError
 from xbench.types import DOUBT_NOTE, Batch, Failure, MapScale, ModelOutput, Note
 
 LEFT_OUT = "its prediction is missing, and --missing skip was given"
@@ -432,8 +432,8 @@ class OutsideAnswers(AnsweringModel):
     Args:
         predictions: Boxes (CSV, COCO results, JSON lines) or raw answers (JSON lines).
         label: What results and folders call the model.
-        frame: What the numbers mean: a name in `xbench.answers.frames`, such as `fraction_whole` or `pixels_sent`.
-        family: How raw answers are written: a name in `xbench.answers.FAMILIES`.
+        frame: What the numbers mean: a name in `xbench.predictions.conventions`, such as `pixels_sent`.
+        family: How raw answers are written: a name in `xbench.predictions.FAMILIES`.
         names: What the file calls a finding, and its name.
         extra: What answers about other images or findings than the dataset's do: `stop` or `ignore`.
     """

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.models.base import SaliencyModel
+from xbench.runtime.errors import UserError
 from xbench.types import Batch, ModelOutput
 
 

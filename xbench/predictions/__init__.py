@@ -1,1 +1,22 @@
-"""Readers of predictions that were made elsewhere."""
+"""What was predicted elsewhere or said in words: readers of files and answers, which need neither torch nor a model."""
+
+from __future__ import annotations
+
+from xbench.predictions.answer import Answer, Box, Counts, Finish, Point, Size, Status
+from xbench.predictions.conventions import Frame, smart_resize
+from xbench.predictions.families import FAMILIES, Family, family_named
+
+__all__ = [
+    "FAMILIES",
+    "Answer",
+    "Box",
+    "Counts",
+    "Family",
+    "Finish",
+    "Frame",
+    "Point",
+    "Size",
+    "Status",
+    "family_named",
+    "smart_resize",
+]

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from xbench.answers.answer import Box
-from xbench.errors import UserError
 from xbench.geometry.instances import Instance
+from xbench.predictions.answer import Box
 from xbench.predictions.files import named
+from xbench.runtime.errors import UserError
 
 _MOST_ROWS = 2 * 10**7
 

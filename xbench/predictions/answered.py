@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from xbench.errors import UserError
 from xbench.predictions.files import named
 from xbench.predictions.segmentations import drawn_in, read_points
+from xbench.runtime.errors import UserError
 from xbench.runtime.strict import check_distinct, decimal, unique_keys
 
 SUFFIXES = (".csv", ".json", ".jsonl")

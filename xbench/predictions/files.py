@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 ARRAYS = (".npy", ".npz")
 PICTURES = (".png", ".tif", ".tiff")

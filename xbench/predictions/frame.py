@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import albumentations as A
 
-from xbench.errors import UserError
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+from xbench.runtime.errors import UserError
 
 _STEPS: dict[str, Callable[[int], A.BasicTransform]] = {
     "stretch": lambda side: stretch((side, side))[0],

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from xbench.errors import UserError
 from xbench.predictions.files import named
+from xbench.runtime.errors import UserError
 from xbench.runtime.strict import decimal
 
 Scores = dict[tuple[str, str], tuple[float, float]]

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.errors import UserError
 from xbench.predictions.files import named
 from xbench.predictions.source import Pair, Source, matched
+from xbench.runtime.errors import UserError
 from xbench.runtime.strict import unique_keys
 
 _LARGEST = 2**31

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from xbench.errors import UserError
+from xbench.findings.names import canonical, names_of
 from xbench.geometry.grid import View
 from xbench.predictions.files import ARRAYS, PICTURES, Files, as_map, named, read_npy, read_npz, read_picture
 from xbench.predictions.pickled import read_pickle
 from xbench.predictions.scores import Scores
-from xbench.protocol.findings import canonical, names_of
 from xbench.runtime.digests import file_sha256
+from xbench.runtime.errors import UserError
 from xbench.runtime.paths import IMAGE_SUFFIXES
 
 Pair = tuple[str, str]

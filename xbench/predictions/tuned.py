@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
-from xbench.errors import UserError
+from xbench.findings.names import canonical
 from xbench.predictions.files import named
-from xbench.protocol.findings import canonical
+from xbench.runtime.errors import UserError
 from xbench.runtime.strict import check_distinct, decimal
 
 Tuned = dict[str, dict[str, Any]]

@@ -255,7 +255,7 @@ def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
     from xbench.geometry.grid import saliency_on_grid
 
     if (answer := answer_of(run, pair)) is not None:
-        from xbench.metrics.boxes import draw_boxes
+        from xbench.scoring.boxes import draw_boxes
 
         return draw_boxes(answer.boxes or (), (pair.region.shape[0], pair.region.shape[1])).astype(np.float32)
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from xbench.errors import UserError
 from xbench.report.names import CEILINGS, FLOORS, SERVED, model_title
 from xbench.runs.files import CONFIG, CURVES, PER_IMAGE, RESULTS, RunFileError
 from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import ScoredPairs
 from xbench.runs.results import Results, ScoredOn
 from xbench.runs.scores import ImageScores, PairCounts, scored_on
+from xbench.runtime.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from xbench.answers.answer import Answer, Box, Counts, Finish, Point, Status
-from xbench.answers.asking import Kind, Query, Reply, Way
-from xbench.answers.families import Family
-from xbench.answers.frames import Frame
-from xbench.errors import UserError
+from xbench.predictions.answer import Answer, Box, Counts, Finish, Point, Status
+from xbench.predictions.asking import Kind, Query, Reply, Way
+from xbench.predictions.conventions import Frame
+from xbench.predictions.families import Family
 from xbench.runs.files import WRITING, Table
+from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 
 _GROUP = 1024

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.answers import family_named
-from xbench.answers.frames import Frame
 from xbench.geometry.coverage import region_digest
 from xbench.geometry.instances import Instance
+from xbench.predictions import family_named
+from xbench.predictions.conventions import Frame
 from xbench.runs.answers import AnswerRow, read_answers
 from xbench.runs.files import (
     ANSWERS,
@@ -214,7 +214,7 @@ class FinishedRun:
     def rules(self) -> Rules:
         """How it was scored, of the provenance."""
         from xbench.geometry.grid import Upsampling
-        from xbench.metrics.sweep import MAX_THRESHOLDS
+        from xbench.scoring.sweep import MAX_THRESHOLDS
         from xbench.types import Rules, TieRule
 
         with reading(self.folder):

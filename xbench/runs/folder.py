@@ -12,10 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xbench.errors import UserError
-from xbench.protocol.findings import is_folder_name
+from xbench.findings.names import is_folder_name
 from xbench.runs.files import CONFIG, RESULTS
 from xbench.runs.journal import ABOUT, difference, finished_batches, read_about
+from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.locks import Busy, try_lock
 

@@ -18,12 +18,12 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.instances import Instance
 from xbench.runs.answers import AnswerRow
 from xbench.runs.maps import SavedImage
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
+from xbench.runtime.errors import UserError
 from xbench.types import Failure, Note
 
 ABOUT = "about.json"

@@ -21,7 +21,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from xbench.protocol.findings import MACRO, findings_problem, is_folder_name, is_name
+from xbench.findings.names import MACRO, findings_problem, is_folder_name, is_name
 from xbench.runtime.files import atomic_writer
 
 SIGN_LEVEL = 0.01

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 # Errors of file systems without locks; some clusters mount theirs so.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)

@@ -15,8 +15,8 @@ import yaml
 from xbench.commands.bench.config import Job, parse, part_of, plan, read_bench
 from xbench.commands.configs import CONFIGS, shipped
 from xbench.commands.options import run_parser
-from xbench.errors import UserError
-from xbench.protocol.prompts import STYLES
+from xbench.findings.prompts import STYLES
+from xbench.runtime.errors import UserError
 
 MODELS = ("clip", "biomedclip", "medklip", "kad", "mavl", "carzero", "devide")
 DATASETS = ("rsna", "siim", "covid", "chestxdet10", "chexlocalize", "chestxray14", "vindr")

@@ -27,7 +27,7 @@ from xbench.commands.bench.preflight import DataState, FinishedRuns
 from xbench.commands.bench.worker import Interrupted, Worker, run_logged
 from xbench.commands.configs import resolve_class
 from xbench.commands.options import RunParser, build, run_parser
-from xbench.evaluation.provenance import versions
+from xbench.runs.provenance import versions
 from xbench.runs.results import read_results
 
 # A model with a checkpoint, and a dataset with a file of annotations, as anyone might write them.
@@ -35,7 +35,7 @@ PINNED = """
 from dataclasses import replace
 from pathlib import Path
 from toys import Brightness, Squares
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 from xbench.runtime.digests import file_sha256
 
 class Model(Brightness):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from xbench.data.annotations.folder import Folder
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 
 def touch(root, *names):

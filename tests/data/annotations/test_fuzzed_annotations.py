@@ -13,7 +13,7 @@ from downloads import ANNOTATION_FILES, AnnotationFile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 
 def read(file: AnnotationFile, root: Path) -> None:

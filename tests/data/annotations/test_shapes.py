@@ -16,7 +16,7 @@ from pycocotools import mask as coco
 
 from xbench.data.annotations.shapes import Box, CocoRLE, MaskImage, Polygon, RelativeRLE, frame_of, union
 from xbench.data.decoding import MAX_PIXELS
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 SIDES = st.integers(1, 24)
 EDGES = st.integers(-40, 40)

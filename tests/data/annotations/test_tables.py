@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xbench.data.annotations.tables import read_csv, read_image_list, read_json
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 COLUMNS = ("id", "x")
 READERS = (read_json, read_image_list, lambda *given: list(read_csv(*given, COLUMNS)))

@@ -10,7 +10,7 @@ from official.chexlocalize import LABELS, WITHOUT_MASKS, lengthen_rle, write_che
 from pycocotools import mask as coco
 
 from xbench.data import CheXlocalize
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 TABLE = "CheXpert/test_labels.csv"
 MASKS = "CheXlocalize/gt_segmentations_test.json"

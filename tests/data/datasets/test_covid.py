@@ -11,7 +11,7 @@ from official.covid import write_covid, write_mavl_lists
 from PIL import Image, ImageDraw
 
 from xbench.data import COVID19Rural
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 UNKNOWN = "a polygon of the unknown label 'pleural_effusion', taken for an opacity"
 STRAY = "an image that the annotation files do not name, left out"

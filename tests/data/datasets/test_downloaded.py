@@ -14,8 +14,8 @@ from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import read_csv
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.samples import covers_nothing
-from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.runtime.errors import UserError
 
 TABLE = "toy.csv"
 STRAY = "an image that the annotation files do not name, left out"

@@ -10,8 +10,8 @@ from official.dicom import write_dicom
 from PIL import Image
 
 from xbench.data import ImageFolder
-from xbench.errors import UserError
-from xbench.protocol.findings import FINDINGS
+from xbench.findings.names import FINDINGS
+from xbench.runtime.errors import UserError
 
 GREY = np.arange(48, dtype=np.uint8).reshape(6, 8)
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from xbench.data import CocoDataset, CsvDataset, MaskFolderDataset
 from xbench.data.annotations.shapes import CocoPolygon, CocoRLE, FractionBox
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 IMAGE = "p0/view0"
 BOXES, OUTLINES = ("boxes", "polygons"), ("rle", "counts")

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from xbench.data.datasets.phantom import PhantomCXR
-from xbench.errors import UserError
+from xbench.data.phantom import FINDINGS, draw_phantom
 from xbench.geometry.preprocessing import Preprocessing, stretch
-from xbench.phantom import FINDINGS, draw_phantom
+from xbench.runtime.errors import UserError
 from xbench.types import Sample
 
 

@@ -11,8 +11,8 @@ from official.siim import rows_of, write_mavl_list
 from places import SHARED
 
 from xbench.data.datasets.siim import SIIMPneumothorax
-from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.runtime.errors import UserError
 from xbench.types import Failure, Sample
 
 REAL = SHARED / "data" / "siim_acr"

@@ -8,7 +8,7 @@ from official.vindr import CANONICAL, COLUMNS, KAGGLE
 from PIL import Image
 
 from xbench.data import VinDrCXR
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 BOXES, LABELS = "annotations/annotations_{}.csv", "annotations/image_labels_{}.csv"
 EDEMA = "a box or label of 'Edema', which is none of the 21 findings, left out"

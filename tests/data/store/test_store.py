@@ -33,10 +33,10 @@ from xbench.data.records import PreparedImage, Record
 from xbench.data.store import key as store_key
 from xbench.data.store.key import describe, digest, record_key
 from xbench.data.store.store import PreparedStore, pack, unpack
-from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.instances import Instance
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+from xbench.runtime.errors import UserError
 
 GEOMETRY = Preprocessing(stretch((32, 32)))
 

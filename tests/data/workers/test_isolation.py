@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from xbench.data.records import Record
 from xbench.data.workers.isolation import isolated, one_thread
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 Work = Callable[[Record], Any]
 

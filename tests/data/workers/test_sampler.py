@@ -19,8 +19,8 @@ from xbench.callbacks.evaluation import Evaluation
 from xbench.callbacks.prediction_writer import PredictionWriter
 from xbench.cli import main
 from xbench.data.workers.sampler import DealtBatchSampler
-from xbench.errors import UserError
 from xbench.runtime.distributed import shared_counter
+from xbench.runtime.errors import UserError
 
 IMAGES, BATCH = 24, 2
 TWO = ("--trainer.devices", "2", "--oversubscribe", "true")

@@ -6,7 +6,7 @@ import pytest
 from hostile import Hostile
 
 from xbench.data.workers.isolation import StallGuard
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 
 def test_five_in_a_row():

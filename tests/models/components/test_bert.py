@@ -11,9 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from xbench.errors import UserError
-from xbench.models.components import bert as module
-from xbench.models.components.bert import (
+from xbench.models.networks import bert as module
+from xbench.models.networks.bert import (
     bert_like,
     encode_in_chunks,
     load_bert,
@@ -21,7 +20,8 @@ from xbench.models.components.bert import (
     tokenise_without_separator,
     weights_file,
 )
-from xbench.models.components.checkpoint import fill
+from xbench.models.networks.checkpoint import fill
+from xbench.runtime.errors import UserError
 
 
 @pytest.fixture(scope="module")

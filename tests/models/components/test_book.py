@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from book_reference import write_book
 
-from xbench.errors import UserError
-from xbench.models.components.book import (
+from xbench.findings.names import TABLE
+from xbench.findings.prompts import wordings
+from xbench.models.networks.book import (
     OFFICIAL_ENTRIES,
     entry_of,
     own_entries,
@@ -15,8 +16,7 @@ from xbench.models.components.book import (
     read_entries,
     with_findings,
 )
-from xbench.protocol.findings import TABLE
-from xbench.protocol.prompts import wordings
+from xbench.runtime.errors import UserError
 
 OFFICIAL = {name: [name] for name in OFFICIAL_ENTRIES}
 

@@ -16,8 +16,8 @@ from golden import shapes_of
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from xbench.errors import UserError
-from xbench.models.components.checkpoint import fill, locate, read_settings, read_tensors
+from xbench.models.networks.checkpoint import fill, locate, read_settings, read_tensors
+from xbench.runtime.errors import UserError
 
 A, B, C = torch.tensor([1.0, 2.0]), torch.tensor([[3.0]]), torch.tensor(4.0)
 

@@ -17,9 +17,9 @@ from deterministic import random_state
 from safetensors.torch import save_file
 from torch import Tensor
 
-from xbench.errors import UserError
-from xbench.models.clip import CLIP
-from xbench.models.components.clip_saliency import Saliency, features_and_maps
+from xbench.models.maps.clip import CLIP
+from xbench.models.networks.clip_saliency import Saliency, features_and_maps
+from xbench.runtime.errors import UserError
 
 METHODS = get_args(Saliency)
 KINDS = ("open_clip", "timm")

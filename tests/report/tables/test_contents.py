@@ -12,7 +12,7 @@ import pytest
 from run_files import change
 from synthetic import FINDINGS, write_run
 
-from xbench.protocol.published import published_grounding, published_pointing_game
+from xbench.findings.published import published_grounding, published_pointing_game
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables, best_and_worst

@@ -12,11 +12,11 @@ from PIL import Image
 from wandb_offline import OfflineRun, shut_out
 
 from xbench.commands.report import report
-from xbench.errors import UserError
 from xbench.report.sentences import headlines
 from xbench.report.tables.contents import all_tables
 from xbench.report.wandb import log_report as log_report_module
 from xbench.report.wandb.log_report import log_report
+from xbench.runtime.errors import UserError
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 from official.base import seed_of
-from xbench.phantom import draw_phantom
+from xbench.data.phantom import draw_phantom
 
 Span = tuple[float, float, float, float]
 """x1, y1, x2, y2: as shares of the image, or in pixels."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from official.base import Official, hexadecimal, scatter, write_lines
 from official.dicom import secondary_capture, write_dicom
-from xbench.phantom import draw_phantom
+from xbench.data.phantom import draw_phantom
 
 SIDE = 1024
 FINDING = "Pneumothorax"

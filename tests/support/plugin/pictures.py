@@ -12,7 +12,7 @@ from PIL import Image
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 
 class Pictures(ChestXrayDataModule):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from xbench.commands.bench.config import Job, parse, part_of, plan, read_bench
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 from xbench.runtime.locks import folder_lock
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, 
 
 from xbench.commands.arguments import bench_parser
 from xbench.commands.configs import FOLDERS, did_you_mean, own_dataset, read_mapping, read_part, shipped
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 
 def parse(options: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

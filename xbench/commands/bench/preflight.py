@@ -20,15 +20,15 @@ from xbench.commands.configs import resolve_class
 from xbench.commands.options import build, run_parser
 from xbench.commands.run import silence_libraries
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.errors import UserError
-from xbench.evaluation.provenance import annotation_digests, options_that_count, versions
 from xbench.predictions.source import digest as predictions_digest
 from xbench.runs.files import CONFIG, RESULTS, RunFileError
 from xbench.runs.finished import FinishedRun
+from xbench.runs.provenance import annotation_digests, options_that_count, versions
 from xbench.runs.results import Results
 from xbench.runs.scores import labels_digest
 from xbench.runtime.digests import file_sha256, source_sha256
-from xbench.yaml_files import load_yaml
+from xbench.runtime.errors import UserError
+from xbench.runtime.yaml_files import load_yaml
 
 _LOOKED_AT = 8
 """Images of each dataset that `--check` decodes."""

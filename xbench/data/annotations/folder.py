@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from xbench.data.annotations.tables import check_file
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 from xbench.runtime.paths import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 
 _TABLES = (".csv", ".json", ".txt")

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from pycocotools import mask as coco
 
 from xbench.data.decoding import MAX_PIXELS, decode_image
-from xbench.errors import UserError
 from xbench.geometry.instances import Instance, draw_box, draw_inside, draw_polygon, runs_of
+from xbench.runtime.errors import UserError
 
 Mask = NDArray[np.bool_]
 

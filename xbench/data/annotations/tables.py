@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 from xbench.runtime.strict import check_distinct, decimal, unique_keys
 
 AGAIN = "Take the file as its owners publish it."

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from xbench.data.annotations.shapes import Polygon, Shape
 from xbench.data.datasets.chestxdet10 import ChestXDet10
-from xbench.protocol.findings import FINDINGS
+from xbench.findings.names import FINDINGS
 
 
 class ChestXDet(ChestXDet10):

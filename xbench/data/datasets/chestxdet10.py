@@ -9,8 +9,8 @@ from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box, Shape
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
-from xbench.errors import UserError
-from xbench.protocol.findings import FINDINGS, canonical
+from xbench.findings.names import FINDINGS, canonical
+from xbench.runtime.errors import UserError
 
 _FRAME = (1024, 1024)
 

@@ -9,8 +9,8 @@ from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import read_image_list
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
-from xbench.errors import UserError
-from xbench.protocol.findings import CHESTXRAY14_CLASSES, FINDINGS, canonical
+from xbench.findings.names import CHESTXRAY14_CLASSES, FINDINGS, canonical
+from xbench.runtime.errors import UserError
 
 _BOXES = "BBox_List_2017.csv"
 _LABELS = ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")

@@ -10,8 +10,8 @@ from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, CocoRLE, Polygon, frame_of
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
-from xbench.errors import UserError
-from xbench.protocol.findings import FINDINGS, canonical
+from xbench.findings.names import FINDINGS, canonical
+from xbench.runtime.errors import UserError
 
 _CHEXPERT = "valid.csv"
 _AGAIN = "Take the file as its owners publish it."

@@ -13,8 +13,8 @@ from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
-from xbench.errors import UserError
-from xbench.protocol.findings import FINDINGS
+from xbench.findings.names import FINDINGS
+from xbench.runtime.errors import UserError
 
 (_FINDING,) = FINDINGS["covid"]
 _IMAGES, _OUTLINES, _MASKS = "jpgs", "jsons", "pngs_masks"

@@ -16,7 +16,7 @@ from xbench.data.annotations.tables import AGAIN, Row, read_csv, read_image_list
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 from xbench.runtime.paths import expand
 from xbench.types import Note
 

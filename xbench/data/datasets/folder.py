@@ -14,8 +14,8 @@ from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
-from xbench.errors import UserError
-from xbench.protocol.findings import FINDINGS, TABLE, chosen, findings_problem
+from xbench.findings.names import FINDINGS, TABLE, chosen, findings_problem
+from xbench.runtime.errors import UserError
 from xbench.runtime.paths import expand
 from xbench.types import Note
 

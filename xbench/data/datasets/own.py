@@ -17,8 +17,8 @@ from xbench.data.annotations.tables import Row
 from xbench.data.datasets.downloaded import DownloadedDataset, Source
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
-from xbench.errors import UserError
-from xbench.protocol.findings import FINDINGS, canonical, findings_problem, is_folder_name, is_name
+from xbench.findings.names import FINDINGS, canonical, findings_problem, is_folder_name, is_name
+from xbench.runtime.errors import UserError
 from xbench.runtime.paths import expand
 
 Sides = tuple[str, str, tuple[float, float, float, float], tuple[int, int] | None]

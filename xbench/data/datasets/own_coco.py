@@ -12,7 +12,7 @@ from xbench.data.annotations.shapes import Annotation, Box, CocoPolygon, CocoRLE
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset, Sides, check_inside
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 _TABLE = "annotations.json"
 

@@ -10,7 +10,7 @@ from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box, FractionBox, Shape
 from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset, Sides
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 _BOXES, _LABELS = "boxes.csv", "labels.csv"
 _SIDES = {"xywh": ("x", "y", "width", "height"), "xyxy": ("x1", "y1", "x2", "y2")}

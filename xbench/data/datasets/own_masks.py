@@ -18,7 +18,7 @@ from xbench.data.annotations.shapes import Annotation, MaskImage
 from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset
 from xbench.data.decoding import decode_image
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 from xbench.runtime.processes import usable_cores
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")

@@ -9,10 +9,10 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_warn
 
 from xbench.data.datamodule import ChestXrayDataModule
+from xbench.data.phantom import FINDINGS, draw_phantom
 from xbench.data.records import Radiograph, Record
-from xbench.errors import UserError
 from xbench.geometry.instances import connected_parts
-from xbench.phantom import FINDINGS, draw_phantom
+from xbench.runtime.errors import UserError
 
 _LEAST_SIZE = 32
 _TRAINING_SEEDS = 1_000_000

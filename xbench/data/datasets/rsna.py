@@ -11,8 +11,8 @@ from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.annotations.tables import Row
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
-from xbench.errors import UserError
-from xbench.protocol.findings import FINDINGS
+from xbench.findings.names import FINDINGS
+from xbench.runtime.errors import UserError
 
 (_FINDING,) = FINDINGS["rsna"]
 _FRAME = (1024, 1024)

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, RelativeRLE
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
-from xbench.errors import UserError
-from xbench.protocol.findings import FINDINGS
+from xbench.findings.names import FINDINGS
+from xbench.runtime.errors import UserError
 
 (_FINDING,) = FINDINGS["siim"]
 # Masks are drawn in the frame of the official images, whatever the size of the copy at hand.

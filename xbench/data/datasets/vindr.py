@@ -14,8 +14,8 @@ from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.shapes import Annotation, Box
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.records import Record
-from xbench.errors import UserError
-from xbench.protocol.findings import FINDINGS, canonical, spellings
+from xbench.findings.names import FINDINGS, canonical, spellings
+from xbench.runtime.errors import UserError
 
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
 _NOTHING = "no finding"

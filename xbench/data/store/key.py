@@ -27,15 +27,15 @@ from PIL import features
 
 import xbench
 from xbench.data.records import Grid, Record
-from xbench.errors import UserError
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.runtime.digests import files_sha256
+from xbench.runtime.errors import UserError
 
 if TYPE_CHECKING:
     import albumentations as A
 
 _PACKAGE = Path(xbench.__file__).parent
-# The code that turns a record into a prepared image; xbench.types and xbench.errors only name things.
+# The code that turns a record into a prepared image; xbench.types and xbench.runtime.errors only name things.
 _CODE = ("data/**/*.py", "geometry/coverage.py", "geometry/instances.py", "geometry/preprocessing.py")
 _LIBRARIES = (
     *("numpy", "opencv-python-headless", "opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless"),

@@ -21,9 +21,9 @@ from safetensors.numpy import load, save
 
 from xbench.data.records import PreparedImage, Record
 from xbench.data.store.key import record_key
-from xbench.errors import UserError
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.instances import Instance
+from xbench.runtime.errors import UserError
 
 _SUFFIX, _PARTIAL = ".image", ".partial"
 _CRC_BYTES = 4

@@ -29,7 +29,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import get_worker_info
 
 from xbench.data.records import Record
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 from xbench.runtime.processes import end_with_parent
 
 _Result = TypeVar("_Result")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 
 from torch.utils.data import Sampler
 
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 
 def deal(count: int, batch_size: int, world_size: int) -> list[range]:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.protocol.findings import MACRO
+from xbench.findings.names import MACRO
 from xbench.runs.results import SIGN_LEVEL, Results
 from xbench.runs.scores import ImageScores
 

@@ -8,11 +8,11 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from xbench.protocol.scoring import PROTOCOLS
 from xbench.report.runs import Run
 from xbench.report.schema import ProtocolScores
 from xbench.report.statistics.paired import PairedTest, exchange_tests
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols
+from xbench.scoring.protocols.registry import PROTOCOLS
 
 _Values = dict[tuple[str, str], float]
 """By image and finding."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Literal
 
-from xbench.protocol.scoring import PROTOCOLS
 from xbench.report.names import dataset_title, model_title, protocol_title
 from xbench.report.schema import (
     NEAR,
@@ -41,6 +40,7 @@ from xbench.report.tables.table import (
     table_of,
 )
 from xbench.runs.protocols import read_protocol, stored_protocols
+from xbench.scoring.protocols.registry import PROTOCOLS
 
 _HONEST = {
     "dice_cross_fitted": Column("Cross-fitted", "Dice"),

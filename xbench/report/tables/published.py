@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from xbench.protocol.published import (
+from xbench.findings.published import (
     inconsistencies,
     published_dice_gaps,
     published_grounding,

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import wandb
 
-from xbench.errors import UserError
 from xbench.report.schema import Analysis
 from xbench.report.sentences import headlines
 from xbench.report.tables.table import Table, to_frame
 from xbench.report.wandb.session import begin_run, offline_folder
+from xbench.runtime.errors import UserError
 
 _SCOPES: dict[str, Literal["models", "findings"]] = {
     "auroc_pointing_game": "models",

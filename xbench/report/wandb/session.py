@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import wandb
 
-from xbench.errors import UserError
+from xbench.runtime.errors import UserError
 
 
 def begin_run(folder: Path, options: Mapping[str, Any], offline: bool | None = None) -> Any:

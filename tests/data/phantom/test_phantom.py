@@ -1,0 +1,185 @@
+"""PhantomCXR: reproducible films, honest masks, and findings of the promised frequency, size and place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zlib
+
+import cv2
+import numpy as np
+import pytest
+
+from xbench.data.phantom import FINDINGS, Phantom, draw_phantom
+from xbench.data.phantom.anatomy import draw_anatomy
+from xbench.data.phantom.draw import _draw
+from xbench.data.phantom.lesions import _cardiomegaly
+
+COUNT = 160
+
+
+@pytest.fixture(scope="module")
+def phantoms() -> list[Phantom]:
+    return [draw_phantom(11, index, 128, 128) for index in range(COUNT)]
+
+
+def middles(phantom: Phantom) -> dict[str, np.ndarray]:
+    """The middle of every finding's lesions, in fractions of the film, and the share of it that they cover."""
+    return {
+        finding: np.array([*((np.argwhere(mask) + 0.5) / mask.shape).mean(0), mask.mean()])
+        for finding, mask in phantom.masks.items()
+    }
+
+
+@pytest.mark.parametrize(("height", "width"), [(128, 128), (448, 448), (160, 240)])
+def test_lesions_have_their_place_in_fractions_of_the_film(height: int, width: int) -> None:
+    """Outlines move by a pixel or so, which moves the middle of two small lesions that lie far apart by 0.02."""
+    side = 320 / min(height, width)
+    compared = 0
+    for index in (*range(30), 71):
+        usual = draw_phantom(0, index, round(height * side), round(width * side))
+        other = draw_phantom(0, index, height, width)
+        assert usual.masks.keys() == other.masks.keys()
+        there = middles(other)
+        for finding, place in middles(usual).items():
+            assert np.abs(there[finding] - place).max() < 0.03, (index, finding)
+            compared += 1
+    assert compared > 30
+
+
+def test_marker_collimator_and_exposure_are_those_of_every_size() -> None:
+    for index in range(12):
+        small, large = (
+            cv2.resize(draw_phantom(5, index, side, side).image, (40, 40), interpolation=cv2.INTER_AREA)
+            for side in (160, 320)
+        )
+        assert np.abs(small.astype(int) - large).mean() < 6, index
+
+
+@pytest.mark.parametrize(("height", "width"), [(320, 320), (200, 320), (333, 257), (64, 64), (32, 48)])
+def test_shapes_and_types(height: int, width: int) -> None:
+    for index in range(6):
+        phantom = draw_phantom(3, index, height, width)
+        assert phantom.image.shape == (height, width)
+        assert phantom.image.dtype == np.uint8
+        assert {*phantom.masks} <= {*FINDINGS}
+        for mask in phantom.masks.values():
+            assert mask.shape == (height, width) and mask.dtype == np.bool_ and mask.any()
+
+
+def test_same_arguments_give_the_same_film_whatever_was_drawn_before() -> None:
+    for index in range(5):
+        one = draw_phantom(4, index)
+        np.random.seed(5)
+        draw_phantom(9, 1)
+        two = draw_phantom(4, index)
+        assert np.array_equal(one.image, two.image) and one.image.shape == (320, 320)
+        assert one.masks.keys() == two.masks.keys()
+        assert all(np.array_equal(one.masks[finding], two.masks[finding]) for finding in one.masks)
+
+
+def test_another_process_draws_the_same_film() -> None:
+    drawn = "print(zlib.crc32(draw_phantom(4, 7).image.tobytes()))"
+    code = f"import zlib; from xbench.data.phantom import draw_phantom; {drawn}"
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(there) == zlib.crc32(draw_phantom(4, 7).image.tobytes())
+
+
+def test_seeds_and_indices_differ() -> None:
+    assert len({draw_phantom(seed, index, 96, 96).image.tobytes() for seed in range(4) for index in range(4)}) == 16
+
+
+@pytest.mark.parametrize("arguments", [(-1, 0, 320, 320), (0, -1, 320, 320), (0, 0, 16, 320), (0, 0, 320, 31)])
+def test_impossible_arguments_are_refused(arguments: tuple[int, int, int, int]) -> None:
+    with pytest.raises(ValueError, match=r"negative|at least 32"):
+        draw_phantom(*arguments)
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[tuple[Phantom, Phantom]]:
+    """Films with and without their lesions."""
+    return [(draw_phantom(21, index, 128, 128), _draw(21, index, 128, 128, with_lesions=False)) for index in range(100)]
+
+
+def test_films_differ_from_the_healthy_patient_in_the_masks_and_nowhere_else(
+    pairs: list[tuple[Phantom, Phantom]],
+) -> None:
+    alone = dict.fromkeys(FINDINGS, 0)
+    for ill, healthy in pairs:
+        assert not healthy.masks
+        changed = ill.image != healthy.image
+        union = np.zeros_like(changed)
+        for mask in ill.masks.values():
+            union |= mask
+        assert not (changed & ~union).any()
+        if len(ill.masks) == 1:
+            (finding,) = ill.masks
+            # Where the enlarged heart covers the old one nothing changes.
+            assert changed[union].mean() > (0.15 if finding == "Cardiomegaly" else 0.5), finding
+            alone[finding] += 1
+    assert all(alone.values()), alone
+
+
+def test_lesions_are_bright_and_a_pneumothorax_is_dark(pairs: list[tuple[Phantom, Phantom]]) -> None:
+    seen = set()
+    for ill, healthy in pairs:
+        if len(ill.masks) == 1:
+            ((finding, mask),) = ill.masks.items()
+            change = ill.image[mask].astype(float) - healthy.image[mask]
+            if finding == "Pneumothorax":
+                assert np.quantile(change, 0.4) < 0
+            elif finding != "Fracture":
+                assert change.mean() > 4, finding
+            seen.add(finding)
+    assert len(seen) == len(FINDINGS)
+
+
+def test_prevalence(phantoms: list[Phantom]) -> None:
+    normal = np.mean([not phantom.masks for phantom in phantoms])
+    several = np.mean([len(phantom.masks) > 1 for phantom in phantoms])
+    assert 0.16 < normal < 0.36
+    assert several > 0.2
+    for finding in FINDINGS:
+        assert 0.07 < np.mean([finding in phantom.masks for phantom in phantoms]) < 0.27, finding
+
+
+# Smallest and largest share of the film that the mask of a finding may cover.
+AREAS = {
+    "Atelectasis": (0.001, 0.08),
+    "Cardiomegaly": (0.06, 0.35),
+    "Consolidation": (0.0005, 0.18),
+    "Fracture": (0.0008, 0.02),
+    "Mass": (0.002, 0.06),
+    "Nodule": (0.0002, 0.009),
+    "Pleural Effusion": (0.006, 0.36),
+    "Pneumothorax": (0.003, 0.14),
+}
+
+
+@pytest.mark.parametrize("finding", FINDINGS)
+def test_areas(phantoms: list[Phantom], finding: str) -> None:
+    shares = [phantom.masks[finding].mean() for phantom in phantoms if finding in phantom.masks]
+    low, high = AREAS[finding]
+    assert low <= min(shares)
+    assert max(shares) <= high
+
+
+@pytest.mark.parametrize("finding", ["Nodule", "Fracture", "Mass", "Consolidation", "Pneumothorax"])
+def test_both_sides_and_several_heights(phantoms: list[Phantom], finding: str) -> None:
+    places = [np.argwhere(phantom.masks[finding]).mean(0) / 128 for phantom in phantoms if finding in phantom.masks]
+    rows, columns = np.array(places).T
+    assert 0.2 < np.mean(columns < 0.5) < 0.8
+    assert rows.max() - rows.min() > 0.12
+    # Away from the centre: a prior that always points there must fail.
+    assert np.mean(np.hypot(rows - 0.5, columns - 0.5) < 0.08) < 0.25
+
+
+def test_a_normal_heart_is_clearly_narrower_than_an_enlarged_one() -> None:
+    normal, enlarged = [], []
+    for index in range(30):
+        anatomy = draw_anatomy(np.random.default_rng(index), 224, 224)
+        thorax = np.ptp(np.flatnonzero((anatomy.lungs[0].mask | anatomy.lungs[1].mask).any(0)))
+        _, mask = _cardiomegaly(np.random.default_rng(index), anatomy, anatomy.lungs[0].mask)
+        normal.append(np.ptp(np.flatnonzero((anatomy.heart_thickness > 0.25).any(0))) / thorax)
+        enlarged.append(np.ptp(np.flatnonzero(mask.any(0))) / thorax)
+    assert max(normal) < 0.50 < 0.52 < min(enlarged)

@@ -1,0 +1,171 @@
+"""The table of findings against a second copy of what the datasets write, and nowhere else a finding."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from places import ROOT
+
+from xbench.data import PhantomCXR
+from xbench.findings.names import FINDINGS, TABLE, canonical, distinct_spellings, spellings
+
+# As the box or mask files of the datasets write them, in the order of the paper's tables.
+WRITTEN = {
+    "rsna": ["Pneumonia"],
+    "siim": ["Pneumothorax"],
+    "covid": ["COVID-19"],
+    "chestxdet10": [
+        "Atelectasis", "Calcification", "Consolidation", "Effusion", "Emphysema", "Fibrosis", "Fracture", "Mass",
+        "Nodule", "Pneumothorax",
+    ],
+    "chexdet": [
+        "Atelectasis", "Calcification", "Cardiomegaly", "Consolidation", "Diffuse Nodule", "Effusion", "Emphysema",
+        "Fibrosis", "Fracture", "Mass", "Nodule", "Pleural Thickening", "Pneumothorax",
+    ],
+    "chexlocalize": [
+        "Airspace Opacity", "Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Enlarged Cardiomediastinum",
+        "Fracture", "Lung Lesion", "Pleural Effusion", "Pleural Other", "Pneumonia", "Pneumothorax", "Support Devices",
+    ],
+    "chestxray14": [
+        "Atelectasis", "Cardiomegaly", "Effusion", "Infiltrate", "Mass", "Nodule", "Pneumonia", "Pneumothorax",
+    ],
+    "vindr": [
+        "Aortic enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Clavicle fracture", "Consolidation",
+        "Emphysema", "Enlarged PA", "ILD", "Infiltration", "Lung Opacity", "Lung cavity", "Lung cyst",
+        "Mediastinal shift", "Nodule/Mass", "Other lesion", "Pleural effusion", "Pleural thickening", "Pneumothorax",
+        "Pulmonary fibrosis", "Rib fracture",
+    ],
+}  # fmt: skip
+KAGGLE = [
+    "Aortic enlargement", "Atelectasis", "Calcification", "Cardiomegaly", "Consolidation", "ILD", "Infiltration",
+    "Lung Opacity", "Nodule/Mass", "Other lesion", "Pleural effusion", "Pleural thickening", "Pneumothorax",
+    "Pulmonary fibrosis",
+]  # fmt: skip
+OTHER_WORDS = {
+    "Effusion": "Pleural Effusion",
+    "Fibrosis": "Pulmonary Fibrosis",
+    "Airspace Opacity": "Lung Opacity",
+    "Infiltrate": "Infiltration",
+}
+NAMES = [finding.name for finding in TABLE]
+
+
+def expected(written: str) -> str:
+    """The canonical name: the same words in title case, but for four."""
+    if written in OTHER_WORDS:
+        return OTHER_WORDS[written]
+    return " ".join(word[:1].upper() + word[1:] for word in written.split(" "))
+
+
+@pytest.mark.parametrize("dataset", WRITTEN)
+def test_findings_of_each_dataset(dataset):
+    assert list(spellings(dataset).values()) == WRITTEN[dataset] == sorted(WRITTEN[dataset])
+    assert list(FINDINGS[dataset]) == list(spellings(dataset)) == [expected(name) for name in WRITTEN[dataset]]
+
+
+def test_kaggle_has_fourteen_of_vindr():
+    assert list(spellings("vindr_kaggle").values()) == KAGGLE
+    assert {*spellings("vindr_kaggle").items()} <= {*spellings("vindr").items()}
+
+
+def test_how_the_36_of_the_paper_come_about():
+    paper = WRITTEN.keys() - {"chexdet"}
+    assert sum(len(WRITTEN[name]) for name in paper) == 55
+    assert distinct_spellings(WRITTEN) == {name for names in WRITTEN.values() for name in names}
+    assert len(distinct_spellings(paper)) == 36
+    assert len({finding for dataset in paper for finding in FINDINGS[dataset]}) == 31
+    folded = {name.casefold().replace("infiltrate", "infiltration") for name in distinct_spellings(paper)}
+    assert len(folded) == 34
+
+
+def test_the_table_is_consistent():
+    assert len(NAMES) == len({*NAMES}) == 32
+    assert sorted(NAMES) == NAMES
+    datasets = {dataset for finding in TABLE for dataset in finding.spelled}
+    assert datasets == {*WRITTEN, "vindr_kaggle", "phantom"}
+    assert {*FINDINGS} == {*WRITTEN, "phantom"}
+    assert FINDINGS["phantom"] == PhantomCXR.findings
+    named: dict[str, str] = {}
+    for finding in TABLE:
+        assert finding.spelled
+        for name in {finding.name, *finding.synonyms, *finding.spelled.values()}:
+            folded = " ".join(name.replace("_", " ").casefold().split())
+            assert named.setdefault(folded, finding.name) == finding.name, f"{name} stands for two findings"
+    # What sounds alike and is not the same.
+    for alike in (
+        ("Nodule", "Mass", "Nodule/Mass", "Diffuse Nodule"),
+        ("Lung Lesion", "Other lesion"),
+        ("Fracture", "Rib fracture"),
+        ("Pleural thickening", "Pleural Other"),
+        ("Consolidation", "Lung Opacity"),
+        ("Pneumonia", "COVID-19"),
+    ):
+        assert len({canonical(name) for name in alike}) == len(alike)
+
+
+@given(
+    st.sampled_from(sorted({*NAMES, *(n for f in TABLE for n in (*f.synonyms, *f.spelled.values()))})),
+    st.sampled_from([str, str.upper, str.lower, str.title, str.swapcase]),
+    st.sampled_from([" ", "_", "  ", "\t", "__"]),
+    st.sampled_from(["", " ", "\n", "_"]),
+)
+def test_however_it_is_written(name, case, gap, around):
+    assert canonical(around + case(name).replace(" ", gap) + around) == canonical(name)
+
+
+def test_every_spelling_is_understood():
+    for dataset, names in WRITTEN.items():
+        assert [canonical(name) for name in names] == list(FINDINGS[dataset])
+    assert all(canonical(name) == name for name in NAMES)
+    for other in ("", " ", "No finding", "Hernia", "COPD", "Lung tumor", "Other diseases", "Effusions", "Pleural"):
+        assert canonical(other) is None
+
+
+# Files that may name findings: what draws them, and the words in which official prompts or vocabularies of models have
+# them, which are not ours to choose.
+MAY_NAME = {
+    "xbench/findings/names.py",
+    "xbench/data/phantom/lesions.py",
+    "xbench/models/networks/book.py",
+    "xbench/models/maps/carzero.py",
+    "xbench/models/maps/kad.py",
+    "xbench/scoring/protocols/chexlocalize.py",
+    "xbench/models/networks/kebert.py",
+}
+# What looks like one: the short name of a dataset, and a label of its polygons.
+NO_FINDINGS = {
+    *(("xbench/data/datasets/covid.py", name) for name in ("covid", "consolidation")),
+    ("xbench/report/names.py", "covid"),
+    # The probability that yes and no have together.
+    ("xbench/models/answers/local.py", "mass"),
+    ("xbench/report/tables/answered.py", "Mass"),
+    ("xbench/runs/answers.py", "mass"),
+}
+
+
+def test_no_finding_is_named_anywhere_else():
+    found = set()
+    for path in sorted([*(ROOT / "xbench").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py")]):
+        file = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and canonical(node.value):
+                found.add((file, node.value))
+    assert {(file, text) for file, text in found if file not in MAY_NAME} == NO_FINDINGS
+    assert {file for file, _ in found} >= {"xbench/findings/names.py"}, "the search finds what there is"
+
+
+@pytest.mark.parametrize("file", sorted(MAY_NAME - {"xbench/findings/names.py"}))
+def test_what_models_and_drawings_name_is_in_the_table(file):
+    """A key of theirs in title case that is no canonical name would never be looked up."""
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    keys = [
+        key.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and canonical(key.value) and key.value.istitle()
+    ]
+    assert {*keys} <= {*NAMES}

@@ -1,0 +1,266 @@
+"""What is said of a finding: our own wording, styles, templates, and files of the user's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from xbench.findings.names import FINDINGS, TABLE
+from xbench.findings.prompts import (
+    ASPECTS,
+    STYLES,
+    Wording,
+    fill_templates,
+    phrase,
+    prompts_in_style,
+    read_prompts,
+    wording,
+    wordings,
+)
+from xbench.runtime.errors import UserError
+
+NAMES = [finding.name for finding in TABLE]
+NORMAL = ["Normal", "Clear Lungs"]
+
+
+def texts_of(words: Wording) -> list[str]:
+    return [words.phrase, words.description, *words.aspects.values()]
+
+
+@pytest.mark.parametrize("name", NAMES + NORMAL)
+def test_form_of_a_wording(name: str) -> None:
+    words = wording(name)
+    assert tuple(words.aspects) == ASPECTS
+    assert 1 <= len(words.phrase.split()) <= 4
+    assert not words.phrase.endswith(".")
+    assert 15 <= len(words.description.split()) <= 35
+    assert re.fullmatch(r"[A-Z][^.]*\.", words.description)
+    for aspect, statement in words.aspects.items():
+        assert 6 <= len(statement.split()) <= 20
+        assert not statement.lower().startswith(aspect)
+        # It goes after "aspect: ", and a second colon would look like another aspect.
+        assert re.fullmatch(r"[a-z][^.:;]*[^.:;,]", statement)
+    for text in texts_of(words):
+        assert re.fullmatch(r"[A-Za-z0-9 ,.'-]+", text)
+        assert text == " ".join(text.split())
+        assert not re.search(r"\b(\w+) \1\b", text), "a word twice in a row"
+        # The densest of these texts make 0.34 pieces a character with the vocabulary of BERT: 60 at most.
+        assert len(text) <= 175
+
+
+def test_every_finding_is_worded_and_no_text_stands_twice() -> None:
+    assert (list(wordings("findings")), list(wordings("normal"))) == (NAMES, NORMAL)
+    texts = [text for name in NAMES + NORMAL for text in texts_of(wording(name))]
+    assert len({text.lower() for text in texts}) == len(texts)
+
+
+def test_words_are_those_of_american_reports_without_measurements() -> None:
+    texts = " ".join(text for name in NAMES + NORMAL for text in texts_of(wording(name)))
+    assert re.findall(r"\S*\d\S*", texts) == ["COVID-19"]
+    assert not re.search(r"\b(mm|cm|millimeters?|centimeters?|percent)\b", texts)
+    assert not re.search(r"oedema|oesoph|centre|tumour|grey|neighbour|localised|calibre|haemo", texts)
+    capital = {word for name in NAMES + NORMAL for word in phrase(name).split() if word != word.lower()}
+    assert capital == {"COVID-19"}
+
+
+def test_unworded_finding_is_an_error() -> None:
+    for name in ("Hernia", "atelectasis", ""):
+        with pytest.raises(UserError, match="prompts of your own") as caught:
+            wording(name)
+        assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("finding", FINDINGS["phantom"])
+def test_the_demo_model_gets_the_words_it_was_trained_on(finding: str) -> None:
+    assert phrase(finding) == finding.lower()
+
+
+@pytest.mark.parametrize(
+    ("finding", "expected"),
+    [
+        ("Enlarged PA", "enlarged pulmonary artery"),
+        ("ILD", "interstitial lung disease"),
+        ("Nodule/Mass", "nodule or mass"),
+        ("Normal", "normal heart and lungs"),
+        ("Hiatal  Hernia", "hiatal hernia"),
+        ("Widened PA", "widened PA"),
+        ("MERS-2", "MERS-2"),
+    ],
+)
+def test_phrase(finding: str, expected: str) -> None:
+    assert phrase(finding) == expected
+    assert prompts_in_style("phrase", finding) == [expected]
+    assert fill_templates(["There is {finding}.", "{finding}"], finding) == [f"There is {expected}.", expected]
+
+
+@pytest.mark.parametrize("name", [*NAMES, *NORMAL])
+def test_styles(name: str) -> None:
+    words = wording(name)
+    assert prompts_in_style("name", name) == [name]
+    assert prompts_in_style("phrase", name) == [words.phrase]
+    assert prompts_in_style("description", name) == [words.description]
+    aspects = prompts_in_style("aspects", name)
+    assert [prompt.partition(": ")[0] for prompt in aspects] == list(ASPECTS)
+    assert [prompt.partition(": ")[2] for prompt in aspects] == list(words.aspects.values())
+
+
+def test_styles_of_an_unworded_finding() -> None:
+    assert STYLES == ("name", "phrase", "description", "aspects")
+    assert prompts_in_style("name", "Hiatal Hernia") == ["Hiatal Hernia"]
+    for style in ("description", "aspects"):
+        with pytest.raises(UserError, match="Hiatal Hernia"):
+            prompts_in_style(style, "Hiatal Hernia")
+    with pytest.raises(UserError, match="name, phrase, description, aspects"):
+        prompts_in_style("haiku", "Mass")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("templates", [["{finding} {}"], ["{other}"], ["{finding"], ["no field"], ["{finding}"] * 2])
+def test_wrong_templates(templates: list[str]) -> None:
+    with pytest.raises(UserError, match="template"):
+        fill_templates(templates, "Mass")
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    file = folder / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("classes.json", '{"0": ["There is Edema"], "1": ["a", "b"]}', {"0": ["There is Edema"], "1": ["a", "b"]}),
+        ("bare.yaml", "0: [There is Edema]\n1:\n- a\n- b\n", {"0": ["There is Edema"], "1": ["a", "b"]}),
+        ("book.json", '{"normal": "z.", "clear": "a.\\n"}', {"normal": ["z."], "clear": ["a.\n"]}),
+        ("book.yml", "normal: z.\n# comment\nclear: 'a: b'\n", {"normal": ["z."], "clear": ["a: b"]}),
+        ("BOOK.JSON", '{"a\\tb": " kept "}', {"a\tb": [" kept "]}),
+        ("json in yaml", '{"b": ["x"], "a": "y"}', {"b": ["x"], "a": ["y"]}),
+        ("mark.json", b'\xef\xbb\xbf{"a": "\xc3\xb6"}', {"a": ["ö"]}),
+        ("mark.yaml", b"\xef\xbb\xbfa: \xc3\xb6", {"a": ["ö"]}),
+        ("alias.yaml", "a: &x one\nb: [*x, two]\n", {"a": ["one"], "b": ["one", "two"]}),
+        ("folded.yaml", "a: >-\n  one\n  two\n", {"a": ["one two"]}),
+    ],
+)
+def test_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str | bytes, expected: dict[str, list[str]]
+) -> None:
+    found = read_prompts(written(tmp_path, name, content))
+    assert list(found.items()) == list(expected.items())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_prompts(f"~/{name}") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", '{"b": "x", "a": "y", "b": "z"}', "has the name 'b' twice"),
+        ("a.yaml", "b: x\na: y\nb: z\n", "has the name 'b' twice"),
+        ("a.json", "{}", "not a mapping"),
+        ("a.yaml", "", "not a mapping"),
+        ("a.json", "{'a': 'x'}", "is not valid JSON.*line 1 column 2"),
+        ("a.yaml", "a: [x", "is not valid YAML.*line 1"),
+        ("a.yaml", "a: x\n---\nb: y\n", "is not valid YAML.*line 2"),
+        ("a.json", b'{"a": "\xff"}', "is not valid JSON"),
+        ("a.yaml", b"a: \xff", "is not valid YAML"),
+        ("a.json", "[" * 100_000, "is not valid JSON"),
+        ("a.yaml", "[" * 2_000, "is not valid YAML"),
+        ("a.json", '{"a": %s}' % ("9" * 5_000), "is not valid JSON"),
+        ("a.json", '{"a": ""}', "gives 'a' something other"),
+        ("a.json", '{"a": ["x", ""]}', "gives 'a' something other"),
+        ("a.json", '{"a": "\\ud800"}', "gives 'a' something other"),
+        ("a.json", '{"": "x"}', "has an entry named ''"),
+        ("a.yaml", "a: 1", "gives 'a' something other"),
+        ("a.yaml", "a:\n- border: sharp\n", "colon"),
+        ("a.yaml", "? [a]\n: x", "has an entry named None"),
+    ],
+)
+def test_wrong_files(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        read_prompts(written(tmp_path, name, content))
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+    assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize("name", ["missing.json", "missing.yaml", "", "~nobody-of-this-name/a.yaml"])
+def test_files_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        read_prompts(name if name.startswith("~") else tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "!!python/object/apply:pathlib.Path.touch [{}]",
+        "? !!python/object/apply:os.system ['touch {}']\n: x",
+    ],
+)
+def test_nothing_in_a_file_is_executed(tmp_path: Path, content: str) -> None:
+    touched = tmp_path / "touched"
+    with pytest.raises(UserError):
+        read_prompts(written(tmp_path, "a.yaml", content.format(touched)))
+    assert not touched.exists()
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(str.strip)
+PROMPTS = st.dictionaries(TEXTS, st.lists(TEXTS, min_size=1, max_size=3), min_size=1, max_size=5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("prompts")
+
+
+@settings(deadline=None)
+@given(prompts=PROMPTS, bare=st.booleans(), wide=st.booleans())
+def test_what_was_written_is_read(folder: Path, prompts: dict[str, list[str]], bare: bool, wide: bool) -> None:
+    content = {name: texts[0] if bare and len(texts) == 1 else texts for name, texts in prompts.items()}
+    as_json, as_yaml = json.dumps(content, ensure_ascii=not wide), yaml.safe_dump(content, sort_keys=False)
+    for name, text in (("written.json", as_json), ("written.yaml", as_yaml)):
+        found = read_prompts(written(folder, name, text))
+        assert list(found.items()) == list(prompts.items())
+
+
+YAML_PIECES = st.sampled_from(
+    [
+        *"a0\n\t\x85\u2028\ufeff{}[]!%#~@`'\"",
+        *("b: ", "- ", "  ", ", ", ": ", "? ", "&x ", "*x", "<<: ", "!!", "!<", ">-", "|2", "\\x", "\\U00110000"),
+        *("---\n", "...\n", "%YAML 1.", "%TAG ! ", "!!int ", "!!python/name:os", "2001-99-99"),
+    ]
+)
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+CONTENTS = (
+    st.binary(max_size=60)
+    | st.text(max_size=60).map(str.encode)
+    | st.lists(YAML_PIECES, max_size=25).map(lambda pieces: "".join(pieces).encode())
+    | JSON_VALUES.map(lambda value: json.dumps(value).encode())
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(content=CONTENTS)
+@example(content=b"%YAML 1." + b"9" * 5_000 + b"\n--- a")
+@example(content=b"!%ff%fe a: b")
+@example(content=b"\xff\xfea\x00:\x00 \x00b\x00")
+def test_whatever_the_file_holds_only_user_errors_come_out(folder: Path, content: bytes) -> None:
+    for name in ("any.json", "any.yaml"):
+        try:
+            prompts = read_prompts(written(folder, name, content))
+        except UserError as error:
+            message = str(error)
+            assert "\n" not in message
+            message.encode()
+            continue
+        assert prompts
+        for key, texts in prompts.items():
+            assert texts and all(text.strip() and text.encode() for text in (key, *texts))

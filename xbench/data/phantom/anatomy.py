@@ -1,0 +1,409 @@
+"""The healthy chest: a patient's pose and build, bones, soft tissue, vessels and lungs, put together along the rays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from xbench.data.phantom.canvas import Frame, Layer, Mask, Points, band_noise, blur, dome, smooth_curve, smooth_step
+
+_AIR = 1.55
+
+# How much of the air in front of and behind the heart is displaced by it, and how dense its blood is.
+_HEART_DISPLACES = 0.97
+_BLOOD = 0.40
+
+_POSTERIOR = 0.34
+_ANTERIOR = 0.16
+_RIBS = 10
+
+_STEMS = 9
+_DIVISIONS = 4
+
+
+@dataclass(frozen=True)
+class Build:
+    """A patient's proportions, relative to those of the model patient.
+
+    `twist` makes one side broader, `lean` bends the trunk to one side, `inspiration` is how much lower the right and
+    the left diaphragm stand, in units of the patient's frame, and `fat` lies over the ribs, in [0, 1].
+    """
+
+    breadth: float
+    tallness: float
+    twist: float
+    lean: float
+    inspiration: tuple[float, float]
+    heart: float
+    fat: float
+
+    @staticmethod
+    def random(rng: np.random.Generator) -> Build:
+        """A patient."""
+        depth = rng.normal(0, 0.045)
+        return Build(
+            breadth=rng.uniform(0.92, 1.08),
+            tallness=rng.uniform(0.93, 1.07),
+            twist=rng.normal(0, 0.035),
+            lean=rng.normal(0, 0.02),
+            inspiration=(depth + rng.normal(0, 0.012), depth + rng.normal(0, 0.012)),
+            heart=rng.uniform(0.88, 1.06),
+            fat=rng.uniform(0.0, 1.0),
+        )
+
+    def warp(self, points: Points) -> Points:
+        """Points (..., 2) of the model patient in this one."""
+        x, y = points[..., 0], points[..., 1]
+        warped = np.empty_like(points)
+        warped[..., 0] = self.breadth * (x + self.twist * (x * x - 0.3) + self.lean * y * y)
+        warped[..., 1] = self.tallness * y
+        return warped
+
+
+def random_pose(rng: np.random.Generator, height: int, width: int) -> Frame:
+    """How the patient stands before the detector."""
+    side = min(height, width)
+    scale = side / 2 * rng.uniform(0.93, 1.12)
+    shift = rng.normal(0, 0.025, 2) * side
+    centre = (width / 2 + shift[0], height / 2 + shift[1] + 0.03 * side)
+    return Frame(height, width, scale, rng.normal(0, np.radians(2.0)), centre)
+
+
+def mirrored(points: list[tuple[float, float]], side: int) -> Points:
+    """Points given for the left side of the patient, on side -1 (right) or +1 (left)."""
+    moved: Points = np.array(points, dtype=np.float64) * np.array([side, 1.0])
+    return moved
+
+
+def ring(centre: tuple[float, float], breadth: float, tallness: float) -> Points:
+    """An ellipse (24, 2) with the given half axes."""
+    angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+    return np.stack([centre[0] + breadth * np.cos(angles), centre[1] + tallness * np.sin(angles)], -1)
+
+
+@dataclass(frozen=True)
+class Rib:
+    """One rib: its midline (N, 2) from the spine round the side to its front end, and where the posterior arch ends."""
+
+    curve: Points
+    width: float
+    turn: int
+
+
+def build_ribs(rng: np.random.Generator, build: Build, side: int, lung: Points) -> list[Rib]:
+    """The ribs of one side, round the outline (N, 2) of its lung."""
+    number = np.arange(_RIBS)[:, None]
+    start = -0.74 + rng.uniform(0.112, 0.124) * number + rng.normal(0, 0.004, (_RIBS, 1))
+    slope = rng.uniform(0.85, 1.15)
+    drop, fall = slope * (0.12 + 0.019 * number), slope * (0.16 + 0.022 * number)
+    # Each rib reaches as far out as the lung does at the level where the rib turns to the front.
+    wall = np.abs(lung[:, 0]) / build.breadth
+    near = np.abs(lung[:, 1] / build.tallness - (start + drop)) < 0.05
+    edge = np.where(near.any(1), np.where(near, wall, 0).max(1), 0.74)[:, None]
+    reach, inner = np.minimum(edge, 0.74) + 0.03, 0.26 + 0.012 * number
+    back, front = np.linspace(0.0, np.pi / 2, 14), np.linspace(np.pi / 2, 2.65, 12)[1:]
+    x = np.concatenate([0.035 + (reach - 0.035) * np.sin(back), inner + (reach - inner) * np.sin(front)], 1)
+    y_back = start - 0.028 * np.sin(2 * back) + drop * (1 - np.cos(back)) ** 1.2
+    y = np.concatenate([y_back, start + drop - fall * np.cos(front)], 1)
+    curves = build.warp(np.stack([side * x, y], -1))
+    widths = rng.uniform(0.042, 0.050, _RIBS).tolist()
+    return [Rib(curve, width, len(back) - 1) for curve, width in zip(curves, widths, strict=True)]
+
+
+def rib_layer(frame: Frame, curves: Sequence[Points], widths: Sequence[float]) -> Layer:
+    """Tubes with a brighter cortex (H, W) in [0, 1]."""
+    return blur(_tubes(frame, curves, widths), frame.length(0.0065))
+
+
+def rib_contrast(air: Layer) -> Layer:
+    """How much of a rib can be seen (H, W) in [0, 1]: scatter hides it where there is no air (H, W) behind it."""
+    contrast: Layer = np.float32(0.25) + np.float32(0.75) * np.minimum(np.float32(1.6) * air, 1)
+    return contrast
+
+
+def rib_cage(rng: np.random.Generator, frame: Frame, ribs: Sequence[Rib], air: Layer) -> Layer:
+    """Attenuation (H, W) of the ribs before the lungs' air (H, W) in [0, 1]."""
+    back = _tubes(frame, [rib.curve[: rib.turn + 3] for rib in ribs], [rib.width for rib in ribs])
+    half = frame.halved()
+    front = _tubes(half, [rib.curve[rib.turn :] for rib in ribs], [1.08 * rib.width for rib in ribs])
+    # In front, bone turns to cartilage.
+    front *= np.float32(_ANTERIOR) * smooth_step(np.abs(half.grid()[0]), 0.24, 0.5)
+    bones = np.float32(_POSTERIOR) * back + frame.doubled(front)
+    return np.float32(rng.uniform(0.85, 1.2)) * blur(bones, frame.length(0.0075)) * rib_contrast(air)
+
+
+def skeleton_layer(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
+    """Attenuation (H, W) of shoulders and spine."""
+    half = frame.halved()
+    clavicles, blades, heads, shafts = [], [], [], []
+    for side in (-1, 1):
+        tilt, out = rng.normal(0, 0.025), rng.uniform(-0.03, 0.07)
+        line = [(0.075, -0.56), (0.20, -0.585), (0.36, -0.66 + tilt), (0.52, -0.745 + tilt)]
+        line += [(0.70, -0.79 + tilt), (0.90, -0.80)]
+        clavicles.append(build.warp(smooth_curve(mirrored(line, side))))
+        blade = [(0.60 + out, -0.70), (0.64 + out, -0.40), (0.72 + out, -0.06), (0.78 + out, -0.10), (0.86, -0.55)]
+        blade += [(0.98, -0.74), (0.80, -0.80)]
+        blades.append(build.warp(smooth_curve(mirrored(blade, side), closed=True)))
+        heads.append(build.warp(ring((side * 1.0, -0.69), 0.10, 0.115)))
+        shafts.append(build.warp(mirrored([(1.02, -0.66), (1.2, -0.45), (1.5, -0.1)], side)))
+    bones = np.float32(0.08) * half.fill(*blades) + np.float32(0.10) * half.stroke(blades, [0.018] * 2, [1.0] * 2)
+    bones += np.float32(0.36) * _tubes(half, clavicles, [0.058, 0.058])
+    arms = np.float32(0.9) * _tubes(half, shafts, [0.1, 0.1])
+    arms = np.maximum(arms, dome(half.fill(*heads), half.length(0.09), 0.3))
+    bones += np.float32(0.34) * blur(arms, half.length(0.012))
+    return frame.doubled(blur(bones, half.length(0.009)) + _spine(rng, half, build))
+
+
+def _tubes(frame: Frame, curves: Sequence[Points], widths: Sequence[float]) -> Layer:
+    solid = frame.stroke(curves, widths, [1.0] * len(curves))
+    marrow = frame.stroke(curves, [0.6 * width for width in widths], [1.0] * len(curves))
+    return solid - np.float32(0.40) * marrow
+
+
+def _spine(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
+    pitch = rng.uniform(0.108, 0.122)
+    level = np.arange(-1.2, 1.5, pitch)
+    half = 0.062 + 0.012 * np.maximum(level, 0)
+    low, high, none = level - 0.42 * pitch, level + 0.42 * pitch, np.zeros_like(level)
+    x = np.stack([-half, half, 0.9 * half, half, -half, -0.9 * half], -1)
+    bodies = build.warp(np.stack([x, np.stack([low, low, level, high, high, level], -1)], -1))
+    discs = np.stack([np.stack([-0.95 * half, 0.95 * half], -1), np.stack([high, high], -1) + 0.006], -1)
+    processes = np.stack([np.stack([none, none], -1), np.stack([level + 0.01, level + 0.055], -1)], -1)
+    count = len(level)
+    column = np.float32(0.10) * frame.fill(*bodies)
+    column += np.float32(0.035) * frame.stroke(list(build.warp(discs)), [0.010] * count, [1.0] * count)
+    column += np.float32(0.05) * frame.stroke(list(build.warp(processes)), [0.02] * count, [1.0] * count)
+    return blur(column, frame.length(0.012))
+
+
+def mediastinum_layer(frame: Frame, build: Build) -> Layer:
+    """The mediastinum without the heart, (H, W) in [0, 1]."""
+    column = [(0.12, -1.6), (0.13, -0.95), (0.12, -0.62), (0.135, -0.30), (0.13, 0.0), (0.12, 0.4), (0.15, 0.8)]
+    right, left = (smooth_curve(mirrored([*column, (0.2, 1.6)], side)) for side in (-1, 1))
+    half = frame.halved()
+    outline = build.warp(np.concatenate([left, right[::-1]]))
+    return frame.doubled(blur(half.fill(outline), half.length(0.04)))
+
+
+def belly_layer(frame: Frame, build: Build) -> Layer:
+    """The abdomen below the diaphragm, (H, W) in [0, 1]."""
+    _, y = frame.grid()
+    level = 0.43 + sum(build.inspiration) / 2
+    return smooth_step(y / np.float32(build.tallness), level, level + 0.14)
+
+
+def tissue_layer(rng: np.random.Generator, frame: Frame, build: Build, hila: list[Points], mediastinum: Layer) -> Layer:
+    """Attenuation (H, W) of all that is neither bone, lung nor heart."""
+    wall, neck = 0.84 + 0.07 * build.fat, 0.23 + 0.04 * build.fat
+    edge = [(neck, -1.6), (neck, -1.02), (0.36, -0.93), (0.62, -0.86), (0.92, -0.80), (1.20, -0.68), (1.60, -0.30)]
+    edge += [(1.60, 0.10), (1.22, -0.12), (1.02, -0.28), (wall + 0.04, -0.22), (wall, 0.0), (wall + 0.01, 0.4)]
+    edge += [(wall + 0.02, 0.8), (wall + 0.02, 1.6)]
+    right, left = (smooth_curve(mirrored(edge, side)) for side in (-1, 1))
+    body = blur(frame.fill(build.warp(np.concatenate([left, right[::-1]]))), frame.length(0.006))
+    trunk = np.float32(2.1 + 0.3 * build.fat) * dome(body, frame.length(0.34), 0.30)
+
+    half = frame.halved()
+    inner = _great_vessels(rng, half, build, hila) - _airways(rng, half, build)
+    inner += _breasts(rng, half, build) - _gastric_bubble(rng, half, build)
+    _, y = frame.grid()
+    down: Layer = np.clip((y / np.float32(build.tallness) - 0.35) / 0.6, 0, 1)
+    # The belly is as dense beside the spine as before it.
+    inner_full: Layer = frame.doubled(inner) + np.float32(0.46) * mediastinum * (1 - np.float32(0.6) * down)
+    inner_full += np.float32(0.5) * down
+    return trunk + inner_full * body
+
+
+def _great_vessels(rng: np.random.Generator, frame: Frame, build: Build, hila: list[Points]) -> Layer:
+    size = rng.uniform(0.075, 0.098)
+    knob = frame.fill(build.warp(ring((0.105, -0.335), size, 1.1 * size)))
+    layer = np.float32(0.16) * blur(dome(knob, frame.length(0.08), 0.45), frame.length(0.015))
+    descending = build.warp(smooth_curve(np.array([(0.13, -0.30), (0.135, 0.0), (0.11, 0.3), (0.08, 0.6)])))
+    # In front of the belly the aorta is lost.
+    seen = np.float32(0.18) * (1 - smooth_step(frame.grid()[1] / np.float32(build.tallness), 0.1, 0.5))
+    layer += seen * blur(frame.stroke([descending], [0.10], [1.0]), frame.length(0.01))
+    stems = []
+    for side, hilum in zip((-1, 1), hila, strict=True):
+        stems.append(smooth_curve(hilum + np.array([[0.0, -0.05], [0.035 * side, 0.0], [0.025 * side, 0.07]])))
+    return layer + np.float32(0.34) * blur(frame.stroke(stems, [0.085] * 2, [1.0] * 2), frame.length(0.022))
+
+
+def _airways(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
+    bend, end = rng.normal(0, 0.012), (-0.012, -0.22)
+    lines = [
+        [end, (0.07, -0.15), (0.18, -0.10)],
+        [end, (-0.07, -0.14), (-0.14, -0.07)],
+        [(0.0, -1.6), (0.0, -0.9), (bend, -0.55), end],
+    ]
+    curves = [build.warp(smooth_curve(np.array(line))) for line in lines]
+    return np.float32(0.36) * blur(frame.stroke(curves, [0.042, 0.048, 0.07], [0.5, 0.55, 1.0]), frame.length(0.015))
+
+
+def _gastric_bubble(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
+    seen = rng.random() < 0.6
+    at = (rng.uniform(0.30, 0.42), 0.60 + build.inspiration[1])
+    shape = build.warp(ring(at, rng.uniform(0.08, 0.15), rng.uniform(0.045, 0.07)))
+    # Gas above, a level of fluid below.
+    gas = frame.fill(shape) * smooth_step(frame.grid()[1] / np.float32(build.tallness), at[1] + 0.035, at[1] + 0.02)
+    return np.float32(0.32 * seen) * blur(gas, frame.length(0.014))
+
+
+def _breasts(rng: np.random.Generator, frame: Frame, build: Build) -> Layer:
+    seen, size, density = rng.random() < 0.45, rng.uniform(0.30, 0.36), rng.uniform(0.12, 0.3)
+    places = [(side * rng.uniform(0.43, 0.47), rng.uniform(0.30, 0.36)) for side in (-1, 1)]
+    shapes = [frame.fill(build.warp(ring(at, size, 0.85 * size))) for at in places]
+    return np.float32(density * seen) * blur(shapes[0] + shapes[1], frame.length(0.03))
+
+
+def vessel_tree(rng: np.random.Generator, hilum: Points, side: int) -> tuple[list[Points], list[float], list[float]]:
+    """The vessels of one lung, finest first: curves in the patient's frame, widths, and strengths in [0, 1].
+
+    They branch from the hilum outwards, thinner and fainter with each division.
+    """
+    angles = np.linspace(-1.35, 1.42, _STEMS) + rng.normal(0, 0.09, _STEMS)
+    starts = np.repeat(hilum[None], _STEMS, 0) + rng.normal(0, 0.018, (_STEMS, 2)) + np.array([side * 0.015, 0.02])
+    widths = rng.uniform(0.021, 0.030, _STEMS)
+    lengths = rng.uniform(0.14, 0.22, _STEMS)
+    levels = []
+    for division in range(_DIVISIONS):
+        bend = rng.normal(0, 0.38, len(angles))
+        t = np.linspace(0, 1, 5)[None, :]
+        heading = angles[:, None] + bend[:, None] * t
+        step = lengths[:, None] / 4 * np.stack([side * np.cos(heading), np.sin(heading)])
+        path = starts[:, None] + np.moveaxis(np.cumsum(step, -1) - step[..., :1], 0, -1)
+        levels.append((path, widths, 0.95 * 0.72**division))
+        starts = np.repeat(path[:, -1], 2, 0)
+        fork = rng.uniform(0.18, 0.55, len(angles))
+        angles = np.stack([angles + bend + fork, angles + bend - 0.8 * fork], -1).reshape(-1)
+        lengths = np.repeat(lengths, 2) * rng.uniform(0.66, 1.0, 2 * len(lengths))
+        widths = np.repeat(widths, 2) * rng.uniform(0.58, 0.80, 2 * len(widths))
+    curves: list[Points] = []
+    all_widths: list[float] = []
+    strengths: list[float] = []
+    for path, width, strength in reversed(levels):
+        curves += list(path)
+        all_widths += width.tolist()
+        strengths += [strength] * len(path)
+    return curves, all_widths, strengths
+
+
+@dataclass(frozen=True)
+class Lung:
+    """One lung field: side -1 is the patient's right (left of the image), and air its thickness (H, W) in [0, 1]."""
+
+    side: int
+    contour: Points
+    hilum: Points
+    mask: Mask
+    air: Layer
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A healthy chest: all that a lesion needs to know of its surroundings.
+
+    Attributes:
+        lungs: Right, left.
+        ribs: The right ones from above, then the left ones.
+        heart: Outline (N, 2) in the patient's frame.
+        heart_thickness: (H, W) in [0, 1].
+        bones: The ribs (H, W), as attenuation.
+        hidden: Where the heart cannot be told from mediastinum and abdomen (H, W) in [0, 1].
+        vessels: Vessels and fine lung texture (H, W), as attenuation.
+        solid: All else that is not air (H, W), as attenuation.
+    """
+
+    frame: Frame
+    lungs: tuple[Lung, Lung]
+    ribs: tuple[Rib, ...]
+    heart: Points
+    heart_thickness: Layer
+    bones: Layer
+    hidden: Layer
+    vessels: Layer
+    solid: Layer
+
+    def air(self) -> Layer:
+        """The thickness of both lungs (H, W) in [0, 1]."""
+        air: Layer = self.lungs[0].air + self.lungs[1].air
+        return air
+
+    def attenuation(self, heart: Layer) -> Layer:
+        """Attenuation (H, W) along the rays, with a heart of the given thickness (H, W) in [0, 1]."""
+        blood = np.float32(_BLOOD) * heart * (1 - self.hidden)
+        shadows: Layer = self.vessels * (1 - np.float32(0.75) * heart) + self.bones * (1 - np.float32(0.8) * heart)
+        return self.solid + shadows - self._air(heart) + blood
+
+    def aeration(self) -> Layer:
+        """Attenuation (H, W) that the lungs would gain if their air were replaced by fluid."""
+        return self._air(self.heart_thickness)
+
+    def _air(self, heart: Layer) -> Layer:
+        return np.float32(_AIR) * self.air() * (1 - np.float32(_HEART_DISPLACES) * heart)
+
+
+def heart_layer(frame: Frame, *contours: Points) -> Layer:
+    """Thickness (H, W) in [0, 1] of a heart with the union of the outlines."""
+    return blur(dome(frame.fill(*contours), frame.length(0.22), 0.5), frame.length(0.008))
+
+
+def draw_anatomy(rng: np.random.Generator, height: int, width: int, *, shapes_only: bool = False) -> Anatomy:
+    """A healthy chest in a random pose and of a random build.
+
+    Places and masks of lesions follow from lungs, ribs and heart: `shapes_only` leaves all other layers empty.
+    """
+    frame = random_pose(rng, height, width)
+    build = Build.random(rng)
+    lungs = (_lung(frame, build, -1), _lung(frame, build, 1))
+    ribs = tuple(rib for lung in lungs for rib in build_ribs(rng, build, lung.side, lung.contour))
+    heart = build.warp(_heart(build))
+    thickness = heart_layer(frame, heart)
+    if shapes_only:
+        empty = np.zeros((height, width), np.float32)
+        return Anatomy(frame, lungs, ribs, heart, thickness, empty, empty, empty, empty)
+    mediastinum, belly = mediastinum_layer(frame, build), belly_layer(frame, build)
+    solid = tissue_layer(rng, frame, build, [lung.hilum for lung in lungs], mediastinum)
+    solid += skeleton_layer(rng, frame, build)
+    bones = rib_cage(rng, frame, ribs, lungs[0].air + lungs[1].air)
+    vessels = _lung_markings(rng, frame, lungs)
+    return Anatomy(frame, lungs, ribs, heart, thickness, bones, np.maximum(mediastinum, belly), vessels, solid)
+
+
+def _lung(frame: Frame, build: Build, side: int) -> Lung:
+    # The right dome stands higher, with the liver below it.
+    down = build.inspiration[(side + 1) // 2] + (0.05 if side == 1 else 0.0)
+    lateral = [(0.15, -0.66), (0.19, -0.77), (0.29, -0.82), (0.42, -0.75), (0.54, -0.57), (0.63, -0.32)]
+    lateral += [(0.69, -0.03), (0.72, 0.28), (0.735, 0.50 + 0.8 * down), (0.73, 0.62 + 0.8 * down)]
+    base = [(0.73, 0.62 + 0.8 * down), (0.66, 0.53 + 0.9 * down), (0.54, 0.45 + down), (0.40, 0.415 + down)]
+    base += [(0.25, 0.43 + down), (0.09, 0.50 + down)]
+    # The left lung gives way to the arch of the aorta.
+    aorta = [(0.15, -0.23), (0.185, -0.33), (0.15, -0.43)] if side == 1 else [(0.13, -0.25), (0.125, -0.42)]
+    medial = [(0.09, 0.50 + down), (0.085, 0.20), (0.10, -0.10), *aorta, (0.13, -0.56)]
+    medial += [(0.15, -0.66)]
+    # Three separate curves, so that the costophrenic angle stays sharp.
+    parts = [smooth_curve(mirrored(part, side)) for part in (lateral, base, medial)]
+    contour = build.warp(np.concatenate([part[:-1] for part in parts]))
+    coverage = blur(frame.fill(contour), frame.length(0.006))
+    hilum = build.warp(mirrored([(0.15, -0.04 if side == -1 else -0.08)], side))[0]
+    return Lung(side, contour, hilum, coverage > 0.5, dome(coverage, frame.length(0.26), 0.42))
+
+
+def _heart(build: Build) -> Points:
+    outline = [(0.0, -0.22), (0.14, -0.20), (0.215, -0.08), (0.30, 0.04), (0.39, 0.19), (0.435, 0.34)]
+    outline += [(0.43, 0.46), (0.34, 0.56), (0.18, 0.60), (0.0, 0.57), (-0.13, 0.50), (-0.19, 0.34)]
+    outline += [(-0.185, 0.16), (-0.135, 0.0), (-0.11, -0.15)]
+    points = np.array(outline, dtype=np.float64)
+    points[:, 0] *= build.heart
+    points[:, 1] += 0.35 * sum(build.inspiration) * np.clip(points[:, 1] + 0.2, 0, None)
+    return smooth_curve(points, closed=True)
+
+
+def _lung_markings(rng: np.random.Generator, frame: Frame, lungs: tuple[Lung, Lung]) -> Layer:
+    right, left = (vessel_tree(rng, lung.hilum, lung.side) for lung in lungs)
+    strokes = frame.stroke(right[0] + left[0], right[1] + left[1], right[2] + left[2])
+    tree = blur(strokes, max(frame.length(0.004), 0.4))
+    air = lungs[0].air + lungs[1].air
+    texture = band_noise(rng, frame, 0.03) + band_noise(rng, frame, 0.013)
+    gain, grain = rng.uniform(0.30, 0.46), rng.uniform(0.02, 0.045)
+    return np.float32(gain) * tree * np.minimum(np.float32(1.3) * air, 1) + np.float32(grain) * texture * air

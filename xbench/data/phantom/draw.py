@@ -1,0 +1,151 @@
+"""The film: from attenuation to grey values, and the one public drawing function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.data.phantom.anatomy import Anatomy, draw_anatomy
+from xbench.data.phantom.canvas import Layer, Mask, blur
+from xbench.data.phantom.lesions import Place, draw_lesions
+
+# The shorter side of a phantom, if nothing else is asked for.
+_SIDE = 320
+
+
+@dataclass(frozen=True)
+class Phantom:
+    """A drawn chest radiograph (H, W) uint8, and the pixels (H, W) bool of the lesions of each finding that it has."""
+
+    image: NDArray[np.uint8]
+    masks: dict[str, Mask]
+
+
+def draw_phantom(seed: int, index: int, height: int = _SIDE, width: int = _SIDE) -> Phantom:
+    """One chest radiograph of PhantomCXR.
+
+    A pure function of its arguments. Anatomy, lesions and film each have their own stream of random numbers, so that
+    nothing but the lesions themselves differs between a film with and without them: a pixel outside all masks has
+    exactly the value that it would have in a healthy patient. Everything has its place in fractions of the film: at
+    another size of the same proportions nothing but the grain differs.
+
+    Args:
+        seed: Which set of phantoms, >= 0. Seeds from 1,000,000 on are reserved for training the demo model.
+        index: Which phantom of the set, >= 0.
+        height: Rows, at least 32.
+        width: Columns, at least 32.
+    """
+    if seed < 0 or index < 0:
+        raise ValueError(f"seed and index must not be negative, got {seed} and {index}")
+    if min(height, width) < 32:
+        raise ValueError(f"a phantom needs at least 32 x 32 pixels, got {height} x {width}")
+    return _draw(seed, index, height, width, with_lesions=True)
+
+
+def _draw(seed: int, index: int, height: int, width: int, *, with_lesions: bool) -> Phantom:
+    body, lesions, film = _streams(seed, index)
+    anatomy = draw_anatomy(np.random.default_rng(body), height, width)
+    attenuation = healthy = anatomy.attenuation(anatomy.heart_thickness)
+    masks: dict[str, Mask] = {}
+    if with_lesions:
+        usual = _usual_size(height, width)
+        places = None if usual == (height, width) else _places(seed, index, usual)
+        change, masks, _ = draw_lesions(np.random.default_rng(lesions), anatomy, places)
+        attenuation = healthy + change
+    return Phantom(_expose(np.random.default_rng(film), anatomy, healthy, attenuation), masks)
+
+
+def _usual_size(height: int, width: int) -> tuple[int, int]:
+    """The size of these proportions at which lesions choose their pixels."""
+    side = min(height, width)
+    return round(height * _SIDE / side), round(width * _SIDE / side)
+
+
+def _streams(seed: int, index: int) -> list[np.random.SeedSequence]:
+    """The random numbers of anatomy, lesions and film."""
+    return np.random.SeedSequence([seed, index]).spawn(3)
+
+
+def _places(seed: int, index: int, size: tuple[int, int]) -> Iterator[Place]:
+    """Where lesions lie in a drawing of this size, which is made when the first place is asked for."""
+    yield from _chosen(seed, index, size)
+
+
+# Whoever draws a phantom again or at several sizes asks for the same places.
+@lru_cache(maxsize=1024)
+def _chosen(seed: int, index: int, size: tuple[int, int]) -> list[Place]:
+    body, lesions, _ = _streams(seed, index)
+    anatomy = draw_anatomy(np.random.default_rng(body), *size, shapes_only=True)
+    return draw_lesions(np.random.default_rng(lesions), anatomy)[2]
+
+
+def _expose(rng: np.random.Generator, anatomy: Anatomy, healthy: Layer, actual: Layer) -> NDArray[np.uint8]:
+    """Grey values (H, W) of the actual attenuation, with the exposure chosen from the healthy one.
+
+    Processing, window and scatter are taken from the healthy chest, so that they carry no hint of the lesions.
+    """
+    frame = anatomy.frame
+    shape = (frame.height, frame.width)
+    flatten = np.float32(rng.uniform(0.25, 0.5)) * blur(healthy, frame.length(0.22))
+    sample = (healthy - flatten)[::4, ::4]
+    low, high = np.quantile(sample[healthy[::4, ::4] > 0.25], [0.02, 0.985])
+    span = high - low
+    low -= span * rng.uniform(0.06, 0.20)
+    high += span * rng.uniform(0.02, 0.16)
+    gamma = rng.uniform(0.85, 1.25)
+    grey = np.clip((actual - flatten - np.float32(low)) / np.float32(high - low), 0, 1.3)
+    grey = np.power(grey, np.float32(gamma))
+    # The shoulder of the film: dense parts differ less.
+    grey = np.where(grey > 0.62, 0.62 + 0.30 * np.tanh((grey - 0.62) / 0.30), grey)
+
+    usual = _usual_size(*shape)
+    noise = rng.standard_normal(usual, dtype=np.float32)
+    if shape != usual:
+        # From a stream of its own, so that marker and collimator are the same at every size.
+        noise = rng.spawn(1)[0].standard_normal(shape, dtype=np.float32)
+    grain = blur(noise, rng.uniform(0.45, 0.8))
+    grain /= max(float(grain.std()), 1e-6)
+    # Fewer quanta reach the detector behind dense parts.
+    grey += np.float32(rng.uniform(0.007, 0.018)) * grain * np.exp(0.22 * (np.minimum(actual, 3.5) - 1.5))
+    grey = _marker(rng, frame.height, frame.width, grey)
+    grey *= _collimator(rng, frame.height, frame.width)
+    return np.clip(np.rint(grey * 250 + 3), 0, 255).astype(np.uint8)
+
+
+def _marker(rng: np.random.Generator, height: int, width: int, grey: Layer) -> Layer:
+    present, letter, turned = rng.random() < 0.75, rng.random() < 0.5, rng.random()
+    at = rng.uniform(0.04, 0.09, 2)
+    if not present:
+        return grey
+    side = min(height, width)
+    size = 0.0022 * side * (0.8 + 0.4 * turned)
+    # The marker lies beside the patient: R on the patient's right, which is the left of the image.
+    x = int(at[0] * width) if letter else int((1 - at[0]) * width - 18 * size)
+    y = int(at[1] * height + 22 * size)
+    canvas = np.zeros((height, width), np.uint8)
+    thick = max(1, round(2.2 * size))
+    cv2.putText(canvas, "R" if letter else "L", (x, y), cv2.FONT_HERSHEY_SIMPLEX, size, 255, thick, cv2.LINE_AA)
+    return np.maximum(grey, canvas.astype(np.float32) / 270)
+
+
+def _collimator(rng: np.random.Generator, height: int, width: int) -> Layer:
+    margins = np.where(rng.random(4) < 0.35, rng.uniform(0.005, 0.04, 4), -1.0)
+    tilt = rng.normal(0, 0.006)
+    if margins.max() < 0:
+        return np.ones((1, 1), np.float32)
+    x = np.linspace(0, 1, width, dtype=np.float32)[None, :]
+    y = np.linspace(0, 1, height, dtype=np.float32)[:, None]
+    u, v = x + np.float32(tilt) * (y - 0.5), y - np.float32(tilt) * (x - 0.5)
+    film = np.ones((height, width), np.float32)
+    # Each blade with its soft edge covers a strip along its side of the film.
+    across, down = (1 + np.ceil((margins.max() + 0.006 + abs(tilt) / 2) * side).astype(int) for side in (width, height))
+    strips: list[tuple[slice, slice]] = [np.s_[:, :across], np.s_[:, -across:], np.s_[:down, :], np.s_[-down:, :]]
+    for strip, distance, margin in zip(strips, (u, 1 - u, v, 1 - v), margins, strict=True):
+        if margin > 0:
+            film[strip] *= np.clip((distance[strip] - np.float32(margin)) * np.float32(1 / 0.006), 0.02, 1)
+    return film

@@ -1,0 +1,1 @@
+"""Models that answer in words, boxes or points, a file each."""

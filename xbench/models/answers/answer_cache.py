@@ -1,0 +1,58 @@
+"""Answers of servers on disk, so that no request is made twice: by later runs, or after one was killed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from xbench.runtime.errors import UserError
+from xbench.runtime.files import atomic_writer
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of plain values, in hexadecimal."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+class AnswerCache:
+    """A file for each request, under its digest; it is there complete or not at all, and any process may add some.
+
+    Only its owner may read them: they hold no image, but may tell what an image of a patient shows.
+
+    Args:
+        folder: Where they lie; created if need be.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get(self, request: Mapping[str, Any]) -> Any:
+        """Return the response to a request; None if there is none that can be read."""
+        try:
+            kept = json.loads(self._file(request).read_bytes())
+            return kept["response"] if kept["request"] == request else None
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            return None
+
+    def put(self, request: Mapping[str, Any], response: Any, **about: Any) -> None:
+        """Keep the response to a request, plain values both, and more about it; a UserError if it cannot be written."""
+        path = self._file(request)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            with atomic_writer(path, shared=True) as file:
+                file.write(json.dumps({"request": request, "response": response, **about}).encode())
+        except RecursionError:
+            return  # nested so deeply that it can be read and not written: asked again if need be
+        except OSError as error:
+            raise UserError(
+                f"The answer cannot be kept in {path}: {error.strerror or error}. Give another --model.cache, or "
+                "false to keep none."
+            ) from error
+
+    def _file(self, request: Mapping[str, Any]) -> Path:
+        name = digest(request)
+        return self.folder / name[:2] / f"{name}.json"

@@ -1,0 +1,208 @@
+"""CheXagent-2: a SigLIP of radiographs, whose patches Phi-2 reads as words.
+
+Published with code of its own, which is not run: the parts are transformers', put together here under the names that
+the published tensors have.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+import transformers
+from numpy import asarray, float32
+from PIL import Image
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor, nn
+from transformers import PhiConfig, PhiForCausalLM, SiglipVisionConfig, SiglipVisionModel
+
+from xbench.models.answers.local import Architecture, Local, load_network
+from xbench.models.networks.checkpoint import first_line
+from xbench.models.networks.reads_patches import ReadsPatches, tensor_shapes, with_image
+from xbench.runtime.errors import UserError
+
+EXAMPLE = "StanfordAIMI/CheXagent-2-3b"
+END, IMAGE, START_IMAGE, END_IMAGE = "<|endoftext|>", "<|imgpad|>", "<|img|>", "<|/img|>"
+_TAGS = (START_IMAGE, END_IMAGE, IMAGE, "<|ref|>", "<|/ref|>", "<|box|>", "<|/box|>")
+
+# Without these transformers would take values of its own, with which Phi-2 talks nonsense and nothing fails.
+_SETTINGS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
+    *("hidden_act", "layer_norm_eps", "partial_rotary_factor"),
+)
+
+
+class CheXagent2(Local):
+    """CheXagent-2 (Stanford AIMI): where findings are, and whether they are there.
+
+    The radiograph is stretched to the square that the network sees, so its numbers are hundredths of the whole. Queries
+    go through the network together only if they are about one image.
+
+    Args:
+        checkpoint: Folder as `hf download` leaves it, or the name of a checkpoint that was downloaded before.
+        frame: What the numbers mean; hundredths of the whole radiograph if None.
+        prompts: A YAML file of questions; the package's, in the words of the authors, if None.
+        ask_negatives: Whether to ask where a finding is on images without it too.
+        recognise: Whether to ask if a finding is there, on every image whose label is known.
+        max_tokens: Most tokens of an answer.
+        together: Queries about an image that go through the network at once.
+        dtype: Of the weights; the authors run it in bfloat16. `auto` as they are stored.
+    """
+
+    families: ClassVar[Mapping[str, Architecture]] = {
+        "chexagent2": Architecture({"phi": "", "chexagent": ""}, EXAMPLE, tokens=512)
+    }
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        frame: str | None = None,
+        prompts: str | None = None,
+        ask_negatives: bool = False,
+        recognise: bool = False,
+        max_tokens: int | None = None,
+        together: int = 8,
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "bfloat16",
+    ) -> None:
+        super().__init__(
+            "chexagent2", checkpoint, frame, prompts, ask_negatives, recognise, None, max_tokens, together, dtype
+        )
+
+    def _load(self, dtype: str) -> tuple[Any, Any]:
+        config = _config(self.checkpoint, tensor_shapes(self.checkpoint))
+        advice = f"Give the files of {EXAMPLE}."
+        network = load_network(CheXagent2Network, self.checkpoint, dtype, advice, config=config)
+        words = _tokenizer(self.checkpoint)
+        network.image_token = words.convert_tokens_to_ids(IMAGE)
+        network.generation_config.eos_token_id = words.eos_token_id
+        return network, Processor(words, config.visual["image_size"], len(network.model.visual.pos_embed))
+
+
+class CheXagent2Network(ReadsPatches, PhiForCausalLM):
+    """Phi-2 that reads the patches of an image in the place of as many tokens."""
+
+    def __init__(self, config: PhiConfig) -> None:
+        super().__init__(config)
+        self.model.visual = Patches(config.visual, config.hidden_size)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def patches(self, pixels: Tensor) -> Tensor:
+        """Return the patches of images as Phi-2 reads them."""
+        return self.model.visual(pixels)  # type: ignore[no-any-return]
+
+
+class Patches(nn.Module):
+    """Patches of an image as words: SigLIP's last layer, before its norm, through two linear layers and a matrix."""
+
+    def __init__(self, tower: Mapping[str, Any], width: int) -> None:
+        super().__init__()
+        self.model = SiglipVisionModel(SiglipVisionConfig(**tower))  # with its pooling head, stored and not used
+        seen = tower["hidden_size"]
+        self.pos_embed = nn.Parameter(torch.empty((tower["image_size"] // tower["patch_size"]) ** 2, seen))
+        self.attn_pool = nn.Sequential(nn.Linear(seen, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.ln_post = nn.LayerNorm(width, eps=1e-6)
+        self.proj = nn.Parameter(torch.empty(width, width))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return the patches of images (B, 3, S, S), row by row: (B, N, D)."""
+        layers = self.model.encoder(inputs_embeds=self.model.embeddings(pixels)).last_hidden_state
+        return self.ln_post(self.attn_pool(layers + self.pos_embed)) @ self.proj  # type: ignore[no-any-return]
+
+
+class Processor:
+    """What transformers' processors are to other networks: turns in words, and an image in numbers.
+
+    Args:
+        tokenizer: Of the words.
+        side: Pixels of the square that an image is stretched to.
+        patches: Tokens that stand for it.
+    """
+
+    chat_template = "built in"
+    image_processor = "built in"
+
+    def __init__(self, tokenizer: Any, side: int, patches: int) -> None:
+        self.tokenizer = tokenizer
+        self._side, self._patches = side, patches
+
+    def apply_chat_template(self, turns: Sequence[Any], tokenize: bool, **options: Any) -> Any:
+        """Return the words of conversations that have an image each, or the tokens and the pixels of that image."""
+        texts = ["".join(map(self._words, turn)) + "<|assistant|>\n" for turn in turns]
+        if not tokenize:
+            return texts
+        image = next(part["image"] for part in turns[0][-1]["content"] if part["type"] == "image")
+        span = START_IMAGE + IMAGE * self._patches + END_IMAGE
+        spanned = [text.replace(START_IMAGE + END_IMAGE, span, 1) for text in texts]
+        return with_image(self.tokenizer, spanned, self.pixels(image))
+
+    def pixels(self, image: Image.Image) -> Tensor:
+        """Return an image of any size as SigLIP gets it: (1, 3, S, S), in [-1, 1]."""
+        square = image.convert("RGB").resize((self._side, self._side), Image.Resampling.BICUBIC)
+        return torch.from_numpy(asarray(square, float32) / 127.5 - 1).permute(2, 0, 1)[None]
+
+    @staticmethod
+    def _words(turn: Mapping[str, Any]) -> str:
+        parts = (
+            f"Picture 1:{START_IMAGE}{END_IMAGE}\n" if "image" in part else part["text"] for part in turn["content"]
+        )
+        return f"<|{turn['role']}|>\n{''.join(parts)}{END}\n"
+
+
+def _config(folder: Path, shapes: Mapping[str, Sequence[int]]) -> PhiConfig:
+    """Return the settings of Phi-2, with those of SigLIP, which the checkpoint shows only in its tensors."""
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        missing = [name for name in _SETTINGS if name not in settings]
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{folder} has no config.json of CheXagent-2 ({first_line(error)}). Fetch it again.") from error
+    tower = "model.visual.model."
+    try:
+        width, _, patch, _ = shapes[f"{tower}embeddings.patch_embedding.weight"]
+        patches, _ = shapes[f"{tower}embeddings.position_embedding.weight"]
+        wide, _ = shapes[f"{tower}encoder.layers.0.mlp.fc1.weight"]
+    except (LookupError, ValueError):
+        raise UserError(
+            f"The weights in {folder} are not CheXagent-2's, for they have no SigLIP under {tower}*. Give "
+            f"--model.checkpoint a folder as `hf download {EXAMPLE} --local-dir FOLDER` leaves it."
+        ) from None
+    if missing:
+        raise UserError(f"The config.json in {folder} lacks {', '.join(missing)}. Fetch it again from {EXAMPLE}.")
+    config = PhiConfig.from_dict(
+        {name: value for name, value in settings.items() if name not in ("auto_map", "visual")}
+    )
+    config.visual = {
+        "hidden_size": width,
+        "intermediate_size": wide,
+        "num_hidden_layers": sum(name.startswith(f"{tower}encoder.") and name.endswith("fc1.bias") for name in shapes),
+        "num_attention_heads": max(1, width // 64),  # as all of SigLIP's but the largest
+        "image_size": math.isqrt(patches) * patch,
+        "patch_size": patch,
+    }
+    return config
+
+
+def _tokenizer(folder: Path) -> Any:
+    """Return the tokeniser of Phi-2 with the tokens that CheXagent-2 has more, each at the id that the files say."""
+    try:
+        added = json.loads((folder / "added_tokens.json").read_text(encoding="utf-8"))
+        core = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+        core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        core.decoder = decoders.ByteLevel()
+        core.add_special_tokens([END])
+        for word in sorted(added, key=added.__getitem__):
+            core.add_tokens([AddedToken(word, special=word.startswith("<|"), normalized=False)])
+        moved = [word for word, place in added.items() if core.token_to_id(word) != place]
+        missing = [word for word in (END, *_TAGS) if core.token_to_id(word) is None]
+    except Exception as error:  # of tokenizers, which has no class of its own
+        raise UserError(
+            f"The tokeniser in {folder} cannot be read ({first_line(error)}). It needs vocab.json, merges.txt and "
+            f"added_tokens.json of {EXAMPLE}: fetch them again."
+        ) from error
+    if moved or missing:
+        what = f"lacks {', '.join(missing)}" if missing else f"gives {', '.join(moved[:3])} other ids than it says"
+        raise UserError(f"The tokeniser in {folder} {what}: it is not CheXagent-2's. Fetch its files from {EXAMPLE}.")
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, bos_token=END, unk_token=END)

@@ -1,0 +1,320 @@
+"""Any model behind an OpenAI-compatible server, asked in words where a finding is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from xbench.models.answering import AnsweringModel
+from xbench.models.answers.answer_cache import AnswerCache, digest
+from xbench.models.answers.chat import ChatClient, Completion, NoAnswer, in_threads, near_names
+from xbench.predictions.answer import Size
+from xbench.predictions.asking import Query, Reply
+from xbench.predictions.conventions import smart_resize
+from xbench.runtime.errors import UserError
+from xbench.runtime.paths import cache_folder, expand
+from xbench.types import Batch
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """A radiograph as it is sent; `frame` is that of its numbers if its size decides that."""
+
+    image: Image.Image
+    format: Literal["png", "jpeg"]
+    frame: str | None
+
+    @cached_property
+    def digest(self) -> str:
+        found = hashlib.sha256(f"{self.format} {self.image.size}".encode() + self.image.tobytes())
+        return f"sha256:{found.hexdigest()}"
+
+    @cached_property
+    def url(self) -> str:
+        """All of it, as a data URL; nothing but pixels is in it."""
+        encoded = io.BytesIO()
+        options = {"quality": 95} if self.format == "jpeg" else {"compress_level": 4}
+        self.image.save(encoded, self.format.upper(), **options)
+        return f"data:image/{self.format};base64,{base64.b64encode(encoded.getvalue()).decode()}"
+
+
+_RESUME = "The run is unfinished. The answers that came are kept, and the same command with --resume true goes on."
+_OWN = ("model", "messages", "stream", "n")  # what `extra_body` must not replace
+
+
+class Endpoint(AnsweringModel):
+    """A model behind a server that speaks OpenAI's chat completions: vLLM, SGLang, ollama, llama.cpp, or hosted.
+
+    Sent are the pixels of the radiograph, made into a new image, and the question. Images leave the machine only with
+    `send_images_to`; the key comes from the environment and is written nowhere.
+
+    Args:
+        base_url: Where the server's API begins, as http://localhost:8000/v1.
+        model: Name of the model, as the server knows it.
+        send_images_to: The host of `base_url`, to allow sending radiographs there; not needed for this machine.
+        key_variable: Environment variable that holds the key, if the server wants one.
+        family: How answers are written: `endpoint` as the package asks for it, or the family of the model.
+        frame: What their numbers mean; the family's own if None. For `thousand_padded` the image is padded to a square.
+        prompts: A YAML file of questions; the package's for this family if None.
+        ask_negatives: Whether to ask where a finding is on images without it too.
+        recognise: Whether to ask if a finding is there, on every image whose label is known.
+        text_first: Whether the question comes before the image.
+        longest_side: Pixels that the longer side is reduced to before sending; None sends the radiograph as it is.
+        image_format: PNG, or JPEG of quality 95, which is smaller and not exact.
+        temperature: Of sampling, 0 for the likeliest answer; null to leave it to the server.
+        seed: Of sampling; null to leave it out.
+        max_tokens: Most tokens of an answer.
+        max_tokens_name: What the server calls that; newer models of OpenAI want max_completion_tokens.
+        repeats: How often it is asked where a finding is, to see how often the answers agree; the first one is scored.
+        top_logprobs: How many first tokens to have listed if asked whether a finding is there; 0 reads the words.
+        extra_body: More entries of the request, for what only this server knows.
+        revision: What is served under the model's name, in any words: answers kept of another are not used.
+        concurrency: Requests at a time, in each process.
+        timeout: Seconds that an answer may take.
+        attempts: How often a request is made at most.
+        back_off: Seconds before the second attempt, at most; doubled from one attempt to the next.
+        cache: Folder of kept answers; true for `answers` in `$XBENCH_CACHE` or the user's folder for caches, false to
+            keep none.
+        limit_tokens: Stop before another request once this process has spent so many tokens.
+        prices: Of a million tokens of requests and of answers, in whatever currency.
+        limit_cost: Stop in the same way once that much is spent, by these prices.
+        environment_proxies: Whether to reach another machine through the proxies that the environment names.
+    """
+
+    neutral_options = frozenset(
+        {"send_images_to", "key_variable", "concurrency", "timeout", "attempts", "back_off", "cache", "limit_tokens"}
+        | {"environment_proxies", "prices", "limit_cost"}
+    )
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        send_images_to: str | None = None,
+        key_variable: str = "OPENAI_API_KEY",
+        family: str = "endpoint",
+        frame: str | None = None,
+        prompts: str | None = None,
+        ask_negatives: bool = False,
+        recognise: bool = False,
+        text_first: bool = False,
+        longest_side: int | None = None,
+        image_format: Literal["png", "jpeg"] = "png",
+        temperature: float | None = 0.0,
+        seed: int | None = 0,
+        max_tokens: int = 1024,
+        max_tokens_name: str = "max_tokens",
+        repeats: int = 1,
+        top_logprobs: int = 20,
+        extra_body: dict[str, Any] | None = None,
+        revision: str | None = None,
+        concurrency: int = 8,
+        timeout: float = 120,
+        attempts: int = 6,
+        back_off: float = 1.0,
+        cache: bool | str = True,
+        limit_tokens: int | None = None,
+        prices: tuple[float, float] | None = None,
+        limit_cost: float | None = None,
+        environment_proxies: bool = False,
+    ) -> None:
+        super().__init__(family, frame, prompts, ask_negatives, recognise)
+        least = {"longest_side": longest_side, "max_tokens": max_tokens, "concurrency": concurrency, "repeats": repeats}
+        for name, value in (least | {"attempts": attempts, "limit_tokens": limit_tokens}).items():
+            if value is not None and value < 1:
+                raise UserError(f"--model.{name} {value} must be at least 1.", exit_status=2)
+        if not (0 < timeout < math.inf and 0 <= back_off < math.inf and top_logprobs >= 0):
+            raise UserError(
+                f"--model.timeout {timeout} must be above 0, --model.back_off {back_off} and --model.top_logprobs "
+                f"{top_logprobs} at least 0.",
+                exit_status=2,
+            )
+        if owned := [name for name in _OWN if name in (extra_body or {})]:
+            raise UserError(f"--model.extra_body has {owned[0]}, which xbench sets itself.", exit_status=2)
+        self.served_model, self.revision, self.repeats = model, revision, repeats
+        self.client = ChatClient(
+            base_url, model, send_images_to, key_variable, environment_proxies, timeout, attempts, back_off
+        )
+        sampling = {"temperature": temperature, "seed": seed, max_tokens_name: max_tokens}
+        self._settings = {name: value for name, value in sampling.items() if value is not None} | (extra_body or {})
+        self._text_first, self._longest_side, self._image_format = text_first, longest_side, image_format
+        if limit_cost is not None and prices is None:
+            raise UserError("--model.limit_cost needs --model.prices.", exit_status=2)
+        self._top_logprobs, self._concurrency = top_logprobs, concurrency
+        self._limit_tokens, self._prices, self._limit_cost = limit_tokens, prices, limit_cost
+        folder = cache_folder() / "answers" if cache is True else expand(cache or "")
+        self._cache = None if cache is False else AnswerCache(Path(folder))
+        self._weights: str | None = None  # as the server tells of them
+        self._served_by: set[str] = set()
+        self._counts, self._lock = [0, 0], threading.Lock()  # answers that were asked for, and that were kept
+
+    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+        """Ask the server; what it said before to the same request comes from the cache."""
+        images = {row: self._picture(batch, row) for row in {query.row for query in queries}}
+        self.client.begin()
+        try:
+            self._weights = self.client.weights() if self._weights is None else self._weights
+        except NoAnswer as error:
+            address = f"{self.client.base_url}/models"
+            raise UserError(f"{self.client.host} cannot be asked: {address} gave {error}. {_RESUME}") from None
+        replies: list[Reply | None] = [None] * len(queries)
+        failures: dict[int, str] = {}
+        refused: list[Exception] = []
+
+        def answer(place: int) -> None:
+            if refused:
+                return
+            query = queries[place]
+            try:
+                replies[place] = self._reply(query, images[query.row])
+            except NoAnswer as error:
+                failures[place] = str(error)
+            except Exception as error:
+                refused.append(error)
+                self.client.stop()
+
+        in_threads(self._concurrency, [partial(answer, place) for place in range(len(queries))], self.client.stop)
+        if refused:
+            if not isinstance(refused[0], UserError):
+                raise refused[0]
+            raise UserError(f"{refused[0]} {_RESUME}") from refused[0]
+        if failures:
+            first = min(failures)
+            image_ids = batch.truth.image_ids
+            named = [f"{image_ids[queries[place].row]} ({queries[place].finding})" for place in sorted(failures)[:3]]
+            more = f" and {len(failures) - 3} more" if len(failures) > 3 else ""
+            raise UserError(
+                f"{self.client.host} left {len(failures)} of {len(queries)} requests unanswered after all attempts: "
+                f"{', '.join(named)}{more}. In place of the first came {failures[first]}. {_RESUME}"
+            )
+        return [reply for reply in replies if reply is not None]
+
+    def _body(self, query: Query, image: str) -> dict[str, Any]:
+        """Return the request, with an image by its address or, for the cache, by its digest."""
+        parts = [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": query.text}]
+        system = [] if query.system is None else [{"role": "system", "content": query.system}]
+        user = {"role": "user", "content": parts[::-1] if self._text_first else parts}
+        body = {"model": self.served_model, "messages": [*system, user], **self._settings}
+        if query.kind == "recognise" and self._top_logprobs:
+            body |= {"logprobs": True, "top_logprobs": self._top_logprobs}
+        return body
+
+    def _reply(self, query: Query, picture: _Picture) -> Reply:
+        """Ask one query: of the cache, else of the server."""
+        body = self._body(query, picture.digest)
+        server = {"server": self.client.base_url, "revision": self.revision, "weights": self._weights}
+        request = server | {"body": body} | ({"turn": query.turn} if query.turn else {})
+        completion = self._kept(request)
+        from_cache = completion is not None
+        if completion is None:
+            self._stay_within_limits()
+            started = time.monotonic()
+            completion, response = self.client.complete(self._body(query, picture.url))
+            if self._cache is not None:
+                took = round(time.monotonic() - started, 3)
+                self._cache.put(request, response, seconds=took, time=round(time.time()))
+            if completion.tokens_in is None and (self._limit_tokens, self._limit_cost) != (None, None):
+                raise UserError(f"No limit can be kept: {self.client.host} does not say how many tokens it used.")
+        with self._lock:
+            self._served_by.add(completion.served)
+            self._counts[from_cache] += 1
+        finish = completion.finish
+        return Reply(
+            completion.text,
+            finish="stop" if finish == "stop" else "length" if finish == "length" else None,
+            frame=picture.frame,
+            prompt_sha256=digest(self._body(query, "")["messages"]),
+            tokens_in=completion.tokens_in,
+            tokens_out=completion.tokens_out,
+            top=completion.top if query.kind == "recognise" else None,
+            from_cache=from_cache,
+            reasoning=completion.reasoning,
+        )
+
+    @property
+    def cost(self) -> float | None:
+        """What this process has spent, if the prices are known."""
+        if self._prices is None:
+            return None
+        return sum(tokens * price for tokens, price in zip(self.client.spent, self._prices, strict=True)) / 1e6
+
+    def _stay_within_limits(self) -> None:
+        tokens, cost = sum(self.client.spent), self.cost
+        for name, limit, spent in (("tokens", self._limit_tokens, tokens), ("cost", self._limit_cost, cost)):
+            if limit is not None and spent is not None and spent >= limit:
+                raise UserError(f"--model.limit_{name} {limit}: {spent:,} is spent. Raise the limit to go on.")
+
+    def on_test_end(self) -> None:
+        """Say what was asked and spent."""
+        asked, kept = self._counts
+        spent = "{:,} tokens of requests and {:,} of answers".format(*self.client.spent)
+        money = "" if self.cost is None else f", which cost {self.cost:,.2f}"
+        where = f" (process 0 of {self.trainer.world_size})" if self.trainer.world_size > 1 else ""
+        if self.trainer.is_global_zero:
+            print(f"Asked {self.client.host} {asked:,} times{where}, with {spent}{money}; {kept:,} answers were known.")
+
+    def _kept(self, request: Mapping[str, Any]) -> Completion | None:
+        response = None if self._cache is None else self._cache.get(request)
+        try:
+            return None if response is None else Completion.read(self.client.without_key(response))
+        except (ValueError, RecursionError):
+            return None
+
+    def _picture(self, batch: Batch, row: int) -> _Picture:
+        """Return an image as it is sent."""
+        pixels: NDArray[np.uint8] = batch.radiographs[row].numpy()
+        base = self.frame.name.partition("@")[0].removesuffix("_yx")
+        if base == "thousand_padded":
+            height, width = pixels.shape
+            side = max(height, width)
+            top, left = (side - height) // 2, (side - width) // 2
+            pixels = np.pad(pixels, ((top, side - height - top), (left, side - width - left)))
+        picture, frame = Image.fromarray(pixels), None
+        if self._longest_side is not None and max(picture.size) > self._longest_side:
+            scale = self._longest_side / max(picture.size)
+            width, height = (max(1, round(side * scale)) for side in picture.size)
+            picture = picture.resize((width, height), Image.Resampling.LANCZOS)
+            if self.frame.name.startswith("pixels_") and "@" not in self.frame.name:
+                size = Size(width, height) if base == "pixels_sent" else smart_resize(Size(width, height))
+                frame = self.frame.shown(*size).name
+        return _Picture(picture, self._image_format, frame)
+
+    def problems(self, findings: Sequence[str]) -> list[str]:
+        """Return what is wrong with the questions, and with the server, which is sent no image."""
+        problems = super().problems(findings)
+        try:
+            names = self.client.models()
+        except NoAnswer as error:
+            return [*problems, f"{self.client.host} cannot be asked: {self.client.base_url}/models gave {error}."]
+        except UserError as error:
+            return [*problems, str(error)]
+        # ollama's names end in the tag that is meant if none is given.
+        if not {self.served_model, f"{self.served_model}:latest"} & {*names}:
+            offered = near_names(self.served_model, names)
+            problems.append(f"--model.model {self.served_model}: {self.client.host} serves {offered}.")
+        return problems
+
+    def provenance(self) -> dict[str, Any]:
+        """Return whom was asked, and what was sent."""
+        return {
+            **super().provenance(),
+            "host": self.client.host,
+            "served_model": self.served_model,
+            "served_by": sorted(self._served_by),
+            "weights": self._weights,
+            "request": self._settings,
+            "image": {"format": self._image_format, "longest_side": self._longest_side},
+        }

@@ -1,0 +1,462 @@
+"""Vision-language models of transformers on this machine, asked in words where a finding is.
+
+One class for all: families differ in the network of transformers that they are, in the order of image and question, and
+in how long they may answer. No code of a checkpoint is ever run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import transformers
+from huggingface_hub import hf_hub_download
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors import SafetensorError
+from torch import Tensor
+
+from xbench.models.answering import AnsweringModel
+from xbench.models.answers.answer_cache import digest
+from xbench.models.networks.checkpoint import first_line
+from xbench.predictions.asking import Query, Reply
+from xbench.predictions.recognition import first_tokens
+from xbench.runtime.digests import file_sha256
+from xbench.runtime.errors import UserError
+from xbench.types import Batch
+
+WAYS_OUT = (
+    "Code that comes with a checkpoint is never run here. There are three ways out: run the network natively, where "
+    "transformers or xbench has it; serve the model where its code may run and ask it with the model `endpoint`; or "
+    "score answers that exist already with `xbench score`."
+)
+
+# What transformers raises of files that are missing or spoilt.
+_BROKEN = (OSError, ValueError, RuntimeError, ImportError, LookupError, TypeError, AttributeError)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What sets the models of a family apart from those of another.
+
+    Attributes:
+        networks: Class in transformers by the `model_type` of a config.json.
+        example: A checkpoint on the Hugging Face hub.
+        tokens: Most tokens of an answer.
+        text_first: Whether the question stands before the image.
+        chat: Whether there are turns, worded by the checkpoint's template; else the question alone is the input.
+        beams: Of the search; 1 takes the likeliest token each time.
+        recognises: Whether it can be asked if a finding is there.
+    """
+
+    networks: Mapping[str, str]
+    example: str
+    tokens: int = 1024
+    text_first: bool = False
+    chat: bool = True
+    beams: int = 1
+    recognises: bool = True
+
+
+_FLORENCE = {"florence2": "Florence2ForConditionalGeneration"}
+_QWEN = {"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration"}
+
+ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
+    {
+        "radvlm": Architecture(
+            {"llava_onevision": "LlavaOnevisionForConditionalGeneration"},
+            "KrauthammerLab/RadVLM",
+            tokens=1500,
+            text_first=True,
+        ),
+        # It thinks before it answers: there is no first token that says yes or no.
+        "medgemma": Architecture(
+            {"gemma3": "Gemma3ForConditionalGeneration"}, "google/medgemma-1.5-4b-it", tokens=1000, recognises=False
+        ),
+        "qwen25vl": Architecture({"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}, "Qwen/Qwen2.5-VL-7B-Instruct"),
+        "qwen3vl": Architecture(_QWEN, "Qwen/Qwen3-VL-8B-Instruct"),
+        "internvl": Architecture({"internvl": "InternVLForConditionalGeneration"}, "OpenGVLab/InternVL3_5-8B-HF"),
+        "florence2": Architecture(_FLORENCE, "florence-community/Florence-2-base", chat=False, recognises=False),
+        "agkd": Architecture(_FLORENCE, "RioJune/AG-KD", chat=False, beams=3, recognises=False),
+    }
+)
+"""The families that transformers has networks of."""
+
+
+class Local(AnsweringModel):
+    """A vision-language model that transformers has a class for, by the family of its answers.
+
+    A reply is the likeliest one token by token: settings of the checkpoint that sample, or that punish repeated tokens,
+    are left out. Queries go through the network together only if they are about one image, so that no answer depends on
+    which images come together.
+
+    Args:
+        family: Which one: a name in `ARCHITECTURES`.
+        checkpoint: Folder as `save_pretrained` writes it, weights as safetensors; or a name on the Hugging Face hub
+            that was downloaded before.
+        frame: What the numbers mean; the family's own if None. `thousand_padded` pads the image to a square before it
+            is shown, `loc1000_padded512` to one of 512 pixels.
+        prompts: A YAML file of questions; the package's for this family if None.
+        ask_negatives: Whether to ask where a finding is on images without it too.
+        recognise: Whether to ask if a finding is there, on every image whose label is known.
+        processor: Folder or name of tokeniser, image processor and chat template, where not those of the checkpoint.
+        max_tokens: Most tokens of an answer; the family's if None.
+        together: Queries about an image that go through the network at once.
+        dtype: Of the weights; `auto` as they are stored.
+    """
+
+    families: ClassVar[Mapping[str, Architecture]] = ARCHITECTURES
+
+    def __init__(
+        self,
+        family: str,
+        checkpoint: str | None = None,
+        frame: str | None = None,
+        prompts: str | None = None,
+        ask_negatives: bool = False,
+        recognise: bool = False,
+        processor: str | None = None,
+        max_tokens: int | None = None,
+        together: int = 8,
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
+    ) -> None:
+        if family not in self.families:
+            raise UserError(
+                f"--model.family {family}: transformers' own classes run {', '.join(ARCHITECTURES)}. {WAYS_OUT}",
+                exit_status=2,
+            )
+        self.architecture = self.families[family]
+        self.recognises = self.architecture.recognises
+        self.name = family
+        super().__init__(family, frame, prompts, ask_negatives, recognise)
+        for option, value in (("max_tokens", max_tokens), ("together", together)):
+            if value is not None and value < 1:
+                raise UserError(f"--model.{option} {value} must be at least 1.", exit_status=2)
+        example = self.architecture.example
+        self.checkpoint = _place(checkpoint, "checkpoint", family, example)
+        self.processor_source = (
+            self.checkpoint if processor is None else _place(processor, "processor", family, example)
+        )
+        self._together = together
+        self.network, self.processor = self._load(dtype)
+        self._check_fit()
+        self.network.generation_config = self._generation(max_tokens or self.architecture.tokens)
+        self._yes_no: tuple[list[int], list[int]] = ([], [])
+
+    def _load(self, dtype: str) -> tuple[Any, Any]:
+        """Return the network with its weights, and what makes its input of images and words."""
+        network = _network(self.checkpoint, self.architecture, self.name, dtype)
+        return network, _processor(self.processor_source, self.name, self.architecture.chat)
+
+    def setup(self, stage: str) -> None:
+        """Find the tokens with which yes and no begin, after the words with which each prompt ends."""
+        super().setup(stage)
+        if self._recognise:
+            query = Query("recognise", 0, 0, self.findings[0], self.words(self.findings[0])["recognise"])
+            self._yes_no = self._yes_no_tokens(self._prompts([self._turns(query, None)])[0])
+
+    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+        """Ask about one image after the other, several queries at once."""
+        replies: list[Reply] = []
+        for (row, kind), group in groupby(queries, key=lambda query: (query.row, query.kind)):
+            image, of_image = self._picture(batch.radiographs[row].numpy()), list(group)
+            for start in range(0, len(of_image), self._together):
+                some = of_image[start : start + self._together]
+                try:
+                    prompts, inputs = self._inputs(image, some)
+                except ValueError as error:
+                    raise UserError(
+                        f"The processor of {self.name} does not take the image {batch.truth.image_ids[row]} of "
+                        f"{image.width} x {image.height} pixels ({first_line(error)}). Leave it out, or crop it."
+                    ) from error
+                replies += self._generate(prompts, inputs, kind == "recognise")
+        return replies
+
+    @torch.no_grad()
+    def _generate(self, prompts: Sequence[str], inputs: Any, first_token: bool) -> list[Reply]:
+        frame = self._shown(inputs)
+        inputs = inputs.to(self.network.device)
+        for name, value in inputs.items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                inputs[name] = value.to(self.network.dtype)
+        beams = self.network.generation_config.num_beams
+        # Of the search of several beams the scores are wanted, and of a yes or no the logits of its first token.
+        options: dict[str, Any] = {"output_scores": beams > 1, "output_logits": first_token}
+        if first_token:
+            options["max_new_tokens"] = 8
+        output = self.network.generate(**inputs, **options, return_dict_in_generate=True)
+        sent = inputs["attention_mask"].sum(1).tolist()
+        # What went in stands before the answer, or in its place a token with which the decoder begins.
+        begin = 1 if self.network.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+        confidence = self._confidence(output) if beams > 1 else [None] * len(prompts)
+        replies = []
+        for place, tokens in enumerate(output.sequences[:, begin:].tolist()):
+            end = next((at + 1 for at, token in enumerate(tokens) if token in self._ends), None)
+            tokens = tokens[:end]
+            scores = self._first_token(output.logits[0][place]) if first_token else {}
+            replies.append(
+                Reply(
+                    self.processor.tokenizer.decode(
+                        tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False
+                    ),
+                    finish="length" if end is None else "stop",
+                    frame=frame,
+                    prompt_sha256=digest(prompts[place]),
+                    tokens_in=sent[place],
+                    tokens_out=len(tokens),
+                    confidence=confidence[place],
+                    **scores,
+                )
+            )
+        return replies
+
+    def _inputs(self, image: Image.Image, queries: Sequence[Query]) -> tuple[list[str], Any]:
+        """Return the prompts as the template words them, and what the network gets."""
+        if not self.architecture.chat:
+            texts = [query.text for query in queries]
+            return texts, self.processor(text=texts, images=[image] * len(texts), padding=True, return_tensors="pt")
+        turns = [self._turns(query, image) for query in queries]
+        texts = self._prompts(turns)
+        inputs = self.processor.apply_chat_template(
+            turns,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            processor_kwargs={"padding": True, "return_tensors": "pt"},
+        )
+        return texts, inputs
+
+    def _prompts(self, turns: list[Any]) -> list[str]:
+        return self.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)  # type: ignore[no-any-return]
+
+    def _turns(self, query: Query, image: Image.Image | None) -> list[dict[str, Any]]:
+        parts: list[dict[str, Any]] = [{"type": "image", "image": image}, {"type": "text", "text": query.text}]
+        user = {"role": "user", "content": parts[::-1] if self.architecture.text_first else parts}
+        if query.system is None:
+            return [user]
+        return [{"role": "system", "content": [{"type": "text", "text": query.system}]}, user]
+
+    def _picture(self, pixels: NDArray[np.uint8]) -> Image.Image:
+        """Return a radiograph as the processor gets it: padded if the frame counts on a padded image."""
+        base, (height, width) = self.frame.name.partition("@")[0].removesuffix("_yx"), pixels.shape
+        picture = Image.fromarray(pixels).convert("RGB")
+        side = {"thousand_padded": max(width, height), "loc1000_padded512": 512}.get(base)
+        if side is None:
+            return picture
+        longest = max(width, height)
+        if longest != side:
+            shrunk = [max(1, (2 * side * one + longest) // (2 * longest)) for one in (width, height)]  # as the frame
+            picture = picture.resize((shrunk[0], shrunk[1]), Image.Resampling.BILINEAR)
+        square = Image.new("RGB", (side, side))
+        square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
+        return square
+
+    def _shown(self, inputs: Any) -> str | None:
+        """Return the frame of an image whose numbers are pixels of what the processor made of it."""
+        if self.frame.name.removesuffix("_yx") != "pixels_resized":
+            return None
+        _, rows, columns = inputs["image_grid_thw"][0].tolist()
+        patch = self.processor.image_processor.patch_size
+        return self.frame.shown(columns * patch, rows * patch).name
+
+    def _first_token(self, logits: Tensor) -> dict[str, Any]:
+        """Return the logits of yes and of no, and their share of all probability."""
+        logits = logits.double()
+        yes, no = (logits[ids].tolist() for ids in self._yes_no)
+        return {
+            "yes_no": (yes, no),
+            "mass": min(1.0, float(logits.softmax(0)[[*self._yes_no[0], *self._yes_no[1]]].sum())),
+        }
+
+    def _yes_no_tokens(self, prompt: str) -> tuple[list[int], list[int]]:
+        """Return the tokens with which yes and no begin after a prompt, whose end decides how they are cut."""
+
+        def tokens(text: str) -> list[int]:
+            return self.processor.tokenizer(text, add_special_tokens=False)["input_ids"]  # type: ignore[no-any-return]
+
+        before = tokens(prompt)
+
+        def encode(word: str) -> list[int]:
+            after = tokens(prompt + word)
+            # A word that grows together with the end of the prompt is never generated so.
+            return after[len(before) :] if after[: len(before)] == before else tokens(word)
+
+        sides = first_tokens(encode)
+        if not all(sides):
+            raise UserError(
+                f"The tokeniser of {self.processor_source} begins yes and no with the same token: whether a finding is "
+                "there cannot be read from the first token. Leave --model.recognise out."
+            )
+        return sides
+
+    def _confidence(self, output: Any) -> list[float]:
+        """Return how likely the best beams are, as AG-KD has it: one number for each answer, whatever boxes it has."""
+        scores = self.network.compute_transition_scores(
+            output.sequences, output.scores, output.beam_indices, normalize_logits=False
+        ).double()
+        counted = (scores < 0).sum(1).clamp(min=1)
+        return (scores.sum(1) / counted**self.network.generation_config.length_penalty).exp().clamp(0, 1).tolist()  # type: ignore[no-any-return]
+
+    def _generation(self, tokens: int) -> transformers.GenerationConfig:
+        """Return how replies are generated: greedily, with nothing of the checkpoint's own that moves a likelihood."""
+        stored = self.network.generation_config
+        ends = stored.eos_token_id if stored.eos_token_id is not None else self.processor.tokenizer.eos_token_id
+        self._ends = frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
+        if not self._ends:
+            raise UserError(
+                f"{self.checkpoint} names no token that ends an answer, in generation_config.json or tokeniser: each "
+                "would count as cut off. Fetch its files again."
+            )
+        pad = stored.pad_token_id if stored.pad_token_id is not None else self.processor.tokenizer.pad_token_id
+        settings: dict[str, Any] = {"eos_token_id": sorted(self._ends), "bos_token_id": stored.bos_token_id}
+        settings["pad_token_id"] = min(self._ends) if pad is None else pad
+        if self.network.config.is_encoder_decoder:
+            # An encoder and decoder were trained to begin so; where a search stops belongs to the beams.
+            settings |= {name: getattr(stored, name) for name in ("decoder_start_token_id", "forced_bos_token_id")}
+            settings |= {name: getattr(stored, name) for name in ("length_penalty", "early_stopping")}
+        settings = {name: value for name, value in settings.items() if value is not None}
+        settings = {"length_penalty": 1.0} | settings
+        self._settings = settings | {"max_new_tokens": tokens, "num_beams": self.architecture.beams, "do_sample": False}
+        return transformers.GenerationConfig(**self._settings)
+
+    def _check_fit(self) -> None:
+        """Raise if tokeniser and network are not of one model."""
+        tokenizer = self.processor.tokenizer
+        if not self.network.config.is_encoder_decoder:
+            tokenizer.padding_side = "left"  # so that each answer begins where its prompt ends
+        known = self.network.get_input_embeddings().num_embeddings
+        if len(tokenizer) > known:
+            raise UserError(
+                f"The tokeniser of {self.processor_source} knows {len(tokenizer)} tokens, and the network of "
+                f"{self.checkpoint} {known}: they are not of one model. Check --model.processor."
+            )
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+
+    def provenance(self) -> dict[str, Any]:
+        """Return whose weights they are, and how answers are generated."""
+        return {
+            **super().provenance(),
+            "checkpoint_sha256": _digest(self.checkpoint, "*.safetensors"),
+            "network": type(self.network).__name__,
+            "transformers": transformers.__version__,
+            "processor_sha256": _digest(self.processor_source, "*.json", "*.txt", "*.jinja", "*.model"),
+            "dtype": str(self.network.dtype).removeprefix("torch."),
+            "generation": dict(self._settings),
+            "together": self._together,
+            "yes_no_tokens": [list(side) for side in self._yes_no],
+        }
+
+
+def _place(source: str | None, option: str, family: str, example: str) -> Path:
+    """Return the folder of a checkpoint, or of one in the cache of the Hugging Face hub."""
+    if not source:
+        raise UserError(
+            f"{family} needs weights: give --model.checkpoint a folder, as `hf download {example} --local-dir FOLDER` "
+            "leaves it, or the name of a checkpoint that was downloaded.",
+            exit_status=2,
+        )
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    if not folder.is_absolute() and source.count("/") == 1 and not source.startswith((".", "~")):
+        try:
+            return Path(hf_hub_download(source, "config.json", local_files_only=True)).parent
+        except (OSError, ValueError):
+            pass
+        raise UserError(
+            f"--model.{option} {source} is no folder, and not among the downloads of the Hugging Face hub. Run "
+            f"`hf download {source}` first: nothing is fetched while a run is waiting.",
+            exit_status=2,
+        )
+    raise UserError(f"The folder {source} does not exist. Check --model.{option}.", exit_status=2)
+
+
+def _network(folder: Path, architecture: Architecture, family: str, dtype: str) -> Any:
+    """Return the network with its weights, every one of which must be there and be used."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        kind, remote = config["model_type"], "auto_map" in config
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"{folder} has no config.json that names its model_type ({first_line(error)}). Give --model.checkpoint a "
+            f"folder as `hf download {architecture.example} --local-dir FOLDER` leaves it."
+        ) from error
+    if kind not in architecture.networks:
+        raise UserError(
+            f"{folder} holds a model of type {kind!r}, and {family} is {' or '.join(architecture.networks)} "
+            f"(for example {architecture.example}). "
+            + (WAYS_OUT if remote else "Check --model.checkpoint and --model.family.")
+        )
+    cls = getattr(transformers, architecture.networks[kind], None)
+    if cls is None:
+        raise UserError(
+            f"transformers {transformers.__version__} has no {architecture.networks[kind]}: install a newer one."
+        )
+    advice = f"Give a checkpoint such as {architecture.example}."
+    return load_network(cls, folder, dtype, WAYS_OUT if remote else advice)
+
+
+def load_network(cls: Any, folder: Path, dtype: str, advice: str, **given: Any) -> Any:
+    """Return a network of transformers with its weights, every one of which must be there and be used.
+
+    Args:
+        advice: What to do about weights that do not fit.
+        given: More arguments of `from_pretrained`.
+    """
+    try:
+        network, report = cls.from_pretrained(
+            folder,
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            trust_remote_code=False,
+            use_safetensors=True,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,  # they are told below, with the rest
+            output_loading_info=True,
+            **given,
+        )
+    except (*_BROKEN, SafetensorError) as error:
+        raise UserError(
+            f"The weights in {folder} cannot be loaded as {cls.__name__} ({first_line(error)}). Weights must be "
+            f"safetensors and whole. {advice}"
+        ) from error
+    misfits = {
+        kind: sorted(map(str, report.get(f"{kind}_keys") or ())) for kind in ("missing", "unexpected", "mismatched")
+    }
+    if any(misfits.values()):
+        listed = "; ".join(f"{len(names)} {kind} ({', '.join(names[:3])})" for kind, names in misfits.items() if names)
+        raise UserError(f"The weights in {folder} do not fit {cls.__name__}: {listed}. {advice}")
+    return network.eval().requires_grad_(False)
+
+
+def _processor(folder: Path, family: str, chat: bool) -> Any:
+    try:
+        processor = transformers.AutoProcessor.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except _BROKEN as error:
+        raise UserError(
+            f"The processor in {folder} cannot be loaded ({first_line(error)}). It needs the files of tokeniser and "
+            f"image processor (preprocessor_config.json, tokenizer.json ...), as {ARCHITECTURES[family].example} has "
+            "them; give a folder that has them as --model.processor."
+        ) from error
+    if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
+        raise UserError(f"{folder} has no processor of images and text: files are missing. Give --model.processor.")
+    if chat and not processor.chat_template:
+        raise UserError(
+            f"{folder} has no chat template (chat_template.jinja or .json), without which a question would not be put "
+            "as the model was trained. Fetch it from the model's page, or give --model.processor."
+        )
+    return processor
+
+
+def _digest(folder: Path, *patterns: str) -> str:
+    """Return the digest of files of a folder, by name and content."""
+    files = sorted({path for pattern in patterns for path in folder.glob(pattern)})
+    return hashlib.sha256("".join(f"{path.name} {file_sha256(path)}\n" for path in files).encode()).hexdigest()

@@ -1,0 +1,217 @@
+"""MAIRA-2: a DINOv2 of radiographs, whose patches Vicuna reads as words.
+
+Published with code of its own, which is not run: the parts are transformers', put together here under the names that
+the published tensors have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from torch import Tensor, nn
+from transformers import Dinov2Backbone, Dinov2Config, LlamaConfig, LlamaForCausalLM
+
+from xbench.models.answers.local import Architecture, Local, load_network
+from xbench.models.networks.checkpoint import first_line
+from xbench.models.networks.reads_patches import ReadsPatches, with_image
+from xbench.predictions.asking import Query
+from xbench.runtime.errors import UserError
+
+EXAMPLE = "microsoft/maira-2"
+IMAGE_HERE = "<image>"
+"""Where a question shows the image."""
+_TENSORS = {
+    "^vision_tower": "model.vision_tower",
+    "^multi_modal_projector": "model.multi_modal_projector",
+    r"^language_model\.model": "model",
+    r"^language_model\.lm_head": "lm_head",
+}
+"""Names of the published tensors, as patterns, and what they are called here."""
+
+
+class Maira2(Local):
+    """MAIRA-2 (Microsoft): where phrases are seen on a frontal radiograph.
+
+    It sees the square in the middle of the radiograph, and its numbers are hundredths of that square: what lies outside
+    cannot be answered. Whether a finding is there cannot be asked.
+
+    Args:
+        checkpoint: Folder as `hf download` leaves it, or the name of a checkpoint that was downloaded before.
+        frame: What the numbers mean; hundredths of the square in the middle if None.
+        prompts: A YAML file of questions, in which `<image>` stands where the image is shown; the package's, in the
+            words of the authors, if None.
+        ask_negatives: Whether to ask where a finding is on images without it too.
+        max_tokens: Most tokens of an answer.
+        together: Queries about an image that go through the network at once.
+        dtype: Of the weights; `auto` as they are stored.
+    """
+
+    families: ClassVar[Mapping[str, Architecture]] = {
+        "maira2": Architecture({"maira2": ""}, EXAMPLE, tokens=150, recognises=False)
+    }
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        frame: str | None = None,
+        prompts: str | None = None,
+        ask_negatives: bool = False,
+        max_tokens: int | None = None,
+        together: int = 8,
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
+    ) -> None:
+        super().__init__("maira2", checkpoint, frame, prompts, ask_negatives, False, None, max_tokens, together, dtype)
+
+    def _load(self, dtype: str) -> tuple[Any, Any]:
+        config = _config(self.checkpoint)
+        advice = f"Give the files of {EXAMPLE}."
+        network = load_network(Maira2Network, self.checkpoint, dtype, advice, config=config, key_mapping=dict(_TENSORS))
+        network.image_token = config.image_token
+        side = network.model.vision_tower.config.image_size
+        patches = (side // network.model.vision_tower.config.patch_size) ** 2
+        return network, Processor(self.checkpoint, config.image_token, side, patches)
+
+    def _turns(self, query: Query, image: Image.Image | None) -> list[dict[str, Any]]:
+        """Return the turn of a question, with the image where the question has it."""
+        before, found, after = query.text.partition(IMAGE_HERE)
+        texts = [{"type": "text", "text": text, "index": None} for text in (before, after)]
+        shown = {"type": "image", "image": image, "text": None, "index": 0}
+        parts = [texts[0], shown, texts[1]] if found else [shown, texts[0]]
+        turns = super()._turns(query, image)
+        return [*turns[:-1], {"role": "user", "content": parts}]
+
+
+class Maira2Network(ReadsPatches, LlamaForCausalLM):
+    """Vicuna that reads the patches of an image in the place of as many tokens."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__(config)
+        self.model.vision_tower = Dinov2Backbone(Dinov2Config(**config.visual))
+        seen = self.model.vision_tower.config.hidden_size
+        self.model.multi_modal_projector = Projector(seen, config.hidden_size, config.projector_layers)
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def patches(self, pixels: Tensor) -> Tensor:
+        """Return the patches of images as Vicuna reads them, without the token of the whole image."""
+        # The feature map has the last norm, which the last hidden state has not.
+        (seen,) = self.model.vision_tower(pixels).feature_maps
+        return self.model.multi_modal_projector(seen[:, 1:])  # type: ignore[no-any-return]
+
+
+class Projector(nn.Module):
+    """Linear layers with GELU between them, the first from the width of patches to that of words."""
+
+    def __init__(self, seen: int, width: int, count: int) -> None:
+        super().__init__()
+        linear = [nn.Linear(seen if not place else width, width) for place in range(count)]
+        self.layers = nn.Sequential(*[part for one in linear for part in (one, nn.GELU())][:-1])
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Return patches (B, N, V) as words (B, N, D)."""
+        return self.layers(patches)  # type: ignore[no-any-return]
+
+
+class Processor:
+    """What transformers' processors are to other networks: turns in words, and an image in numbers.
+
+    Args:
+        folder: With the files of tokeniser, chat template and image processor.
+        image_token: Stands for a patch.
+        side: Pixels of the square that the network sees.
+        patches: Tokens that stand for it.
+    """
+
+    image_processor = "built in"
+
+    def __init__(self, folder: Path, image_token: int, side: int, patches: int) -> None:
+        try:
+            self.tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(
+                folder, trust_remote_code=False, local_files_only=True
+            )
+            self.chat_template = _template(folder) or self.tokenizer.chat_template
+            settings = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
+            self._mean, self._std = (torch.tensor(settings[name]).view(3, 1, 1) for name in ("image_mean", "image_std"))
+            sides = {settings["size"]["shortest_edge"], *settings["crop_size"].values()}
+        except (OSError, ValueError, LookupError, TypeError, RuntimeError, AttributeError) as error:
+            raise UserError(
+                f"The processor in {folder} cannot be loaded ({first_line(error)}). It needs tokenizer.json, "
+                f"tokenizer_config.json, the chat template and preprocessor_config.json of {EXAMPLE}: fetch them again."
+            ) from error
+        self._image = self.tokenizer.convert_ids_to_tokens(image_token)
+        if not self.chat_template or self._image is None or sides != {side}:
+            lacks = "shows images of another size than the network sees" if sides != {side} else "has no chat template"
+            lacks = f"has no token {image_token}, which stands for the image" if self._image is None else lacks
+            raise UserError(f"The processor in {folder} {lacks}. Fetch its files from {EXAMPLE}.")
+        self._side, self._patches = side, patches
+
+    def apply_chat_template(self, turns: Sequence[Any], tokenize: bool, **options: Any) -> Any:
+        """Return the words of conversations that have an image each, or the tokens and the pixels of that image."""
+        texts = [
+            self.tokenizer.apply_chat_template(
+                turn, chat_template=self.chat_template, tokenize=False, add_generation_prompt=True
+            )
+            for turn in turns
+        ]
+        if not tokenize:
+            return texts
+        image = next(part["image"] for part in turns[0][-1]["content"] if part["type"] == "image")
+        spanned = [text.replace(self._image, self._image * self._patches, 1) for text in texts]
+        # A text begins once, whether the template or the tokeniser says so.
+        begun = spanned[0].startswith(self.tokenizer.bos_token or "\0")
+        return with_image(self.tokenizer, spanned, self.pixels(image), special=not begun)
+
+    def pixels(self, image: Image.Image) -> Tensor:
+        """Return the square in the middle of an image as DINOv2 gets it: (1, 3, S, S), normalised.
+
+        Grey values are stretched to 0 to 255, and truncated; an image of one value is black.
+        """
+        grey = np.asarray(image.convert("L"), np.float32)
+        low, high = grey.min(), grey.max()
+        stretched = ((grey - low) / (high - low) * 255 if high > low else np.zeros_like(grey)).astype(np.uint8)
+        shorter = min(stretched.shape)
+        height, width = (int(self._side * one / shorter) for one in stretched.shape)
+        shown = Image.fromarray(stretched).convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
+        left, top = (width - self._side) // 2, (height - self._side) // 2
+        square = np.asarray(shown.crop((left, top, left + self._side, top + self._side)), np.float32) / 255
+        return ((torch.from_numpy(square).permute(2, 0, 1) - self._mean) / self._std)[None]
+
+
+def _template(folder: Path) -> str | None:
+    """Return the chat template of a processor, where it has one beside that of the tokeniser."""
+    if (path := folder / "chat_template.jinja").is_file():
+        return path.read_text(encoding="utf-8")
+    if (path := folder / "chat_template.json").is_file():
+        return str(json.loads(path.read_text(encoding="utf-8"))["chat_template"])
+    return None
+
+
+def _config(folder: Path) -> LlamaConfig:
+    """Return the settings of Vicuna, with those of DINOv2 and of what lies between them."""
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if settings["model_type"] != "maira2":
+            raise ValueError(f"it is of type {settings['model_type']!r}")
+        if (kind := settings.get("projector_hidden_act", "gelu")) != "gelu":
+            raise ValueError(f"it has {kind} between the layers of its projector")
+        words, visual = dict(settings["text_config"]), dict(settings["vision_config"])
+        config = LlamaConfig(**{name: value for name, value in words.items() if name != "model_type"})
+        visual |= {"apply_layernorm": True, "reshape_hidden_states": False}
+        config.visual = {name: value for name, value in visual.items() if name != "model_type"}
+        config.projector_layers = int(settings["projector_n_layers"])
+        config.image_token = int(settings.get("image_token_index", settings.get("image_token_id")))
+        tower = Dinov2Config(**config.visual)
+        if tower.out_features != tower.stage_names[-1:]:
+            raise ValueError(f"it takes {', '.join(tower.out_features)} of DINOv2")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{folder} has no config.json of MAIRA-2 ({first_line(error)}). Give --model.checkpoint a folder as "
+            f"`hf download {EXAMPLE} --local-dir FOLDER` leaves it."
+        ) from error
+    return config

@@ -1,0 +1,1 @@
+"""Models that draw saliency maps, a file each."""

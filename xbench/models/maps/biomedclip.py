@@ -1,0 +1,147 @@
+"""BiomedCLIP: a vision transformer and PubMedBERT, trained on figures and captions of biomedical articles.
+
+S. Zhang et al., "BiomedCLIP: a multimodal biomedical foundation model pretrained from fifteen million scientific
+image-text pairs", 2023. Score and maps are those of `xbench.models.maps.clip`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import transformers
+from open_clip.tokenizer import HFTokenizer
+
+from xbench.models.networks.checkpoint import first_line
+from xbench.models.networks.open_clip import OpenCLIP, from_hub, read_config, weights_in
+from xbench.runtime.errors import UserError
+
+_HUB = "hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
+
+_TEXT_ENCODER = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
+# The repository has had two names.
+_TEXT_ENCODERS = (_TEXT_ENCODER, _TEXT_ENCODER.replace("BiomedBERT", "PubMedBERT"))
+
+# What the authors' open_clip_config.json says; mean, standard deviation and resizing are open_clip's own.
+_MODEL: dict[str, Any] = {
+    "embed_dim": 512,
+    "vision_cfg": {
+        "timm_model_name": "vit_base_patch16_224",
+        "timm_model_pretrained": False,
+        "timm_pool": "",
+        "timm_proj": "linear",
+        "image_size": 224,
+    },
+    "text_cfg": {
+        "hf_model_name": _TEXT_ENCODER,
+        "hf_tokenizer_name": _TEXT_ENCODER,
+        "hf_proj_type": "mlp",
+        "hf_pooler_type": "cls_last_hidden_state_pooler",
+        "context_length": 256,
+    },
+}
+
+
+class BiomedCLIP(OpenCLIP):
+    """BiomedCLIP through open_clip, with prompts that begin as the authors' do ("this is a photo of").
+
+    Args:
+        checkpoint: File of the authors' weights (open_clip_pytorch_model.bin, or as .safetensors), or a folder in the
+            layout of open_clip, with or without `local-dir:` before it: weights, open_clip_config.json and files of
+            the tokeniser. Without, the weights are fetched from the Hugging Face hub.
+        text_encoder: Folder, or name on the Hugging Face hub, of a BERT's config.json and tokeniser; its weights are
+            in the checkpoint. By default what the folder of the checkpoint has, or else the authors': the
+            configuration is known here, the tokeniser is fetched when prompts are encoded.
+        templates: Present and absent prompt, each with `{finding}`.
+        **options: Those of `xbench.models.networks.open_clip.OpenCLIP` and of every vision-language model.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        text_encoder: str | None = None,
+        templates: tuple[str, str] = (
+            "this is a photo of a chest x-ray showing {finding}",
+            "this is a photo of a chest x-ray without {finding}",
+        ),
+        **options: Any,
+    ) -> None:
+        place = Path(str(checkpoint or "").removeprefix("local-dir:")).expanduser()
+        folder = place if checkpoint and place.is_dir() else None
+        path = weights_in(folder, f"--model.checkpoint {folder}") if folder else place
+        config = _config(folder)
+        text = config["model_cfg"]["text_cfg"]
+        advice = "Give --model.checkpoint the file that the authors of BiomedCLIP released."
+        with tempfile.TemporaryDirectory() as bert:
+            text["hf_model_name"] = _text_config(text_encoder, text["hf_model_name"], folder, bert)
+            Path(bert, "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
+            weights = (lambda: path) if checkpoint else (lambda: from_hub(_HUB))
+            super().__init__(_HUB, Path(bert), weights, advice, {}, templates=templates, **options)
+        beside = folder and any((folder / name).is_file() for name in ("vocab.txt", "tokenizer.json"))
+        source = text_encoder or (str(folder) if beside else text.get("hf_tokenizer_name") or _TEXT_ENCODER)
+        self.text_encoder = os.path.expanduser(source)
+        self._context_length = text["context_length"]
+
+    def provenance(self) -> dict[str, Any]:
+        """Add where the tokeniser comes from."""
+        return {"text_encoder": self.text_encoder, **super().provenance()}
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        try:
+            tokenizer = HFTokenizer(self.text_encoder, context_length=self._context_length, trust_remote_code=False)
+        except (OSError, ValueError, RuntimeError, ImportError, TypeError) as error:
+            raise UserError(
+                f"The tokeniser of {self.text_encoder} cannot be loaded ({first_line(error)}). Without a network, give "
+                f"--model.text_encoder a folder with the files of {_TEXT_ENCODER}: vocab.txt, tokenizer_config.json "
+                "and config.json."
+            ) from error
+        known, expected = len(tokenizer.tokenizer), self.model.text.config.vocab_size
+        if known != expected:
+            raise UserError(
+                f"The tokeniser of {self.text_encoder} knows {known} tokens, and BiomedCLIP was trained with "
+                f"{expected}: give --model.text_encoder the files of {_TEXT_ENCODER}."
+            )
+        return tokenizer
+
+
+def _config(folder: Path | None) -> dict[str, Any]:
+    """Return the configuration: that of the folder, or the one that belongs to the authors' weights."""
+    if folder is None or not (folder / "open_clip_config.json").is_file():
+        return {"model_cfg": copy.deepcopy(_MODEL), "preprocess_cfg": {}}
+    config = read_config(folder, f"--model.checkpoint {folder}")
+    text = config["model_cfg"].get("text_cfg", {})
+    if not {"hf_model_name", "context_length"} <= text.keys():
+        raise UserError(
+            f"--model.checkpoint {folder}: its open_clip_config.json is not that of a BiomedCLIP, whose text_cfg names "
+            "a BERT (hf_model_name) and a context_length. Other models of open_clip are run by xbench.models.CLIP "
+            f"with --model.architecture local-dir:{folder}.",
+            exit_status=2,
+        )
+    return config
+
+
+def _text_config(text_encoder: str | None, configured: str, folder: Path | None, bert: str) -> str:
+    """Return where the configuration of the BERT is; the folder `bert` is there to write one to."""
+    if text_encoder is not None:
+        try:
+            place = os.path.expanduser(text_encoder)
+            transformers.AutoConfig.from_pretrained(place, trust_remote_code=False).save_pretrained(bert)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"--model.text_encoder {text_encoder}: its config.json cannot be had ({first_line(error)}). Give a "
+                f"folder with the files of {_TEXT_ENCODER}, or leave the option out: the configuration of the authors' "
+                "text encoder is known."
+            ) from error
+    elif configured in _TEXT_ENCODERS:
+        transformers.BertConfig(vocab_size=30522).save_pretrained(bert)
+    elif not Path(configured).is_dir() and folder is not None and (folder / "config.json").is_file():
+        return str(folder)
+    else:
+        return configured
+    return bert

@@ -1,0 +1,172 @@
+"""DeViDe, re-implemented from a description: its authors published neither code nor weights.
+
+H. Luo, Z. Zhou, C. Royer, A. Sekuboyina and B. Menze, "DeViDe: Faceted medical knowledge for improved medical
+vision-language pre-training", arXiv 2404.03618, 2024. What the paper's public description leaves open follows KAD, on
+which it builds, or is a choice of this package, and every such choice is an option. Numbers of this model are not
+numbers of the authors' DeViDe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from xbench.models.networks.checkpoint import read_remarks, read_tensors
+from xbench.models.networks.kebert import SECTIONS, WIDTH, KEBERTModel, QueryModel, projection
+from xbench.models.networks.vit import ViTB16, implementation_of, side_of, with_timm_names
+from xbench.runtime.errors import UserError
+
+_SOURCE = (
+    "DeViDe needs weights: give --model.checkpoint FILE. Its authors (arXiv 2404.03618) published neither code nor "
+    "weights, so for this re-implementation they come from your own training, or from the authors themselves."
+)
+_ADVICE = (
+    "There is no official layout: --model.key_map renames what is in your file, and image_encoder_norm, "
+    "description_pooling, head_outputs and decoder_* change the network."
+)
+
+_EPS = "image_encoder_eps"
+
+
+class DeViDe(KEBERTModel):
+    """A re-implementation of DeViDe: KAD's decoder over a ViT-B/16, with queries made of any number of descriptions.
+
+    The authors published neither code nor weights, so nothing here could be compared with theirs. In a checkpoint
+    the vision transformer may be named as by timm, Hugging Face or pytorch_pretrained_vit (with or without `vit.`),
+    and weights of the image projection, an identity unless trained, may be absent.
+
+    Args:
+        checkpoint: File of weights: the state dicts `image_encoder`, `text_encoder` and `model`, or one with these as
+            prefixes, if need be after `key_map`.
+        description_pooling: How the vectors of a finding's descriptions become its query: their plain `mean`, or the
+            mean after a trained two-layer `mlp`.
+        head_outputs: 2 for logits of absent and present with a softmax, 1 for a single logit with a sigmoid.
+        image_encoder_norm: Whether the image encoder's last norm is applied.
+        image_encoder_eps: Epsilon of the image encoder's norms; by default that of the implementation whose names
+            they have, 1e-12 for Hugging Face and 1e-6 otherwise, or as `convert` noted it in its file. Give it with a
+            Hugging Face one that was renamed otherwise.
+        decoder_layers: Number of decoder layers.
+        decoder_heads: Attention heads of the decoder, which the shapes of its weights do not tell.
+        decoder_feedforward: Width of the decoder's hidden layers.
+        ask: What is asked together, for each score depends on all of it: the findings of the `dataset`, or a list of
+            names with these among them.
+        key_map: What the beginnings of names in the file become, the longest that fits; null drops a name.
+        **options: Those of `xbench.models.networks.query_decoder.DecoderModel` and of every vision-language model.
+    """
+
+    model: _Model
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        *,
+        description_pooling: Literal["mean", "mlp"] = "mean",
+        head_outputs: Literal[1, 2] = 2,
+        image_encoder_norm: bool = True,
+        image_encoder_eps: float | None = None,
+        decoder_layers: int = 4,
+        decoder_heads: int = 4,
+        decoder_feedforward: int = 1024,
+        ask: Literal["dataset"] | list[str] = "dataset",
+        key_map: dict[str, str | None] | None = None,
+        **options: Any,
+    ) -> None:
+        if not checkpoint:
+            raise UserError(_SOURCE, exit_status=2)
+        if decoder_heads < 1 or WIDTH % decoder_heads:
+            raise UserError(
+                f"--model.decoder_heads {decoder_heads}: the decoder is {WIDTH} wide; give a number that divides this.",
+                exit_status=2,
+            )
+        path = Path(checkpoint).expanduser()
+        key_map = key_map or {}
+        sections = dict.fromkeys([*SECTIONS, *(key.partition(".")[0] for key in key_map)])
+        named = _renamed(read_tensors(path, tuple(sections)), key_map, path)
+        tensors = with_timm_names(named)
+        if image_encoder_eps is None:
+            usual = 1e-12 if implementation_of(named) == "huggingface" else 1e-6
+            image_encoder_eps = float(read_remarks(path).get(_EPS, usual))
+        side = side_of(tensors)
+        trained = any(name.startswith("model.image_proj.") for name in tensors)
+        if not trained:
+            tensors |= {"model.image_proj.weight": torch.eye(WIDTH), "model.image_proj.bias": torch.zeros(WIDTH)}
+        # Drawing random weights would take a second, only to be replaced.
+        with torch.device("meta"):
+            image_encoder = ViTB16(side, norm_eps=image_encoder_eps, final_norm=image_encoder_norm)
+            model = _Model(description_pooling, head_outputs, decoder_layers, decoder_heads, decoder_feedforward)
+        super().__init__(
+            path,
+            tensors,
+            image_encoder,
+            model,
+            cell=16,
+            unused=() if image_encoder_norm else ("image_encoder.norm.*",),
+            aliases={},
+            advice=_ADVICE,
+            ask=ask,
+            **options,
+        )
+        self.key_map = key_map
+        self.design = {
+            "image_encoder": f"ViT-B/16 of {side} pixels",
+            "image_encoder_norm": image_encoder_norm,
+            "image_encoder_eps": image_encoder_eps,
+            "image_projection": "trained" if trained else "identity",
+            "description_pooling": description_pooling,
+            "head_outputs": head_outputs,
+            "decoder_heads": decoder_heads,
+        }
+
+    def remarks(self) -> Mapping[str, str]:
+        """Return the epsilon, which names as those of timm do not tell any more."""
+        return {_EPS: repr(self.design[_EPS])}
+
+    def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Encode descriptions, ids and mask (N, L), as vectors (N, 768)."""
+        return cast(Tensor, self.model.description_proj(super().encode_text(input_ids, attention_mask)))
+
+    def queries_depend_on(self) -> Mapping[str, Any]:
+        """Add how this model's queries are made."""
+        return {**super().queries_depend_on(), "design": self.design, "key_map": self.key_map}
+
+    def provenance(self) -> dict[str, Any]:
+        """Add that this is a re-implementation, and by which design."""
+        return {
+            "implementation": "re-implementation; the authors of DeViDe published neither code nor weights",
+            "design": self.design,
+            **super().provenance(),
+        }
+
+
+class _Model(QueryModel):
+    """KAD's decoder behind a linear layer for image tokens, with an optional projection of descriptions."""
+
+    def __init__(self, pooling: str, outputs: int, layers: int, heads: int, feedforward: int) -> None:
+        super().__init__(outputs, layers, heads, feedforward)
+        self.image_proj = nn.Linear(WIDTH, WIDTH)
+        self.description_proj = projection() if pooling == "mlp" else nn.Identity()
+
+    def forward(self, tokens: Tensor, queries: Tensor, attention_of: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        return super().forward(self.image_proj(tokens), queries, attention_of)
+
+
+def _renamed(tensors: Mapping[str, Tensor], key_map: Mapping[str, str | None], path: Path) -> dict[str, Tensor]:
+    beginnings = sorted(key_map, key=len, reverse=True)
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        beginning = next((beginning for beginning in beginnings if name.startswith(beginning)), "")
+        new = key_map.get(beginning, "")
+        if new is None:
+            continue
+        new += name.removeprefix(beginning)
+        if new in renamed:
+            raise UserError(
+                f"--model.key_map makes {new} of two names in {path}, {name} being the second: map one of them to "
+                "null, which drops it, or elsewhere."
+            )
+        renamed[new] = tensor
+    return renamed

@@ -1,0 +1,466 @@
+"""LLaVA-Rad: Vicuna-7B, which reads the patches of BiomedCLIP-CXR and writes the findings section of a report.
+
+J. M. Zambrano Chaves et al., "Towards a clinically accessible radiology foundation model", arXiv:2403.08002. It gives
+no boxes and answers no yes or no. What is scored here is no output of its authors: the attention of the words that name
+a finding to the patches. Published in parts, put together here without running their code.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+import torch
+from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from transformers import DynamicCache, GenerationConfig, LlamaConfig, LlamaForCausalLM, LlamaTokenizer
+from transformers.convert_slow_tokenizer import generate_merges
+from transformers.initialization import no_init_weights
+
+from xbench.findings.prompts import phrase
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
+from xbench.models.base import VLM
+from xbench.models.networks.checkpoint import fill, first_line, read_tensors
+from xbench.models.networks.query_decoder import Layers, choose
+from xbench.models.networks.reads_patches import ReadsPatches
+from xbench.runtime.digests import file_sha256
+from xbench.runtime.errors import UserError
+from xbench.runtime.files import atomic_writer
+from xbench.types import Batch, MapScale, ModelOutput
+
+EXAMPLE, BASE = "microsoft/llava-rad", "lmsys/vicuna-7b-v1.5"
+QUESTION = "Provide a description of the findings in the radiology image."
+# Vicuna's first turn, as LLaVA's template v1 has it, up to where the image stands.
+BEFORE = (
+    "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, "
+    "and polite answers to the user's questions. USER: "
+)
+
+_TOWER = "biomedclipcxr_518_checkpoint.pt"
+_PEFT = "base_model.model."
+# Without these transformers would take values of its own, with which Vicuna talks nonsense and nothing fails.
+_SETTINGS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
+    *("vocab_size", "hidden_act", "rms_norm_eps", "max_position_embeddings"),
+)
+# Of the tower's file what LLaVA-Rad does not use, and what transformers works out by itself.
+_UNUSED = ("text.*", "visual.head.*", "logit_scale", "logit_bias", "*.rotary_emb.inv_freq")
+
+
+class LLaVARad(VLM):
+    """LLaVA-Rad (Microsoft): the attention of words that name a finding to the radiograph. Exploratory.
+
+    The authors' question is put, a sentence that names the finding is laid in the model's mouth, and the map is what
+    the tokens of the name attend to, mean over tokens, layers and heads: every image and finding has a map, whatever
+    report the model would write. It sees the square in the middle of the radiograph. Nothing is said of recognition.
+
+    Each image and finding goes through the network alone, so that no map depends on which come together.
+
+    Args:
+        checkpoint: Folder of microsoft/llava-rad as `hf download` leaves it.
+        base: Folder of lmsys/vicuna-7b-v1.5, to which the checkpoint is an adapter.
+        prompts: Other names of the findings, see `xbench.models.base.VLM`; by default as radiologists write them.
+        sentence: What the model is made to say, with `{finding}` once.
+        layers: Layers of Vicuna, from 0, whose attention counts, or `all` or `last`.
+        heads: Heads whose attention counts, from 0; all if None.
+        dtype: Of the weights; the authors run it in float16.
+        reports: Folder to which the findings section of each image is written as well, `IMAGE.json` with the text as it
+            is generated, greedily, and whether it ended by itself. Nothing of it is scored.
+        report_tokens: Most tokens of a findings section; the authors' 256.
+
+    Raises:
+        UserError: Files are missing or do not fit; or attention is missing, not finite, or the same on every patch.
+    """
+
+    name = "llavarad"
+    map_scale: MapScale = "attention"
+    recognises = False
+    neutral_options = VLM.neutral_options | {"reports", "report_tokens"}
+    exploratory = (
+        "they are the attention of words put into its mouth, which its authors neither trained nor evaluated to "
+        "show where a finding is"
+    )
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        base: str | None = None,
+        prompts: str | None = None,
+        sentence: str = "There is {finding}.",
+        layers: Layers = "all",
+        heads: list[int] | None = None,
+        dtype: Literal["float32", "bfloat16", "float16"] = "float16",
+        reports: str | None = None,
+        report_tokens: int = 256,
+    ) -> None:
+        super().__init__(prompts)
+        if report_tokens < 1:
+            raise UserError(f"--model.report_tokens {report_tokens} must be at least 1.", exit_status=2)
+        self._reports = None if reports is None else Path(reports).expanduser()
+        self._report_tokens = report_tokens
+        if sentence.count("{finding}") != 1:
+            raise UserError(f"--model.sentence {sentence!r} must have {{finding}} once.", exit_status=2)
+        folder, vicuna = _folder(checkpoint, "checkpoint", EXAMPLE), _folder(base, "base", BASE)
+        config = _config(folder)
+        self.sentence = sentence
+        self.layers = choose("layers", layers, config.num_hidden_layers)
+        self.heads = choose("heads", heads, config.num_attention_heads)
+        self.tokenizer = read_tokenizer(vicuna / "tokenizer.model")
+        if len(self.tokenizer) > config.vocab_size:
+            raise UserError(
+                f"The tokeniser of {vicuna} knows {len(self.tokenizer)} tokens and {folder} another number."
+            )
+        files = _files(folder, vicuna)
+        tensors = _tensors(folder, files, getattr(torch, dtype))
+        self.network = _network(config, tensors, folder, getattr(torch, dtype))
+        side = self.network.visual.trunk.patch_embed.img_size[0]
+        self.preprocessing = Preprocessing(
+            [PillowResize(side), CentreCrop(side)], OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
+        )
+        self._digests = {path.name: file_sha256(path) for path in files}
+        self._before = [self.tokenizer.bos_token_id, *self._tokens(BEFORE)["input_ids"]]
+
+    def default_prompts(self, finding: str) -> Sequence[str]:
+        """Return the name of a finding as radiologists write it."""
+        return [phrase(finding)]
+
+    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> list[tuple[Tensor, Tensor]]:
+        """Return, for each class, the tokens behind the image (T,), and which of them name it (T,), bool."""
+        queries = []
+        for name in self.one_of_each(prompts):
+            before, after = self.sentence.split("{finding}")
+            start = f"\n{QUESTION} ASSISTANT: {before}"
+            found = self._tokens(f"{start}{name}{after}", return_offsets_mapping=True)
+            begin, end = len(start), len(start) + len(name)
+            named = [first < end and last > begin for first, last in found["offset_mapping"]]
+            tokens = torch.tensor(found["input_ids"], device=self.device)
+            queries.append((tokens, torch.tensor(named, device=self.device)))
+        return queries
+
+    def forward(self, images: Tensor, queries: Sequence[tuple[Tensor, Tensor]]) -> ModelOutput:
+        """Return what the names of C classes attend to on normalised images (B, 3, S, S).
+
+        Logits and probabilities (B, C) are NaN; saliency (B, C, rows, columns), float32, sums to the share of attention
+        that the patches get.
+        """
+        return self._attend(images, queries, [f"{place + 1} of the batch" for place in range(len(images))])
+
+    def score(self, batch: Batch) -> ModelOutput:
+        """Return the maps of a batch; a UserError names the image and the finding that have none."""
+        output = self._attend(batch.images, self.queries, batch.truth.image_ids)
+        if self._reports is not None:
+            for image, name in zip(batch.images, batch.truth.image_ids, strict=True):
+                self._keep_report(name, *self.report(image))
+        return output
+
+    @torch.no_grad()
+    def report(self, image: Tensor) -> tuple[str, bool]:
+        """Return the findings section of a normalised image (3, S, S), and whether it ended by itself."""
+        network, end = self.network, self.tokenizer.eos_token_id
+        asked = self._tokens(f"\n{QUESTION} ASSISTANT:")["input_ids"]
+        seen = [network.image_token] * network.visual.trunk.patch_embed.num_patches
+        tokens = torch.tensor([[*self._before, *seen, *asked]], device=image.device)
+        settings = GenerationConfig(
+            do_sample=False, max_new_tokens=self._report_tokens, eos_token_id=end, pad_token_id=network.image_token
+        )
+        sequences = network.generate(
+            input_ids=tokens,
+            attention_mask=torch.ones_like(tokens),
+            pixel_values=image[None].to(network.dtype),
+            generation_config=settings,
+        )
+        said = sequences[0, tokens.shape[1] :].tolist()
+        ended = said[-1:] == [end]
+        return str(self.tokenizer.decode(said[:-1] if ended else said, skip_special_tokens=False)).strip(), ended
+
+    def provenance(self) -> dict[str, Any]:
+        """Return whose weights they are, and how a map is made."""
+        return {
+            **super().provenance(),
+            "checkpoint_sha256": self._digests[_TOWER],
+            "files_sha256": self._digests,
+            "question": QUESTION,
+            "sentence": self.sentence,
+            "dtype": str(self.network.dtype).removeprefix("torch."),
+            "saliency": {"kind": "attention of the tokens that name it", "layers": self.layers, "heads": self.heads},
+        }
+
+    def _keep_report(self, name: str, text: str, ended: bool) -> None:
+        path = self._reports / f"{quote(name, safe='')}.json"  # type: ignore[operator]
+        said = {"image_id": name, "text": text, "finish": "stop" if ended else "length"}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_writer(path, shared=True) as file:
+                file.write((json.dumps(said, ensure_ascii=False) + "\n").encode())
+        except OSError as error:
+            raise UserError(
+                f"The report of {name} cannot be written to {path} ({first_line(error)}). Give --model.reports a "
+                "folder that can be written to, or leave it out."
+            ) from error
+
+    def _attend(self, images: Tensor, queries: Sequence[tuple[Tensor, Tensor]], names: Sequence[str]) -> ModelOutput:
+        grid = self.network.visual.trunk.patch_embed.grid_size
+        maps = [list(self._maps_of(image[None], queries, name)) for image, name in zip(images, names, strict=True)]
+        saliency = torch.stack([torch.stack(of_image) for of_image in maps]).unflatten(-1, grid)
+        unsaid = torch.full(saliency.shape[:2], math.nan, device=saliency.device)
+        return ModelOutput(unsaid, unsaid.clone(), saliency)
+
+    @torch.no_grad()
+    def _maps_of(self, image: Tensor, queries: Sequence[tuple[Tensor, Tensor]], name: str) -> Iterator[Tensor]:
+        """Yield the attention of each query to the patches of an image (1, 3, S, S): (N,) float32."""
+        network = self.network
+        patches = network.visual.trunk.patch_embed.num_patches
+        begun = torch.tensor([[*self._before, *[network.image_token] * patches]], device=image.device)
+        cache = DynamicCache(config=network.config)
+        read = network.embedded(begun, image.to(network.dtype))
+        network.model(inputs_embeds=read, past_key_values=cache, use_cache=True)
+        first, end = len(self._before), begun.shape[1]
+        for place, (tokens, named) in enumerate(queries):
+            output = network.model(
+                input_ids=tokens[None], past_key_values=cache, use_cache=True, output_attentions=True
+            )
+            cache.crop(-len(tokens))
+            given = output.attentions
+            if not given or any(layer is None for layer in given):
+                way = network.config._attn_implementation
+                raise UserError(
+                    f"{self.name}: there is no attention for image {name}, for the network runs with the attention "
+                    f"{way!r}, which does not return it. It has to be 'eager'; nothing is put in its place."
+                )
+            chosen = torch.stack([given[layer][0, self.heads][:, named, first:end] for layer in self.layers])
+            attended = chosen.float().mean((0, 1, 2))
+            low, high = float(attended.amin()), float(attended.amax())
+            # Compared with rounding: attention that is the same everywhere shows no place.
+            if not math.isfinite(high - low) or high - low <= 1e-6 * high:
+                what = "the same on every patch" if math.isfinite(high - low) else "not finite"
+                finding = self.findings[place] if hasattr(self, "findings") else f"query {place + 1}"
+                raise UserError(
+                    f"{self.name}: the attention for image {name}, finding {finding}, is {what}: there is no map, and "
+                    "none is made up. Check the weights and the image, and try --model.dtype float32."
+                )
+            yield attended
+
+    def _tokens(self, text: str, **options: Any) -> Any:
+        # As LLaVA does: what stands before the image and what stands behind it are two texts for the tokeniser.
+        return self.tokenizer(text, add_special_tokens=False, **options)
+
+
+class LLaVARadNetwork(ReadsPatches, LlamaForCausalLM):
+    """Vicuna that reads the patches of an image, under the names of the published tensors."""
+
+    # Never in a text, for unknown letters are read as bytes.
+    image_token = 0
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__(config)
+        self.visual: Any = nn.Module()
+        self.visual.trunk = VisionTransformer(**config.visual, num_classes=0, weight_init="skip")
+        seen, width = config.visual["embed_dim"], config.hidden_size
+        self.model.mm_projector = nn.Sequential(nn.Linear(seen, width), nn.GELU(), nn.Linear(width, width))
+
+    def patches(self, pixels: Tensor) -> Tensor:
+        """Return the patches of images (B, 3, S, S) as words, row by row: (B, N, D).
+
+        They are what the chosen block gives, before the final norm and without the class token.
+        """
+        trunk = self.visual.trunk
+        tokens = trunk.norm_pre(trunk._pos_embed(trunk.patch_embed(pixels)))
+        for block in trunk.blocks[: self.config.blocks_read]:
+            tokens = block(tokens)
+        return self.model.mm_projector(tokens[:, 1:])  # type: ignore[no-any-return]
+
+
+def read_tokenizer(path: Path) -> LlamaTokenizer:
+    """Return Vicuna's tokeniser from the file of SentencePiece, without that library.
+
+    Raises:
+        UserError: The file is missing or no byte-pair encoding of SentencePiece.
+    """
+    try:
+        pieces = list(_pieces(path.read_bytes()))
+        vocabulary = {piece: at for at, (piece, _) in enumerate(pieces)}
+        if [piece for piece, _ in pieces[:3]] != ["<unk>", "<s>", "</s>"] or "<0x0A>" not in vocabulary:
+            raise ValueError("its pieces are not Vicuna's")
+        return LlamaTokenizer(vocabulary, generate_merges(vocabulary, dict(pieces)), legacy=False)
+    except (OSError, ValueError, IndexError) as error:
+        raise UserError(
+            f"The tokeniser {path} cannot be read ({first_line(error)}). Fetch tokenizer.model of {BASE} again."
+        ) from error
+
+
+def merged(weight: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
+    """Return a matrix with its low-rank change: `weight + scale * up @ down`, worked out in float32."""
+    return weight.float() + scale * (up.float() @ down.float())
+
+
+def _pieces(data: bytes) -> Iterator[tuple[str, float]]:
+    """Yield the pieces of a SentencePiece model and their scores, from its protocol buffer."""
+    for field, value in _fields(data):
+        if field == 1 and isinstance(value, bytes):
+            piece = dict(_fields(value))
+            score = torch.frombuffer(bytearray(piece.get(2, bytes(4))), dtype=torch.float32).item()
+            yield piece[1].decode(), score
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the fields of a protocol buffer by number: bytes, or a whole number."""
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            value |= (data[at] & 127) << shift
+            at, shift = at + 1, shift + 7
+            if data[at - 1] < 128:
+                return value
+
+    while at < len(data):
+        field, kind = divmod(number(), 8)
+        if kind == 0:
+            yield field, number()
+            continue
+        if kind not in (1, 2, 5):
+            raise ValueError(f"a field of kind {kind}")
+        length = {1: 8, 5: 4}.get(kind) or number()
+        if at + length > len(data):
+            raise ValueError("it ends too early")
+        yield field, data[at : at + length]
+        at += length
+
+
+def _folder(given: str | None, option: str, example: str) -> Path:
+    if given and (folder := Path(given).expanduser()).is_dir():
+        return folder
+    what = f"{given} is no folder" if given else "LLaVA-Rad is an adapter to Vicuna, and needs both"
+    raise UserError(
+        f"{what}: give --model.{option} the folder that `hf download {example} --local-dir FOLDER` leaves.",
+        exit_status=2,
+    )
+
+
+def _read(folder: Path, name: str, check: Callable[[dict[str, Any]], str | None]) -> dict[str, Any]:
+    """Return the settings in a file of the checkpoint, once `check` finds nothing wrong with them."""
+    try:
+        settings = json.loads((folder / name).read_text(encoding="utf-8"))
+        problem = check(settings)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        problem = first_line(error)
+    if problem:
+        raise UserError(f"{folder} has no {name} of LLaVA-Rad ({problem}). Fetch it again from {EXAMPLE}.")
+    return settings  # type: ignore[no-any-return]
+
+
+def _config(folder: Path) -> LlamaConfig:
+    """Return the settings of Vicuna, and which block of the tower is read."""
+
+    def problem(settings: dict[str, Any]) -> str | None:
+        expected = {
+            "mm_projector_type": "mlp2x_gelu",
+            "mm_use_im_start_end": False,
+            "mm_use_im_patch_token": False,
+        }
+        found = {name: settings[name] for name in expected}
+        missing = [name for name in (*_SETTINGS, "mm_vision_select_layer") if name not in settings]
+        feature, shape = settings.get("mm_vision_select_feature", "patch"), settings.get("image_aspect_ratio", "square")
+        if missing:
+            return f"it lacks {', '.join(missing)}"
+        if found != expected or feature != "patch" or shape != "square":
+            return f"it says {found | {'mm_vision_select_feature': feature, 'image_aspect_ratio': shape}}"
+        return None
+
+    settings = _read(folder, "config.json", problem)
+    more = ("rope_theta", "rope_scaling", "bos_token_id", "eos_token_id", "pad_token_id")
+    config = LlamaConfig(**{name: settings[name] for name in (*_SETTINGS, *more) if settings.get(name) is not None})
+    config.select_layer = int(settings["mm_vision_select_layer"])
+    return config
+
+
+def _files(folder: Path, vicuna: Path) -> list[Path]:
+    """Return the files of weights: adapter, projector, tower, and those of Vicuna."""
+    own = [
+        next((folder / name for name in names if (folder / name).is_file()), folder / names[-1])
+        for names in (("adapter_model.safetensors", "adapter_model.bin"), ("non_lora_trainables.bin",), (_TOWER,))
+    ]
+    theirs = sorted(vicuna.glob("model*.safetensors")) or sorted(vicuna.glob("pytorch_model*.bin"))
+    if missing := [path.name for path in own if not path.is_file()]:
+        raise UserError(f"{folder} lacks {', '.join(missing)}. Fetch it again from {EXAMPLE}.")
+    if not theirs:
+        raise UserError(f"{vicuna} has no weights (model*.safetensors or pytorch_model*.bin). Fetch {BASE} again.")
+    return [*own, *theirs]
+
+
+def _tensors(folder: Path, files: Sequence[Path], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return all tensors of all files, Vicuna's with the adapter's changes."""
+
+    def problem(settings: dict[str, Any]) -> str | None:
+        odd = ("fan_in_fan_out", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
+        changed = [name for name in odd if settings.get(name)]
+        if changed or settings["bias"] != "none" or settings["peft_type"] != "LORA":
+            return f"an adapter of another kind: {', '.join(changed) or settings['peft_type']}, bias {settings['bias']}"
+        return None if int(settings["r"]) > 0 else "rank 0"
+
+    settings = _read(folder, "adapter_config.json", problem)
+    scale = float(settings["lora_alpha"]) / int(settings["r"])
+    adapter, *others = files[0], files[1], files[2]
+    tensors: dict[str, Tensor] = {}
+    for path in files[3:]:
+        tensors |= read_tensors(path)
+    changes = {name.removeprefix(_PEFT): one for name, one in read_tensors(adapter).items()}
+    stems = {name.rpartition(".lora_")[0] for name in changes}
+    for stem in sorted(stems):
+        pair = [changes.pop(f"{stem}.lora_{side}.weight", None) for side in "AB"]
+        weight = tensors.get(f"{stem}.weight")
+        down, up = pair
+        if weight is None or down is None or up is None or weight.shape != (len(up), down.shape[-1]):
+            raise UserError(
+                f"The adapter in {adapter} does not fit {files[3].parent}: {stem}. Give the files of {EXAMPLE} and "
+                f"{BASE}."
+            )
+        tensors[f"{stem}.weight"] = merged(weight, down, up, scale).to(dtype)
+    for path in others:
+        tensors |= {name.removeprefix(_PEFT): one for name, one in read_tensors(path).items()}
+    return tensors | changes
+
+
+def _network(config: LlamaConfig, tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype) -> Any:
+    """Return the network with its weights, every one of which must be there and be used."""
+    side = _read(folder, "biomedclipcxr_518.json", lambda settings: _tower_problem(settings))["vision_cfg"][
+        "image_size"
+    ]
+    try:
+        width, _, patch, _ = tensors["visual.trunk.patch_embed.proj.weight"].shape
+        wide, _ = tensors["visual.trunk.blocks.0.mlp.fc1.weight"].shape
+        tokens = tensors["visual.trunk.pos_embed"].shape[1]
+    except (LookupError, ValueError):
+        raise UserError(f"{folder / _TOWER} holds no vision transformer. Fetch it again from {EXAMPLE}.") from None
+    if tokens != (side // patch) ** 2 + 1:
+        raise UserError(f"{folder / _TOWER} is for {tokens} tokens and not for {side} pixels. Fetch it from {EXAMPLE}.")
+    depth = len({name.split(".")[3] for name in tensors if name.startswith("visual.trunk.blocks.")})
+    # Counted from the last, as in LLaVA: -1 is what the last block gives, -2 what the one before it gives.
+    config.blocks_read = config.select_layer % (depth + 1)
+    config.visual = {
+        "img_size": side,
+        "patch_size": patch,
+        "embed_dim": width,
+        "depth": depth,
+        "num_heads": max(1, width // 64),  # as all of ViT's
+        "mlp_ratio": wide / width,
+        "init_values": 1e-5,  # there is a scale of each layer, which the file has
+        "global_pool": "",
+    }
+    with no_init_weights():
+        network = LLaVARadNetwork._from_config(config, dtype=dtype, attn_implementation="eager")  # type: ignore[no-untyped-call]
+    fill(network, tensors, folder, "LLaVA-Rad", _UNUSED, advice=f"Give the files of {EXAMPLE} and {BASE}.")
+    return network.to(dtype).eval().requires_grad_(False)
+
+
+def _tower_problem(settings: dict[str, Any]) -> str | None:
+    seen = settings["vision_cfg"]
+    known = str(seen["timm_model_name"]).startswith("vit_") and "dinov2" in seen["timm_model_name"]
+    return None if known and int(seen["image_size"]) > 0 else f"a tower {seen['timm_model_name']}"

@@ -1,0 +1,170 @@
+"""MAVL: MedKLIP with nine texts on every finding, of which each gets its own query.
+
+V. M. H. Phan, Y. Xie, Y. Qi, L. Liu, L. Liu, B. Zhang, Z. Liao, Q. Wu, M.-S. To, J. W. Verjans, "Decomposing Disease
+Descriptions for Enhanced Pathology Detection: A Multi-Aspect Vision-Language Pre-Training Framework", CVPR 2024. The
+score is that of a linear layer on the nine decoded queries of a finding side by side; the map is the mean over four of
+them of their attention to the patches, mean over the decoder's four layers and four heads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from xbench.models.networks.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, trunk
+from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
+from xbench.models.networks.query_decoder import choose
+from xbench.runtime.errors import UserError
+from xbench.types import ModelOutput
+
+_SOURCE = (
+    "README.md of github.com/HieuPhan33/MAVL links the folder that holds checkpoint_full_46.pth, for classification, "
+    "and checkpoint_full_40.pth, for grounding; no licence is given."
+)
+
+_NORMAL = {"normal", "clear", "clear lungs"}
+
+
+class MAVL(BookModel):
+    """MAVL with the weights of its authors.
+
+    The nine texts of a finding are its explanation and then statements on border, fluid, location, opacity, other,
+    patterns, shape and texture. The book works as for `xbench.models.MedKLIP`; COVID-19 has an
+    entry of its own, `covid19`, in the authors' files.
+
+    Args:
+        checkpoint: A file of the authors (`checkpoint_full_46.pth`), or its tensors as safetensors.
+        concepts: File with the eight further texts on every entry of `book`, in the order above; needed with it.
+        mode: Where the score comes from. `feature`: from the decoded queries. `text`: from the cosines of the whole
+            image with the queries themselves, each compared with those of the first two entries, a normal radiograph
+            and clear lungs; the authors use it for COVID-19 and for rare findings.
+        aspects: Texts, from 0, the explanation, whose attention makes the map.
+        merge: How: `avg` and `max` over `aspects`, or `global`, which takes the explanation alone.
+        **options: Those of `xbench.models.networks.book.BookModel` and of every vision-language model, see
+            `xbench.models.base.VLM`. Of a finding's prompts, nine stand in the place of its texts, eight in that of all
+            but the explanation, one in that of the explanation.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | None = None,
+        *,
+        book: str | None = None,
+        concepts: str | None = None,
+        mode: Literal["feature", "text"] = "feature",
+        aspects: tuple[int, ...] = (0, 6, 7, 8),
+        merge: Literal["avg", "max", "global"] = "avg",
+        **options: Any,
+    ) -> None:
+        path = locate(checkpoint, "MAVL", _SOURCE)
+        # The authors' scripts take this word out wherever it stands.
+        tensors = {name.replace("module.", ""): tensor for name, tensor in read_tensors(path).items()}
+        classifier = tensors.get("classifier.weight")
+        texts = 9 if classifier is None else max(1, classifier.shape[-1] // WIDTH)
+        model = undrawn(lambda: _Network(texts))
+        fill(model, tensors, path, "MAVL", ignored=("temp",))
+        if (book is None) != (concepts is None):
+            raise UserError(
+                "MAVL's book is two files, and only one is given: --model.book with the explanations and "
+                "--model.concepts with the other texts on the same entries.",
+                exit_status=2,
+            )
+        super().__init__(model, path, texts=texts, concepts=concepts, book=book, **options)
+        self.mode = mode
+        self.aspects = [0] if merge == "global" else choose("aspects", aspects, texts)
+        self.merge = merge
+        if merge == "max":
+            self.map_scale = "none"
+        if mode == "text" and not {name.lower() for name in list(self._entries)[:2]} <= _NORMAL:
+            raise UserError(
+                f"--model.mode text compares every finding with a normal radiograph and with clear lungs: the first "
+                f"two entries of {book} must be normal and clear.",
+                exit_status=2,
+            )
+
+    def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
+        """Score normalised images (B, 3, H, W) against queries (C, 9, 256) that are asked together.
+
+        Returns:
+            Logits (B, C), in mode `feature` present minus absent, and the probabilities of present, their sigmoid;
+            saliency (B, C, rows, columns). Maps of single texts, and their mean, sum to 1. All float32.
+        """
+        features = self.model.backbone(images)
+        decoded, attention = self.decode(self.model.image_tokens(features), queries)
+        if self.mode == "feature":
+            absent_present = self.model.classify(decoded.flatten(2))
+            logits = absent_present[..., 1] - absent_present[..., 0]
+            probabilities = absent_present.softmax(dim=-1)[..., 1]
+        else:
+            probabilities = self._compared(self.model.pool(features), queries)
+            logits = probabilities.logit()
+        seen = attention[:, :, self.aspects]
+        saliency = seen.amax(dim=2) if self.merge == "max" else seen.mean(dim=2)
+        return ModelOutput(logits=logits, probabilities=probabilities, saliency=saliency)
+
+    def provenance(self) -> dict[str, Any]:
+        """Add the mode, aspects and their merging."""
+        details = super().provenance()
+        details["saliency"] |= {"aspects": self.aspects, "merge": self.merge}
+        return {"mode": self.mode, **details}
+
+    def _compared(self, images: Tensor, queries: Tensor) -> Tensor:
+        """Compare image vectors (B, 256) with queries (C, 9, 256), each against those of the two normal entries."""
+        if len(queries) < 2:
+            raise UserError("MAVL's mode `text` needs the queries of its two normal entries before all others.")
+        with torch.autocast(images.device.type, enabled=False):
+            images, queries = (F.normalize(vectors.float(), dim=-1) for vectors in (images, queries))
+            cosines = torch.einsum("bd,ckd->bck", images, queries)
+            lead = cosines[:, :, None] - cosines[:, None, :2]
+            return lead.sigmoid().mean(dim=(2, 3))
+
+
+class _Network(BookNetwork):
+    """MAVL's network under the names of the authors' file."""
+
+    def __init__(self, texts: int) -> None:
+        super().__init__(head_inputs=texts * WIDTH)
+        self.backbone = trunk()
+        self.res_l1 = nn.Sequential(nn.Conv2d(TRUNK_WIDTH, TRUNK_WIDTH, 1), nn.PReLU())
+        self.res_l2 = nn.Conv2d(TRUNK_WIDTH, WIDTH, 1)
+        self.pool = _AttentionPool()
+        # Of use in training alone, but every file of the authors has it.
+        self.location_emb = nn.Conv1d(WIDTH, 768, kernel_size=texts, stride=texts)
+
+    def image_tokens(self, features: Tensor) -> Tensor:
+        """Turn features of the trunk (B, 1024, h, w) into tokens (B, 256, h, w)."""
+        return cast(Tensor, self.res_l2(self.res_l1(features)))
+
+
+class _AttentionPool(nn.Module):
+    """The mean of all positions looks at itself and at every one of them, as in CLIP's ResNets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positional_embedding = nn.Parameter(torch.zeros(14 * 14 + 1, TRUNK_WIDTH))
+        self.q_proj = nn.Linear(TRUNK_WIDTH, TRUNK_WIDTH)
+        self.k_proj = nn.Linear(TRUNK_WIDTH, TRUNK_WIDTH)
+        self.v_proj = nn.Linear(TRUNK_WIDTH, TRUNK_WIDTH)
+        self.c_proj = nn.Linear(TRUNK_WIDTH, WIDTH)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Turn features (B, 1024, h, w) into one vector per image (B, 256)."""
+        tokens = features.flatten(2).transpose(1, 2)
+        tokens = torch.cat([tokens.mean(dim=1, keepdim=True), tokens], dim=1) + self._positions(features.shape[2:])
+        query, keys, values = (
+            projected.unflatten(-1, (8, -1)).transpose(1, 2)
+            for projected in (self.q_proj(tokens[:, :1]), self.k_proj(tokens), self.v_proj(tokens))
+        )
+        pooled = F.scaled_dot_product_attention(query, keys, values)
+        return cast(Tensor, self.c_proj(pooled.transpose(1, 2).flatten(1)))
+
+    def _positions(self, grid: torch.Size) -> Tensor:
+        if tuple(grid) == (14, 14):
+            return self.positional_embedding
+        first, rest = self.positional_embedding.split([1, 14 * 14])
+        square = rest.T.unflatten(1, (14, 14))[None]
+        resized = F.interpolate(square, size=tuple(grid), mode="bicubic", align_corners=False)
+        return torch.cat([first, resized[0].flatten(1).T])

@@ -1,0 +1,209 @@
+"""BERT as text encoder, from a folder, the Hugging Face hub or a checkpoint, and its tokenisers.
+
+Token ids can be encoded without any file of a tokeniser.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import LocalEntryNotFoundError
+from tokenizers import BertWordPieceTokenizer
+from torch import Tensor
+from transformers import AutoTokenizer, BertConfig, BertModel
+
+from xbench.models.networks.checkpoint import fill, first_line, read_tensors, undrawn
+from xbench.runtime.errors import UserError
+
+BIO_CLINICAL_BERT = "emilyalsentzer/Bio_ClinicalBERT"
+"""The text encoder of MedKLIP and MAVL on the Hugging Face hub."""
+
+
+def load_bert(source: str) -> BertModel:
+    """Load a BERT without its pooler, frozen, from a folder or hub repository, or raise a UserError."""
+    file = find_file(source, "config.json")
+    try:
+        config = BertConfig.from_json_file(file)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"--model.text_encoder {source}: {file} is no configuration of a BERT ({first_line(error)}). Fetch it "
+            "again."
+        ) from error
+    bert = _without_weights(config, pooler=False)
+    path = weights_file(source)
+    # Files converted from TensorFlow have its names of the weights of a layer norm.
+    tensors = {
+        name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
+        for name, tensor in read_tensors(path).items()
+    }
+    unused = ("cls.*", "pooler.*", "embeddings.position_ids")
+    advice = "Give --model.text_encoder the folder, or name on the Hugging Face hub, of the BERT that belongs to it."
+    fill(bert, tensors, path, f"the text encoder {source}", unused, {"bert.": ""}, advice)
+    return bert
+
+
+def weights_file(source: str) -> Path:
+    """Return the weights of a folder or a repository on the hub, downloaded if need be, or raise a UserError."""
+    return find_file(source, "model.safetensors", "pytorch_model.bin")
+
+
+def bert_base() -> BertModel:
+    """Return an uncased BERT-base with its pooler, yet to be filled with weights; frozen, for inference."""
+    return _without_weights(BertConfig(), pooler=True)
+
+
+def bert_like(tensors: Mapping[str, Tensor], prefix: str) -> BertModel:
+    """Return a BERT in the sizes of those tensors whose names begin so, yet to be filled; frozen, for inference.
+
+    What they do not tell is as in BERT-base; a head is 64 wide.
+    """
+
+    def size(name: str, dimension: int, usual: int) -> int:
+        tensor = tensors.get(prefix + name)
+        return usual if tensor is None else tensor.shape[dimension]
+
+    layers = {name.split(".")[2] for key in tensors if (name := key.removeprefix(prefix)).startswith("encoder.layer.")}
+    width = size("embeddings.word_embeddings.weight", 1, 768)
+    config = BertConfig(
+        vocab_size=size("embeddings.word_embeddings.weight", 0, 30522),
+        hidden_size=width,
+        num_hidden_layers=len(layers) or 12,
+        num_attention_heads=max(1, width // 64),
+        intermediate_size=size("encoder.layer.0.intermediate.dense.weight", 0, 3072),
+        max_position_embeddings=size("embeddings.position_embeddings.weight", 0, 512),
+        type_vocab_size=size("embeddings.token_type_embeddings.weight", 0, 2),
+    )
+    return _without_weights(config, pooler=f"{prefix}pooler.dense.weight" in tensors)
+
+
+@torch.no_grad()
+def encode_in_chunks(
+    encode: Callable[[Tensor, Tensor], Tensor], input_ids: Tensor, attention_mask: Tensor, size: int = 64
+) -> Tensor:
+    """Encode N prompts, `size` at a time and sorted by length, as padding costs time and changes nothing.
+
+    Ids and mask are (N, L) int64; `encode` takes some rows of both to one vector or matrix per prompt, which are
+    returned in the order of the prompts.
+    """
+    positions = torch.arange(1, attention_mask.shape[1] + 1, device=attention_mask.device)
+    lengths = (attention_mask * positions).amax(dim=1).clamp(min=1)
+    order = lengths.argsort(stable=True)
+    encoded = []
+    for rows in order.split(size):
+        longest = int(lengths[rows].max())
+        encoded.append(encode(input_ids[rows, :longest], attention_mask[rows, :longest]))
+    return torch.cat(encoded)[order.argsort()]
+
+
+def tokenise(source: str, texts: Sequence[str], length: int, model: str) -> tuple[Tensor, Tensor]:
+    """Tokenise N texts as Hugging Face does, with [CLS] and [SEP]: ids and mask, each (N, length) int64.
+
+    Raises:
+        UserError: A text is longer, or the tokeniser cannot be had from the folder or hub repository.
+    """
+    # One more than the model reads shows which texts the tokeniser would cut off.
+    padding = {"padding": "max_length", "truncation": True, "max_length": length + 1}
+    tokens = _tokeniser(source)(list(texts), **padding, return_tensors="pt")
+    ids, mask = tokens["input_ids"], tokens["attention_mask"]
+    if mask[:, length].any():
+        raise UserError(
+            f"The prompt {texts[int(mask[:, length].argmax())]!r} is longer than the {length} tokens that {model} "
+            "reads. Shorten it, or, where the model takes several for a finding, split it in the file of "
+            "--model.prompts."
+        )
+    return ids[:, :length], mask[:, :length]
+
+
+def tokenise_without_separator(source: str, texts: Sequence[str], length: int = 64) -> tuple[Tensor, Tensor]:
+    """Tokenise N texts as the authors of MedKLIP do, ids and mask (N, length) int64, or raise without a vocabulary.
+
+    Their tokeniser adds no [SEP], lower-cases although the vocabulary of Bio_ClinicalBERT is cased, and cuts longer
+    texts off without notice.
+    """
+    ids = vocabulary(source)
+    tokeniser = BertWordPieceTokenizer(ids, lowercase=True, strip_accents=True)
+    input_ids = torch.full((len(texts), length), ids["[PAD]"])
+    attention_mask = torch.zeros_like(input_ids)
+    for row, text in enumerate(texts):
+        pieces = [ids["[CLS]"], *tokeniser.encode(text, add_special_tokens=False).ids][:length]
+        input_ids[row, : len(pieces)] = torch.tensor(pieces)
+        attention_mask[row, : len(pieces)] = 1
+    return input_ids, attention_mask
+
+
+@cache
+def vocabulary(source: str) -> dict[str, int]:
+    """Return the ids of a tokeniser's tokens, by token, from a folder or hub repository, or raise a UserError."""
+    file = find_file(source, "vocab.txt", "tokenizer.json")
+    try:
+        text = file.read_text(encoding="utf-8")
+        ids: dict[str, int]
+        if file.suffix == ".json":
+            ids = json.loads(text)["model"]["vocab"]
+        else:
+            ids = {word: number for number, word in enumerate(text.removesuffix("\n").split("\n"))}
+        if missing := {"[CLS]", "[SEP]"} - {*ids}:
+            raise ValueError(f"no {' and '.join(sorted(missing))} in it")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{file} is no vocabulary of a BERT ({first_line(error)}). Fetch it again.") from error
+    return ids
+
+
+def _without_weights(config: BertConfig, pooler: bool) -> BertModel:
+    bert = undrawn(lambda: BertModel(config, add_pooling_layer=pooler))
+    # The two buffers that no file of weights holds.
+    bert.embeddings.position_ids.copy_(torch.arange(config.max_position_embeddings)[None])
+    bert.embeddings.token_type_ids.zero_()
+    return bert.eval().requires_grad_(False)  # type: ignore[no-any-return]
+
+
+@cache
+def _tokeniser(source: str) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(str(_folder(source) or source), trust_remote_code=False)
+    except (OSError, ValueError, RuntimeError, ImportError, KeyError) as error:
+        raise UserError(
+            f"The tokeniser of {source} cannot be loaded ({first_line(error)}). {_offline(source)}"
+        ) from error
+
+
+def find_file(source: str, *names: str) -> Path:
+    """Return the first of several files that a folder or a repository on the hub has, or raise a UserError."""
+    folder = _folder(source)
+    reason, unreachable = "it holds none of them", False
+    for name in names:
+        if folder is not None:
+            if (folder / name).is_file():
+                return folder / name
+            continue
+        try:
+            return Path(hf_hub_download(source, name, local_files_only=unreachable))
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = first_line(error)
+            # A hub that is out of reach is tried for half a minute, which once is enough.
+            unreachable = unreachable or isinstance(error, LocalEntryNotFoundError)
+    raise UserError(f"No {' or '.join(names)} of {source} can be had ({reason}). {_offline(source)}")
+
+
+def _folder(source: str) -> Path | None:
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
+        raise UserError(f"The folder {source} does not exist. Check --model.text_encoder.")
+    return None
+
+
+def _offline(source: str) -> str:
+    return (
+        f"Without a network, fetch config.json, vocab.txt or tokenizer.json, and model.safetensors or "
+        f"pytorch_model.bin of {source if _folder(source) is None else 'the model'} from huggingface.co elsewhere, put "
+        "them into one folder and give --model.text_encoder FOLDER. With HF_HUB_OFFLINE=1 in the environment only "
+        "what was downloaded before is used, without a try."
+    )

@@ -1,0 +1,290 @@
+"""Files of weights: read without running anything in them, and fitted to a network by name and shape."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from xbench.runtime.errors import UserError
+
+T = TypeVar("T", bound=nn.Module)
+
+
+def locate(checkpoint: str | None, model: str, source: str) -> Path:
+    """Return the path of a checkpoint that the user has to bring; errors name the model and where to get the file."""
+    if not checkpoint:
+        raise UserError(
+            f"{model} needs the weights of its authors: give --model.checkpoint FILE. {source}", exit_status=2
+        )
+    path = Path(checkpoint).expanduser()
+    _check_file(path, source)
+    return path
+
+
+def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
+    """Read a file of weights, safetensors or what torch.save wrote; a UserError if it holds no plain weights.
+
+    Names lose the prefixes that parallel and compiled training leaves (`module.`, `_orig_mod.`), tensors come out of
+    the dict (`state_dict`, `model`) that they are wrapped in. Of everything else in the file nothing is kept.
+
+    Args:
+        sections: Keys of an official file that keeps its networks in several dicts. Their names are returned with the
+            key in front (`image_encoder.conv1.weight`), as a file without sections must have them already.
+    """
+    _check_file(path)
+    content = _load(path, sections)
+    found = [key for key in sections if isinstance(content, dict) and isinstance(content.get(key), dict)]
+    # `model` alone is as likely the usual wrapper.
+    if set(found) - {"model", "state_dict"}:
+        content = {f"{key}.{_bare(str(name))}": tensor for key in found for name, tensor in content[key].items()}
+    else:
+        for wrapper in ("state_dict", "model"):
+            if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+                content = content[wrapper]
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
+        raise UserError(f"{path} holds no state dict: names of tensors and the tensors, alone or under `state_dict`.")
+    return {_bare(name): tensor for name, tensor in content.items()}
+
+
+def read_settings(path: Path) -> Mapping[str, Any]:
+    """Return the settings that a training script left beside the weights, under `config`; nothing of any other file."""
+    content = None if path.suffix == ".safetensors" else _load(path)
+    settings = content.get("config") if isinstance(content, dict) else None
+    return settings if isinstance(settings, dict) else {}
+
+
+def read_remarks(path: Path) -> Mapping[str, str]:
+    """Return what the command `convert` wrote into a file beside the tensors; nothing of any other file."""
+    if path.suffix != ".safetensors":
+        return {}
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
+
+
+def undrawn(build: Callable[[], T]) -> T:
+    """Build a network for `fill`: drawing random weights would take a second, only to be replaced."""
+    with torch.device("meta"):
+        network = build()
+    return network.to_empty(device="cpu")
+
+
+def fill(
+    network: nn.Module,
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    model: str,
+    ignored: Sequence[str] = (),
+    aliases: Mapping[str, str] | None = None,
+    advice: str = "",
+) -> None:
+    """Give a network its weights: every name that it has and no other, each in its shape.
+
+    Counters of batch normalisation may be missing, and are then 0, or too many: nothing at test time depends on them.
+
+    Args:
+        ignored: Patterns (`*` for anything) of names that the file may have although the network does not.
+        aliases: Beginnings of second names of tensors, and how the first name begins. The second is used where the file
+            lacks the first.
+        advice: What to do about a misfit; by default to give the authors' file of this model.
+
+    Raises:
+        UserError: The file does not fit, with counts and examples and what it looks like instead.
+    """
+    wanted = network.state_dict()
+    aliases = aliases or {}
+    second = {
+        first + name.removeprefix(alias): tensor
+        for alias, first in aliases.items()
+        for name, tensor in tensors.items()
+        if name.startswith(alias)
+    }
+    first = {name: tensor for name, tensor in tensors.items() if not name.startswith((*aliases,))}
+    found = {
+        name: tensor
+        for name, tensor in (second | first).items()
+        if name in wanted or not any(fnmatchcase(name, pattern) for pattern in (*ignored, _COUNTER))
+    }
+    for name, tensor in found.items():
+        # A lone number is stored as (), (1,) or (1, 1), depending on the version that wrote it.
+        if name in wanted and tensor.numel() == wanted[name].numel() == 1:
+            found[name] = tensor.reshape(wanted[name].shape)
+    misfits = {
+        "missing": [name for name in wanted if name not in found and not fnmatchcase(name, _COUNTER)],
+        "unexpected": [name for name in found if name not in wanted],
+        "of another shape": [
+            f"{name} {tuple(found[name].shape)} instead of {tuple(tensor.shape)}"
+            for name, tensor in wanted.items()
+            if name in found and found[name].shape != tensor.shape
+        ],
+    }
+    if any(misfits.values()):
+        listed = "; ".join(
+            f"{len(names)} {kind} ({', '.join(names[:3])}{' ...' if len(names) > 3 else ''})"
+            for kind, names in misfits.items()
+            if names
+        )
+        names = "".join(f"{name}\n" for name in tensors)
+        like = (model for model, endings in _TELL_TALES if all(f"{ending}\n" in names for ending in endings))
+        other = next(like, None)
+        raise UserError(
+            f"The weights in {path} do not fit {model}: {listed}, of {len(wanted)} tensors. "
+            + (f"They look like those of {other}. " if other and other != model else "")
+            + (advice or f"Give --model.checkpoint the file that the authors of {model} released.")
+        )
+    network.load_state_dict({name: torch.zeros_like(wanted[name]) for name in wanted.keys() - found.keys()} | found)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, the rest of which belongs in a traceback."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+_COUNTER = "*num_batches_tracked"
+
+# Endings of names by which a released file is recognised, special ones first.
+_TELL_TALES = (
+    ("CARZero", ("fusion_module.mlp_head.0.weight",)),
+    ("MedKLIP", ("res_features.0.weight", "disease_embedding_layer.weight")),
+    ("MAVL", ("backbone.0.weight", "disease_embedding_layer.weight")),
+    ("DeViDe", ("image_encoder.blocks.0.attn.qkv.weight",)),
+    ("KAD", ("image_encoder.res_l1.weight",)),
+    ("KAD", ("image_encoder.vit.patch_embedding.weight",)),
+    ("KAD or DeViDe", ("decoder_norm.weight", "mlp_head.0.weight")),
+    ("BiomedCLIP", ("visual.trunk.patch_embed.proj.weight", "text.transformer.embeddings.word_embeddings.weight")),
+    ("a CLIP model of open_clip", ("visual.trunk.patch_embed.proj.weight",)),
+    ("a CLIP model of open_clip", ("visual.conv1.weight",)),
+    ("a BERT", ("embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight")),
+    ("a vision transformer alone", ("blocks.0.attn.qkv.weight",)),
+    ("a ResNet alone", ("layer1.0.conv1.weight",)),
+)
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"^((module|_orig_mod)\.)+", "", name)
+
+
+def _check_file(path: Path, source: str = "") -> None:
+    """Raise unless a path is a file; of a folder, name the files of weights in it."""
+    if path.is_dir():
+        suffixes = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+        inside = sorted(file for pattern in ("*", "*/*") for file in path.glob(pattern) if file.suffix in suffixes)
+        listed = ", ".join(str(file) for file in inside[:5]) + (", ..." if len(inside) > 5 else "")
+        found = f"Give --model.checkpoint one of the files in it: {listed}."
+        advice = found if inside else f"No such file is in it. {source}"
+        raise UserError(f"{path} is a folder and no file of weights. {advice}".rstrip())
+    if not path.is_file():
+        raise UserError(f"The file of weights {path} does not exist. Check --model.checkpoint. {source}".rstrip())
+
+
+def _check_no_text(path: Path) -> None:
+    """Raise for what is left in the place of a large file where its host or Git wanted something else first."""
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if start.startswith(b"version https://git-lfs.github.com/"):
+        raise UserError(f"{path} is no file of weights but a pointer of Git LFS: run `git lfs pull` where it lies.")
+    if re.match(rb"(\xef\xbb\xbf)?\s*<(!doctype|html|head|\?xml)", start, re.IGNORECASE):
+        title = re.search(rb"<title[^>]*>\s*(.{1,100}?)\s*<", start, re.IGNORECASE | re.DOTALL)
+        raise UserError(
+            f"{path} is no file of weights but a web page"
+            + (f" with the title {title[1].decode(errors='replace')!r}" if title else "")
+            + ": file hosts send one in the place of a large file, to warn or to ask who you are. Open the link in a "
+            "browser and download the file again."
+        )
+
+
+def _load(path: Path, sections: Sequence[str] = ()) -> Any:
+    try:
+        _check_no_text(path)
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        zipped = zipfile.is_zipfile(path)
+        if zipped:
+            _check_archive(path)
+        with torch.serialization.safe_globals(_STAND_INS):
+            # Mapped, the state of an optimiser, often twice the size of the weights, is never fetched from the disk.
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except pickle.UnpicklingError as error:
+        culprit = re.search(r"GLOBAL (\S+)", str(error))
+        parts = list(dict.fromkeys((*sections, "model", "state_dict")))
+        raise UserError(
+            f"{path} is no file of plain weights{f' (it holds a {culprit[1]})' if culprit else ''}, and reading it "
+            "further could run code hidden in it. If you trust the file, keep its weights alone: torch.save({key: part "
+            f"for key, part in torch.load(FILE, weights_only=False).items() if key in {parts}}}, NEW_FILE)."
+        ) from error
+    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
+        raise UserError(f"The file of weights {path} cannot be read ({first_line(error)}). Fetch it again.") from error
+
+
+def _check_archive(path: Path) -> None:
+    """Raise for a program, and for an archive that unpacks to many times its bytes, before memory is taken.
+
+    torch.save compresses nothing and TorchScript only its code; others may pack a file again, which saves little.
+    """
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > 4 * path.stat().st_size + 2**20:
+        raise UserError(
+            f"{path} has {path.stat().st_size:,} bytes and would unpack to {unpacked:,}, which no file of weights "
+            "does. Fetch it again from its authors."
+        )
+    if any(entry.filename.endswith("/constants.pkl") for entry in entries):
+        raise UserError(
+            f"{path} is a TorchScript archive, as OpenAI published CLIP: a program, which is not run here. Leave "
+            "--model.checkpoint out where plain weights can be fetched, or, if you trust the file, keep its "
+            "weights alone: torch.save(torch.jit.load(FILE, map_location='cpu').state_dict(), NEW_FILE)."
+        )
+
+
+class _Inert:
+    """Stands for an object of a checkpoint that is neither tensor nor plain value: nothing of it is kept."""
+
+    def __new__(cls, *args: object) -> Any:
+        return super().__new__(cls)
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class _InertMapping:
+    """The same for classes of dicts, which are filled entry by entry: torch does that to its own few classes only."""
+
+    def __new__(cls, *args: object) -> Any:
+        return OrderedDict()
+
+
+# Classes that the authors' training scripts left in their files beside the weights: settings, scores, paths.
+_VALUES = """
+builtins.bool builtins.float builtins.int builtins.list builtins.object builtins.str builtins.tuple
+typing.Any argparse.Namespace
+pathlib.Path pathlib.PosixPath pathlib.PurePosixPath pathlib.WindowsPath pathlib.PureWindowsPath
+pathlib._local.Path pathlib._local.PosixPath pathlib._local.PurePosixPath pathlib._local.WindowsPath
+numpy.dtype numpy.ndarray numpy.core.multiarray.scalar numpy.core.multiarray._reconstruct
+numpy._core.multiarray.scalar numpy._core.multiarray._reconstruct
+omegaconf.dictconfig.DictConfig omegaconf.listconfig.ListConfig
+omegaconf.base.Metadata omegaconf.base.ContainerMetadata
+omegaconf.nodes.AnyNode omegaconf.nodes.BooleanNode omegaconf.nodes.FloatNode omegaconf.nodes.IntegerNode
+omegaconf.nodes.StringNode omegaconf.nodes.PathNode
+pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint
+pytorch_lightning.callbacks.early_stopping.EarlyStopping
+"""
+_MAPPINGS = "builtins.dict collections.defaultdict pytorch_lightning.utilities.parsing.AttributeDict"
+
+_STAND_INS: list[Any] = [
+    type(name.rpartition(".")[2], (base,), {"__module__": name.rpartition(".")[0]})
+    for base, names in ((_Inert, _VALUES), (_InertMapping, _MAPPINGS))
+    for name in names.split()
+]

@@ -1,0 +1,399 @@
+"""What CLIP and BiomedCLIP share: loading a model of open_clip, encoding pairs of prompts, scores and preprocessing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import albumentations as A
+import open_clip
+import torch
+import torch.nn.functional as F
+from open_clip.pretrained import download_pretrained_from_hf
+from open_clip.timm_model import TimmModel
+from open_clip.transformer import QuickGELU, VisionTransformer
+from timm.layers.pos_embed import resample_abs_pos_embed
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from torch import Tensor, nn
+from transformers import dynamic_module_utils
+
+from xbench.findings.prompts import fill_templates
+from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
+from xbench.models.base import VLM, check_image_size
+from xbench.models.networks.checkpoint import fill, first_line, read_remarks, read_tensors
+from xbench.models.networks.clip_saliency import Saliency, check_saliency, features_and_maps
+from xbench.runtime.digests import file_sha256
+from xbench.runtime.errors import UserError
+from xbench.types import ModelOutput
+
+ResizeMode = Literal["shortest", "longest", "squash"]
+
+
+class OpenCLIP(VLM):
+    """A model of open_clip whose patch tokens compare with text.
+
+    Every finding gets a pair of prompts, present and absent: its logit is the difference of the two scaled cosines,
+    its probability their softmax, and its map that of the present prompt.
+
+    Args:
+        architecture: open_clip's name of the model, or what to call it.
+        folder: Where its open_clip_config.json is; None for one that open_clip knows.
+        weights: Returns the file of its weights, downloaded if need be: called when everything else has been checked.
+        advice: What to do if the weights do not fit.
+        tag: What open_clip knows of the weights: mean, standard deviation and resizing that go with them.
+        templates: Present and absent prompt, each with `{finding}`.
+        resize_mode: `shortest` resizes the shorter side and crops the rest of the longer one away, `longest` resizes
+            the longer side and pads with black, `squash` stretches. By default what the weights were trained with.
+        image_size: Side of the square input in pixels, a multiple of the patch size. At another size than the weights
+            were trained with, the position embeddings are interpolated. By default the size of the architecture.
+        saliency: Definition of the maps, see `xbench.models.networks.clip_saliency`: `patch`, `maskclip`, `vv` and
+            `gem` cost one pass over the image tower or little more, `grad_attention` one more token of one block per
+            class, `legrad` two more blocks per class.
+    """
+
+    pretrained: str | None = None
+    """open_clip's tag of the weights; None for a file, a folder or the hub."""
+    _tokenizer: Any
+    """A tokeniser of open_clip, loaded on first use: token ids can be encoded without one."""
+
+    def __init__(
+        self,
+        architecture: str,
+        folder: Path | None,
+        weights: Callable[[], Path],
+        advice: str,
+        tag: Mapping[str, Any],
+        templates: tuple[str, str],
+        resize_mode: ResizeMode | None = None,
+        image_size: int | None = None,
+        saliency: Saliency = "patch",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.architecture = architecture
+        self.templates = templates
+        self.saliency = saliency
+        # Products of gradients compare within a map only.
+        self.map_scale = "none" if saliency in ("grad_attention", "legrad") else "cosine"
+        self.model = _build(architecture, folder, tag, image_size)
+        _check_image_tower(self.model, architecture)
+        visual = self.model.visual
+        timm = isinstance(visual, TimmModel)
+        patches = visual.trunk.patch_embed.feat_ratio(as_scalar=False) if timm else visual.patch_size
+        # A rest would be seen by no patch, and the map would be misplaced.
+        for side, patch in zip(visual.image_size, patches, strict=True):
+            check_image_size(side, patch)
+        check_saliency(visual, saliency, architecture)
+        self.preprocessing = preprocessing(visual.preprocess_cfg, resize_mode, architecture)
+        self.image_size = visual.image_size[0]
+
+        self.checkpoint = weights()
+        tensors = read_tensors(self.checkpoint)
+        if image_size is not None:
+            _resize_positions(tensors, visual)
+        _check_activation(tensors, self.checkpoint, self.model, architecture)
+        # OpenAI's files hold three settings among the weights; older transformers counted positions in a buffer.
+        settings = ("input_resolution", "context_length", "vocab_size", "text.transformer.embeddings.position_ids")
+        fill(self.model, tensors, self.checkpoint, architecture, settings, advice=advice)
+        self.model.eval().requires_grad_(False)
+
+    def default_prompts(self, finding: str) -> list[str]:
+        """Return the present and the absent prompt."""
+        return fill_templates(self.templates, finding)
+
+    def word_prompts(self, finding: str, texts: Sequence[str]) -> list[str]:
+        """Return the texts as prompts of the present finding, and the absent prompt last.
+
+        Names and phrases go into the template; what says more than that stands for itself.
+        """
+        absent = self.default_prompts(finding)[1]
+        if self.prompt_source in ("name", "phrase"):
+            texts = [self.templates[0].format(finding=text) for text in texts]
+        return [*texts, absent]
+
+    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
+        """Encode C pairs (or C single prompts) as `encode_tokens` does; a UserError if the model cannot take them.
+
+        Of more than two prompts the last is the absent one, and the mean direction of the others the present one.
+        """
+        flat = [prompt for of_finding in prompts for prompt in of_finding]
+        length = self._tokenizer.context_length
+        input_ids = self._tokenizer(flat)
+        # open_clip cuts long prompts off silently. With twice the room a prompt that fits gains nothing but padding.
+        longer = self._tokenizer(flat, context_length=2 * length)
+        padding = self._tokenizer([""], context_length=2 * length).mode().values
+        cut = (longer != padding).sum(dim=1) != (input_ids != padding).sum(dim=1)
+        if cut.any():
+            raise UserError(
+                f"The prompt {flat[int(cut.int().argmax())]!r} is longer than the {length} tokens that "
+                f"{self.architecture} reads. Shorten --model.templates, the name of the finding, or the text in "
+                "--model.prompts."
+            )
+        counts = [len(of_finding) for of_finding in prompts]
+        if {*counts} == {1}:
+            return self.encode_tokens(input_ids)
+        if {*counts} == {2}:
+            return self.encode_tokens(input_ids.unflatten(0, (-1, 2)))
+        if min(counts) < 2:
+            raise UserError(f"{self.name} takes an absent prompt for every finding or for none.")
+        # A file of prompts may word one finding by more texts than another.
+        classes = self.encode_tokens(input_ids).split(counts)
+        pairs = ((F.normalize(texts[:-1].mean(dim=0), dim=-1), texts[-1]) for texts in classes)
+        return torch.stack([torch.stack(pair) for pair in pairs])
+
+    def queries_depend_on(self) -> dict[str, Any]:
+        """Return digest and architecture of the weights, and the token ids."""
+        tokens = self._tokenizer([prompt for of_finding in self.prompts for prompt in of_finding]).tolist()
+        checkpoint = file_sha256(self.checkpoint)
+        return {"architecture": self.architecture, "checkpoint_sha256": checkpoint, "tokens": tokens}
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the tensors under open_clip's names."""
+        return cast(Mapping[str, Tensor], self.model.state_dict())
+
+    def remarks(self) -> Mapping[str, str]:
+        """Return the activation, QuickGELU or GELU: with the other one the weights would fit as well."""
+        return {"activation": _activation(self.model)}
+
+    def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Encode tokenised prompts as text vectors of unit length, (C, D) or (C, 2, D) float32.
+
+        Token ids are (C, L) or (C, 1, L) int64 for one prompt per class, (C, 2, L) for pairs of present and absent.
+        open_clip derives its own attention mask from the padding, so the one given must agree.
+        """
+        if input_ids.ndim == 3 and input_ids.shape[1] == 1:
+            input_ids = input_ids[:, 0]
+            attention_mask = None if attention_mask is None else attention_mask[:, 0]
+        if input_ids.ndim not in (2, 3) or (input_ids.ndim == 3 and input_ids.shape[1] != 2):
+            raise UserError(
+                f"{self.name} takes one prompt per class (C, L) or a pair of present and absent (C, 2, L), got token "
+                f"ids of shape {tuple(input_ids.shape)}. Give two --model.templates."
+            )
+        config = getattr(getattr(self.model, "text", None), "config", None)
+        if attention_mask is not None and config is not None:
+            followed = input_ids != config.pad_token_id
+            if not torch.equal(attention_mask.bool(), followed):
+                raise UserError(
+                    f"{self.name} reads every token but padding (id {config.pad_token_id}), and the attention mask "
+                    "says otherwise. Leave the mask out or pad with that id."
+                )
+        features = self.model.encode_text(input_ids.flatten(0, -2).to(self.device))
+        return cast(Tensor, F.normalize(features.float(), dim=-1).unflatten(0, input_ids.shape[:-1]))
+
+    def forward(self, images: Tensor, queries: Tensor) -> ModelOutput:
+        """Score normalised images (B, 3, h, w) against text vectors.
+
+        Given pairs (C, 2, D), a class is scored against its own absent prompt; given single prompts (C, D), the
+        probabilities are the softmax over the C classes, as in the CLIP paper.
+
+        Returns:
+            Logits and probabilities (B, C); saliency (B, C, rows, columns) of the patch grid. All float32.
+        """
+        present = queries[:, 0] if queries.ndim == 3 else queries
+        pooled, saliency = features_and_maps(self.model, images, present, self.saliency)
+        # Under autocast the products below would fall back to 16 bits, too few to rank cosines.
+        with torch.autocast(images.device.type, enabled=False):
+            pooled = F.normalize(pooled.float(), dim=-1)
+            scale = self.model.logit_scale.float().exp()
+            cosines = torch.einsum("bd,c...d->bc...", pooled, queries)
+            if queries.ndim == 3:
+                logits = scale * (cosines[..., 0] - cosines[..., 1])
+                probabilities = torch.sigmoid(logits)
+            else:
+                bias = 0 if self.model.logit_bias is None else self.model.logit_bias.float()
+                logits = scale * cosines + bias
+                probabilities = logits.softmax(dim=1)
+        return ModelOutput(logits=logits, probabilities=probabilities, saliency=saliency)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return architecture, tag, weights, size, definition of the maps, and prompts."""
+        return {
+            "architecture": self.architecture,
+            "pretrained": self.pretrained,
+            "checkpoint": str(self.checkpoint),
+            "checkpoint_sha256": file_sha256(self.checkpoint),
+            "image_size": self.image_size,
+            "saliency": self.saliency,
+            **super().provenance(),
+        }
+
+
+def read_config(folder: Path, option: str) -> dict[str, Any]:
+    """Return the open_clip_config.json of a folder that the user named by `option`, or raise a UserError."""
+    file = folder / "open_clip_config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{option}: {file} cannot be read ({error}).") from error
+    if not isinstance(config, dict) or "model_cfg" not in config:
+        raise UserError(f"{option}: {file} lacks the key model_cfg.")
+    return config
+
+
+def weights_in(folder: Path, option: str) -> Path:
+    """Return the one file of weights, or that of a usual name, in a folder that the user named by `option`."""
+    for usual in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
+        if (folder / usual).is_file():
+            return folder / usual
+    found = sorted(file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".pth"))
+    if len(found) != 1:
+        raise UserError(
+            f"{option}: the folder should hold one file of weights, as open_clip_model.safetensors, and holds "
+            f"{', '.join(file.name for file in found) or 'none'}. Put it there or give it by --model.checkpoint."
+        )
+    return found[0]
+
+
+def _activation(model: nn.Module) -> str:
+    return "QuickGELU" if any(isinstance(part, QuickGELU) for part in model.modules()) else "GELU"
+
+
+def activation_error(architecture: str, weights: str, trained_with: str) -> UserError:
+    """Return the error that weights were trained with another activation than an architecture computes with."""
+    other = "GELU" if trained_with == "QuickGELU" else "QuickGELU"
+    if architecture.startswith(("local-dir:", "hf-hub:")):
+        advice = "Correct quick_gelu in its open_clip_config.json."
+    else:
+        fitting = f"{architecture.removesuffix('-quickgelu')}{'-quickgelu' if trained_with == 'QuickGELU' else ''}"
+        advice = f"Give --model.architecture {fitting}."
+    return UserError(
+        f"{weights} were trained with the activation {trained_with}, {architecture} computes with {other}, and the "
+        f"features would be wrong without any other sign. {advice}",
+        exit_status=2,
+    )
+
+
+def from_hub(architecture: str, filename: str | None = None) -> Path:
+    """Return a file of a `hf-hub:` model, by default that of the weights, downloaded if need be."""
+    name = architecture.removeprefix("hf-hub:")
+    return downloaded(architecture, f"huggingface.co/{name}", lambda: download_pretrained_from_hf(name, filename))
+
+
+def downloaded(architecture: str, source: str, download: Callable[[], str]) -> Path:
+    """Return what a function of open_clip downloads, or raise a UserError that says how to do without a network."""
+    try:
+        return Path(download())
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"{source} of {architecture} could not be downloaded ({first_line(error)}). Fetch it where there is a "
+            "network, copy the file of weights here and give --model.checkpoint FILE; or copy the whole repository and "
+            "give --model.architecture local-dir:FOLDER to CLIP, or --model.checkpoint FOLDER to BiomedCLIP."
+        ) from error
+
+
+def _build(architecture: str, folder: Path | None, tag: Mapping[str, Any], image_size: int | None) -> Any:
+    """Build a model without its weights, and without fetching any."""
+    silenced, seconds_to_agree = logging.root.manager.disable, dynamic_module_utils.TIME_OUT_REMOTE_CODE
+    try:
+        # open_clip cannot pass trust_remote_code on; without time to agree, transformers refuses instead of asking.
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
+        # open_clip warns that the model is random, as it cannot know that the weights come next.
+        logging.disable(max(silenced, logging.WARNING))
+        return open_clip.create_model(
+            architecture if folder is None else f"local-dir:{folder}",
+            load_weights=False,
+            pretrained_text=False,
+            force_image_size=image_size,
+            force_preprocess_cfg={key: tag.get(key) for key in ("mean", "std", "interpolation", "resize_mode")},
+        )
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError, AssertionError) as error:
+        raise UserError(
+            f"open_clip {open_clip.__version__} cannot build {architecture} ({first_line(error)}). If its text tower "
+            "comes from the Hugging Face hub and there is no network, use local-dir:FOLDER and make "
+            "text_cfg.hf_model_name in its open_clip_config.json the absolute path of a folder that holds the text "
+            "tower's config.json."
+        ) from error
+    finally:
+        logging.disable(silenced)
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = seconds_to_agree
+
+
+def _check_image_tower(model: nn.Module, architecture: str) -> None:
+    """Raise unless patches and pooled vector share norm and projection, so that both compare with text."""
+    visual = getattr(model, "visual", None)
+    comparable = isinstance(model, (open_clip.CLIP, open_clip.CustomTextCLIP))
+    if isinstance(visual, VisionTransformer):
+        comparable &= visual.attn_pool is None and visual.pool_type in ("tok", "avg")
+    elif isinstance(visual, TimmModel) and isinstance(trunk := visual.trunk, (TimmVisionTransformer, Eva)):
+        comparable &= trunk.attn_pool is None and trunk.global_pool in ("token", "avg")
+        comparable &= not hasattr(visual.head, "pool")
+    else:
+        comparable = False
+    if not comparable:
+        raise UserError(
+            f"--model.architecture {architecture} has no patch tokens that compare with text: its image tower is no "
+            "vision transformer, or pools by attention (ResNet, ConvNeXt, SigLIP, CoCa ...). Choose a plain one such "
+            "as ViT-B-16-quickgelu.",
+            exit_status=2,
+        )
+
+
+def _resize_positions(tensors: dict[str, Tensor], visual: Any) -> None:
+    """Interpolate the position embeddings among the weights to the patch grid of the model, as open_clip does."""
+    if isinstance(visual, TimmModel):
+        name, grid = "visual.trunk.pos_embed", visual.trunk.patch_embed.grid_size
+        prefix = 0 if visual.trunk.no_embed_class else visual.trunk.num_prefix_tokens
+    else:
+        name, grid, prefix = "visual.positional_embedding", visual.grid_size, 1
+    found = tensors.get(name)
+    # Anything but a square grid is left for the check of the weights to name.
+    if found is not None and found.ndim >= 2 and math.isqrt(count := found.shape[-2] - prefix) ** 2 == count > 0:
+        positions = found.reshape(1, *found.shape[-2:])
+        resized = resample_abs_pos_embed(positions, list(grid), num_prefix_tokens=prefix)
+        tensors[name] = resized.reshape(*found.shape[:-2], *resized.shape[-2:])
+
+
+def _check_activation(found: Mapping[str, Tensor], path: Path, model: nn.Module, architecture: str) -> None:
+    """Raise if weights were trained with another activation than the model's, by what their file tells."""
+    # The first is in OpenAI's own files, the second in converted ones.
+    trained_with = "QuickGELU" if "input_resolution" in found else read_remarks(path).get("activation")
+    if trained_with not in (None, _activation(model)):
+        raise activation_error(architecture, f"The weights in {path}", trained_with)
+    if trained_with is None and (named := _named_activation(path, architecture)) not in (None, _activation(model)):
+        raise activation_error(architecture, f"The weights in {path}, by the tag in its name,", named)
+
+
+def _named_activation(path: Path, architecture: str) -> str | None:
+    """Return the activation of the weights whose tag a path names; None if it names none, or an unknown architecture's.
+
+    Names tell where nothing in a file does: `ViT-B-16-laion2b_s34b_b88k.bin`, or the repository in the hub's cache.
+    """
+    plain = architecture.removesuffix("-quickgelu")
+    both = (plain, f"{plain}-quickgelu")
+    if not {*both} <= {*open_clip.list_models()}:
+        return None
+    # A file in the hub's cache is called as all others are; the folder of its repository is not.
+    telling = [*path.parts[-2:], *(part for part in path.parts if part.startswith("models--"))]
+    text = "/".join(telling).lower().replace("-", "_")
+    tags = [(name, tag) for name in both for tag in open_clip.list_pretrained_tags_by_model(name) if tag in text]
+    found = {bool(open_clip.get_pretrained_cfg(*tag).get("quick_gelu")) for tag in tags}
+    return None if len(found) != 1 else "QuickGELU" if found.pop() else "GELU"
+
+
+class _ResizeLonger(PillowResize):
+    """Resize the longer side and round the other one, as open_clip does; for `shortest` it truncates as torchvision."""
+
+    def _target(self, shape: Sequence[int]) -> tuple[int, int]:
+        ratio = max(shape[:2]) / self.size
+        return round(shape[0] / ratio), round(shape[1] / ratio)
+
+
+def preprocessing(config: dict[str, Any], resize_mode: ResizeMode | None, architecture: str) -> Preprocessing:
+    """Return what open_clip's evaluation transform does with `preprocess_cfg`."""
+    size = config["size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    if height != width:
+        raise UserError(f"{architecture} takes images of {height} x {width} pixels; only square inputs are supported.")
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear" if config["interpolation"] == "bilinear" else "bicubic"
+    pad = A.PadIfNeeded(height, height, fill=config["fill_color"])
+    geometries: dict[str, list[A.BasicTransform]] = {
+        "shortest": [PillowResize(height, "shortest", interpolation), CentreCrop(height)],
+        "longest": [_ResizeLonger(height, "longest", interpolation), pad],
+        "squash": [PillowResize(height, "both", interpolation)],
+    }
+    return Preprocessing(geometries[resize_mode or config["resize_mode"]], config["mean"], config["std"])

@@ -1,0 +1,213 @@
+"""What MedKLIP, MAVL, KAD, DeViDe and CARZero share: a transformer decoder in which text queries look at image tokens.
+
+Parameters have the names of the authors' files (`layers.0.multihead_attn.in_proj_weight`, ..., `norm.weight`). Where a
+model's saliency map is read, attention weights are computed explicitly; everywhere else attention is fused.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from xbench.geometry.grid import Upsampling
+from xbench.models.base import VLM, check_image_size
+from xbench.runtime.digests import file_sha256
+from xbench.runtime.errors import UserError
+from xbench.types import MapScale
+
+Layers = Literal["all", "last"] | list[int]
+"""Decoder layers, from 0, whose attention makes the map."""
+
+KeysValues = tuple[Tensor, Tensor]
+"""What one layer makes of the memory: keys and values, each (B, heads, N, width of a head)."""
+
+
+class QueryDecoder(nn.Module):
+    """Pre-norm decoder layers of a width D with a final layer norm, which some models apply to their inputs as well.
+
+    Dropout, masks and position terms play no part at test time. With `self_attention`, queries attend to one another
+    before they look at the memory.
+    """
+
+    def __init__(
+        self, width: int, heads: int, *, self_attention: bool = True, layers: int = 4, feedforward: int = 1024
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(_Layer(width, heads, feedforward, self_attention) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+
+    def keys_values(self, memory: Tensor) -> list[KeysValues]:
+        """Project the memory (B, N, D) for every layer, which none of them changes; it can serve many queries."""
+        return [layer.multihead_attn.keys_values(memory) for layer in self.layers]  # type: ignore[union-attr, operator]
+
+    def forward(
+        self, queries: Tensor, memory: Sequence[KeysValues], attention_of: Collection[int] = ()
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Decode queries (B, Q, D), or (1, Q, D) for the same ones on every image; the memory is from `keys_values`.
+
+        Returns:
+            Decoded queries (B, Q, D), and for each layer of `attention_of`, from 0, the cross-attention weights
+            (B, heads, Q, N), which sum to 1 over N.
+        """
+        weights = {}
+        for number, (layer, keys_values) in enumerate(zip(self.layers, memory, strict=True)):
+            queries, attention = layer(queries, keys_values, number in attention_of)
+            if attention is not None:
+                weights[number] = attention
+        return self.norm(queries), weights
+
+
+class DecoderModel(VLM):
+    """A model whose decoder asks image tokens about texts, and whose maps are what the texts attend to.
+
+    Args:
+        cell: Side in pixels of the square that an image token stands for.
+        decoder: How many layers the decoder has, and how many heads.
+        text_encoder: Hugging Face id or local folder of the text encoder. Unless the class says otherwise only the
+            tokeniser comes from there, and the weights from the checkpoint.
+        image_size: Side of the square input in pixels. Where position embeddings were learned on another size, they are
+            interpolated.
+        layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`.
+        heads: Attention heads, from 0, whose mean the map is; all by default.
+        saliency_upsample: How maps are enlarged to the evaluation grid.
+    """
+
+    map_scale: MapScale = "attention"
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        cell: int,
+        decoder: tuple[int, int],
+        text_encoder: str,
+        image_size: int = 224,
+        layers: Layers = "all",
+        heads: list[int] | None = None,
+        saliency_upsample: Upsampling = "bilinear",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        check_image_size(image_size, cell)
+        self.checkpoint = checkpoint
+        # `text_encoder` is the name of the network in some checkpoints.
+        self.text_source = text_encoder
+        self.image_size = image_size
+        self.layers = choose("layers", layers, decoder[0])
+        self.heads = choose("heads", heads, decoder[1])
+        self.saliency_upsample = saliency_upsample
+
+    @abstractmethod
+    def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Return token ids and attention mask, each (C, L) or (C, K, L) int64, of the prompts of C classes."""
+
+    @abstractmethod
+    def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        """Encode tokenised prompts, (C, L) or (C, K, L), whose mask is by default 0 where the id is."""
+
+    def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Any:
+        """Encode the prompts of C classes as `encode_tokens` does; a UserError if the model cannot take them."""
+        return self.encode_tokens(*self.tokenise(prompts))
+
+    def by_class(self, input_ids: Tensor, attention_mask: Tensor | None, texts: int | None) -> tuple[Tensor, Tensor]:
+        """Return token ids and mask as (C, K, L) int64 on the model's device; raise unless K is `texts`, if given."""
+        mask = input_ids != 0 if attention_mask is None else attention_mask
+        ids = input_ids[:, None] if input_ids.ndim == 2 else input_ids
+        if ids.ndim != 3 or input_ids.shape != mask.shape or texts not in (None, ids.shape[1]):
+            wanted = {None: "(C, L) or (C, K, L)", 1: "(C, L) or (C, 1, L)"}.get(texts, f"(C, {texts}, L)")
+            raise UserError(
+                f"{self.name} takes token ids and attention mask of one shape, {wanted}, got {tuple(input_ids.shape)}"
+                + ("." if attention_mask is None else f" and {tuple(attention_mask.shape)}.")
+            )
+        return ids.long().to(self.device), mask.reshape(ids.shape).long().to(self.device)
+
+    def mean_attention(self, attention: Mapping[int, Tensor]) -> Tensor:
+        """Average attention by layer (B, heads, Q, N) over the chosen layers and heads: (B, Q, N) float32."""
+        return torch.stack([attention[layer][:, self.heads] for layer in self.layers]).float().mean(dim=(0, 2))
+
+    def queries_depend_on(self) -> Mapping[str, Any]:
+        """Return the digest of the checkpoint, and the token ids of all that is asked."""
+        token_ids = self.tokenise(self.asked())[0].tolist()
+        return {"checkpoint_sha256": file_sha256(self.checkpoint), "token_ids": token_ids}
+
+    def provenance(self) -> dict[str, Any]:
+        """Return weights, text encoder, input size, what the map is made of, and the prompts."""
+        return {
+            "checkpoint": str(self.checkpoint),
+            "checkpoint_sha256": file_sha256(self.checkpoint),
+            "text_encoder": self.text_source,
+            "image_size": self.image_size,
+            "saliency": {"kind": "cross-attention", "layers": self.layers, "heads": self.heads},
+            **super().provenance(),
+        }
+
+
+def choose(option: str, given: str | Sequence[int] | None, count: int) -> list[int]:
+    """Return what an option names of `count` layers, heads or the like, ascending and checked; None stands for all."""
+    everything = list(range(count))
+    named = {"all": everything, "last": everything[-1:]}
+    numbers = everything if given is None else named.get(given, []) if isinstance(given, str) else sorted(given)
+    if not numbers or len({*numbers}) < len(numbers) or not {*numbers} <= {*everything}:
+        raise UserError(
+            f"--model.{option} {given}: there are {count} {option}; give different numbers from 0 to {count - 1}.",
+            exit_status=2,
+        )
+    return numbers
+
+
+class _Layer(nn.Module):
+    def __init__(self, width: int, heads: int, feedforward: int, self_attention: bool) -> None:
+        super().__init__()
+        if self_attention:
+            self.self_attn = _Attention(width, heads)
+            self.norm1 = nn.LayerNorm(width)
+        self.multihead_attn = _Attention(width, heads)
+        self.linear1 = nn.Linear(width, feedforward)
+        self.linear2 = nn.Linear(feedforward, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.norm3 = nn.LayerNorm(width)
+        self._self_attention = self_attention
+
+    def forward(self, queries: Tensor, memory: KeysValues, wanted: bool) -> tuple[Tensor, Tensor | None]:
+        if self._self_attention:
+            normed = self.norm1(queries)
+            queries = queries + self.self_attn(normed, self.self_attn.keys_values(normed))[0]
+        seen, weights = self.multihead_attn(self.norm2(queries), memory, wanted)
+        queries = queries + seen
+        return queries + self.linear2(F.relu(self.linear1(self.norm3(queries)))), weights
+
+
+class _Attention(nn.Module):
+    """Multi-head attention with the parameters of `torch.nn.MultiheadAttention`."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
+        self.out_proj = nn.Linear(width, width)
+        self._heads = heads
+        nn.init.xavier_uniform_(self.in_proj_weight)
+
+    def keys_values(self, tokens: Tensor) -> KeysValues:
+        width = tokens.shape[-1]
+        projected = F.linear(tokens, self.in_proj_weight[width:], self.in_proj_bias[width:])
+        keys, values = projected.unflatten(-1, (2, self._heads, -1)).permute(2, 0, 3, 1, 4)
+        return keys, values
+
+    def forward(self, queries: Tensor, memory: KeysValues, wanted: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Attend with queries (B, Q, D); where wanted, weights (B, heads, Q, N) come with the result."""
+        keys, values = memory
+        width, weights = queries.shape[-1], None
+        projected = F.linear(queries, self.in_proj_weight[:width], self.in_proj_bias[:width])
+        split = projected.unflatten(-1, (self._heads, -1)).transpose(1, 2).expand(len(keys), -1, -1, -1)
+        if wanted:
+            weights = torch.softmax((split * split.shape[-1] ** -0.5) @ keys.transpose(-2, -1), dim=-1)
+            attended = weights @ values
+        else:
+            attended = F.scaled_dot_product_attention(split, keys, values)
+        return self.out_proj(attended.transpose(1, 2).flatten(2)), weights

@@ -1,8 +1,0 @@
-"""PhantomCXR: procedurally drawn chest radiographs with findings whose place is known to the pixel."""
-
-from __future__ import annotations
-
-from xbench.phantom.draw import Phantom, draw_phantom
-from xbench.phantom.lesions import FINDINGS
-
-__all__ = ["FINDINGS", "Phantom", "draw_phantom"]

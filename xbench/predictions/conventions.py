@@ -1,0 +1,213 @@
+"""Frames: what the numbers of a model mean, and the way between them and fractions of the whole radiograph.
+
+A frame is declared for a model and never chosen by looking at an answer, much less at the truth.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from xbench.predictions.answer import Size
+from xbench.runtime.errors import UserError
+
+_FARTHEST = 1e12  # of a number from the frame; farther ones overflow, and lie outside all the same
+
+
+class Axis(NamedTuple):
+    """How the numbers of a model lie along one side of a radiograph.
+
+    The numbers 0 to `top` span `extent` pixels that begin `start` pixels inside the side, or before it if negative.
+    """
+
+    top: float
+    start: float
+    extent: float
+    side: int  # in the same pixels
+    bins: bool = False  # whole numbers 0 to top - 1, each meaning the centre of its bin
+    whole_pixels: bool = False  # the model's own code goes back to whole pixels, rounded down
+
+    def to_fraction(self, number: float) -> float:
+        """Return where a number of the model lies, as a fraction of the side."""
+        number = min(max(number, -_FARTHEST), _FARTHEST) + self.bins / 2
+        if self.start == 0 and self.extent == self.side and not self.whole_pixels:
+            return number / self.top  # no detour over pixels, so that rounding adds nothing
+        pixel = number / self.top * self.extent + self.start
+        return (math.floor(pixel) if self.whole_pixels else pixel) / self.side
+
+    def from_fraction(self, fraction: float) -> float:
+        """Return the number for a fraction of the side, in the frame's range: a bin, or unrounded."""
+        number = (fraction * self.side - self.start) / self.extent * self.top
+        if self.bins:
+            return min(max(math.floor(number), 0), self.top - 1)
+        return min(max(number, 0.0), self.top)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the numbers of a model mean.
+
+    Attributes:
+        name: Its name, by which `named` finds it again.
+        axes: The axes x and y for a radiograph of a size.
+        step: Distance of neighbouring numbers as models write them; 0 if any number may be written.
+        y_first: Whether y comes before x.
+    """
+
+    name: str
+    axes: Callable[[Size], tuple[Axis, Axis]] = field(compare=False, repr=False)
+    step: float = 1
+    y_first: bool = False
+
+    def __reduce__(self) -> tuple[Callable[[str], Frame], tuple[str]]:
+        # Other processes get a frame by its name, for pickle knows no functions within functions.
+        return Frame.named, (self.name,)
+
+    @classmethod
+    def named(cls, name: str) -> Frame:
+        """Return the frame of a name.
+
+        `_yx` at the end says that y comes before x. A frame of pixels may end in `@WxH`, the size of the image whose
+        pixels they are: what the processor made of it, or what was sent.
+
+        Raises:
+            UserError: There is no such frame.
+
+        Examples:
+            >>> x, y = Frame.named("thousand_padded_yx").axes(Size(512, 1024))
+            >>> x.to_fraction(500), y.to_fraction(500)
+            (0.5, 0.5)
+            >>> Frame.named("pixels_sent@100x200").axes(Size(512, 1024))[1].to_fraction(50)
+            0.25
+        """
+        base, _, pixels = name.partition("@")
+        y_first = base.endswith("_yx")
+        base = base.removesuffix("_yx")
+        size = re.fullmatch(r"([1-9][0-9]{0,6})x([1-9][0-9]{0,6})", pixels)
+        if base not in _FRAMES or (pixels and not (size and base.startswith("pixels_"))):
+            raise UserError(
+                f"There is no frame {name!r}. Frames are {', '.join(_FRAMES)}; each may be followed by _yx where y "
+                "comes before x, and those of pixels by the size of the image that they count on, as @1024x768.",
+                exit_status=2,
+            )
+        frame = replace(_FRAMES[base], name=name, y_first=y_first)
+        return frame._of_pixels(Size(int(size[1]), int(size[2]))) if size else frame
+
+    def shown(self, width: int, height: int) -> Frame:
+        """Return this frame of pixels for an image that the model, or its server, was shown in this size."""
+        base, order = self.name.partition("@")[0].removesuffix("_yx"), "_yx" if self.y_first else ""
+        return Frame.named(f"{base}{order}@{width}x{height}")
+
+    def _of_pixels(self, shown: Size) -> Frame:
+        return replace(self, axes=lambda size: (_whole(shown.width, size.width), _whole(shown.height, size.height)))
+
+
+def smart_resize(size: Size, factor: int = 28, least: int = 3_136, most: int = 12_845_056) -> Size:
+    """Return the size to which the processor of Qwen's models resizes an image.
+
+    Args:
+        size: Of the image.
+        factor: What both sides become a multiple of.
+        least: Fewest pixels of the result; this and `most` are those of the published processor of Qwen2.5-VL. Other
+            limits give other sizes: take these from the processor that ran.
+        most: Most pixels of the result.
+
+    Raises:
+        UserError: One side is more than 200 times as long as the other.
+
+    Examples:
+        >>> smart_resize(Size(2544, 3056))
+        Size(width=2548, height=3052)
+    """
+    width, height = size
+    if max(size) > 200 * min(size):
+        raise UserError(
+            f"An image of {width} x {height} pixels cannot be shown to this model: its processor takes no side more "
+            "than 200 times as long as the other. Leave the image out, or crop it."
+        )
+    # round() takes halves to even, as the processor does.
+    sides = [round(side / factor) * factor for side in size]
+    if sides[0] * sides[1] > most:
+        shrink = math.sqrt(width * height / most)
+        sides = [max(factor, math.floor(side / shrink / factor) * factor) for side in size]
+    elif sides[0] * sides[1] < least:
+        grow = math.sqrt(least / (width * height))
+        sides = [math.ceil(side * grow / factor) * factor for side in size]
+    return Size(*sides)
+
+
+def checked_size(size: tuple[int, int]) -> Size:
+    """Return the size of a radiograph, (width, height).
+
+    Raises:
+        UserError: A side has no pixels.
+    """
+    if min(size) < 1:
+        raise UserError(
+            f"An image of {size[0]} x {size[1]} pixels has no place for a box. The width and height of each radiograph "
+            "must be known, and at least 1, before answers about it are read."
+        )
+    return Size(*size)
+
+
+def _whole(top: float, side: int, bins: bool = False) -> Axis:
+    return Axis(top, 0, side, side, bins)
+
+
+def _spanning(top: float, bins: bool = False) -> Callable[[Size], tuple[Axis, Axis]]:
+    """Return the axes of numbers that span the whole radiograph."""
+    return lambda size: (_whole(top, size.width, bins), _whole(top, size.height, bins))
+
+
+def _padded_thousand(size: Size) -> tuple[Axis, Axis]:
+    square = max(size)
+    x, y = (Axis(1000, -((square - side) // 2), square, side) for side in size)
+    return x, y
+
+
+def _padded_512(size: Size) -> tuple[Axis, Axis]:
+    # The longer side becomes 512 pixels, the other is rounded (halves up) and laid in the middle.
+    sides = [max(1, (2 * 512 * side + max(size)) // (2 * max(size))) for side in size]
+    x, y = (Axis(1000, -((512 - side) // 2), 512, side, bins=True) for side in sides)
+    return x, y
+
+
+def _centre_bins(size: Size) -> tuple[Axis, Axis]:
+    square = min(size)
+    x, y = (Axis(100, (side - square) // 2, square, side, bins=True, whole_pixels=True) for side in size)
+    return x, y
+
+
+def _centre_fractions(size: Size) -> tuple[Axis, Axis]:
+    square = min(size)
+    x, y = (Axis(1, (side - square) / 2, square, side) for side in size)
+    return x, y
+
+
+def _resized(size: Size) -> tuple[Axis, Axis]:
+    shown = smart_resize(size)
+    return _whole(shown.width, size.width), _whole(shown.height, size.height)
+
+
+def _sent(size: Size) -> tuple[Axis, Axis]:
+    return _whole(size.width, size.width), _whole(size.height, size.height)
+
+
+_FRAMES = {
+    frame.name: frame
+    for frame in (
+        Frame("fraction_whole", _spanning(1), step=0.01),
+        Frame("percent_whole", _spanning(100)),
+        Frame("thousand_whole", _spanning(1000)),
+        Frame("thousand_padded", _padded_thousand),
+        Frame("pixels_resized", _resized),
+        Frame("pixels_sent", _sent),
+        Frame("loc1000_whole", _spanning(1000, bins=True)),
+        Frame("loc1000_padded512", _padded_512),
+        Frame("bins100_centre_square", _centre_bins),
+        Frame("fraction_centre_square", _centre_fractions, step=0),
+    )
+}

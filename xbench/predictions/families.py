@@ -1,0 +1,335 @@
+"""Families of models that answer: how each writes boxes in words, read and written here."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from xbench.predictions.answer import Answer, Box, Finish
+from xbench.predictions.conventions import Axis, Frame, checked_size
+from xbench.predictions.json_scan import flat_lists, part_that_counts, read_json, read_lists
+from xbench.predictions.reading import NUMBER, Reading, ends_in_tag, number, numbers, plain
+from xbench.predictions.suppression import keep_strongest
+from xbench.runtime.errors import UserError
+
+_BIN = r"[0-9]{1,64}"
+_BLANK = r"\s*+"
+_CORNERS = re.compile(_BLANK.join(rf"<{axis}({_BIN})>" for axis in "xyxy"))
+_PAIR = _BLANK.join((r"\(", f"({NUMBER})", ",", f"({NUMBER})", r"\)"))
+_PAIRS = re.compile(rf"{_PAIR}\s*+,\s*+{_PAIR}")
+_RUN = re.compile(rf"(?:<loc_{_BIN}>)++")
+_LOC = re.compile(rf"<loc_({_BIN})>")
+_CHEX = re.compile(r"\s*+\{\s*+\"boxes\"\s*+:\s*+\[([^{}]*)\]\s*+\}\s*+")
+_CHEX_ROWS = re.compile(r"\s*+(?:\[[^\[\]]*+\]\s*+,\s*+)*+(?:\[[^\[\]]*+\]\s*+)?+")
+
+
+@dataclass(frozen=True)
+class Family(ABC):
+    """How the models of one family write boxes.
+
+    Attributes:
+        name: Its name in options and files.
+        frame: What the numbers mean unless declared otherwise.
+    """
+
+    name: str
+    frame: Frame
+
+    def read(self, raw: str, finish: Finish | None, frame: Frame, size: tuple[int, int]) -> Answer:
+        """Read an answer, in time linear in its length.
+
+        Args:
+            raw: The text as received, with special tokens where the decoder gives them.
+            finish: Why generation ended, "stop" or "length"; None where nobody knows.
+            frame: What the numbers mean.
+            size: Width and height of the radiograph in pixels.
+
+        Raises:
+            UserError: The image has no width or height, or the frame does not know images of this shape, or `raw` is no
+                text. Text never raises.
+
+        Examples:
+            >>> family = FAMILIES["radvlm"]
+            >>> answer = family.read("It lies at [0.2, 0.3, 0.4, 0.5].", "stop", family.frame, (1024, 1024))
+            >>> answer.status, answer.boxes
+            ('answered', (Box(x0=0.2, y0=0.3, x1=0.4, y1=0.5),))
+        """
+        if not isinstance(raw, str):
+            raise UserError(
+                f"An answer of family {self.name!r} is {type(raw).__name__} and no text. Each answer must be the text "
+                "that the model wrote, empty if it wrote none."
+            )
+        reading = Reading(frame, checked_size(size))
+        part = self._read(plain(raw), reading)
+        return reading.answer(raw, finish, part)
+
+    def write(self, boxes: Sequence[Box], finding: str, frame: Frame, size: tuple[int, int]) -> str:
+        """Write boxes of the whole radiograph as the family does: the best that its numbers can express.
+
+        Parts that the frame does not reach are left out.
+
+        Examples:
+            >>> family = FAMILIES["radvlm"]
+            >>> family.write([Box(0.204, 0.3, 0.4, 0.5)], "nodule", family.frame, (1024, 1024))
+            'nodule is located at [0.20, 0.30, 0.40, 0.50].'
+        """
+        x, y = frame.axes(checked_size(size))
+        written = []
+        for box in boxes:
+            across, down = _span(x, frame.step, box.x0, box.x1), _span(y, frame.step, box.y0, box.y1)
+            if across and down:
+                corners = zip(down, across, strict=True) if frame.y_first else zip(across, down, strict=True)
+                written.append([number for corner in corners for number in corner])
+        digits = 2 if 0 < frame.step < 1 else 0
+        texts = [[repr(value) if not frame.step else f"{value:.{digits}f}" for value in values] for values in written]
+        return self._write(texts, finding)
+
+    @abstractmethod
+    def _read(self, text: str, reading: Reading) -> str:
+        """Find the boxes in a plain text; return the part of it in which words may state that there are none."""
+
+    @abstractmethod
+    def _write(self, boxes: list[list[str]], finding: str) -> str:
+        """Return the text of boxes, of which there may be none; four numbers each, in the order of the frame."""
+
+
+class Maira2(Family):
+    """`<obj>phrase <box><xA><yB><xC><yD></box></obj>`; a phrase without a box states none."""
+
+    def _read(self, text: str, reading: Reading) -> str:
+        reading.cut = any(_more_opened(text, f"<{tag}>", f"</{tag}>") for tag in ("obj", "box")) or ends_in_tag(text)
+        for content in _between(text, "<box>", "</box>"):
+            corners = _CORNERS.search(content)
+            bins = [int(one) for one in corners.groups()] if corners else []
+            if bins and max(bins) < 100:
+                reading.add_box(bins, zeros_are_none=False)
+            else:
+                reading.dropped += 1
+        reading.none = any("<box>" not in phrase for phrase in _between(text, "<obj>", "</obj>"))
+        return text
+
+    def _write(self, boxes: list[list[str]], finding: str) -> str:
+        text = "".join(f"<box><x{x0}><y{y0}><x{x1}><y{y1}></box>" for x0, y0, x1, y1 in boxes)
+        return f"<obj>{finding}{' ' if text else ''}{text}</obj>"
+
+
+class CheXagent2(Family):
+    """`<|ref|>name<|/ref|><|box|>(x1,y1),(x2,y2)<|/box|>`, of which the name may be missing."""
+
+    def _read(self, text: str, reading: Reading) -> str:
+        opened = any(_more_opened(text, f"<|{tag}|>", f"<|/{tag}|>") for tag in ("ref", "box"))
+        reading.cut = opened or ends_in_tag(text)
+        for content in _between(text, "<|box|>", "<|/box|>"):
+            pairs = _PAIRS.fullmatch(content.strip())
+            values = numbers(",".join(pairs.groups())) if pairs else None
+            if values:
+                reading.add_box(values)
+            else:
+                reading.dropped += 1
+        return text
+
+    def _write(self, boxes: list[list[str]], finding: str) -> str:
+        if not boxes:
+            return f"No {finding} detected."
+        return f"<|ref|>{finding}<|/ref|>" + "".join(
+            f"<|box|>({x0},{y0}),({x1},{y1})<|/box|>" for x0, y0, x1, y1 in boxes
+        )
+
+
+class RadVLM(Family):
+    """A sentence with `[x1, y1, x2, y2]`; round brackets are prose."""
+
+    def _read(self, text: str, reading: Reading) -> str:
+        reading.cut = _more_opened(text, "[", "]")
+        # JSON may have a comma after the last number; here such a list is prose.
+        read_lists((one for one in flat_lists(text) if not one.rstrip().endswith(",")), reading)
+        return text
+
+    def _write(self, boxes: list[list[str]], finding: str) -> str:
+        if not boxes:
+            return f"There is no {finding}."
+        return f"{finding} is located at {' and '.join(_list(box) for box in boxes)}."
+
+
+class InternVL(Family):
+    """`<ref>phrase</ref><box>[[x1, y1, x2, y2], ...]</box>`; without the tag it is read as JSON."""
+
+    def _read(self, text: str, reading: Reading) -> str:
+        part, reading.cut = part_that_counts(text)
+        if "<box>" not in part:
+            read_json(part, reading)
+            return part
+        reading.cut |= _more_opened(part, "<box>", "</box>") or _more_opened(part, "[", "]") or ends_in_tag(part)
+        for content in _between(part, "<box>", "</box>"):
+            lists = list(flat_lists(content))
+            for each in lists:
+                values = numbers(each)
+                if values and len(values) == 4:
+                    reading.add_box(values)
+                elif values is not None and not values:
+                    reading.none = True
+                else:
+                    reading.dropped += 1
+            if not lists:
+                reading.none |= not content.strip()
+                reading.dropped += bool(content.strip())
+        return part
+
+    def _write(self, boxes: list[list[str]], finding: str) -> str:
+        return f"<ref>{finding}</ref><box>[{', '.join(_list(box) for box in boxes) or '[]'}]</box>"
+
+
+class Florence2(Family):
+    """`label<loc_a><loc_b><loc_c><loc_d>`, repeated; four zeros state none."""
+
+    def _read(self, text: str, reading: Reading) -> str:
+        broken = ends_in_tag(text)
+        end = text.rfind("<") if broken else len(text.rstrip())
+        for run in _RUN.finditer(text, 0, end):
+            bins = [int(one) for one in _LOC.findall(run[0])]
+            for at in range(0, len(bins), 4):
+                group = bins[at : at + 4]
+                if len(group) == 4 and max(group) < 1000:
+                    reading.add_box(group)
+                elif len(group) == 4 or run.end() < end:
+                    reading.dropped += 1
+                else:
+                    broken = True  # the end of the text breaks it off
+        reading.cut = broken
+        return text
+
+    def _write(self, boxes: list[list[str]], finding: str) -> str:
+        return "".join(finding + "".join(f"<loc_{bin}>" for bin in box) for box in boxes or [["0"] * 4])
+
+
+@dataclass(frozen=True)
+class JSONFamily(Family):
+    """JSON, or something like it, with or without a trace of thinking before it.
+
+    Attributes:
+        key: The key under which the family writes a box.
+        layout: What is around the boxes: a fenced list, a fenced list after `Final Answer:`, or an object.
+    """
+
+    key: str
+    layout: Literal["fenced", "final", "object"] = "fenced"
+
+    def _read(self, text: str, reading: Reading) -> str:
+        part, reading.cut = part_that_counts(text)
+        read_json(part, reading)
+        return part
+
+    def _write(self, boxes: list[list[str]], finding: str) -> str:
+        label = json.dumps(finding)
+        objects = ", ".join(f'{{"{self.key}": {_list(box)}, "label": {label}}}' for box in boxes)
+        if self.layout == "object":
+            return f'{{"boxes": [{objects}]}}'
+        return f"{'Final Answer: ' if self.layout == 'final' else ''}```json\n[{objects}]\n```"
+
+
+class CheX(Family):
+    """The tensor of ChEX as `{"boxes": [[cx, cy, w, h, weight], ...]}`: weak and overlapping boxes are left out."""
+
+    def _read(self, text: str, reading: Reading) -> str:
+        reading.cut = _more_opened(text, "[", "]") or _more_opened(text, "{", "}")
+        table = _CHEX.fullmatch(text)
+        if not table or not _CHEX_ROWS.fullmatch(table[1]):
+            return text
+        rows = [row.split(",") for row in flat_lists(table[1])]
+        if any(len(row) != 5 for row in rows):
+            return text
+        reading.none = True  # unless a box is left, or was dropped
+        boxes, weights = [], []
+        for row in rows:
+            values = [value for cell in row if (value := number(cell)) is not None]
+            if len(values) < 5 or min(values[2:4]) <= 0:
+                reading.dropped += 1
+                continue
+            x, y, width, height, weight = values
+            corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+            boxes.append([min(max(one, 0.0), 1.0) for one in corners])
+            weights.append(weight)
+        for at in keep_strongest(boxes, weights):
+            reading.add_box(boxes[at], weights[at] if weights[at] <= 1 else None)
+        return text
+
+    def _write(self, boxes: list[list[str]], finding: str) -> str:
+        rows = []
+        for x0, y0, x1, y1 in ([float(one) for one in box] for box in boxes):
+            rows.append([(x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0, 1.0])
+        return json.dumps({"boxes": rows})
+
+
+def family_named(name: str) -> Family:
+    """Return the family of a name.
+
+    Raises:
+        UserError: There is none; the message names the nearest, and all.
+    """
+    if name in FAMILIES:
+        return FAMILIES[name]
+    near = difflib.get_close_matches(name, FAMILIES, 3, cutoff=0.4)
+    meant = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise UserError(f"There is no family of answers {name!r}.{meant} There are: {', '.join(FAMILIES)}.", exit_status=2)
+
+
+def _span(axis: Axis, step: float, low: float, high: float) -> tuple[float, float] | None:
+    """Return the numbers nearest to two fractions of a side, at least a step apart; None beyond the frame's reach."""
+    start, end = (pixels / axis.side for pixels in (axis.start, axis.start + axis.extent))
+    if high <= start or low >= end:
+        return None
+    first, second = axis.from_fraction(low), axis.from_fraction(high)
+    if not step:
+        return first, second
+    middle = (first + second) / 2
+    first, second = (round(number / step) * step for number in (first, second))
+    if first < second:
+        return first, second
+    # A box narrower than a step: widened to the side on which it lies, or where there is room.
+    last = axis.top - 1 if axis.bins else axis.top
+    if (middle > first or first - step < 0) and first + step <= last:
+        return first, first + step
+    return first - step, first
+
+
+def _between(text: str, opening: str, closing: str) -> Iterator[str]:
+    """Yield what stands between each opening tag and the next closing one."""
+    at = 0
+    while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start)) >= 0:
+        yield text[start + len(opening) : end]
+        at = end + len(closing)
+
+
+def _more_opened(text: str, opening: str, closing: str) -> bool:
+    return text.count(opening) > text.count(closing)
+
+
+def _list(box: list[str]) -> str:
+    return f"[{', '.join(box)}]"
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        family.name: family
+        for family in (
+            Maira2("maira2", Frame.named("bins100_centre_square")),
+            JSONFamily("medgemma", Frame.named("thousand_padded_yx"), "box_2d", "final"),
+            CheXagent2("chexagent2", Frame.named("percent_whole")),
+            RadVLM("radvlm", Frame.named("fraction_whole")),
+            JSONFamily("qwen25vl", Frame.named("pixels_resized"), "bbox_2d"),
+            JSONFamily("qwen3vl", Frame.named("thousand_whole"), "bbox_2d"),
+            InternVL("internvl", Frame.named("thousand_whole")),
+            Florence2("florence2", Frame.named("loc1000_whole")),
+            Florence2("agkd", Frame.named("loc1000_padded512")),
+            CheX("chex", Frame.named("fraction_centre_square")),
+            JSONFamily("endpoint", Frame.named("thousand_whole"), "box", "object"),
+        )
+    }
+)
+"""All families by name."""

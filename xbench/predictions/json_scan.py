@@ -1,0 +1,265 @@
+"""Answers in JSON, or what models take for it: a scan that finds boxes by their keys, and no parse.
+
+It goes through the text once, whatever the text, so that 100,000 brackets neither overflow a stack nor take hours.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from xbench.predictions.reading import NUMBER, Reading, number, numbers
+
+_BOX_KEYS = ("box_2d", "bbox_2d", "bbox", "bboxes", "box", "boxes", "bounding_box", "bounding_boxes", "coordinates")
+_POINT_KEYS = ("point_2d", "points_2d", "point", "points")
+_CORNERS = (
+    ("x1", "y1", "x2", "y2"),
+    ("x0", "y0", "x1", "y1"),
+    ("xmin", "ymin", "xmax", "ymax"),
+    ("x_min", "y_min", "x_max", "y_max"),
+)
+_AROUND = 1_000  # characters to either side of a box in which its confidence is looked for
+
+
+def _key(names: tuple[str, ...], after: str = "") -> re.Pattern[str]:
+    """Return the pattern of a key in double, single or no quotes, and `:` or `=`."""
+    words = "|".join(names)
+    return re.compile(rf"(?:([\"'])(?P<quoted>{words})\1|(?<!\w)(?P<bare>{words}))\s*+[:=]{after}", re.IGNORECASE)
+
+
+# Marks of emphasis and code may stand between a key and its value.
+_KEY = _key(_BOX_KEYS + _POINT_KEYS, r"[\s*`]*+")
+_CONFIDENCE = _key(("confidence", "score", "probability"), rf"\s*+[\"']?+\s*+(?P<value>{NUMBER})(?P<percent>\s*+%)?+")
+_NONE = re.compile(r"(?:null|none|n/a)(?!\w)", re.IGNORECASE)
+_QUOTED = re.compile(r"\"([^\"]*+)\"|'([^']*+)'")
+_OBJECT = re.compile(r"\{([^{}]*+)\}")
+_CORNER = re.compile(rf"[\"']?+(?<!\w)([a-z_0-9]++)[\"']?+\s*+[:=]\s*+[\"']?+({NUMBER})(?![\w.])", re.IGNORECASE)
+_BRACKET = re.compile(r"[\[\](){}]")
+_FLAT_LIST = re.compile(r"\[([^\[\](){}]*+)\]|\(([^\[\](){}]*+)\)")
+_PAIR = rf"\(\s*+{NUMBER}\s*+,\s*+{NUMBER}\s*+\)"
+_PAIR_OR_LIST = re.compile(rf"(?P<pairs>{_PAIR}\s*+,\s*+{_PAIR})|(?P<null>(?<!\w)null(?!\w))|{_FLAT_LIST.pattern}")
+_OPENED = re.compile(r"<(?:think|thinking|unused94)>", re.IGNORECASE)
+_CLOSED = re.compile(r"<(?:/think|/thinking|unused95)>", re.IGNORECASE)
+_ANSWER = re.compile(r"<answer>", re.IGNORECASE)
+_ANSWER_END = re.compile(r"</answer>", re.IGNORECASE)
+_FINAL = re.compile(r"final answer:", re.IGNORECASE)
+
+
+def part_that_counts(text: str) -> tuple[str, bool]:
+    """Return the part of a plain text that is the answer and no thinking, and whether a trace never ended.
+
+    It is what follows the last end of a trace; there what an `<answer>` holds, or else what follows `Final Answer:`.
+    """
+    text = text[_after_last(_CLOSED, text) :]
+    trace = _after_last(_OPENED, text)
+    if (answer := _after_last(_ANSWER, text)) > trace:
+        end = _ANSWER_END.search(text, answer)
+        return text[answer : end.start() if end else len(text)], False
+    if (final := _after_last(_FINAL, text)) > trace:
+        return text[final:], False
+    return ("", True) if trace else (text, False)
+
+
+def read_json(part: str, reading: Reading) -> None:
+    """Find the boxes and points in the part of a plain text that counts."""
+    reading.cut |= part.count("[") > part.count("]") or part.count("{") > part.count("}")
+    if not _KeyedValues(part, reading).read():
+        _read_bare(part, reading)
+
+
+def keyed_confidence(text: str) -> float | None:
+    """Return the first confidence that a plain text states under a key, in [0, 1]; None if there is none."""
+    found = _CONFIDENCE.search(text)
+    return _confidence(found["value"], found["percent"] is not None) if found else None
+
+
+def flat_lists(text: str) -> Iterator[str]:
+    """Yield what each list in `[ ]` that holds no other brackets contains, in their order."""
+    for found in _FLAT_LIST.finditer(text):
+        if found[1] is not None:
+            yield found[1]
+
+
+def read_lists(contents: Iterator[str], reading: Reading) -> None:
+    """Take all lists of four numbers for boxes; lists of other lengths are dropped if there is nothing else."""
+    others = 0
+    for content in contents:
+        values = numbers(content)
+        if values and len(values) == 4:
+            reading.add_box(values)
+        elif values:
+            others += 1
+        elif values is not None:
+            reading.none = True
+    if not reading.found and not reading.none:
+        reading.dropped += others
+
+
+class _KeyedValues:
+    """The values of keys that name boxes or points, in a text that is gone through once."""
+
+    def __init__(self, part: str, reading: Reading) -> None:
+        self._part, self._reading = part, reading
+        self._braces = _Braces(part)
+        self._confidences: dict[int | None, list[tuple[int, float | None]]] = {}
+        for found in _CONFIDENCE.finditer(part):
+            stated = (found.start(), _confidence(found["value"], found["percent"] is not None))
+            self._confidences.setdefault(self._braces.around(found.start()), []).append(stated)
+        self._any = False
+
+    def read(self) -> bool:
+        """Read all values; return whether there were any."""
+        at = 0
+        while found := _KEY.search(self._part, at):
+            name = (found["quoted"] or found["bare"]).lower()
+            at = self._points(found.end()) if name in _POINT_KEYS else self._boxes(found)
+        return self._any
+
+    def _points(self, start: int) -> int:
+        if self._part[start : start + 1] not in ("[", "("):
+            return start
+        lists, end, broken = _lists(self._part, start)
+        for content in lists:
+            values = numbers(content)
+            if values and len(values) == 2:
+                self._reading.add_point(values)
+                self._any = True
+            else:
+                self._malformed_or_none(content)
+        self._reading.dropped += broken
+        return end
+
+    def _boxes(self, key: re.Match[str]) -> int:
+        """Read the value of a key that names boxes; return where to go on."""
+        start = key.end()
+        first = self._part[start : start + 1]
+        if first in ("[", "("):
+            lists, end, broken = _lists(self._part, start)
+        elif quoted := _QUOTED.match(self._part, start):
+            value, end, broken = (quoted[1] if quoted[1] is not None else quoted[2]).strip(), quoted.end(), False
+            if value[:1] in ("[", "("):
+                lists, _, broken = _lists(value, 0)
+            else:
+                lists = [value]
+        elif first == "{":
+            return self._named_corners(key, start)
+        elif none := _NONE.match(self._part, start):
+            self._reading.none = self._any = True
+            return none.end()
+        elif not first or first in "\"'" or first.isalpha():
+            return start + len(first)  # the text ends here, or what follows is prose
+        else:
+            lists, end, broken = [], start, True
+        for content in lists:
+            values = numbers(content)
+            if values and len(values) == 4:
+                self._box(key, end, values)
+            else:
+                self._malformed_or_none(content)
+        self._drop(broken)
+        return end
+
+    def _named_corners(self, key: re.Match[str], start: int) -> int:
+        content = _OBJECT.match(self._part, start)
+        if not content or _KEY.search(content[1]):
+            return start + 1  # an object that holds others, or keys of its own
+        named = {name.lower(): number(value) for name, value in _CORNER.findall(content[1])}
+        for corners in _CORNERS:
+            values = [value for name in corners if (value := named.get(name)) is not None]
+            if len(values) == 4:
+                self._box(key, content.end(), values, x_first=True)
+                return content.end()
+        self._malformed_or_none(content[1])
+        return content.end()
+
+    def _box(self, key: re.Match[str], end: int, values: list[float], x_first: bool = False) -> None:
+        self._any = True
+        stated = self._confidences.get(brace, []) if (brace := self._braces.around(key.start())) is not None else []
+        near = stated[bisect_right(stated, key.start() - _AROUND, key=lambda one: one[0]) :][:1]
+        confidence = near[0][1] if near and near[0][0] <= end + _AROUND else None
+        self._reading.add_box(values, confidence, x_first=x_first)
+
+    def _malformed_or_none(self, content: str) -> None:
+        if not content.strip() or _NONE.fullmatch(content.strip()):
+            self._reading.none = self._any = True
+        else:
+            self._drop(True)
+
+    def _drop(self, malformed: bool) -> None:
+        self._reading.dropped += malformed
+        self._any |= malformed
+
+
+class _Braces:
+    """Which braces of a text are the innermost around a place."""
+
+    def __init__(self, text: str) -> None:
+        self._places, self._innermost = [-1], [None]  # type: list[int], list[int | None]
+        opened: list[int] = []
+        for brace in re.finditer(r"[{}]", text):
+            if brace[0] == "{":
+                opened.append(brace.start())
+            elif opened:
+                opened.pop()
+            self._places.append(brace.start())
+            self._innermost.append(opened[-1] if opened else None)
+
+    def around(self, place: int) -> int | None:
+        """Return where they open; None if there are none."""
+        return self._innermost[bisect_right(self._places, place) - 1]
+
+
+def _lists(text: str, start: int) -> tuple[list[str], int, bool]:
+    """Return the innermost lists of the list that opens at `start`, where it ends, and whether it is malformed.
+
+    A list that the end of the text breaks off, or that holds objects, is neither malformed nor complete.
+    """
+    lists: list[str] = []
+    opened: list[str] = []
+    since = start
+    for bracket in _BRACKET.finditer(text, start):
+        mark, at = bracket[0], bracket.start()
+        if mark in "[(":
+            opened.append("]" if mark == "[" else ")")
+        elif mark == "{":
+            return lists, at, False
+        elif mark != opened.pop():
+            return lists, at, True
+        elif text[since] in "[(":  # the bracket before this one: the list has no other in it
+            lists.append(text[since + 1 : at])
+        since = at
+        if not opened:
+            return lists, at + 1, False
+    return lists, len(text), False
+
+
+def _read_bare(part: str, reading: Reading) -> None:
+    """Take lists without a key, and pairs of corners, for boxes."""
+
+    def contents() -> Iterator[str]:
+        for found in _PAIR_OR_LIST.finditer(part):
+            if found["pairs"]:
+                yield re.sub(r"[()]", "", found["pairs"])
+            elif found["null"]:
+                yield ""
+            else:
+                yield found[3] if found[3] is not None else found[4]
+
+    read_lists(contents(), reading)
+
+
+def _confidence(text: str, percent: bool) -> float | None:
+    value = number(text)
+    if value is None:
+        return None
+    value = value / 100 if percent or value > 1 else value
+    return value if 0 <= value <= 1 else None
+
+
+def _after_last(mark: re.Pattern[str], text: str) -> int:
+    """Return where the text after the last mark begins; 0 if there is none."""
+    end = 0
+    for found in mark.finditer(text):
+        end = found.end()
+    return end

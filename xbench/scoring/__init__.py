@@ -1,0 +1,1 @@
+"""From predictions and truth to rows, and from rows to numbers."""

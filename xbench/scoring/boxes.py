@@ -1,0 +1,413 @@
+"""How well answered boxes fit annotated ones, in continuous fractions of the radiograph, without a grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+from torchmetrics import Metric
+
+from xbench.predictions.answer import Answer, Status
+from xbench.types import TieRule
+
+Boxes = NDArray[np.float64]
+
+STATUSES: tuple[Status, ...] = ("answered", "abstained", "unparsable", "truncated")
+
+_ODD = ("clipped", "reordered", "dropped", "duplicates", "suspect_frame")
+_ROUNDING = 1e-12  # of an IoU: as close to a threshold as that, it lies on it
+
+
+@dataclass(frozen=True)
+class BoxPair:
+    """Scores of the boxes answered for one pair of image and finding, in [0, 1] but for the last.
+
+    Without a box all are 0: no box is a miss. None: the annotated boxes are known by their union only.
+
+    Attributes:
+        box_iou: Of the two unions.
+        centre_hit: Share of answered boxes whose centre lies in an annotated box, its border included.
+        best_iou: Largest of an answered with an annotated box. Flattering where there are several.
+        matched_30: Pairs of the best one-to-one matching at IoU >= 0.3; `matched_50` at 0.5.
+        count_error: Number of answered minus annotated boxes.
+    """
+
+    box_iou: float
+    centre_hit: float
+    best_iou: float | None
+    matched_30: int | None
+    matched_50: int | None
+    count_error: int | None
+
+    def accuracy(self, threshold: float) -> int:
+        """Return 1 if `box_iou` lies above a threshold, else 0."""
+        return int(self.box_iou > threshold + _ROUNDING)
+
+
+class Matched(NamedTuple):
+    """Precision, recall and F1 over all boxes of a finding; None without a box that they are a share of."""
+
+    precision: float | None
+    recall: float | None
+    f1: float | None
+
+
+class GridScores(NamedTuple):
+    """Scores of an answer on the evaluation grid, as a map's at one threshold; without a box or point all are 0."""
+
+    pointing: float
+    dice: float | None  # None of points, which have no area
+    iou: float | None
+
+
+def union_areas(one: ArrayLike, other: ArrayLike) -> tuple[float, float]:
+    """Return the areas of the intersection and of the union of two unions of boxes, exact but for rounding.
+
+    The plane is cut at all edges, and strips between them are summed, so the order of the boxes changes nothing.
+
+    Args:
+        one: (N, 4) corners x0, y0, x1, y1.
+        other: (M, 4), in the same units; one may be empty.
+
+    Examples:
+        >>> union_areas([[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]], [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5]])
+        (0.25, 0.75)
+    """
+    sides = [_boxes(one), _boxes(other)]
+    both = np.concatenate(sides)
+    xs, ys = np.unique(both[:, 0::2]), np.unique(both[:, 1::2])
+    if not len(both):
+        return 0.0, 0.0
+    heights, covered = np.diff(ys), np.zeros((2, max(len(ys) - 1, 0)), np.int64)
+    # What begins and ends at each x: which union, rows from and to, and one more or less.
+    side = np.repeat([0, 1], [len(sides[0]), len(sides[1])])
+    low, high = np.searchsorted(ys, both[:, 1]), np.searchsorted(ys, both[:, 3])
+    at = np.concatenate([np.searchsorted(xs, both[:, 0]), np.searchsorted(xs, both[:, 2])])
+    order = np.argsort(at, kind="stable")
+    edges = np.split(order, np.searchsorted(at[order], np.arange(1, len(xs))))
+    shared, either = [], []
+    for width, edge in zip(np.diff(xs), edges, strict=False):
+        for one_edge in edge:
+            box, change = (one_edge, 1) if one_edge < len(both) else (one_edge - len(both), -1)
+            covered[side[box], low[box] : high[box]] += change
+        inside = covered > 0
+        shared.append(width * heights[inside[0] & inside[1]].sum())
+        either.append(width * heights[inside[0] | inside[1]].sum())
+    return math.fsum(shared), math.fsum(either)
+
+
+def box_iou(predicted: ArrayLike, annotated: ArrayLike) -> float:
+    """Return the IoU of the unions of answered (N, 4) and annotated (M, 4) boxes; 0 without a box."""
+    shared, either = union_areas(predicted, annotated)
+    return shared / either if either else 0.0
+
+
+def pairwise_iou(predicted: ArrayLike, annotated: ArrayLike) -> NDArray[np.float64]:
+    """Return the IoU of each answered (N, 4) with each annotated (M, 4) box, none without area: (N, M)."""
+    one, other = _boxes(predicted)[:, None], _boxes(annotated)[None]
+    low, high = np.maximum(one[..., :2], other[..., :2]), np.minimum(one[..., 2:], other[..., 2:])
+    shared = np.prod(np.clip(high - low, 0, None), axis=2)
+    areas = [np.prod(boxes[..., 2:] - boxes[..., :2], axis=2) for boxes in (one, other)]
+    return np.asarray(shared / (areas[0] + areas[1] - shared))
+
+
+def matched_boxes(iou: NDArray[np.float64], threshold: float) -> int:
+    """Return how many pairs the best one-to-one matching has.
+
+    It has as many pairs with an IoU of at least the threshold as possible, and of these matchings the largest sum of
+    IoU. Unlike greedy ones it depends on no order, and no greedy one has more.
+
+    Args:
+        iou: (N, M), of `pairwise_iou`.
+        threshold: Smallest IoU of a pair.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    if not iou.size:
+        return 0
+    good = iou >= threshold - _ROUNDING
+    weights = np.where(good, 1 + iou / (1 + min(iou.shape)), 0)
+    rows, columns = linear_sum_assignment(weights, maximize=True)
+    return int(good[rows, columns].sum())
+
+
+def score_boxes(predicted: ArrayLike, annotated: ArrayLike, instances: bool = True) -> BoxPair:
+    """Score the boxes answered for one pair of image and finding.
+
+    Args:
+        predicted: (N, 4) corners x0, y0, x1, y1 as fractions of the radiograph; N may be 0.
+        annotated: (M, 4), in the same units.
+        instances: Whether each annotated box is a lesion; otherwise only their union is known.
+
+    Raises:
+        ValueError: There is no annotated box, or a box has no area.
+
+    Examples:
+        >>> score_boxes([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5]], [[0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1]])
+        ... # doctest: +NORMALIZE_WHITESPACE
+        BoxPair(box_iou=0.3333333333333333, centre_hit=0.5, best_iou=1.0, matched_30=1, matched_50=1, count_error=0)
+    """
+    answered, true = _boxes(predicted), _boxes(annotated)
+    if not len(true):
+        raise ValueError("a scored pair has at least one annotated box")
+    centres = (answered[:, None, :2] + answered[:, None, 2:]) / 2
+    inside = np.all((centres >= true[None, :, :2]) & (centres <= true[None, :, 2:]), axis=2)
+    hits = np.any(inside, axis=1)
+    iou = pairwise_iou(answered, true) if instances else None
+    return BoxPair(
+        box_iou=box_iou(answered, true),
+        centre_hit=int(hits.sum()) / len(hits) if len(hits) else 0.0,
+        best_iou=None if iou is None else float(iou.max(initial=0)),
+        matched_30=None if iou is None else matched_boxes(iou, 0.3),
+        matched_50=None if iou is None else matched_boxes(iou, 0.5),
+        count_error=None if iou is None else len(answered) - len(true),
+    )
+
+
+def draw_boxes(boxes: ArrayLike, size: tuple[int, int], gamma: float = 0.5) -> NDArray[np.bool_]:
+    """Draw the union of boxes on a grid of (H, W) pixels, by the rule for annotated regions.
+
+    A pixel belongs to it if the union covers at least the share `gamma` of it; of boxes that touch each other and cover
+    no pixel wholly those that they cover most belong to it too.
+
+    Returns:
+        (H, W) bool; empty only without a box.
+
+    Examples:
+        >>> draw_boxes([[0, 0, 0.5, 0.25], [0.9, 0.9, 0.95, 0.95]], (4, 4)).astype(int)
+        array([[1, 1, 0, 0],
+               [0, 0, 0, 0],
+               [0, 0, 0, 0],
+               [0, 0, 0, 1]])
+    """
+    corners = np.unique(_boxes(boxes), axis=0)
+    height, width = size
+    drawn = _coverage(corners, size, (0, 0, width, height)) >= gamma - _ROUNDING
+    for part in _parts(corners):
+        window = np.concatenate([part[:, :2].min(axis=0), part[:, 2:].max(axis=0)]) * [width, height, width, height]
+        left, top = np.clip(np.floor(window[:2]), 0, [width - 1, height - 1]).astype(int)
+        right, bottom = np.clip(np.ceil(window[2:]), [left + 1, top + 1], [width, height]).astype(int)
+        alone = _coverage(part, size, (left, top, right, bottom))
+        if (most := alone.max()) < 1 - _ROUNDING:
+            drawn[top:bottom, left:right] |= alone >= most - _ROUNDING
+    return drawn
+
+
+def score_on_grid(
+    boxes: ArrayLike,
+    region: NDArray[np.bool_],
+    points: ArrayLike = (),
+    gamma: float = 0.5,
+    drawn: NDArray[np.bool_] | None = None,
+    ties: TieRule = "share",
+) -> GridScores:
+    """Score an answer against a region on the grid (H, W), not empty.
+
+    Dice and IoU are of the boxes as `draw_boxes` draws them, and the pointing game is hit by the share of their pixels
+    that lies in the region. Of points alone, it is hit by the share of the points whose pixel does, or as `ties` says
+    by any of them, or by the first. Nobody pointed
+    anywhere without either, so that is a miss, and not the chance hit of a map of zeros.
+
+    Args:
+        boxes: (N, 4) corners as fractions of the radiograph.
+        region: The annotated region.
+        points: (K, 2) x and y as fractions; not looked at if there is a box.
+        gamma: Share of a pixel that boxes cover at least.
+        drawn: What `draw_boxes` gave for them, if that is at hand.
+        ties: What counts of several points.
+
+    Examples:
+        >>> score_on_grid([[0, 0, 0.5, 1]], np.array([[True, True], [False, False]]))
+        GridScores(pointing=0.5, dice=0.5, iou=0.3333333333333333)
+    """
+    drawn = draw_boxes(boxes, region.shape[:2], gamma) if drawn is None else drawn
+    if size := int(drawn.sum()):
+        shared, true = int((drawn & region).sum()), int(region.sum())
+        return GridScores(shared / size, 2 * shared / (size + true), shared / (size + true - shared))
+    places = np.asarray(points, np.float64).reshape(-1, 2)
+    if not len(places):
+        return GridScores(0.0, 0.0, 0.0)
+    last = np.array(region.shape[::-1]) - 1
+    columns, rows = np.minimum(places * (last + 1), last).astype(np.int64).T
+    hits = region[rows, columns]
+    counted = {"share": int(hits.sum()) / len(hits), "any": float(hits.any()), "first": float(hits[0])}
+    return GridScores(counted[ties], None, None)
+
+
+class BoxScores(Metric):
+    """Scores of answers per finding, over scored pairs of image and finding, with exact sums.
+
+    No box is a miss and counts as 0; how many answers had none, and why, stands beside.
+
+    States are counts and, of scores that are no counts, sums of whole multiples of 2**-40, so neither the order of the
+    pairs nor the number of processes changes a bit.
+
+    Args:
+        num_classes: Number of findings.
+        **kwargs: Options of every torchmetrics metric.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+
+    counts: Tensor
+    sums: Tensor
+
+    _COUNTS = (
+        *("pairs", "instances", "acc_30", "acc_50", "acc_75", "matched_30", "matched_50", "predicted", "annotated"),
+        *(*STATUSES, "boxes", *_ODD, "negatives", "false_alarms"),
+    )
+    _SUMS = ("box_iou", "centre_hit", "best_iou", "false_area")
+    _ONE = 2**40
+
+    def __init__(self, num_classes: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_classes = num_classes
+        for name, columns in (("counts", self._COUNTS), ("sums", self._SUMS)):
+            state = torch.zeros(num_classes, len(columns), dtype=torch.int64)
+            self.add_state(name, state, dist_reduce_fx="sum")
+
+    def update(
+        self,
+        answers: Sequence[Answer],
+        classes: Sequence[int],
+        annotated: Sequence[ArrayLike | None],
+        instances: bool = True,
+    ) -> None:
+        """Add pairs of image and finding.
+
+        Args:
+            answers: One per pair.
+            classes: The finding of each.
+            annotated: The annotated boxes of each (M, 4), as fractions of the radiograph; None for an image that does
+                not show the finding, where any box is a false alarm.
+            instances: Whether each annotated box is a lesion; otherwise only their union is known.
+        """
+        for answer, finding, true in zip(answers, classes, annotated, strict=True):
+            if true is None:
+                alarm = bool(answer.boxes)
+                area = union_areas(answer.boxes, np.zeros((0, 4)))[1]
+                self._add(finding, {"negatives": 1, "false_alarms": alarm}, {"false_area": area})
+                continue
+            scores = score_boxes(answer.boxes, true, instances)
+            counts = {"pairs": 1, "instances": instances, answer.status: 1, "boxes": len(answer.boxes)}
+            counts |= {f"acc_{percent}": scores.accuracy(percent / 100) for percent in (30, 50, 75)}
+            counts |= {one.name: getattr(answer.counts, one.name) > 0 for one in fields(answer.counts)}
+            counts["suspect_frame"] = answer.suspect_frame
+            if instances:
+                counts |= {"matched_30": scores.matched_30 or 0, "matched_50": scores.matched_50 or 0}
+                counts |= {"predicted": len(answer.boxes), "annotated": len(_boxes(true))}
+            sums = {"box_iou": scores.box_iou, "centre_hit": scores.centre_hit, "best_iou": scores.best_iou or 0.0}
+            self._add(finding, counts, sums)
+
+    def compute(self) -> list[dict[str, float | int | None]]:
+        """Return the scores of each finding; a value that does not exist is None.
+
+        `false_alarm` and `false_area` are over images without the finding, shares of images and mean area; all else is
+        over scored pairs.
+        """
+        return [
+            self._finding(
+                dict(zip(self._COUNTS, counts, strict=True)),
+                {name: Fraction(total, self._ONE) for name, total in zip(self._SUMS, sums, strict=True)},
+            )
+            for counts, sums in zip(self.counts.tolist(), self.sums.tolist(), strict=True)
+        ]
+
+    def _add(self, finding: int, counts: dict[str, int], sums: dict[str, float]) -> None:
+        self.counts[finding] += self.counts.new_tensor([int(counts.get(name, 0)) for name in self._COUNTS])
+        self.sums[finding] += self.sums.new_tensor([round(sums.get(name, 0) * self._ONE) for name in self._SUMS])
+
+    def _finding(self, counts: dict[str, int], sums: dict[str, Fraction]) -> dict[str, float | int | None]:
+        pairs, instances, negatives = counts["pairs"], counts["instances"], counts["negatives"]
+        found: dict[str, float | int | None] = {"pairs": pairs, "negatives": negatives}
+        found |= {name: _share(sums[name], pairs) for name in ("box_iou", "centre_hit")}
+        found |= {name: _share(counts[name], pairs) for name in ("acc_30", "acc_50", "acc_75")}
+        found["best_iou"] = _share(sums["best_iou"], instances)
+        for percent in (30, 50):
+            matched = matched_shares(counts[f"matched_{percent}"], counts["predicted"], counts["annotated"])
+            found |= {f"{name}_{percent}": value for name, value in matched._asdict().items()}
+        found["count_error"] = _share(counts["predicted"] - counts["annotated"], instances)
+        found |= {name: _share(counts[name], pairs) for name in (*STATUSES, "boxes", *_ODD)}
+        found["false_alarm"] = _share(counts["false_alarms"], negatives)
+        found["false_area"] = _share(sums["false_area"], negatives)
+        return found
+
+
+def matched_shares(matched: int, predicted: int, annotated: int) -> Matched:
+    """Return precision, recall and F1 of so many matched pairs of answered and annotated boxes.
+
+    Examples:
+        >>> matched_shares(1, 2, 2)
+        Matched(precision=0.5, recall=0.5, f1=0.5)
+    """
+    f1 = _share(2 * matched, predicted + annotated) if annotated else None
+    return Matched(_share(matched, predicted), _share(matched, annotated), f1)
+
+
+def _parts(corners: Boxes) -> Iterator[Boxes]:
+    """Yield the boxes that hang together, those of each part at once."""
+    left = np.arange(len(corners))
+    while len(left):
+        part = [found := left[:1]]
+        left = left[1:]
+        while len(found) and len(left):
+            here, others = corners[found, None], corners[None, left]
+            touching = (here[..., :2] <= others[..., 2:]) & (others[..., :2] <= here[..., 2:])
+            reached = touching.all(axis=2).any(axis=0)
+            part.append(found := left[reached])
+            left = left[~reached]
+        yield corners[np.concatenate(part)]
+
+
+def _coverage(corners: Boxes, size: tuple[int, int], window: tuple[int, int, int, int]) -> NDArray[np.float64]:
+    """Return which share of each pixel of a window the union of boxes covers: all edges cut the pixels into cells.
+
+    Args:
+        corners: (N, 4), as fractions of the grid.
+        size: Of the grid, (H, W).
+        window: Pixels x0, y0, x1, y1 of the grid that are looked at.
+    """
+    left, top, right, bottom = window
+    scaled = corners * [size[1], size[0], size[1], size[0]]
+    # Band by band, so that thousands of boxes take no more memory than a hundred.
+    bounds = np.linspace(top, bottom, 1 + min(bottom - top, 1 + len(corners) // 100)).astype(int)
+    return np.concatenate([_band(scaled, left, int(low), right, int(high)) for low, high in pairwise(bounds)])
+
+
+def _band(scaled: Boxes, left: int, low: int, right: int, high: int) -> NDArray[np.float64]:
+    scaled = scaled[(scaled[:, 1] < high) & (scaled[:, 3] > low) & (scaled[:, 0] < right) & (scaled[:, 2] > left)]
+    scaled = np.clip(scaled, [left, low, left, low], [right, high, right, high])
+    xs, ys = (
+        np.unique(np.concatenate([scaled[:, axis::2].ravel(), np.arange(*lines)]))
+        for axis, lines in enumerate(((left, right + 1), (low, high + 1)))
+    )
+    # One more from where a box begins, one less from where it ends, on both axes: sums of these count the boxes.
+    x0, y0, x1, y1 = (np.searchsorted(edges, one) for edges, one in zip((xs, ys, xs, ys), scaled.T, strict=True))
+    begun = np.bincount(np.concatenate([y0 * len(xs) + x0, y1 * len(xs) + x1]), minlength=len(xs) * len(ys))
+    ended = np.bincount(np.concatenate([y0 * len(xs) + x1, y1 * len(xs) + x0]), minlength=len(xs) * len(ys))
+    inside = (begun - ended).reshape(len(ys), len(xs)).cumsum(axis=0).cumsum(axis=1)[:-1, :-1] > 0
+    cells = inside * np.diff(ys)[:, None] * np.diff(xs)
+    spans = ((ys, (low, high)), (xs, (left, right)))
+    rows, columns = (np.searchsorted(edges, np.arange(*span)) for edges, span in spans)
+    return np.asarray(np.add.reduceat(np.add.reduceat(cells, rows, axis=0), columns, axis=1))
+
+
+def _boxes(boxes: ArrayLike) -> Boxes:
+    corners = np.asarray(boxes, np.float64).reshape(-1, 4)
+    if not (corners[:, :2] < corners[:, 2:]).all():
+        raise ValueError("each box has corners x0, y0, x1, y1 with x0 < x1 and y0 < y1")
+    return corners
+
+
+def _share(part: int | Fraction, whole: int) -> float | None:
+    return float(Fraction(part) / whole) if whole else None

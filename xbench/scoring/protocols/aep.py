@@ -1,0 +1,90 @@
+"""AFLoc (Nature BME 2025), KAF-Ground (2026) and BioViL (ECCV 2022): smoothed cells, a crop, thresholds above 0.
+
+Follows YH0517/AFLoc 940e3d7 and tahsirmunna/kaf-ground d83afc6. BioViL's repository (microsoft/hi-ml b67c1d2) has the
+map and no scorer, so its score follows the paper as we read it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.scoring.maps import Map, Region, cnr
+from xbench.scoring.protocols.common import first_maximum, iou
+
+THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
+
+
+def smoothed(cells: Map) -> NDArray[np.float32]:
+    """Smooth raw cells (h, w) by a Gaussian of 1.5 cells, cut at four deviations, mirrored at the edge."""
+    from scipy.ndimage import gaussian_filter
+
+    blurred: NDArray[np.float32] = gaussian_filter(cells.astype(np.float32, copy=False), sigma=1.5, order=0)
+    return blurred
+
+
+def central(size: tuple[int, int], share: float = 7 / 8) -> tuple[slice, slice]:
+    """Return rows and columns of the pixels whose centre lies in the central share of each axis.
+
+    Examples:
+        >>> central((224, 224))
+        (slice(14, 210, None), slice(14, 210, None))
+    """
+    margins = (math.ceil(side * (1 - share) / 2 - 0.5) for side in size)
+    rows, columns = (slice(margin, side - margin) for margin, side in zip(margins, size, strict=True))
+    return rows, columns
+
+
+def sharpened(saliency: Map) -> NDArray[Any]:
+    """Sharpen the kept pixels as KAF's "dynamic heatmap sharpening" does; a constant map stays as it is."""
+    span = saliency.max() - saliency.min()
+    if not span:
+        return saliency
+    x = (saliency - saliency.min()) / span
+    share = np.clip((x > x.mean() + x.std()).mean(), 0.001, 0.6)
+    bound = np.float32(np.quantile(x, 1 - share))
+    # The exponential in float64, because in float32 its last bit depends on the processor.
+    power = np.exp(-np.clip(96 * (x - bound), -60, 60).astype(np.float64)).astype(x.dtype)
+    sharp: NDArray[Any] = 1 / (1 + power)
+    return sharp
+
+
+def score(saliency: Map, region: Region) -> dict[str, float]:
+    """Score the kept pixels of a map as AFLoc and KAF-Ground do.
+
+    Args:
+        saliency: (H, W) float32 within the crop.
+        region: (H, W) there.
+
+    Returns:
+        `iou_0.1` to `iou_0.5`, their mean `miou`, and `mdice`; `cnr`, signed, 0 where nothing varies on either side;
+        `hit`. NaN where the official code skips a pair or stops: the region is empty (`hit` is 0 then), or the map is
+        constant.
+    """
+    span = saliency.max() - saliency.min()
+    if not span:
+        return dict.fromkeys((*(f"iou_{t}" for t in THRESHOLDS), "miou", "mdice", "cnr", "hit"), math.nan)
+    scale = 2 * ((saliency - saliency.min()) / span).astype(np.float32) - 1
+    scores = _overlaps(scale, region)
+    contrast = cnr(saliency, region)
+    if math.isnan(contrast) and 0 < np.count_nonzero(region) < region.size:
+        contrast = 0.0
+    return scores | {"cnr": contrast, "hit": float(region[first_maximum(saliency)])}
+
+
+def score_cosine(saliency: Map, region: Region) -> dict[str, float]:
+    """Score the kept pixels of a map of cosines as BioViL's paper does; NaN where a mask or the region is empty."""
+    return _overlaps(saliency.astype(np.float32), region) | {"cnr": cnr(saliency, region, absolute=True)}
+
+
+def _overlaps(scale: NDArray[np.float32], region: Region) -> dict[str, float]:
+    ious = [
+        iou(mask, region) if mask.any() and region.any() else math.nan
+        for mask in (scale > np.float32(threshold) for threshold in THRESHOLDS)
+    ]
+    dices = [2 * value / (1 + value) for value in ious]
+    named = {f"iou_{threshold}": value for threshold, value in zip(THRESHOLDS, ious, strict=True)}
+    return named | {"miou": math.fsum(ious) / len(ious), "mdice": math.fsum(dices) / len(dices)}
