@@ -15,9 +15,8 @@ from torch import Tensor
 from xbench.geometry.coverage import Coverage, area_and_centre, region_digest
 from xbench.geometry.grid import Upsampling, View
 from xbench.geometry.instances import Instance
-from xbench.predictions.answer import Answer, Box
+from xbench.predictions.answer import Answer, Box, outline_boxes
 from xbench.predictions.asking import Query, Reply
-from xbench.predictions.baselines import outline_boxes
 
 TieRule = Literal["share", "any", "first"]
 """What counts when several pixels share the maximum of a map; `pointing_hits` describes the three."""

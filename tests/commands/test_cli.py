@@ -57,7 +57,7 @@ def assert_one_paragraph(run, status: int, *fragments: str) -> None:
         pytest.param(["--trainer.use_distributed_sampler", "true"], 2, ["twice"], id="distributed sampler"),
         pytest.param(["--trainer.default_root_dir", "/proc/nope"], 1, ["/proc/nope"], id="unwritable folder"),
         pytest.param(["--trainer.devices", "0"], 2, ["options"], id="devices"),
-        pytest.param(["--model", "xbench.models.references.CentrePrior"], 2, ["toys.Brightness"], id="other model"),
+        pytest.param(["--model", "xbench.models.baselines.CentrePrior"], 2, ["toys.Brightness"], id="other model"),
         pytest.param(["--data", "xbench.data.PhantomCXR"], 2, ["toys.Squares"], id="other dataset"),
         pytest.param(["--config", "oracle_phantom"], 2, ["toys.Brightness"], id="second pair"),
         pytest.param(["--config", "nothing_here"], 2, ["nothing_here", "demo", "oracle", "phantom"], id="no config"),

@@ -43,7 +43,6 @@ def test_the_models_of_the_package_conform(model: str, monkeypatch: pytest.Monke
         arguments = {
             **write_checkpoint(model, Path(folder)),
             "image_size": SIDES.get(model, 64),
-            "cache_queries": False,
         }
         path = yaml.safe_load(shipped("models")[model].read_text())["class_path"]
         options = ("--pyargs", "xbench.conformance", "--model", path, "--model-args", json.dumps(arguments))

@@ -144,16 +144,11 @@ def test_the_file_of_another_model_is_recognised(model: str, build: Callable[...
 
 def test_what_is_on_record(model: str, build: Callable[..., Any]) -> None:
     network = attached(build(), "Edema", "ILD")
-    provenance, depends_on = network.provenance(), network.queries_depend_on()
-    digest = hashlib.sha256(Path(network.checkpoint).read_bytes()).hexdigest()
-    assert provenance["checkpoint_sha256"] == depends_on["checkpoint_sha256"] == digest
+    provenance = network.provenance()
+    assert provenance["checkpoint_sha256"] == hashlib.sha256(Path(network.checkpoint).read_bytes()).hexdigest()
     assert provenance["checkpoint"] == str(network.checkpoint)
     assert provenance["prompts"] == {finding: network.default_prompts(finding) for finding in network.findings}
-    json.dumps([provenance, depends_on])
-    # CLIP's own prompts have the phrase.
-    style = "name" if model in ("clip", "biomedclip") else "phrase"
-    other = attached(build(prompts=style), "Edema", "ILD").queries_depend_on()
-    assert other["checkpoint_sha256"] == digest and other != depends_on
+    json.dumps(provenance)
 
 
 @pytest.mark.parametrize("model", DECODERS, scope="module")

@@ -22,22 +22,16 @@ from xbench.types import ModelOutput
 class Tiny(VLM):
     """A convolution for images and a checksum for prompts."""
 
-    def __init__(self, identity: str | None = "weights-1", **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.preprocessing = Preprocessing(stretch((8, 8)), mean=(0, 0, 0), std=(1, 1, 1))
         torch.manual_seed(0)
         self.tower = torch.nn.Conv2d(3, 4, 2, 2).requires_grad_(False)
-        self.identity = identity
-        self.calls = 0
 
     def default_prompts(self, finding: str) -> list[str]:
         return [f"official {finding}"]
 
-    def queries_depend_on(self) -> dict[str, Any] | None:
-        return None if self.identity is None else {"weights": self.identity}
-
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        self.calls += 1
         rows = [[zlib.crc32(f"{k}{text}".encode()) / 2**32 for k in range(4)] for (text, *_) in prompts]
         return torch.tensor(rows)
 
@@ -54,12 +48,6 @@ def started(findings: tuple[str, ...] = ("Nodule", "Pleural Effusion"), **option
     model.setup("test")
     model.on_test_start()
     return model
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XBENCH_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "queries"
 
 
 def test_the_official_words_are_the_default():
@@ -93,53 +81,6 @@ def test_files_of_prompts_that_are_no_good(tmp_path, content, says):
         path.write_text(content)
     with pytest.raises(UserError, match=says):
         started(prompts=str(path))
-
-
-# Encoded prompts on disk
-
-
-def test_prompts_are_encoded_once(cache):
-    first, second = started(), started()
-    assert (first.calls, second.calls) == (1, 0)
-    assert torch.equal(first.queries, second.queries)
-    assert len([*cache.iterdir()]) == 1
-
-
-@pytest.mark.parametrize(
-    "change", [{"prompts": "phrase"}, {"identity": "weights-2"}, {"findings": ("Pleural Effusion", "Nodule")}]
-)
-def test_whatever_they_depend_on_makes_them_new(change):
-    started()
-    assert started(**change).calls == 1
-
-
-def test_other_code_makes_them_new(monkeypatch):
-    started()
-    monkeypatch.setattr("xbench.models.base.source_sha256", lambda model: "other")
-    assert started().calls == 1
-
-
-@pytest.mark.parametrize("options", [{"cache_queries": False}, {"identity": None}])
-def test_nothing_is_kept_unasked_or_on_a_guess(cache, options):
-    assert started(**options).calls == 1
-    assert not cache.exists()
-
-
-@pytest.mark.parametrize("damage", [lambda content: content[:-40], lambda content: b"nonsense", lambda content: b""])
-def test_a_damaged_file_is_made_again(cache, damage):
-    expected = started().queries
-    (file,) = cache.iterdir()
-    file.write_bytes(damage(file.read_bytes()))
-    again = started()
-    assert again.calls == 1
-    assert torch.equal(again.queries, expected)
-    assert started().calls == 0
-
-
-def test_a_disk_that_cannot_be_written_costs_time_alone(cache):
-    cache.parent.mkdir()
-    cache.write_text("a file where a folder should be")
-    assert started().calls == started().calls == 1
 
 
 # Layout and compilation

@@ -62,10 +62,14 @@ def test_options_that_count_are_those_that_no_class_calls_neutral():
         "seed_everything": 0,
         "threads": 1,
         "trainer": {"logger": False, "devices": 2, "default_root_dir": "a", "deterministic": "warn"},
-        "model": {"class_path": "m", "init_args": {"cache_queries": True, "prompts": "name"}},
+        "model": {"class_path": "m", "init_args": {"loud": True, "prompts": "name"}},
         "data": {"class_path": "d", "init_args": {"cache": True, "num_workers": 3, "timeout": 9.0, "gamma": 0.5}},
     }
-    assert options_that_count(config, Brightness, Squares) == {
+
+    class Loud(Brightness):
+        neutral_options = frozenset({"loud"})
+
+    assert options_that_count(config, Loud, Squares) == {
         "seed_everything": 0,
         "threads": 1,
         "trainer": {"deterministic": "warn"},

@@ -24,22 +24,4 @@ if TYPE_CHECKING:
     from xbench.data.records import Radiograph as Radiograph
     from xbench.data.records import Record as Record
 
-__getattr__ = lazy_names(
-    __name__,
-    COVID19Rural="datasets.covid",
-    CheXlocalize="datasets.chexlocalize",
-    ChestXDet="datasets.chestxdet",
-    ChestXDet10="datasets.chestxdet10",
-    ChestXray14="datasets.chestxray14",
-    ChestXrayDataModule="datamodule",
-    ImageFolder="datasets.folder",
-    CocoDataset="datasets.own_coco",
-    CsvDataset="datasets.own_csv",
-    MaskFolderDataset="datasets.own_masks",
-    PhantomCXR="datasets.phantom",
-    RSNAPneumonia="datasets.rsna",
-    Radiograph="records",
-    Record="records",
-    SIIMPneumothorax="datasets.siim",
-    VinDrCXR="datasets.vindr",
-)
+__getattr__ = lazy_names(__name__, __file__)

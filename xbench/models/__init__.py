@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from xbench.models.answers.maira2 import Maira2 as Maira2
     from xbench.models.base import VLM as VLM
     from xbench.models.base import SaliencyModel as SaliencyModel
+    from xbench.models.baselines import AnswerOracle as AnswerOracle
+    from xbench.models.baselines import CentreBox as CentreBox
+    from xbench.models.baselines import CentrePrior as CentrePrior
+    from xbench.models.baselines import Oracle as Oracle
+    from xbench.models.baselines import OutlineBoxes as OutlineBoxes
+    from xbench.models.baselines import PriorBox as PriorBox
+    from xbench.models.baselines import RandomBox as RandomBox
+    from xbench.models.baselines import UniformRandom as UniformRandom
+    from xbench.models.baselines import WholeImage as WholeImage
     from xbench.models.demo import Demo as Demo
-    from xbench.models.instruments import AnswerOracle as AnswerOracle
-    from xbench.models.instruments import CentreBox as CentreBox
-    from xbench.models.instruments import OutlineBoxes as OutlineBoxes
-    from xbench.models.instruments import PriorBox as PriorBox
-    from xbench.models.instruments import RandomBox as RandomBox
-    from xbench.models.instruments import WholeImage as WholeImage
     from xbench.models.maps.biomedclip import BiomedCLIP as BiomedCLIP
     from xbench.models.maps.carzero import CARZero as CARZero
     from xbench.models.maps.clip import CLIP as CLIP
@@ -32,38 +35,5 @@ if TYPE_CHECKING:
     from xbench.models.outside import Outside as Outside
     from xbench.models.outside import OutsideAnswers as OutsideAnswers
     from xbench.models.outside import OutsideScores as OutsideScores
-    from xbench.models.references import CentrePrior as CentrePrior
-    from xbench.models.references import Oracle as Oracle
-    from xbench.models.references import UniformRandom as UniformRandom
 
-__getattr__ = lazy_names(
-    __name__,
-    AnswerOracle="instruments",
-    AnsweringModel="answering",
-    BiomedCLIP="maps.biomedclip",
-    CARZero="maps.carzero",
-    CLIP="maps.clip",
-    CentreBox="instruments",
-    CentrePrior="references",
-    CheXagent2="answers.chexagent2",
-    DeViDe="maps.devide",
-    Demo="demo",
-    Endpoint="answers.endpoint",
-    KAD="maps.kad",
-    LLaVARad="maps.llavarad",
-    Local="answers.local",
-    MAVL="maps.mavl",
-    Maira2="answers.maira2",
-    MedKLIP="maps.medklip",
-    Oracle="references",
-    OutlineBoxes="instruments",
-    Outside="outside",
-    OutsideAnswers="outside",
-    OutsideScores="outside",
-    PriorBox="instruments",
-    RandomBox="instruments",
-    SaliencyModel="base",
-    UniformRandom="references",
-    VLM="base",
-    WholeImage="instruments",
-)
+__getattr__ = lazy_names(__name__, __file__)

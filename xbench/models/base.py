@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from importlib.metadata import version
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -16,16 +12,12 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.utils._pytree import tree_map_only
 
 from xbench.findings.names import canonical
 from xbench.findings.prompts import STYLES, prompts_in_style, read_prompts
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
-from xbench.runtime.digests import source_sha256
 from xbench.runtime.errors import UserError
-from xbench.runtime.files import atomic_writer
-from xbench.runtime.paths import cache_folder
 from xbench.types import Batch, MapScale, ModelOutput
 
 
@@ -149,23 +141,18 @@ class VLM(SaliencyModel):
             `description` or `aspects`), or a JSON or YAML file with one text or several for each finding.
         compile: Compile `forward` with torch.compile: slower to start, faster after.
         channels_last: Lay images and convolutions out with the channels last, which is faster for convolutions.
-        cache_queries: Keep encoded prompts on disk for the next run, if a model says what they depend on.
     """
 
     prompts: list[list[str]]
     queries: Any
-    neutral_options = frozenset({"cache_queries"})
     columns: Sequence[int] | None = None
     """Positions of the findings in what is asked, for a model that asks for more."""
 
-    def __init__(
-        self, prompts: str | None = None, compile: bool = False, channels_last: bool = False, cache_queries: bool = True
-    ) -> None:
+    def __init__(self, prompts: str | None = None, compile: bool = False, channels_last: bool = False) -> None:
         super().__init__()
         self.prompt_source = prompts
         self._compile_forward = compile
         self._channels_last = channels_last
-        self._cache_queries = cache_queries
         if not (prompts is None or prompts in STYLES or Path(prompts).expanduser().exists()):
             raise UserError(
                 f"--model.prompts {prompts} is neither a style ({', '.join(STYLES)}) nor a file that exists.",
@@ -229,13 +216,6 @@ class VLM(SaliencyModel):
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Any:
         """Encode the prompts of C classes into whatever `forward` needs for them, on the model's device."""
 
-    def queries_depend_on(self) -> Mapping[str, Any] | None:
-        """Return what encoded prompts depend on beyond the prompts, such as digests of weights, in plain values.
-
-        None, the default, if that is not known: they are then encoded in every run.
-        """
-        return None
-
     @abstractmethod
     def forward(self, images: Tensor, queries: Any) -> ModelOutput:
         """Score images (B, 3, h, w), normalised, against the queries of C classes."""
@@ -250,7 +230,7 @@ class VLM(SaliencyModel):
 
     def on_test_start(self) -> None:
         """Encode the prompts once, and set memory layout and compilation as the options say."""
-        self.queries = self.encoded(self.asked())
+        self.queries = self.encode_prompts(self.asked())
         if self._channels_last:
             self.to(memory_format=torch.channels_last)
         if self._compile_forward:
@@ -261,33 +241,6 @@ class VLM(SaliencyModel):
     def asked(self) -> Sequence[Sequence[str]]:
         """Return what is encoded for a run, by class: the prompts of the findings, unless a model asks for more."""
         return self.prompts
-
-    def encoded(self, prompts: Sequence[Sequence[str]]) -> Any:
-        """Return encoded prompts, from the disk if they were encoded before by the same code, libraries and threads.
-
-        They are tensors, alone or in tuples, lists and dictionaries, and equal bit for bit to what encoding them again
-        would give: to keep them moves no number.
-        """
-        depends_on = self.queries_depend_on() if self._cache_queries else None
-        if depends_on is None:
-            return self.encode_prompts(prompts)
-        depends_on = {**depends_on, "device": self.device.type, "dtype": str(self.dtype)}
-        code = [type(self).__qualname__, source_sha256(type(self)), torch.__version__, version("transformers")]
-        text = json.dumps([prompts, depends_on, code, torch.get_num_threads()], sort_keys=True, default=list)
-        path = cache_folder() / "queries" / f"{hashlib.sha256(text.encode()).hexdigest()}.pt"
-        try:
-            return torch.load(path, map_location=self.device, weights_only=True)
-        # Absent, or damaged in any of the many ways in which the reader complains: then it is made again.
-        except Exception:
-            queries = self.encode_prompts(prompts)
-        stored = io.BytesIO()
-        torch.save(tree_map_only(torch.Tensor, lambda tensor: tensor.detach().cpu().clone(), queries), stored)
-        # A full or read-only disk costs time, not results.
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_writer(path, shared=True) as file:
-                file.write(stored.getbuffer())
-        return queries
 
     def score(self, batch: Batch) -> ModelOutput:
         """Score a batch against the encoded prompts, and return what the dataset's findings got."""

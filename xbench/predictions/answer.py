@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 Status = Literal["answered", "abstained", "unparsable", "truncated"]
 Finish = Literal["stop", "length"]
 
@@ -82,3 +85,14 @@ class Answer:
     def unread(self) -> int:
         """Number of characters at the end that were not read, because the text is longer than `LONGEST`."""
         return max(0, len(self.raw) - LONGEST)
+
+
+def outline_boxes(region: NDArray[np.bool_]) -> list[Box]:
+    """Return a box around each part of a region (H, W), whose pixels may be connected through corners."""
+    from scipy import ndimage
+
+    height, width = region.shape
+    return [
+        Box(columns.start / width, rows.start / height, columns.stop / width, rows.stop / height)
+        for rows, columns in ndimage.find_objects(ndimage.label(region, np.ones((3, 3)))[0])
+    ]

@@ -467,21 +467,19 @@ _SLOW_LOAD = """
 """
 
 
-# A model with an option that moves no number, beside the one that every model with prompts has.
+# A model with an option that moves no number.
 NEUTRAL = """
 from toys import Brightness
 
 class Model(Brightness):
     neutral_options = Brightness.neutral_options | {"loud"}
 
-    def __init__(self, cache_queries: bool = True, loud: bool = False, gain: float = 8.0) -> None:
+    def __init__(self, loud: bool = False, gain: float = 8.0) -> None:
         super().__init__(gain)
-        self._cache_queries = cache_queries
 """
 
 
-@pytest.mark.parametrize("option", ["--model.cache_queries", "--model.loud"])
-def test_a_run_is_gone_on_with_whatever_moves_no_number(bench: Bench, monkeypatch, option: str):
+def test_a_run_is_gone_on_with_whatever_moves_no_number(bench: Bench, monkeypatch):
     """What the benchmark takes for one run, `--resume` goes on with."""
     bench.write("neutral.py", NEUTRAL)
     monkeypatch.delitem(sys.modules, "neutral", raising=False)
@@ -498,7 +496,7 @@ def test_a_run_is_gone_on_with_whatever_moves_no_number(bench: Bench, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr("xbench.callbacks.results_writer.write_per_image", full)
         assert bench("--config", "neutral.yaml").status == 1
-    run = bench("--config", "neutral.yaml", option, "false" if option.endswith("queries") else "true")
+    run = bench("--config", "neutral.yaml", "--model.loud", "true")
     assert run.status == 0, run.output
     assert [command[-2:] for command in bench.commands.values()] == [["--resume", "true"]]
     (results,) = bench.folder.glob("runs/model_squares/*/results.json")

@@ -12,7 +12,7 @@ from synthetic import FINDINGS, write_run
 
 from xbench.geometry.grid import upsample
 from xbench.metrics import count_pixels, normalise, pointing_hits
-from xbench.models.references import UniformRandom
+from xbench.models.baselines import UniformRandom
 from xbench.report.runs import collect
 from xbench.report.sentences import dataset_in_words
 from xbench.report.statistics.analyse import analyse

@@ -9,7 +9,6 @@ two. The map is the cross-attention of direction A.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -147,11 +146,6 @@ class CARZero(DecoderModel):
         saliency = self.mean_attention(attention)[..., 1:]
         rows = images.shape[-2] // _PATCH
         return ModelOutput(logits, torch.sigmoid(logits), saliency.unflatten(-1, (rows, -1)))
-
-    def queries_depend_on(self) -> Mapping[str, Any]:
-        """Add the digest of the vocabulary's word pieces."""
-        words = hashlib.sha256(self.word_pieces.continues.numpy().tobytes()).hexdigest()
-        return {**super().queries_depend_on(), "words": words}
 
     def _pieces(self, input_ids: Tensor, attention_mask: Tensor) -> WordPieces:
         """Return the vocabulary's word pieces; without a vocabulary, every token is a word and the last one `[SEP]`."""

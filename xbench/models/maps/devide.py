@@ -110,7 +110,6 @@ class DeViDe(KEBERTModel):
             ask=ask,
             **options,
         )
-        self.key_map = key_map
         self.design = {
             "image_encoder": f"ViT-B/16 of {side} pixels",
             "image_encoder_norm": image_encoder_norm,
@@ -128,10 +127,6 @@ class DeViDe(KEBERTModel):
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Encode descriptions, ids and mask (N, L), as vectors (N, 768)."""
         return cast(Tensor, self.model.description_proj(super().encode_text(input_ids, attention_mask)))
-
-    def queries_depend_on(self) -> Mapping[str, Any]:
-        """Add how this model's queries are made."""
-        return {**super().queries_depend_on(), "design": self.design, "key_map": self.key_map}
 
     def provenance(self) -> dict[str, Any]:
         """Add that this is a re-implementation, and by which design."""

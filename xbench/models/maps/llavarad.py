@@ -80,7 +80,7 @@ class LLaVARad(VLM):
     name = "llavarad"
     map_scale: MapScale = "attention"
     recognises = False
-    neutral_options = VLM.neutral_options | {"reports", "report_tokens"}
+    neutral_options = frozenset({"reports", "report_tokens"})
     exploratory = (
         "they are the attention of words put into its mouth, which its authors neither trained nor evaluated to "
         "show where a finding is"

@@ -23,7 +23,6 @@ from xbench.geometry.preprocessing import HistogramEqualisation, PillowResize, P
 from xbench.models.networks.bert import (
     BIO_CLINICAL_BERT,
     encode_in_chunks,
-    find_file,
     load_bert,
     tokenise_without_separator,
     weights_file,
@@ -282,11 +281,6 @@ class BookModel(DecoderModel):
             },
             **super().provenance(),
         }
-
-    def queries_depend_on(self) -> Mapping[str, Any]:
-        """Add the files of the text encoder."""
-        files = find_file(self.text_source, "config.json"), weights_file(self.text_source)
-        return {**super().queries_depend_on(), "text_encoder": [file_sha256(file) for file in files]}
 
     @cached_property
     def _bert(self) -> Any:

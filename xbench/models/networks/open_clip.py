@@ -146,12 +146,6 @@ class OpenCLIP(VLM):
         pairs = ((F.normalize(texts[:-1].mean(dim=0), dim=-1), texts[-1]) for texts in classes)
         return torch.stack([torch.stack(pair) for pair in pairs])
 
-    def queries_depend_on(self) -> dict[str, Any]:
-        """Return digest and architecture of the weights, and the token ids."""
-        tokens = self._tokenizer([prompt for of_finding in self.prompts for prompt in of_finding]).tolist()
-        checkpoint = file_sha256(self.checkpoint)
-        return {"architecture": self.architecture, "checkpoint_sha256": checkpoint, "tokens": tokens}
-
     def weights(self) -> Mapping[str, Tensor]:
         """Return the tensors under open_clip's names."""
         return cast(Mapping[str, Tensor], self.model.state_dict())

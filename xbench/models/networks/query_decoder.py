@@ -130,11 +130,6 @@ class DecoderModel(VLM):
         """Average attention by layer (B, heads, Q, N) over the chosen layers and heads: (B, Q, N) float32."""
         return torch.stack([attention[layer][:, self.heads] for layer in self.layers]).float().mean(dim=(0, 2))
 
-    def queries_depend_on(self) -> Mapping[str, Any]:
-        """Return the digest of the checkpoint, and the token ids of all that is asked."""
-        token_ids = self.tokenise(self.asked())[0].tolist()
-        return {"checkpoint_sha256": file_sha256(self.checkpoint), "token_ids": token_ids}
-
     def provenance(self) -> dict[str, Any]:
         """Return weights, text encoder, input size, what the map is made of, and the prompts."""
         return {

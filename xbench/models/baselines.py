@@ -1,0 +1,342 @@
+"""Baselines, which show what a number is worth: ceilings that are told the truth, and floors that do not look."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.models.answering import AnsweringModel
+from xbench.models.base import SaliencyModel
+from xbench.predictions.annotated import read_annotated
+from xbench.predictions.answer import Box
+from xbench.predictions.asking import Query, Reply
+from xbench.runtime.digests import file_sha256
+from xbench.runtime.errors import UserError
+from xbench.types import Batch, ModelOutput
+
+WHOLE_IMAGE = Box(0.0, 0.0, 1.0, 1.0)
+
+_DEFAULT = Box(0.3, 0.3, 0.7, 0.7)  # for its sides, where no boxes are given
+_CELLS = 224
+
+
+class Oracle(SaliencyModel):
+    """The ceiling: it is told the ground truth. Its map is the annotated region, its probability the label.
+
+    Whatever it does not score 1 on is wrong in the harness or cannot be reached with the dataset.
+    """
+
+    preprocessing = Preprocessing(stretch((224, 224)))
+    map_scale = "probability"
+
+    def score(self, batch: Batch) -> ModelOutput:
+        """Return labels as logits and regions as maps, which on the native grid must all be of one size."""
+        sizes = {regions.shape[1:] for regions in batch.truth.regions}
+        if len(sizes) > 1:
+            raise UserError(
+                f"{self.name}: its maps are the annotated regions themselves, and on the native grid the images of a "
+                "batch differ in size: set --data.batch_size 1."
+            )
+        labels = torch.from_numpy(batch.truth.labels).to(self.device, torch.float32)
+        saliency = torch.zeros(*labels.shape, *sizes.pop(), dtype=torch.float32, device=labels.device)
+        saliency[torch.from_numpy(batch.truth.has_region)] = torch.cat(batch.truth.regions).float()
+        return ModelOutput(logits=labels, probabilities=labels.clamp(min=0), saliency=saliency)
+
+
+class CentrePrior(SaliencyModel):
+    """A floor that knows where findings tend to lie but does not look: one Gaussian blob in the middle of the image.
+
+    It scores every image alike, so its AUROC is one half.
+
+    Args:
+        width: Standard deviation of the blob as a share of the image's sides.
+        size: Side of the square map in pixels.
+    """
+
+    name = "centre"
+    preprocessing = Preprocessing(stretch((224, 224)))
+
+    def __init__(self, width: float = 0.2, size: int = 224) -> None:
+        super().__init__()
+        if width <= 0 or size < 1:
+            raise UserError(f"--model.width {width} --model.size {size}: both must be positive.", exit_status=2)
+        offset = (torch.arange(size) + 0.5) / size - 0.5
+        profile = torch.exp(-0.5 * (offset / width) ** 2)
+        self.register_buffer("blob", profile[:, None] * profile[None, :])
+
+    def score(self, batch: Batch) -> ModelOutput:
+        """Return zero logits and the blob for every finding."""
+        blob = self.get_buffer("blob")
+        logits = blob.new_zeros(len(batch), len(self.findings))
+        return ModelOutput(logits, torch.sigmoid(logits), blob.expand(*logits.shape, -1, -1))
+
+
+class UniformRandom(SaliencyModel):
+    """The other floor: independent uniform noise as map and as probability.
+
+    The noise is a function of the seed and the image's name alone, so it does not depend on batches or processes. A run
+    is one draw of chance; the floor `Random` of a report is the mean of many.
+
+    Args:
+        seed: Seed of the noise; that of `--seed_everything` if None, which is 0 outside of a run.
+        size: Side of the square map in pixels, that of the patch grid of a ViT-B/16 by default.
+    """
+
+    name = "random"
+    preprocessing = Preprocessing(stretch((224, 224)))
+    map_scale = "probability"
+
+    def __init__(self, seed: int | None = None, size: int = 14) -> None:
+        super().__init__()
+        if size < 1:
+            raise UserError(f"--model.size {size} must be positive.", exit_status=2)
+        self.seed, self.size = _seed(seed), size
+
+    def score(self, batch: Batch) -> ModelOutput:
+        """Return noise."""
+        noise = torch.stack([self._noise(image_id) for image_id in batch.truth.image_ids]).to(self.device)
+        probabilities, maps = noise[..., -1], noise[..., :-1].unflatten(-1, (self.size, self.size))
+        return ModelOutput(torch.logit(probabilities, eps=1e-6), probabilities, maps)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the seed and the size of the maps."""
+        return {"seed": self.seed, "size": self.size}
+
+    def _noise(self, image_id: str) -> torch.Tensor:
+        digest = hashlib.sha256(f"{self.seed}/{image_id}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
+        return torch.rand(len(self.findings), self.size**2 + 1, generator=generator)
+
+
+class AnswerOracle(AnsweringModel):
+    """The ceiling of a family: it is told the true boxes, and writes them as a model of the family would.
+
+    What it does not reach is lost to the frame: to rounding, to a crop, to padding.
+
+    Args:
+        family: How answers are written: a name in `xbench.predictions.FAMILIES`.
+        frame: What their numbers mean; the family's own if None.
+        ask_negatives: Whether to ask where a finding is on images without it too.
+        recognise: Whether to ask if a finding is there.
+    """
+
+    name = "answer_oracle"
+    asked_in_words = False
+
+    def __init__(
+        self, family: str = "endpoint", frame: str | None = None, ask_negatives: bool = False, recognise: bool = False
+    ) -> None:
+        super().__init__(family, frame, ask_negatives=ask_negatives, recognise=recognise)
+
+    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+        """Write the true boxes, or yes and no."""
+        return [Reply(self._text(batch, query), "stop") for query in queries]
+
+    def _text(self, batch: Batch, query: Query) -> str:
+        if query.kind == "recognise":
+            return "Yes" if batch.truth.labels[query.row, query.column] == 1 else "No"
+        height, width = batch.radiographs[query.row].shape
+        return self.family.write(_true_boxes(batch, query), query.finding, self.frame, (width, height))
+
+
+class BoxBaseline(AnsweringModel):
+    """Something that answers with boxes of its own, to the last digit, and cannot say whether a finding is there.
+
+    Args:
+        ask_negatives: Whether to ask where a finding is on images without it too.
+    """
+
+    asked_in_words = False
+    recognises = False
+
+    def __init__(self, ask_negatives: bool = False) -> None:
+        super().__init__("endpoint", "fraction_whole", ask_negatives=ask_negatives)
+
+    @abstractmethod
+    def boxes(self, batch: Batch, query: Query) -> Sequence[Box]:
+        """Return the boxes of an answer."""
+
+    def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
+        """Write the boxes as fractions."""
+        boxes = ([{"box": box} for box in self.boxes(batch, query)] for query in queries)
+        return [Reply(json.dumps({"boxes": of_query}), "stop") for of_query in boxes]
+
+
+class WholeImage(BoxBaseline):
+    """A floor: one box around everything."""
+
+    name = "whole_image"
+
+    def boxes(self, batch: Batch, query: Query) -> list[Box]:
+        """Return the whole image."""
+        return [WHOLE_IMAGE]
+
+
+class OutlineBoxes(BoxBaseline):
+    """The ceiling of boxes where regions are outlines or masks: the boxes around them."""
+
+    name = "outline_boxes"
+
+    def boxes(self, batch: Batch, query: Query) -> list[Box]:
+        """Return the boxes around what is annotated."""
+        return _true_boxes(batch, query)
+
+
+class PriorKnowledge(BoxBaseline):
+    """A baseline that may know the boxes of another split or source, and of nothing else where a finding lies.
+
+    Args:
+        elsewhere: A finished run on other images, or its `instances.parquet`.
+        ask_negatives: Whether to ask where a finding is on images without it too.
+    """
+
+    needs_boxes = False
+
+    def __init__(self, elsewhere: str | None = None, ask_negatives: bool = False) -> None:
+        super().__init__(ask_negatives)
+        if elsewhere is None and self.needs_boxes:
+            raise UserError(
+                f"{self.name} must be told where findings lie on other images: give --model.elsewhere RUN, a finished "
+                "run on another split or source (xbench test --config oracle_DATASET --data.split ... makes one).",
+                exit_status=2,
+            )
+        path = None if elsewhere is None else Path(elsewhere).expanduser()
+        self._path = path / "instances.parquet" if path is not None and path.is_dir() else path
+        self._elsewhere, self._images = ({}, frozenset[str]()) if self._path is None else read_annotated(self._path)
+
+    def setup(self, stage: str) -> None:
+        """Refuse boxes of the images that are scored."""
+        super().setup(stage)
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        if shared := self._images & {record.image_id for record in data.records}:
+            raise UserError(
+                f"--model.elsewhere: {len(shared)} images of {self._path} are scored here (first: {min(shared)}), so "
+                "it would be told the truth. Give a run on another split or source.",
+                exit_status=2,
+            )
+
+    def provenance(self) -> dict[str, Any]:
+        """Return what is known of boxes elsewhere."""
+        return super().provenance() | {"elsewhere_sha256": None if self._path is None else file_sha256(self._path)}
+
+    def known(self, finding: str) -> list[Box]:
+        """Return the finding's boxes elsewhere; a UserError if there must be some and are none."""
+        if self.needs_boxes and finding not in self._elsewhere:
+            raise UserError(
+                f"{self._path} has no box of {finding}, which is asked for here: give a run that has.", exit_status=2
+            )
+        return self._elsewhere.get(finding, [])
+
+
+class CentreBox(PriorKnowledge):
+    """A floor: a box in the middle, as large as the finding's boxes elsewhere on average, or 0.4 wide and high."""
+
+    name = "centre_box"
+
+    def boxes(self, batch: Batch, query: Query) -> list[Box]:
+        """Return the box in the middle."""
+        return [centre_box(self.known(query.finding))]
+
+
+class RandomBox(PriorKnowledge):
+    """A floor: a box of the size of one elsewhere, anywhere; the same for an image and a finding in every run.
+
+    Args:
+        elsewhere: A finished run on other images, or its `instances.parquet`.
+        seed: Other seeds give other boxes; that of `--seed_everything` if None, which is 0 outside of a run.
+        ask_negatives: Whether to ask where a finding is on images without it too.
+    """
+
+    name = "random_box"
+
+    def __init__(self, elsewhere: str | None = None, seed: int | None = None, ask_negatives: bool = False) -> None:
+        super().__init__(elsewhere, ask_negatives)
+        self.seed = _seed(seed)
+
+    def boxes(self, batch: Batch, query: Query) -> list[Box]:
+        """Return the box that was drawn for an image and a finding."""
+        return [random_box(self.seed, batch.truth.image_ids[query.row], query.finding, self.known(query.finding))]
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the seed too."""
+        return super().provenance() | {"seed": self.seed}
+
+
+class PriorBox(PriorKnowledge):
+    """The floor that belongs in every table: where the finding usually lies, whatever the image shows."""
+
+    name = "prior_box"
+    needs_boxes = True
+
+    def __init__(self, elsewhere: str | None = None, ask_negatives: bool = False) -> None:
+        super().__init__(elsewhere, ask_negatives)
+        self._prior: dict[str, Box] = {}
+
+    def boxes(self, batch: Batch, query: Query) -> list[Box]:
+        """Return the box around what boxes elsewhere cover most."""
+        if query.finding not in self._prior:
+            self._prior[query.finding] = prior_box(self.known(query.finding))
+        return [self._prior[query.finding]]
+
+
+def centre_box(elsewhere: Sequence[Box] = ()) -> Box:
+    """Return a box in the middle, its sides the means of a finding's boxes elsewhere, 0.4 without any.
+
+    Examples:
+        >>> centre_box([Box(0, 0, 0.25, 0.5), Box(0, 0, 0.75, 0.5)])
+        Box(x0=0.25, y0=0.25, x1=0.75, y1=0.75)
+    """
+    corners = np.asarray(elsewhere or [_DEFAULT], np.float64)
+    width, height = (corners[:, 2:] - corners[:, :2]).mean(axis=0).tolist()
+    return Box((1 - width) / 2, (1 - height) / 2, (1 + width) / 2, (1 + height) / 2)
+
+
+def random_box(seed: int, image_id: str, finding: str, elsewhere: Sequence[Box] = ()) -> Box:
+    """Return a box of the size of one of a finding's boxes elsewhere, anywhere; it depends on the arguments only."""
+    digest = hashlib.sha256(f"{seed}\0{image_id}\0{finding}".encode("utf-8", "surrogatepass")).digest()
+    random = np.random.default_rng(int.from_bytes(digest))
+    sizes = elsewhere or [_DEFAULT]
+    box = sizes[int(random.integers(len(sizes)))]
+    width, height = box.x1 - box.x0, box.y1 - box.y0
+    x, y = random.random() * (1 - width), random.random() * (1 - height)
+    return Box(x, y, min(x + width, 1.0), min(y + height, 1.0))
+
+
+def prior_box(elsewhere: Sequence[Box]) -> Box:
+    """Return where a finding usually lies: around what boxes cover at least half as often as what they cover most.
+
+    The image is cut into 224 x 224 cells, and a box covers those whose centres it holds. Raises ValueError if no box
+    covers a cell.
+
+    Examples:
+        >>> prior_box([Box(0, 0, 0.5, 0.5), Box(0.25, 0.25, 0.5, 1), Box(0.25, 0.25, 0.5, 0.5)])
+        Box(x0=0.25, y0=0.25, x1=0.5, y1=0.5)
+    """
+    covered = np.zeros((_CELLS, _CELLS), np.int64)
+    for box in elsewhere:
+        x0, y0, x1, y1 = np.ceil(np.asarray(box) * _CELLS - 0.5).astype(int)
+        covered[y0:y1, x0:x1] += 1
+    if not covered.any():
+        raise ValueError("no box covers a cell")
+    rows, columns = np.nonzero(2 * covered >= covered.max())
+    ends = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+    return Box(*(int(end) / _CELLS for end in ends))
+
+
+def _true_boxes(batch: Batch, query: Query) -> list[Box]:
+    place = query.row, query.column
+    there = batch.truth.labels[place] == 1 and batch.truth.has_region[place]
+    return batch.truth.boxes(*place)[0] if there else []
+
+
+def _seed(given: int | None) -> int:
+    return int(os.environ.get("PL_GLOBAL_SEED", 0)) if given is None else given
