@@ -123,7 +123,7 @@ class Exchanged(AnswerOracle):
         for query in queries:
             height, width = batch.radiographs[query.row].shape
             turned = [Box(y0, x0, y1, x1) for x0, y0, x1, y1 in batch.truth.boxes(query.row, query.column)[0]]
-            replies.append(Reply(self.family.write(turned, query.finding, self.frame, (width, height)), "stop"))
+            replies.append(Reply(self.family.write(turned, query.finding, self.convention, (width, height)), "stop"))
         return replies
 
 
@@ -145,14 +145,14 @@ def scores(model: AnswerOracle, batch: Batch) -> list[tuple[float, float]]:
     output, found = model.score(batch), []
     for row, column, _ in batch.truth.scored.tolist():
         height, width = batch.radiographs[row].shape
-        axes = model.frame.axes(Size(width, height))
+        axes = model.convention.axes(Size(width, height))
         true = np.array(batch.truth.boxes(row, column)[0])
         # What the frame reaches of each side, and half of one of its numbers to either end.
         reach = [(axis.start / axis.side, (axis.start + axis.extent) / axis.side) for axis in axes]
         low, high = np.array(reach).T
         inside = np.concatenate([np.clip(true[:, :2], low, high), np.clip(true[:, 2:], low, high)], axis=1)
         inside = inside[(inside[:, :2] < inside[:, 2:]).all(1)]
-        cell = np.array([axis.extent / axis.side / axis.top for axis in axes]) * max(model.frame.step, 1e-9)
+        cell = np.array([axis.extent / axis.side / axis.top for axis in axes]) * max(model.convention.step, 1e-9)
         whole = np.array([1 / axis.side if axis.whole_pixels else 0 for axis in axes])
         worst = np.tile(cell + whole, 2) * [1, 1, -1, -1]
         smaller = inside + worst
@@ -169,7 +169,7 @@ def test_the_truth_in_a_familys_words_scores_what_its_frame_allows(family, phant
         assert reached
         for value, least in reached:
             assert value >= least - 1e-9
-        coarse = FAMILIES[family].frame.axes(Size(256, 256))[0].top <= 100
+        coarse = FAMILIES[family].convention.axes(Size(256, 256))[0].top <= 100
         if batch.radiographs[0].shape == (256, 256):
             assert np.mean([value for value, _ in reached]) > (0.85 if coarse else 0.95)
 

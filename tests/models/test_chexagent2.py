@@ -109,7 +109,7 @@ def test_answers_do_not_depend_on_what_is_asked_together(folder):
 def test_the_truth_survives_its_tokens(folder, size, monkeypatch):
     """Written in the family's words, through the tokeniser and back, read in hundredths of the whole radiograph."""
     model, batch, box = loaded(folder), images([size]), Box(0.25, 0.3, 0.5, 0.8)
-    said = model.family.write([box, Box(0, 0, 0.1, 0.2)], "Nodule", model.frame, size[::-1])
+    said = model.family.write([box, Box(0, 0, 0.1, 0.2)], "Nodule", model.convention, size[::-1])
     tokens = [*model.processor.tokenizer(said)["input_ids"], model.processor.tokenizer.eos_token_id]
 
     def generate(**inputs):
@@ -117,7 +117,7 @@ def test_the_truth_survives_its_tokens(folder, size, monkeypatch):
 
     monkeypatch.setattr(model.network, "generate", generate)
     (reply,) = model.ask(batch, queries(rows=[0])[:1])
-    answer = reply.read(model.family, model.frame, size[::-1])
+    answer = reply.read(model.family, model.convention, size[::-1])
     assert answer.status == "answered" and answer.boxes == (box, Box(0, 0, 0.1, 0.2))
 
 

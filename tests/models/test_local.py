@@ -18,7 +18,7 @@ from xbench.models.answers.local import ARCHITECTURES, Local
 from xbench.predictions import family_named
 from xbench.predictions.answer import Box, Size
 from xbench.predictions.asking import Query
-from xbench.predictions.conventions import Frame
+from xbench.predictions.conventions import Convention
 from xbench.runtime.errors import UserError
 
 SIZES = [(80, 64), (70, 120), (56, 56)]
@@ -87,13 +87,13 @@ def test_tokens_become_the_answer_that_they_write(kind, folder, monkeypatch):
         size = pixels.shape[1], pixels.shape[0]
         _, inputs = shown(model, pixels, "Where?")
         resized = model._shown(inputs)
-        frame = model.frame if resized is None else Frame.named(resized)
+        frame = model.convention if resized is None else Convention.named(resized)
         said = model.family.write([box], "nodule", frame, size)
         tokens = model.processor.tokenizer(said, add_special_tokens=False)["input_ids"]
         for ending, finish in (([model.processor.tokenizer.eos_token_id, 0, 0], "stop"), ([], "length")):
             speak(monkeypatch, model, [*tokens, *ending])
             (reply,) = model.ask(batch, queries(rows=[row])[:1])
-            answer = reply.read(model.family, model.frame, size)
+            answer = reply.read(model.family, model.convention, size)
             assert (reply.finish, reply.tokens_out) == (finish, len(tokens) + (finish == "stop"))
             assert answer.status == ("answered" if finish == "stop" else "truncated")
             assert answer.boxes[0] == pytest.approx(box, abs=0.02) and not answer.suspect_frame
@@ -127,7 +127,7 @@ def test_what_is_shown_lies_where_the_frame_says(family, kind, frame, size, fold
     rows, columns = np.nonzero(seen.max(1) > 127)[0], np.nonzero(seen.max(0) > 127)[0]
     corners = columns[0] / seen.shape[1], rows[0] / seen.shape[0]
     corners += (columns[-1] + 1) / seen.shape[1], (rows[-1] + 1) / seen.shape[0]
-    x, y = model.frame.axes(Size(width, height))
+    x, y = model.convention.axes(Size(width, height))
     half = 0.5 if x.bins else 0
     found = [axis.to_fraction(1000 * corner - half) for axis, corner in zip((x, y, x, y), corners, strict=True)]
     assert found == pytest.approx(true, abs=1.5 / min(size))
@@ -168,7 +168,7 @@ def test_the_confidence_of_the_best_beam(folder):
     steps = logits.log_softmax(1).gather(1, output[0, 1:, None])[:, 0]
     assert reply.confidence == pytest.approx(steps.mean().exp().item(), abs=1e-6)
     assert 0 < reply.confidence < 1 and reply.tokens_out == len(steps)
-    answer = family_named("agkd").read("a<loc_1><loc_2><loc_30><loc_40>", "stop", model.frame, (512, 512))
+    answer = family_named("agkd").read("a<loc_1><loc_2><loc_30><loc_40>", "stop", model.convention, (512, 512))
     assert answer.confidence == (None,)
 
 

@@ -143,7 +143,7 @@ def test_what_lies_in_the_square_survives_its_tokens(folder, size, monkeypatch):
     box = Box(
         left + 0.25 * side / width, top + 0.3 * side / height, left + 0.5 * side / width, top + 0.8 * side / height
     )
-    said = model.family.write([box], "Nodule", model.frame, (width, height))
+    said = model.family.write([box], "Nodule", model.convention, (width, height))
     tokens = [*model.processor.tokenizer(said, add_special_tokens=False)["input_ids"], 2]
 
     def generate(**inputs):
@@ -151,7 +151,7 @@ def test_what_lies_in_the_square_survives_its_tokens(folder, size, monkeypatch):
 
     monkeypatch.setattr(model.network, "generate", generate)
     (reply,) = model.ask(batch, queries(rows=[0])[:1])
-    (read,) = reply.read(model.family, model.frame, (width, height)).boxes
+    (read,) = reply.read(model.family, model.convention, (width, height)).boxes
     # Half a bin, and the whole pixel of the official code.
     tolerance = 0.5 * side / 100 + 1
     for got, meant, pixels in zip(

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.florence2.processing_florence2 import Florence2PostProcessor
 
-from xbench.predictions import FAMILIES, Answer, Counts, Family, Frame, family_named
+from xbench.predictions import FAMILIES, Answer, Convention, Counts, Family, family_named
 from xbench.predictions.suppression import keep_strongest
 from xbench.runtime.errors import UserError
 
@@ -35,7 +35,9 @@ def _rows(name: str) -> list[dict[str, Any]]:
 def test_raw_answers_are_read_as_expected(name: str) -> None:
     wrong = {}
     for row in _rows(name):
-        answer = FAMILIES[name].read(row["raw"], row["finish"], Frame.named(row["frame"]), tuple(row["image_size"]))
+        answer = FAMILIES[name].read(
+            row["raw"], row["finish"], Convention.named(row["frame"]), tuple(row["image_size"])
+        )
         boxes = row.get("boxes", [])
         same = (
             answer.status == row["status"]
@@ -61,22 +63,22 @@ def test_no_text_raises_and_every_answer_keeps_its_promises() -> None:
     """Mutate the raw answers; XBENCH_MUTATED_ANSWERS says how many, all told."""
     seeds = [row["raw"][:2_000] for name in FAMILIES for row in _rows(name)]
     random = Random(17)
-    frames = [Frame.named(row["frame"]) for name in FAMILIES for row in _rows(name)[-3:]]
+    conventions = [Convention.named(row["frame"]) for name in FAMILIES for row in _rows(name)[-3:]]
     for number in range(_MUTATED):
         raw = _mutated(random, seeds)
         family = list(FAMILIES.values())[number % len(FAMILIES)]
-        # Mostly the family's own frame, sometimes a stranger's.
-        frame = random.choice(frames) if number % 7 == 0 else family.frame
+        # Mostly the family's own convention, sometimes a stranger's.
+        convention = random.choice(conventions) if number % 7 == 0 else family.convention
         size = random.choice([(1, 1), (512, 640), (3056, 2544), (57, 4000)])
         finish = random.choice(("stop", "length", None))
-        answer = family.read(raw, finish, frame, size)
+        answer = family.read(raw, finish, convention, size)
         _check(answer, raw, finish)
 
 
 @given(raw=st.text(), family=st.sampled_from(list(FAMILIES.values())), finish=st.sampled_from(["stop", "length", None]))
 @settings(max_examples=200, deadline=None)
 def test_any_text_is_read(raw: str, family: Family, finish: Any) -> None:
-    _check(family.read(raw, finish, family.frame, (640, 480)), raw, finish)
+    _check(family.read(raw, finish, family.convention, (640, 480)), raw, finish)
 
 
 def _mutated(random: Random, seeds: list[str]) -> str:
@@ -116,7 +118,7 @@ def test_reading_takes_time_linear_in_the_length(name: str) -> None:
         for length in (3_000, 30_000):
             text = piece * (length // len(piece))
             start = time.process_time()
-            family.read(text, None, family.frame, (640, 480))
+            family.read(text, None, family.convention, (640, 480))
             seconds.append(time.process_time() - start)
         if seconds[1] > max(40 * seconds[0], 0.5):
             slow.append((piece, seconds))
@@ -124,7 +126,9 @@ def test_reading_takes_time_linear_in_the_length(name: str) -> None:
 
 
 def test_only_the_first_million_characters_are_read() -> None:
-    answer = FAMILIES["endpoint"].read(" " * 1_000_000 + "[1, 2, 3, 4]", "stop", Frame.named("thousand_whole"), (9, 9))
+    answer = FAMILIES["endpoint"].read(
+        " " * 1_000_000 + "[1, 2, 3, 4]", "stop", Convention.named("thousand_whole"), (9, 9)
+    )
     assert (answer.status, answer.unread) == ("unparsable", 12)
 
 
@@ -138,14 +142,14 @@ def test_only_the_first_million_characters_are_read() -> None:
 )
 def test_what_is_no_answer_is_refused_in_a_sentence(raw: Any, frame: str, size: tuple[int, int], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        FAMILIES["qwen25vl"].read(raw, "stop", Frame.named(frame), size)
+        FAMILIES["qwen25vl"].read(raw, "stop", Convention.named(frame), size)
 
 
 def test_misspelt_names_get_the_list() -> None:
     with pytest.raises(UserError, match="Did you mean maira2"):
         family_named("maria2")
     with pytest.raises(UserError, match="no frame 'thousand'"):
-        Frame.named("thousand")
+        Convention.named("thousand")
 
 
 _LABELS = st.sampled_from([" ", "nodule", " left nodule ", "  "])
@@ -158,7 +162,7 @@ _LABELS = st.sampled_from([" ", "nodule", " left nodule ", "  "])
 def test_florence_reads_the_boxes_that_transformers_reads(runs: list[tuple[str, list[int]]], end: str) -> None:
     """Any text between location tokens ends a run of them, a blank included; what is left of a run is dropped."""
     text = "".join(label + "".join(f"<loc_{one}>" for one in run) for label, run in runs) + end
-    answer = FAMILIES["florence2"].read(text, "stop", Frame.named("loc1000_whole"), (640, 480))
+    answer = FAMILIES["florence2"].read(text, "stop", Convention.named("loc1000_whole"), (640, 480))
     official = Florence2PostProcessor({}, SimpleNamespace(all_special_tokens=[]))
     size = 10**6  # its rounding to whole pixels is exact there
     phrases = official.parse_phrase_grounding_from_text_and_spans(text, (size, size))
@@ -184,23 +188,25 @@ def test_florence_reads_the_boxes_that_transformers_reads(runs: list[tuple[str, 
     ],
 )
 def test_a_blank_ends_a_run_of_locations(text: str, bins: list[int] | None, dropped: int) -> None:
-    answer = FAMILIES["florence2"].read(text, None, Frame.named("loc1000_whole"), (640, 480))
+    answer = FAMILIES["florence2"].read(text, None, Convention.named("loc1000_whole"), (640, 480))
     assert [list(box) for box in answer.boxes] == ([] if bins is None else [[(one + 0.5) / 1000 for one in bins]])
     assert (answer.counts.dropped, answer.status) == (dropped, "truncated" if bins is None else "answered")
 
 
 @pytest.mark.parametrize("text", ["[0.1, ]", "[0.1, 0.2, ]", "It is at [0.1,]."])
 def test_radvlm_lists_that_end_in_a_comma_are_prose(text: str) -> None:
-    answer = FAMILIES["radvlm"].read(text, "stop", FAMILIES["radvlm"].frame, (640, 480))
+    answer = FAMILIES["radvlm"].read(text, "stop", FAMILIES["radvlm"].convention, (640, 480))
     assert (answer.status, answer.counts) == ("unparsable", Counts())
 
 
 def test_a_row_of_chex_with_an_empty_cell_is_dropped() -> None:
     read = FAMILIES["chex"].read
     text = '{"boxes": [[0.1,0.2,0.3,0.4,], [0.5, 0.5, 0.2, 0.2, 0.9], [, 0.2, 0.3, 0.4, 0.5]]}'
-    answer = read(text, "stop", FAMILIES["chex"].frame, (640, 640))
+    answer = read(text, "stop", FAMILIES["chex"].convention, (640, 640))
     assert (len(answer.boxes), answer.counts.dropped) == (1, 2)
-    assert read('{"boxes": [[0.1,0.2,0.3,0.4,]]}', "stop", FAMILIES["chex"].frame, (640, 640)).status == "unparsable"
+    assert (
+        read('{"boxes": [[0.1,0.2,0.3,0.4,]]}', "stop", FAMILIES["chex"].convention, (640, 640)).status == "unparsable"
+    )
 
 
 _SIDES = st.sampled_from([0.0, 0.01, 0.1, 0.5]) | st.floats(0, 1)
@@ -226,5 +232,5 @@ def test_many_boxes_that_hardly_overlap_are_suppressed_in_seconds() -> None:
     """126 x 127 squares side by side, none of which suppresses another."""
     rows = [[round(x / 128, 4), round(y / 128, 4), 0.0077, 0.0077, 0.5] for x in range(1, 127) for y in range(1, 128)]
     start = time.process_time()
-    answer = FAMILIES["chex"].read(json.dumps({"boxes": rows}), "stop", FAMILIES["chex"].frame, (640, 640))
+    answer = FAMILIES["chex"].read(json.dumps({"boxes": rows}), "stop", FAMILIES["chex"].convention, (640, 640))
     assert len(answer.boxes) == len(rows) and time.process_time() - start < 5

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xbench.predictions import FAMILIES
 from xbench.predictions.answer import Box
 from xbench.predictions.asking import Query, Reply
-from xbench.predictions.conventions import Frame
+from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow, answers_writer, excerpt, read_answers
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
@@ -42,7 +42,7 @@ def rows(draw) -> AnswerRow:
         **(first if kind == "recognise" else {}),
     )
     family = FAMILIES["endpoint"]
-    answer = reply.read(family, family.frame, (70, 90)) if kind == "locate" else None
+    answer = reply.read(family, family.convention, (70, 90)) if kind == "locate" else None
     truth = draw(st.none() | st.just(([Box(0.0, 0.0, 0.5, 0.5)], True, False))) if kind == "locate" else None
     return AnswerRow.of(draw(st.integers(0, 9)), "image", (70, 90), Query(kind, 0, 0, finding), reply, answer, truth)
 
@@ -59,11 +59,11 @@ def test_rows_come_back_as_they_were(tmp_path_factory, given_rows):
         if row.query == "recognise":
             assert row.reply().recognition().probability == row.probability
             continue
-        reply, answer = row.read_again(FAMILIES["endpoint"], FAMILIES["endpoint"].frame)
+        reply, answer = row.read_again(FAMILIES["endpoint"], FAMILIES["endpoint"].convention)
         assert reply.frame is None and answer.raw == row.raw
         if row.frame is None:
             assert answer == row.answer()
-        sized = row.read_again(FAMILIES["endpoint"], Frame.named("pixels_resized"))[0].frame
+        sized = row.read_again(FAMILIES["endpoint"], Convention.named("pixels_resized"))[0].frame
         assert sized == (None if row.frame is None else "pixels_resized@70x90")
         assert len(excerpt(row.raw).encode()) <= 4 * 401
 
@@ -92,7 +92,7 @@ def test_what_no_file_takes_is_refused_when_it_is_made(wrong):
     given = {"text": "[1, 2, 300, 400]", "yes_no": ([1.0], [0.5])} | wrong
     kind = "locate" if "confidence" in wrong else "recognise"
     reply, family = Reply(**given), FAMILIES["endpoint"]
-    answer = reply.read(family, family.frame, (70, 90)) if kind == "locate" else None
+    answer = reply.read(family, family.convention, (70, 90)) if kind == "locate" else None
     with pytest.raises(UserError, match=rf"'Nodule'.*'image'.*{next(iter(wrong))}"):
         AnswerRow.of(0, "image", (70, 90), Query(kind, 0, 0, "Nodule"), reply, answer)
 
@@ -116,7 +116,7 @@ WRONG = {
 def test_what_no_run_writes_is_refused(tmp_path, column):
     family = FAMILIES["endpoint"]
     reply = Reply('{"boxes": [{"box": [1, 2, 300, 400]}]}', "stop")
-    query, answer = Query("locate", 0, 0, "Nodule"), reply.read(family, family.frame, (70, 90))
+    query, answer = Query("locate", 0, 0, "Nodule"), reply.read(family, family.convention, (70, 90))
     path = tmp_path / "answers.parquet"
     with answers_writer(path) as add:
         add([AnswerRow.of(0, "image", (70, 90), query, reply, answer, ([Box(0.0, 0.0, 0.5, 0.5)], True, False))])

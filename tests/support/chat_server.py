@@ -63,7 +63,7 @@ def truth(image: bytes, text: str) -> str:
         return "Yes" if finding in masks else "No."
     boxes = [Box(*part.box()) for part in connected_parts(masks[finding])] if finding in masks else []
     family = family_named("endpoint")
-    return family.write(boxes, finding, family.frame, pixels.shape[::-1])
+    return family.write(boxes, finding, family.convention, pixels.shape[::-1])
 
 
 class Handler(BaseHTTPRequestHandler):

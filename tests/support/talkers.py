@@ -61,8 +61,10 @@ class Talker(AnsweringModel):
         size = tuple(reversed(batch.radiographs[query.row].shape))
         true = batch.truth.boxes(*place)[0] if there else [Box(0.2, 0.3, 0.5, 0.6)]
         moved = [Box(box.x0 / 2, box.y0 / 2, (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2) for box in true]
-        right, wrong = (self.family.write(boxes, query.finding, self.frame, size) for boxes in (true, [*moved, *moved]))
-        both = self.family.write([*true, *moved], query.finding, self.frame, size)
+        right, wrong = (
+            self.family.write(boxes, query.finding, self.convention, size) for boxes in (true, [*moved, *moved])
+        )
+        both = self.family.write([*true, *moved], query.finding, self.convention, size)
         said = (right, wrong, both, LAME, "I see \x00 it \ud800 clearly", right[: len(right) // 2], right + wrong[:-9])[
             turn
         ]

@@ -38,7 +38,7 @@ from xbench.findings.names import is_name
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.predictions import family_named
 from xbench.predictions.asking import READER
-from xbench.predictions.conventions import Frame
+from xbench.predictions.conventions import Convention
 from xbench.predictions.tuned import read_tuned
 from xbench.runs.answers import AnswerRow, answers_writer
 from xbench.runs.files import ANSWERS, CONFIG, CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS
@@ -208,7 +208,7 @@ def _reading(run: FinishedRun, family: str | None, frame: str | None) -> dict[st
         return {}
     by = family_named(family or stored.family)
     same = by.name == stored.family
-    return {"family": by.name, "frame": Frame.named(frame or (stored.frame if same else by.frame.name)).name}
+    return {"family": by.name, "frame": Convention.named(frame or (stored.frame if same else by.convention.name)).name}
 
 
 def _rules(run: FinishedRun, thresholds: int | None, ties: str | None, gamma: float | None) -> Rules:

@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from xbench.predictions import family_named
 from xbench.predictions.asking import READER
-from xbench.predictions.conventions import Frame
+from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow
 from xbench.runs.files import ANSWERS, RESULTS
 from xbench.runs.finished import FinishedRun
@@ -80,7 +80,7 @@ def _row(run: FinishedRun, row: AnswerRow, stored: Answers) -> Iterator[_Number]
         yield f"{place} / probability of the image", None if np.isnan(kept) else float(kept), row.probability
         return
     if stored.reader == READER:
-        answer = row.read_again(family_named(stored.family), Frame.named(stored.frame))[1]
+        answer = row.read_again(family_named(stored.family), Convention.named(stored.frame))[1]
         for name in _READ:
             derived = getattr(answer if hasattr(answer, name) else answer.counts, name)
             yield f"{place} / {name}", _listed(getattr(row, name)), _listed(derived)

@@ -16,7 +16,7 @@ from xbench.models.base import SaliencyModel
 from xbench.predictions import family_named
 from xbench.predictions.answer import Answer
 from xbench.predictions.asking import READER, Kind, Query, Reply
-from xbench.predictions.conventions import Frame
+from xbench.predictions.conventions import Convention
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, ModelOutput
 
@@ -58,7 +58,7 @@ class AnsweringModel(SaliencyModel):
     ) -> None:
         super().__init__()
         self.family = family_named(family)
-        self.frame = self.family.frame if frame is None else Frame.named(frame)
+        self.convention = self.family.convention if frame is None else Convention.named(frame)
         self.questions = Questions.of(family if prompts is None else prompts) if self.asked_in_words else None
         self._ask_negatives, self._recognise = ask_negatives, recognise
         self.spent, self.repeats = 0, 1
@@ -125,7 +125,7 @@ class AnsweringModel(SaliencyModel):
         for query, reply in zip(queries, replies, strict=True):
             if query.kind != "recognise":
                 height, width = batch.radiographs[query.row].shape
-                answer = reply.read(self.family, self.frame, (width, height))
+                answer = reply.read(self.family, self.convention, (width, height))
                 if query.kind == "again":
                     repeated.append(answer)
                 else:
@@ -170,7 +170,7 @@ class AnsweringModel(SaliencyModel):
     def provenance(self) -> dict[str, Any]:
         """Return how the model is asked, and how its answers are read."""
         questions = self.questions
-        read = {"family": self.family.name, "frame": self.frame.name, "reader": READER}
+        read = {"family": self.family.name, "frame": self.convention.name, "reader": READER}
         if questions is None:
             return read
         return read | {

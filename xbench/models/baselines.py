@@ -145,7 +145,7 @@ class AnswerOracle(AnsweringModel):
         if query.kind == "recognise":
             return "Yes" if batch.truth.labels[query.row, query.column] == 1 else "No"
         height, width = batch.radiographs[query.row].shape
-        return self.family.write(_true_boxes(batch, query), query.finding, self.frame, (width, height))
+        return self.family.write(_true_boxes(batch, query), query.finding, self.convention, (width, height))
 
 
 class BoxBaseline(AnsweringModel):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from xbench.predictions.answer import Answer, Box, Counts, Finish, Point, Size, Status
-from xbench.predictions.conventions import Frame, smart_resize
+from xbench.predictions.conventions import Convention, smart_resize
 from xbench.predictions.families import FAMILIES, Family, family_named
 
 __all__ = [
     "FAMILIES",
     "Answer",
     "Box",
+    "Convention",
     "Counts",
     "Family",
     "Finish",
-    "Frame",
     "Point",
     "Size",
     "Status",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from xbench.predictions.answer import Answer, Finish
-from xbench.predictions.conventions import Frame
+from xbench.predictions.conventions import Convention
 from xbench.predictions.families import Family
 from xbench.predictions.recognition import listed_yes_probability, read_decision, yes_probability
 
@@ -47,8 +47,8 @@ class Reply:
     Attributes:
         text: As received, with special tokens where the decoder gives them.
         finish: Why generation ended, by itself or at the limit; None where nobody knows.
-        frame: Name of the frame of its numbers if this image has another than the model's, such as the size to which
-            it was resized; else None.
+        frame: Name of the convention of its numbers if this image has another than the model's, such as the size to
+            which it was resized; else None.
         prompt_sha256: Digest of all that was sent but the image.
         tokens_in: Tokens that were sent, the image's among them; None where nobody counted.
         tokens_out: Tokens that came back; None where nobody counted.
@@ -75,10 +75,10 @@ class Reply:
     from_cache: bool = False
     reasoning: str | None = None
 
-    def read(self, family: Family, frame: Frame, size: tuple[int, int]) -> Answer:
+    def read(self, family: Family, convention: Convention, size: tuple[int, int]) -> Answer:
         """Read where it says that the finding is, about a radiograph of so many pixels (width, height)."""
-        named = frame if self.frame is None else Frame.named(self.frame)
-        answer = family.read(self.text, self.finish, named, size)
+        convention = convention if self.frame is None else Convention.named(self.frame)
+        answer = family.read(self.text, self.finish, convention, size)
         if self.confidence is None:
             return answer
         stated = tuple(self.confidence if one is None else one for one in answer.confidence)

@@ -1,6 +1,6 @@
-"""Frames: what the numbers of a model mean, and the way between them and fractions of the whole radiograph.
+"""What the numbers of a model mean, and the way between them and fractions of the whole radiograph.
 
-A frame is declared for a model and never chosen by looking at an answer, much less at the truth.
+A convention is declared for a model and never chosen by looking at an answer, much less at the truth.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from xbench.predictions.answer import Size
 from xbench.runtime.errors import UserError
 
-_FARTHEST = 1e12  # of a number from the frame; farther ones overflow, and lie outside all the same
+_FARTHEST = 1e12  # of a number from the convention; farther ones overflow, and lie outside all the same
 
 
 class Axis(NamedTuple):
@@ -39,7 +39,7 @@ class Axis(NamedTuple):
         return (math.floor(pixel) if self.whole_pixels else pixel) / self.side
 
     def from_fraction(self, fraction: float) -> float:
-        """Return the number for a fraction of the side, in the frame's range: a bin, or unrounded."""
+        """Return the number for a fraction of the side, in the convention's range: a bin, or unrounded."""
         number = (fraction * self.side - self.start) / self.extent * self.top
         if self.bins:
             return min(max(math.floor(number), 0), self.top - 1)
@@ -47,7 +47,7 @@ class Axis(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Frame:
+class Convention:
     """What the numbers of a model mean.
 
     Attributes:
@@ -62,46 +62,46 @@ class Frame:
     step: float = 1
     y_first: bool = False
 
-    def __reduce__(self) -> tuple[Callable[[str], Frame], tuple[str]]:
-        # Other processes get a frame by its name, for pickle knows no functions within functions.
-        return Frame.named, (self.name,)
+    def __reduce__(self) -> tuple[Callable[[str], Convention], tuple[str]]:
+        # Other processes get a convention by its name, for pickle knows no functions within functions.
+        return Convention.named, (self.name,)
 
     @classmethod
-    def named(cls, name: str) -> Frame:
-        """Return the frame of a name.
+    def named(cls, name: str) -> Convention:
+        """Return the convention of a name.
 
-        `_yx` at the end says that y comes before x. A frame of pixels may end in `@WxH`, the size of the image whose
-        pixels they are: what the processor made of it, or what was sent.
+        `_yx` at the end says that y comes before x. A convention of pixels may end in `@WxH`, the size of the image
+        whose pixels they are: what the processor made of it, or what was sent.
 
         Raises:
-            UserError: There is no such frame.
+            UserError: There is no such convention.
 
         Examples:
-            >>> x, y = Frame.named("thousand_padded_yx").axes(Size(512, 1024))
+            >>> x, y = Convention.named("thousand_padded_yx").axes(Size(512, 1024))
             >>> x.to_fraction(500), y.to_fraction(500)
             (0.5, 0.5)
-            >>> Frame.named("pixels_sent@100x200").axes(Size(512, 1024))[1].to_fraction(50)
+            >>> Convention.named("pixels_sent@100x200").axes(Size(512, 1024))[1].to_fraction(50)
             0.25
         """
         base, _, pixels = name.partition("@")
         y_first = base.endswith("_yx")
         base = base.removesuffix("_yx")
         size = re.fullmatch(r"([1-9][0-9]{0,6})x([1-9][0-9]{0,6})", pixels)
-        if base not in _FRAMES or (pixels and not (size and base.startswith("pixels_"))):
+        if base not in _CONVENTIONS or (pixels and not (size and base.startswith("pixels_"))):
             raise UserError(
-                f"There is no frame {name!r}. Frames are {', '.join(_FRAMES)}; each may be followed by _yx where y "
-                "comes before x, and those of pixels by the size of the image that they count on, as @1024x768.",
+                f"There is no frame {name!r}. Frames are {', '.join(_CONVENTIONS)}; each may be followed by _yx where "
+                "y comes before x, and those of pixels by the size of the image that they count on, as @1024x768.",
                 exit_status=2,
             )
-        frame = replace(_FRAMES[base], name=name, y_first=y_first)
-        return frame._of_pixels(Size(int(size[1]), int(size[2]))) if size else frame
+        convention = replace(_CONVENTIONS[base], name=name, y_first=y_first)
+        return convention._of_pixels(Size(int(size[1]), int(size[2]))) if size else convention
 
-    def shown(self, width: int, height: int) -> Frame:
-        """Return this frame of pixels for an image that the model, or its server, was shown in this size."""
+    def shown(self, width: int, height: int) -> Convention:
+        """Return this convention of pixels for an image that the model, or its server, was shown in this size."""
         base, order = self.name.partition("@")[0].removesuffix("_yx"), "_yx" if self.y_first else ""
-        return Frame.named(f"{base}{order}@{width}x{height}")
+        return Convention.named(f"{base}{order}@{width}x{height}")
 
-    def _of_pixels(self, shown: Size) -> Frame:
+    def _of_pixels(self, shown: Size) -> Convention:
         return replace(self, axes=lambda size: (_whole(shown.width, size.width), _whole(shown.height, size.height)))
 
 
@@ -196,18 +196,18 @@ def _sent(size: Size) -> tuple[Axis, Axis]:
     return _whole(size.width, size.width), _whole(size.height, size.height)
 
 
-_FRAMES = {
-    frame.name: frame
-    for frame in (
-        Frame("fraction_whole", _spanning(1), step=0.01),
-        Frame("percent_whole", _spanning(100)),
-        Frame("thousand_whole", _spanning(1000)),
-        Frame("thousand_padded", _padded_thousand),
-        Frame("pixels_resized", _resized),
-        Frame("pixels_sent", _sent),
-        Frame("loc1000_whole", _spanning(1000, bins=True)),
-        Frame("loc1000_padded512", _padded_512),
-        Frame("bins100_centre_square", _centre_bins),
-        Frame("fraction_centre_square", _centre_fractions, step=0),
+_CONVENTIONS = {
+    convention.name: convention
+    for convention in (
+        Convention("fraction_whole", _spanning(1), step=0.01),
+        Convention("percent_whole", _spanning(100)),
+        Convention("thousand_whole", _spanning(1000)),
+        Convention("thousand_padded", _padded_thousand),
+        Convention("pixels_resized", _resized),
+        Convention("pixels_sent", _sent),
+        Convention("loc1000_whole", _spanning(1000, bins=True)),
+        Convention("loc1000_padded512", _padded_512),
+        Convention("bins100_centre_square", _centre_bins),
+        Convention("fraction_centre_square", _centre_fractions, step=0),
     )
 }

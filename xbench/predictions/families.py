@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from xbench.predictions.answer import Answer, Box, Finish
-from xbench.predictions.conventions import Axis, Frame, checked_size
+from xbench.predictions.conventions import Axis, Convention, checked_size
 from xbench.predictions.json_scan import flat_lists, part_that_counts, read_json, read_lists
 from xbench.predictions.reading import NUMBER, Reading, ends_in_tag, number, numbers, plain
 from xbench.predictions.suppression import keep_strongest
@@ -35,28 +35,28 @@ class Family(ABC):
 
     Attributes:
         name: Its name in options and files.
-        frame: What the numbers mean unless declared otherwise.
+        convention: What the numbers mean unless declared otherwise.
     """
 
     name: str
-    frame: Frame
+    convention: Convention
 
-    def read(self, raw: str, finish: Finish | None, frame: Frame, size: tuple[int, int]) -> Answer:
+    def read(self, raw: str, finish: Finish | None, convention: Convention, size: tuple[int, int]) -> Answer:
         """Read an answer, in time linear in its length.
 
         Args:
             raw: The text as received, with special tokens where the decoder gives them.
             finish: Why generation ended, "stop" or "length"; None where nobody knows.
-            frame: What the numbers mean.
+            convention: What the numbers mean.
             size: Width and height of the radiograph in pixels.
 
         Raises:
-            UserError: The image has no width or height, or the frame does not know images of this shape, or `raw` is no
-                text. Text never raises.
+            UserError: The image has no width or height, the convention does not know images of this shape, or `raw`
+                is no text. Text never raises.
 
         Examples:
             >>> family = FAMILIES["radvlm"]
-            >>> answer = family.read("It lies at [0.2, 0.3, 0.4, 0.5].", "stop", family.frame, (1024, 1024))
+            >>> answer = family.read("It lies at [0.2, 0.3, 0.4, 0.5].", "stop", family.convention, (1024, 1024))
             >>> answer.status, answer.boxes
             ('answered', (Box(x0=0.2, y0=0.3, x1=0.4, y1=0.5),))
         """
@@ -65,29 +65,31 @@ class Family(ABC):
                 f"An answer of family {self.name!r} is {type(raw).__name__} and no text. Each answer must be the text "
                 "that the model wrote, empty if it wrote none."
             )
-        reading = Reading(frame, checked_size(size))
+        reading = Reading(convention, checked_size(size))
         part = self._read(plain(raw), reading)
         return reading.answer(raw, finish, part)
 
-    def write(self, boxes: Sequence[Box], finding: str, frame: Frame, size: tuple[int, int]) -> str:
+    def write(self, boxes: Sequence[Box], finding: str, convention: Convention, size: tuple[int, int]) -> str:
         """Write boxes of the whole radiograph as the family does: the best that its numbers can express.
 
-        Parts that the frame does not reach are left out.
+        Parts that the convention does not reach are left out.
 
         Examples:
             >>> family = FAMILIES["radvlm"]
-            >>> family.write([Box(0.204, 0.3, 0.4, 0.5)], "nodule", family.frame, (1024, 1024))
+            >>> family.write([Box(0.204, 0.3, 0.4, 0.5)], "nodule", family.convention, (1024, 1024))
             'nodule is located at [0.20, 0.30, 0.40, 0.50].'
         """
-        x, y = frame.axes(checked_size(size))
+        x, y = convention.axes(checked_size(size))
         written = []
         for box in boxes:
-            across, down = _span(x, frame.step, box.x0, box.x1), _span(y, frame.step, box.y0, box.y1)
+            across, down = _span(x, convention.step, box.x0, box.x1), _span(y, convention.step, box.y0, box.y1)
             if across and down:
-                corners = zip(down, across, strict=True) if frame.y_first else zip(across, down, strict=True)
+                corners = zip(down, across, strict=True) if convention.y_first else zip(across, down, strict=True)
                 written.append([number for corner in corners for number in corner])
-        digits = 2 if 0 < frame.step < 1 else 0
-        texts = [[repr(value) if not frame.step else f"{value:.{digits}f}" for value in values] for values in written]
+        digits = 2 if 0 < convention.step < 1 else 0
+        texts = [
+            [repr(value) if not convention.step else f"{value:.{digits}f}" for value in values] for values in written
+        ]
         return self._write(texts, finding)
 
     @abstractmethod
@@ -96,7 +98,7 @@ class Family(ABC):
 
     @abstractmethod
     def _write(self, boxes: list[list[str]], finding: str) -> str:
-        """Return the text of boxes, of which there may be none; four numbers each, in the order of the frame."""
+        """Return the text of boxes, of which there may be none; four numbers each, in the order of the convention."""
 
 
 class Maira2(Family):
@@ -280,7 +282,7 @@ def family_named(name: str) -> Family:
 
 
 def _span(axis: Axis, step: float, low: float, high: float) -> tuple[float, float] | None:
-    """Return the numbers nearest to two fractions of a side, at least a step apart; None beyond the frame's reach."""
+    """Return the numbers nearest to two fractions of a side, at least a step apart; None beyond its reach."""
     start, end = (pixels / axis.side for pixels in (axis.start, axis.start + axis.extent))
     if high <= start or low >= end:
         return None
@@ -318,17 +320,17 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         family.name: family
         for family in (
-            Maira2("maira2", Frame.named("bins100_centre_square")),
-            JSONFamily("medgemma", Frame.named("thousand_padded_yx"), "box_2d", "final"),
-            CheXagent2("chexagent2", Frame.named("percent_whole")),
-            RadVLM("radvlm", Frame.named("fraction_whole")),
-            JSONFamily("qwen25vl", Frame.named("pixels_resized"), "bbox_2d"),
-            JSONFamily("qwen3vl", Frame.named("thousand_whole"), "bbox_2d"),
-            InternVL("internvl", Frame.named("thousand_whole")),
-            Florence2("florence2", Frame.named("loc1000_whole")),
-            Florence2("agkd", Frame.named("loc1000_padded512")),
-            CheX("chex", Frame.named("fraction_centre_square")),
-            JSONFamily("endpoint", Frame.named("thousand_whole"), "box", "object"),
+            Maira2("maira2", Convention.named("bins100_centre_square")),
+            JSONFamily("medgemma", Convention.named("thousand_padded_yx"), "box_2d", "final"),
+            CheXagent2("chexagent2", Convention.named("percent_whole")),
+            RadVLM("radvlm", Convention.named("fraction_whole")),
+            JSONFamily("qwen25vl", Convention.named("pixels_resized"), "bbox_2d"),
+            JSONFamily("qwen3vl", Convention.named("thousand_whole"), "bbox_2d"),
+            InternVL("internvl", Convention.named("thousand_whole")),
+            Florence2("florence2", Convention.named("loc1000_whole")),
+            Florence2("agkd", Convention.named("loc1000_padded512")),
+            CheX("chex", Convention.named("fraction_centre_square")),
+            JSONFamily("endpoint", Convention.named("thousand_whole"), "box", "object"),
         )
     }
 )

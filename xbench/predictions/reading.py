@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 
 from xbench.predictions.answer import LONGEST, Answer, Box, Counts, Finish, Point, Size, Status
-from xbench.predictions.conventions import Frame
+from xbench.predictions.conventions import Convention
 
 NUMBER = r"[+-]?+(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?+[0-9]++)?+"
 """A number in plain text. What is longer than 64 characters, or not finite, is none: see `number`."""
@@ -23,7 +23,7 @@ _PLAIN = str.maketrans(
     | dict.fromkeys("\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}", "'")
 )
 _NUMBER = re.compile(NUMBER)
-_SUSPECT = 0.25  # of the frame's range: how far beyond it a number is no slip
+_SUSPECT = 0.25  # of the convention's range: how far beyond it a number is no slip
 
 
 def plain(raw: str) -> str:
@@ -74,11 +74,11 @@ class Reading:
         dropped: Number of malformed boxes.
     """
 
-    def __init__(self, frame: Frame, size: Size) -> None:
+    def __init__(self, convention: Convention, size: Size) -> None:
         self.cut = False
         self.none = False
         self.dropped = 0
-        self._frame, self._axes = frame, frame.axes(size)
+        self._convention, self._axes = convention, convention.axes(size)
         self._boxes: dict[Box, float | None] = {}
         self._points: dict[Point, None] = {}
         self._clipped = self._reordered = self._duplicates = 0
@@ -97,7 +97,7 @@ class Reading:
         zeros_are_none: bool = True,
         x_first: bool = False,
     ) -> None:
-        """Take four numbers as two corners, in the order of the frame, or with x first whatever the frame's order."""
+        """Take four numbers as two corners, in the order of the convention unless `x_first`."""
         if zeros_are_none and not any(values):
             self.none = True
             return
@@ -112,7 +112,7 @@ class Reading:
             self._boxes[box] = confidence
 
     def add_point(self, values: Sequence[float]) -> None:
-        """Take two numbers as a place, in the order of the frame."""
+        """Take two numbers as a place, in the order of the convention."""
         point = Point(*self._inside(*self._fractions(values[0], values[1])))
         self._duplicates += point in self._points
         self._points[point] = None
@@ -147,7 +147,7 @@ class Reading:
         return "abstained" if (self.none or states_none(text)) and not self.dropped else "unparsable"
 
     def _fractions(self, first: float, second: float, x_first: bool = False) -> tuple[float, float]:
-        pair = (second, first) if self._frame.y_first and not x_first else (first, second)
+        pair = (second, first) if self._convention.y_first and not x_first else (first, second)
         for value, axis in zip(pair, self._axes, strict=True):
             self._beyond |= not -_SUSPECT <= value / axis.top <= 1 + _SUSPECT
             self._largest = value if self._largest is None else max(value, self._largest)

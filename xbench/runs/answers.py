@@ -1,6 +1,6 @@
 """`answers.parquet`: what a model that answers was asked, what came back to the letter, and how it was read.
 
-Its answers are read again from there by another family or frame, and checked, without asking. Needs no torch.
+Its answers are read again from there by another family or convention, and checked, without asking. Needs no torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from xbench.predictions.answer import Answer, Box, Counts, Finish, Point, Status
 from xbench.predictions.asking import Kind, Query, Reply, Way
-from xbench.predictions.conventions import Frame
+from xbench.predictions.conventions import Convention
 from xbench.predictions.families import Family
 from xbench.runs.files import WRITING, Table
 from xbench.runtime.errors import UserError
@@ -42,7 +42,7 @@ class AnswerRow:
         query: Where it is, or whether it is there.
         raw: What came back.
         escaped: Whether the file has `raw` as a JSON text, because it holds half a surrogate pair.
-        frame: Name of the frame of its numbers, if this image has one of its own.
+        frame: Name of the convention of its numbers, if this image has one of its own.
         width: Of the radiograph in pixels.
         answer_confidence: Of the answer as a whole.
         confidence: Per box.
@@ -159,18 +159,18 @@ class AnswerRow:
         """Return what was asked, for an image's place in a batch and a finding's among those of the run."""
         return Query(self.query, row, column, self.finding)
 
-    def read_again(self, family: Family, frame: Frame) -> tuple[Reply, Answer]:
-        """Read where the finding is by another family or frame.
+    def read_again(self, family: Family, convention: Convention) -> tuple[Reply, Answer]:
+        """Read where the finding is by another family or convention.
 
         Of an image whose pixels were counted on another size, that size stays.
         """
         reply = self.reply()
         if reply.frame is not None:
             size = re.fullmatch(r"[^@]+@(\d+)x(\d+)", reply.frame)
-            pixels = frame.name.startswith("pixels_") and "@" not in frame.name
-            shown = frame.shown(int(size[1]), int(size[2])).name if size and pixels else None
+            pixels = convention.name.startswith("pixels_") and "@" not in convention.name
+            shown = convention.shown(int(size[1]), int(size[2])).name if size and pixels else None
             reply = replace(reply, frame=shown)
-        return reply, reply.read(family, frame, (self.width, self.height))
+        return reply, reply.read(family, convention, (self.width, self.height))
 
     def answer(self) -> Answer:
         """Return the answer of a query where a finding is."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from xbench.geometry.coverage import region_digest
 from xbench.geometry.instances import Instance
 from xbench.predictions import family_named
-from xbench.predictions.conventions import Frame
+from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow, read_answers
 from xbench.runs.files import (
     ANSWERS,
@@ -288,7 +288,7 @@ class FinishedRun:
         )
         if self.answers is not None and self.results.answers is not None:
             by = family_named(family or self.results.answers.family)
-            numbers = Frame.named(frame or self.results.answers.frame)
+            numbers = Convention.named(frame or self.results.answers.frame)
             output.answers = [[None] * len(self.results.findings) for _ in images]
             for place, image in enumerate(images):
                 for one in self.answers[image.image_id]:

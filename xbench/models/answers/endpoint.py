@@ -276,7 +276,7 @@ class Endpoint(AnsweringModel):
     def _picture(self, batch: Batch, row: int) -> _Picture:
         """Return an image as it is sent."""
         pixels: NDArray[np.uint8] = batch.radiographs[row].numpy()
-        base = self.frame.name.partition("@")[0].removesuffix("_yx")
+        base = self.convention.name.partition("@")[0].removesuffix("_yx")
         if base == "thousand_padded":
             height, width = pixels.shape
             side = max(height, width)
@@ -287,9 +287,9 @@ class Endpoint(AnsweringModel):
             scale = self._longest_side / max(picture.size)
             width, height = (max(1, round(side * scale)) for side in picture.size)
             picture = picture.resize((width, height), Image.Resampling.LANCZOS)
-            if self.frame.name.startswith("pixels_") and "@" not in self.frame.name:
+            if self.convention.name.startswith("pixels_") and "@" not in self.convention.name:
                 size = Size(width, height) if base == "pixels_sent" else smart_resize(Size(width, height))
-                frame = self.frame.shown(*size).name
+                frame = self.convention.shown(*size).name
         return _Picture(picture, self._image_format, frame)
 
     def problems(self, findings: Sequence[str]) -> list[str]:

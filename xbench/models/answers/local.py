@@ -246,7 +246,7 @@ class Local(AnsweringModel):
 
     def _picture(self, pixels: NDArray[np.uint8]) -> Image.Image:
         """Return a radiograph as the processor gets it: padded if the frame counts on a padded image."""
-        base, (height, width) = self.frame.name.partition("@")[0].removesuffix("_yx"), pixels.shape
+        base, (height, width) = self.convention.name.partition("@")[0].removesuffix("_yx"), pixels.shape
         picture = Image.fromarray(pixels).convert("RGB")
         side = {"thousand_padded": max(width, height), "loc1000_padded512": 512}.get(base)
         if side is None:
@@ -261,11 +261,11 @@ class Local(AnsweringModel):
 
     def _shown(self, inputs: Any) -> str | None:
         """Return the frame of an image whose numbers are pixels of what the processor made of it."""
-        if self.frame.name.removesuffix("_yx") != "pixels_resized":
+        if self.convention.name.removesuffix("_yx") != "pixels_resized":
             return None
         _, rows, columns = inputs["image_grid_thw"][0].tolist()
         patch = self.processor.image_processor.patch_size
-        return self.frame.shown(columns * patch, rows * patch).name
+        return self.convention.shown(columns * patch, rows * patch).name
 
     def _first_token(self, logits: Tensor) -> dict[str, Any]:
         """Return the logits of yes and of no, and their share of all probability."""
