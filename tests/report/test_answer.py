@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from markupsafe import escape
 
+from xbench.report import charts
 from xbench.report.answer import (
     answer,
     best_finding,
@@ -21,7 +22,6 @@ from xbench.report.answer import (
     thresholds_finding,
 )
 from xbench.report.names import model_title
-from xbench.report.page import charts
 from xbench.report.page.write import write_page
 from xbench.report.schema import Comparison, Correlation, Estimate, Reference
 from xbench.report.standings import over_datasets, standings

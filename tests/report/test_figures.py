@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from synthetic import write_run
 
+from xbench.report.charts import apart
 from xbench.report.figures import write as figures
-from xbench.report.figures.style import apart, drawing, save, wrapped
+from xbench.report.figures.style import drawing, save, wrapped
 from xbench.report.overlay import coloured, tinted
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import mixed
 import pytest
 
+from xbench.report import charts
 from xbench.report.answer import answer, in_a_line, recognition_finding, thresholds_finding
-from xbench.report.page import charts
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
 from xbench.report.schema import Analysis

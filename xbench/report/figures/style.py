@@ -11,14 +11,13 @@ from typing import Any
 
 import matplotlib
 import matplotlib.style
-import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from scipy.optimize import isotonic_regression
 
+from xbench.report.charts import apart
 from xbench.report.schema import Estimate
 from xbench.report.series import Series
 
@@ -110,25 +109,6 @@ def draw_interval(axis: Axes, estimate: Estimate, at: float, colour: str, uprigh
         ends, place = [100 * estimate.low, 100 * estimate.high], [at, at]
         bar: dict[str, Any] = {"color": colour, "alpha": 0.42, "linewidth": 2.6, "solid_capstyle": "butt", "zorder": 2}
         axis.plot(*((place, ends) if upright else (ends, place)), **bar, clip_on=False)
-
-
-def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
-    """Return where things of these sizes go so that none overlap: as near as can be to where they are wanted.
-
-    They keep their order, and stay between two ends if they fit.
-
-    >>> apart([50, 50, 90], [10, 10, 10], 0, 100)
-    [45.0, 55.0, 90.0]
-    """
-    order = np.argsort(wanted, kind="stable")
-    size = np.array(sizes, float)[order]
-    # From the middle of the first to the middle of each, if they touch.
-    along = np.cumsum(size) - (size + size[:1]) / 2
-    start = isotonic_regression(np.array(wanted, float)[order] - along).x
-    first, last = low + size[:1] / 2, high - size[-1:] / 2 - along[-1:]
-    found = np.empty(len(size))
-    found[order] = along + np.maximum(np.minimum(start, last), first)
-    return [float(place) for place in found]
 
 
 def name_curves(

@@ -1,12 +1,51 @@
-"""Pictures in the page: outlines as paths, films and maps as text."""
+"""Pictures in the page: lines and outlines as SVG paths, names beside points, films and maps as text."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+
+from xbench.report.charts import Scatter, apart, named_places
+
+_LABEL, _TALL = 17.0, 400
+"""Pixels between the names in a scatter, and its height."""
+
+
+def path_of(points: Iterable[tuple[float, float]]) -> str:
+    """Draw a line through points, shares of width and height, in a square of 100, y downwards."""
+    text = "L".join(f"{100 * x:.2f} {100 - 100 * y:.2f}" for x, y in points)
+    return f"M{text}" if text else ""
+
+
+def band_of(ends: Sequence[tuple[float, float, float]]) -> str:
+    """Draw the intervals along a line, each x, low and high, as a closed path."""
+    return f"{path_of([*((x, high) for x, _, high in ends), *((x, low) for x, low, _ in reversed(ends))])}Z"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name in a scatter: its text, the place of its point, and by how many pixels it stands higher."""
+
+    text: str
+    x: float
+    y: float
+    lift: float
+    right: bool
+
+
+def names_of(scatter: Scatter) -> Iterator[Named]:
+    """Place the names of points beside them, pushed apart within the plot."""
+    places = named_places(sorted(scatter.points, key=lambda point: point.y.value or 0.0), in_turn=True)
+    heights = [_TALL * y for _, y, _ in places]
+    # The lowest and the highest stay readable.
+    moved = apart(heights, [_LABEL] * len(places), 4 - _LABEL / 2, _TALL - 3 + _LABEL / 2)
+    for (x, y, text), height, place in zip(places, heights, moved, strict=True):
+        yield Named(text, x, y, place - height, x < 0.68)
 
 
 def outline_of(region: NDArray[np.bool_], scale: tuple[float, float] = (1, 1)) -> str:

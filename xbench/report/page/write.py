@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
+from xbench.report import charts
 from xbench.report.answer import (
     answer,
     best_finding,
@@ -28,9 +29,8 @@ from xbench.report.answer import (
 )
 from xbench.report.cases import CaseMap, choose_cases, read_maps
 from xbench.report.overlay import coloured
-from xbench.report.page import charts
 from xbench.report.page.films import films_of
-from xbench.report.page.pictures import encoded, outline_of
+from xbench.report.page.pictures import band_of, encoded, names_of, outline_of, path_of
 from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis, in_order, parts_of
 from xbench.report.sentences import count_of, recognised_elsewhere, warnings
 from xbench.report.series import Series, outline, own_in_words, series_of
@@ -69,6 +69,9 @@ def write_page(
         "looks": looks,
         "keys": {label: f"k-{number}" for number, label in enumerate(looks)},
         "outline": outline,
+        "path_of": path_of,
+        "band_of": band_of,
+        "names_of": names_of,
         "whole": whole,
         "what": _what(analysis, found),
         "answer": answer(analysis),

@@ -1,0 +1,512 @@
+"""What charts show, prepared once for the page and for figures on paper: shares of 1, labels of runs, and words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
+
+from xbench.report.answer import in_words, whole
+from xbench.report.names import model_title, shared_name
+from xbench.report.runs import Run
+from xbench.report.schema import (
+    NEAR,
+    Analysis,
+    AreaBin,
+    Correlation,
+    DatasetAnalysis,
+    Estimate,
+    RunAnalysis,
+    floor_of,
+    in_order,
+    number_of,
+)
+from xbench.report.series import series_of
+from xbench.report.standings import Standings, standings
+
+BAND = 8
+"""How many columns of the matrix stand side by side."""
+_NONE = Estimate(None)
+
+
+# Rows
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of a column: the label of a series, its score or why there is none, and what else is marked, by kind."""
+
+    label: str
+    score: Estimate
+    best: bool = False
+    marks: Mapping[str, float] = field(default_factory=dict)
+    none: str = "not run"
+
+
+@dataclass(frozen=True)
+class Column:
+    """Scores of one number on a finding, a dataset, or in the mean, with the best floor, chance, and ceiling."""
+
+    title: str
+    under: str
+    entries: tuple[Entry, ...]
+    floor: float | None
+    chance: float | None = None
+    ceiling: float | None = None
+    mean: bool = False
+
+
+def matrix(analysis: Analysis, found: Standings) -> list[list[Column]]:
+    """Return the columns of the matrix in bands: the mean first, then datasets, or findings by their films."""
+    means = {row.label: row.score for row in found.rows}
+    floor = None if found.floor is None else found.floor.value
+    datasets = [dataset for dataset in analysis.datasets if dataset.values(found.number)]
+    if len(datasets) > 1:
+        labels = [label for label in in_order(analysis.runs) if any(label in d.values(found.number) for d in datasets)]
+        rest = [of_dataset(analysis, dataset, labels, found.number) for dataset in datasets]
+        scores = {label: means.get(label, _NONE) for label in labels}
+        first = _column("All datasets", f"mean of {len(found.datasets)}", scores, floor)
+        if len(found.datasets) < len(datasets):
+            return _bands(rest)
+    else:
+        rest = sorted(
+            _of_findings(datasets[0], list(means), found.number), key=lambda column: -int(column.under.split()[0])
+        )
+        first = _column("All findings" if len(rest) > 1 else (rest[0].title if rest else "Mean"), "mean", means, floor)
+        rest = rest if len(rest) > 1 else []
+    side_by_side, *more = _bands(rest) or [[]]
+    return [[replace(first, mean=True), *side_by_side], *more]
+
+
+def _bands(columns: Sequence[Column]) -> list[list[Column]]:
+    return [[*columns[start : start + BAND]] for start in range(0, len(columns), BAND)]
+
+
+def of_dataset(analysis: Analysis, dataset: DatasetAnalysis, labels: Sequence[str], number: str) -> Column:
+    """Return the scores of series on a dataset, in the order of `labels`."""
+    by_label = {entry.run.label: number_of(entry, number) for entry in dataset.runs}
+    under = f"{_count(dataset.runs, number):,} {'lesions' if number != 'auroc' else 'films'}"
+    scores = {label: by_label.get(label, _NONE) for label in labels}
+    column = _column(analysis.heading(dataset), under, scores, _floor(dataset, number), {*by_label})
+    chance, ceiling = (_reference(dataset, title, number) for title in ("Random", "Reader agreement"))
+    return replace(column, chance=chance, ceiling=ceiling)
+
+
+def _reference(dataset: DatasetAnalysis, title: str, number: str) -> float | None:
+    return next((number_of(one, number).value for one in dataset.references if one.title == title), None)
+
+
+def _floor(dataset: DatasetAnalysis, number: str) -> float | None:
+    values = [number_of(one, number).value for one in dataset.references if one.kind == "floor"]
+    return max((value for value in values if value is not None), default=None)
+
+
+def _count(runs: Sequence[RunAnalysis], number: str, finding: str | None = None) -> int:
+    """Return how many lesions, or how many films where recognition is scored, the runs have at most."""
+    if number == "auroc":
+        return max((entry.run.results.counts.images for entry in runs), default=0)
+    counts = [
+        sum(scores.count for name, scores in entry.run.results.grounding.per_class.items() if finding in (None, name))
+        for entry in runs
+    ]
+    return max(counts, default=0)
+
+
+def _of_findings(dataset: DatasetAnalysis, labels: Sequence[str], number: str) -> Iterator[Column]:
+    by_label = {entry.run.label: entry for entry in dataset.runs}
+    for finding in dataset.findings:
+        scores = {label: number_of(by_label[label], number, finding) for label in labels}
+        if any(score.value is not None for score in scores.values()):
+            floor = floor_of(dataset, finding, number)
+            films = _count(dataset.runs, number, finding)
+            yield _column(finding, f"{films} films", scores, None if floor is None else floor.value)
+
+
+def _column(
+    title: str, under: str, scores: Mapping[str, Estimate], floor: float | None, run: Collection[str] = ()
+) -> Column:
+    """Make a column; `run` are labels of runs, which may have no score all the same."""
+    known = [score.value for score in scores.values() if score.value is not None]
+    entries = [
+        Entry(
+            label, score, len(known) > 1 and score.value == max(known), none="no score" if label in run else "not run"
+        )
+        for label, score in scores.items()
+    ]
+    return Column(title, under, tuple(entries), floor)
+
+
+def gaps(analysis: Analysis) -> list[Column]:
+    """Return Dice with cross-fitted thresholds, with the fixed and the best one marked, a column for each dataset."""
+    of_datasets = [{entry.run.label: _gap(entry) for entry in dataset.runs} for dataset in analysis.datasets]
+    # Rows stand side by side, so each column has all of them.
+    marked = {label for entries in of_datasets for label, entry in entries.items() if entry.marks}
+    labels = [label for label in in_order(analysis.runs) if label in marked]
+    return [
+        Column(
+            analysis.heading(dataset),
+            "",
+            tuple(entries.get(label, Entry(label, _NONE)) for label in labels),
+            _reference(dataset, "Whole image", "dice_best"),
+            ceiling=_reference(dataset, "Reader agreement", "dice_best"),
+        )
+        for dataset, entries in zip(analysis.datasets, of_datasets, strict=True)
+        if any(entry.marks for entry in entries.values())
+    ]
+
+
+def _gap(entry: RunAnalysis) -> Entry:
+    found = {key: entry.macro[f"dice_{key}"].value for key in ("fixed", "best")}
+    marks = {key: value for key, value in found.items() if value is not None}
+    score = entry.macro["dice_cross_fitted"] if marks else _NONE
+    return Entry(entry.run.label, score, marks=marks, none="one mask" if marks else "no score")
+
+
+# Recognition and grounding
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a scatter: whose look it has, what it is called, and where it lies."""
+
+    label: str
+    name: str
+    x: Estimate
+    y: Estimate
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A scatter of AUROC and pointing game.
+
+    Attributes:
+        floor: Of the pointing game.
+        line: The least-squares line through the points.
+        means: Of the findings of each model, where the points are findings of several models.
+    """
+
+    title: str
+    points: tuple[Point, ...]
+    floor: float | None = None
+    line: Correlation | None = None
+    means: tuple[Point, ...] = ()
+
+
+def scatters(analysis: Analysis) -> tuple[list[Scatter], list[Scatter]]:
+    """Return the large scatters of the page, of which one is shown at a time, and the small ones of each dataset.
+
+    From three models on points are models with their own settings; below, they are the findings of a series.
+    """
+    looks, found, recognised = series_of(analysis.runs), standings(analysis), standings(analysis, "auroc")
+    own = [label for label, series in looks.items() if series.own]
+    if len(own) < 3:
+        return [scatter for label in looks if (scatter := _findings(analysis, label, looks[label].name)).points], []
+    xs = {row.label: row.score for row in recognised.rows} if recognised.datasets == found.datasets else {}
+    means = [
+        Point(row.label, row.series.name, xs[row.label], row.score)
+        for row in found.rows
+        if row.series.own and row.label in xs
+    ]
+    floor = None if found.floor is None else found.floor.value
+    lines = dict(zip((id(dataset) for dataset in analysis.datasets), analysis.lines("models"), strict=False))
+    small = []
+    for dataset in analysis.datasets if len(analysis.datasets) > 1 else ():
+        points = [
+            Point(entry.run.label, looks[entry.run.label].name, entry.macro["auroc"], entry.macro["pointing_game"])
+            for entry in dataset.runs
+            if looks[entry.run.label].own
+        ]
+        line, _ = lines.get(id(dataset), (None, ""))
+        small.append(Scatter(analysis.heading(dataset), _placed(points), _floor(dataset, "pointing_game"), line))
+    large = [Scatter("", _placed(means), floor)] if means else []
+    return large, [scatter for scatter in small if scatter.points]
+
+
+def _findings(analysis: Analysis, label: str, name: str) -> Scatter:
+    points: list[Point] = []
+    floors = [floor for dataset in analysis.datasets if (floor := _floor(dataset, "pointing_game")) is not None]
+    for dataset in analysis.datasets:
+        entry = next((entry for entry in dataset.runs if entry.run.label == label), None)
+        for finding, numbers in entry.findings.items() if entry else ():
+            where = f"{finding}, {analysis.heading(dataset)}" if len(analysis.datasets) > 1 else finding
+            points.append(Point(label, where, numbers.get("auroc", _NONE), numbers.get("pointing_game", _NONE)))
+    return Scatter(name, _placed(points), sum(floors) / len(floors) if floors else None)
+
+
+def _placed(points: Iterable[Point]) -> tuple[Point, ...]:
+    return tuple(point for point in points if point.x.value is not None and point.y.value is not None)
+
+
+def lines_of(analysis: Analysis, scope: Literal["models", "findings"]) -> list[Scatter]:
+    """Return the points of every least-squares line: over all datasets, or on the only one, first; then on each.
+
+    Lines through fewer than three models or two findings are left out: there is nothing to see.
+    """
+    own = {model_title(series.model): label for label, series in series_of(analysis.runs).items() if series.own}
+    several = len(analysis.datasets) > 1
+    large: list[Scatter] = []
+    small: list[Scatter] = []
+    for line, title in analysis.lines(scope):
+        if len(line.points) < {"models": 3, "findings": 2}[scope]:
+            continue
+        points = []
+        for name, x, y in line.points:
+            # Findings are called `model: finding`.
+            owner = max((model for model in own if name == model or name.startswith(f"{model}: ")), key=len)
+            points.append(Point(own[owner], name.removeprefix(f"{owner}: "), Estimate(x), Estimate(y)))
+        scatter = Scatter(title if several else "", tuple(points), line=line)
+        if scope == "findings" and len({point.label for point in points}) > 1:
+            scatter = replace(scatter, means=tuple(_means(points, {label: model for model, label in own.items()})))
+        (large if (line.dataset is None) is several else small).append(scatter)
+    return [*large, *small] if several else large[:1]
+
+
+def _means(points: Sequence[Point], names: Mapping[str, str]) -> Iterator[Point]:
+    for label in dict.fromkeys(point.label for point in points):
+        places = [(point.x.value or 0.0, point.y.value or 0.0) for point in points if point.label == label]
+        x, y = (fmean(values) for values in zip(*places, strict=True))
+        yield Point(label, names[label], Estimate(x), Estimate(y))
+
+
+def named_places(points: Iterable[Point], in_turn: bool = False) -> list[tuple[float, float, str]]:
+    """Return where points lie and what they are called; points that all but coincide share a name.
+
+    With `in_turn` only points that follow each other do.
+    """
+    found: list[tuple[float, float, list[str]]] = []
+    for point in points:
+        x, y = point.x.value or 0.0, point.y.value or 0.0
+        for at_x, at_y, names in found[-1:] if in_turn else found:
+            if abs(at_x - x) < 0.012 and abs(at_y - y) < 0.012:
+                names.append(point.name)
+                break
+        else:
+            found.append((x, y, [point.name]))
+    return [(x, y, shared_name(names)) for x, y, names in found]
+
+
+def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
+    """Return where things of these sizes go so that none overlap: as near as can be to where they are wanted.
+
+    They keep their order, and stay between two ends if they fit.
+
+    >>> apart([50, 50, 90], [10, 10, 10], 0, 100)
+    [45.0, 55.0, 90.0]
+    """
+    order = np.argsort(wanted, kind="stable")
+    size = np.array(sizes, float)[order]
+    # From the middle of the first to the middle of each, if they touch.
+    along = np.cumsum(size) - (size + size[:1]) / 2
+    start = isotonic_regression(np.array(wanted, float)[order] - along).x
+    first, last = low + size[:1] / 2, high - size[-1:] / 2 - along[-1:]
+    found = np.empty(len(size))
+    found[order] = along + np.maximum(np.minimum(start, last), first)
+    return [float(place) for place in found]
+
+
+# Lines
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart: points of x and score, of which `marked` carry the symbol of the series."""
+
+    label: str
+    points: tuple[tuple[float, Estimate], ...]
+    marked: tuple[int, ...]
+
+    @property
+    def known(self) -> list[tuple[float, float]]:
+        """The points with a score."""
+        return [(x, score.value) for x, score in self.points if score.value is not None]
+
+    @property
+    def band(self) -> list[tuple[float, float, float]]:
+        """The intervals along the line: x and both ends."""
+        return [(x, one.low, one.high) for x, one in self.points if one.low is not None and one.high is not None]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart of lines on one dataset, with marks along its horizontal axis."""
+
+    title: str
+    lines: tuple[Line, ...]
+    ticks: tuple[tuple[float, str], ...]
+    floor: tuple[tuple[float, float], ...] = ()
+
+
+def curves(analysis: Analysis) -> list[Panel]:
+    """Return mean Dice over thresholds, a panel for each dataset with a curve."""
+    order, panels = list(in_order(analysis.runs)), []
+    for dataset in analysis.datasets:
+        lines = []
+        for label, entry in in_order(dataset.runs).items():
+            points = tuple(zip(entry.run.results.grounding.thresholds, entry.dice_curve, strict=False))
+            if any(point.value is not None for _, point in points):
+                # Symbols of several curves stand apart.
+                step = max(1, len(points) // 5)
+                lines.append(Line(label, points, tuple(range((3 * order.index(label)) % step, len(points), step))))
+        level = _reference(dataset, "Whole image", "dice_best")
+        floor = () if level is None else ((0.0, level), (1.0, level))
+        if lines:
+            ticks = ((0.0, "0"), (0.5, "0.5"), (1.0, "1"))
+            panels.append(Panel(analysis.heading(dataset), tuple(lines), ticks, floor))
+    return panels
+
+
+def sizes(analysis: Analysis, number: str = "pointing_game", by_area: bool = False) -> list[Panel]:
+    """Return a number by the size of the lesion, a panel for each dataset with more than one size.
+
+    Groups stand side by side, or `by_area`, the middle of their areas as a share of the film. The floor is what a
+    random point gets in the pointing game, and the whole image in Dice.
+    """
+    panels = []
+    for dataset in analysis.datasets:
+        entries = {label: entry.areas for label, entry in in_order(dataset.runs).items() if len(entry.areas) > 1}
+        if not entries:
+            continue
+        lines: list[Line] = []
+        floors: dict[float, float] = {}
+        for label, areas in entries.items():
+            places = [(part.low * part.high) ** 0.5 for part in areas]
+            # A random point lies in the region as often as the region is large.
+            floors |= {
+                place: place if number == "pointing_game" else part.whole_image
+                for place, part in zip(places, areas, strict=True)
+            }
+            xs = places if by_area else [(place + 0.5) / len(areas) for place in range(len(areas))]
+            points = tuple((x, part.scores.get(number, _NONE)) for x, part in zip(xs, areas, strict=True))
+            lines.append(Line(label, points, tuple(range(len(points)))))
+        floor, ticks = (tuple(sorted(floors.items())), ()) if by_area else _side_by_side(max(entries.values(), key=len))
+        panels.append(Panel(analysis.heading(dataset), tuple(lines), ticks, floor))
+    return panels
+
+
+def _side_by_side(
+    areas: Sequence[AreaBin],
+) -> tuple[tuple[tuple[float, float], ...], tuple[tuple[float, str], ...]]:
+    """Return the chance of a random point and the ticks of groups that stand side by side."""
+    middles = [(place + 0.5) / len(areas) for place in range(len(areas))]
+    chances = [(part.low + part.high) / 2 for part in areas]
+    floor = zip([0.0, *middles, 1.0], [chances[0], *chances, chances[-1]], strict=True)
+    shown = sorted({0, (len(areas) - 1) // 2, len(areas) - 1})
+    return tuple(floor), tuple((middles[place], _area(areas[place])) for place in shown)
+
+
+def _area(part: AreaBin) -> str:
+    low, high = f"{100 * part.low:.2g}", f"{100 * part.high:.2g}"
+    return f"{low}%" if low == high else f"{low}\u2013{high}%"
+
+
+# Differences
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A paired difference of the pointing game to that of another series, with its adjusted p-value."""
+
+    label: str
+    difference: Estimate
+    p: float | None
+
+
+@dataclass(frozen=True)
+class Forest:
+    """The differences to one series on a dataset; the axis goes from `-reach` to `reach`."""
+
+    title: str
+    against: str
+    rows: tuple[Difference, ...]
+    reach: float
+
+    def place(self, difference: float) -> float:
+        """Return where a difference lies along the axis, from 0 to 1."""
+        return min(1.0, max(0.0, 0.5 + difference / (2 * self.reach)))
+
+
+def forests(analysis: Analysis, number: str = "pointing_game") -> list[Forest]:
+    """Return the differences to the best series of each dataset; to the own settings where there is one model."""
+    looks, found = series_of(analysis.runs), []
+    order, alone = list(looks), len({series.model for series in looks.values()}) == 1
+    for dataset in analysis.datasets:
+        values = dataset.values(number)
+        if len(values) < 2:
+            continue
+        own = [label for label in values if alone and looks[label].own]
+        against = own[0] if own else max(values, key=lambda label: values[label])
+        rows = []
+        for one in dataset.comparisons:
+            if one.number == number and against in (one.first, one.second):
+                gap, other = one.difference, one.first
+                if one.first == against:
+                    value, high, low = (None if end is None else -end for end in (gap.value, gap.low, gap.high))
+                    gap, other = Estimate(value, low, high), one.second
+                rows.append(Difference(other, gap, one.p_adjusted))
+        ends = [end for row in rows for end in (row.difference.value, row.difference.low, row.difference.high)]
+        if rows:
+            reach = min(1.0, ceil(10 * max((abs(end) for end in ends if end), default=0.1)) / 10)
+            rows.sort(key=lambda row: order.index(row.label))
+            found.append(Forest(analysis.heading(dataset), against, tuple(rows), reach))
+    return found
+
+
+# Outcomes
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Shares of lesions by outcome, each finding counting the same, then each dataset; `over` names them in words.
+
+    `silent` is the part of `hit` that is not recognised.
+    """
+
+    hit: float
+    near: float
+    elsewhere: float
+    missed: float
+    silent: float
+    over: str = ""
+
+    @property
+    def outside(self) -> str:
+        """The share recognised with the peak outside, so rounded that all shares sum to 100."""
+        return str(100 - int(whole(self.hit)) - int(whole(self.missed)))
+
+
+def outcomes(datasets: Sequence[DatasetAnalysis], label: str) -> Outcomes | None:
+    """Return the shares of a label's lesions by outcome; None where no finding has both labels and a scored pair.
+
+    Where several places of a map are equally high, the share of them in the region counts as a hit, as in the pointing
+    game, and the rest as what the map is otherwise.
+    """
+    found, findings = [], 0
+    for entry in (entry for dataset in datasets for entry in dataset.runs if entry.run.label == label):
+        shares = [_outcomes(entry.run, finding, one.threshold) for finding, one in entry.quadrants.items()]
+        findings = max(findings, len(shares))
+        if shares:
+            found.append(np.mean(shares, axis=0))
+    if not found:
+        return None
+    over = f"{in_words(findings)} findings" if findings > 1 else ""
+    if len(found) > 1:
+        over = f"{in_words(len(found))} datasets{' and their findings' if over else ''}"
+    hit, near, elsewhere, missed, silent = np.mean(found, axis=0).tolist()
+    return Outcomes(hit, near, elsewhere, missed, silent, over)
+
+
+def _outcomes(run: Run, finding: str, threshold: float) -> NDArray[np.float64]:
+    """Return the shares of a finding's pairs that hit, nearly hit, look elsewhere, are missed, and hit unrecognised."""
+    column, images = run.results.findings.index(finding), run.images
+    scored = images.scored[:, column]
+    hit = images.pointing_hit[scored, column].astype(np.float64)
+    recognised = images.probabilities[scored, column] >= threshold
+    near = images.peak_distance[scored, column] <= NEAR
+    rest = [recognised & near, recognised & ~near, ~recognised]
+    return np.array([hit.mean(), *(((1 - hit) * part).mean() for part in rest), (hit * ~recognised).mean()])
