@@ -11,6 +11,7 @@ import wandb
 from xbench.report.schema import Analysis
 from xbench.report.sentences import headlines
 from xbench.report.tables.table import Table, to_frame
+from xbench.report.wandb.log_run import scatter
 from xbench.report.wandb.session import begin_run, offline_folder
 from xbench.runtime.errors import UserError
 
@@ -35,28 +36,22 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path, pi
     runs = [entry.run for entry in analysis.runs]
     models = list(dict.fromkeys(run.model for run in runs))
     datasets = list(dict.fromkeys(dataset.dataset for dataset in analysis.datasets))
+    described = [
+        {
+            "label": run.label,
+            "dataset": run.dataset,
+            "images": run.results.counts.images,
+            "git_commit": run.results.provenance.get("git_commit"),
+            "settings": dict(run.settings),
+        }
+        for run in runs
+    ]
     options = {
         "project": "xbench",
-        "name": "report",
-        "group": "report",
-        "job_type": "report",
+        **dict.fromkeys(("name", "group", "job_type"), "report"),
         "tags": [tag[:64] for tag in ("report", *datasets, *models)],
         "notes": "\n\n".join(headlines(analysis)),
-        "config": {
-            "models": models,
-            "datasets": datasets,
-            "folds": analysis.folds,
-            "runs": [
-                {
-                    "label": run.label,
-                    "dataset": run.dataset,
-                    "images": run.results.counts.images,
-                    "git_commit": run.results.provenance.get("git_commit"),
-                    "settings": dict(run.settings),
-                }
-                for run in runs
-            ],
-        },
+        "config": {"models": models, "datasets": datasets, "folds": analysis.folds, "runs": described},
     }
     target = begin_run(out_folder, options)
     try:
@@ -64,9 +59,8 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path, pi
         artifact = wandb.Artifact("report", type="report", metadata={"models": models, "datasets": datasets})
         # By name, for the folder may well hold other things: runs with patients' images, or W&B's own files.
         for pattern in ("index.html", "report.md", "analysis.json", "tables/*", "figures/*"):
-            for path in sorted(out_folder.glob(pattern)):
-                if pictures or not _shows_patients(path):
-                    artifact.add_file(str(path), path.relative_to(out_folder).as_posix())
+            for path in _shown(out_folder, pattern, pictures):
+                artifact.add_file(str(path), path.relative_to(out_folder).as_posix())
         target.log_artifact(artifact)
         folder = offline_folder(target)
         target.finish()
@@ -78,43 +72,32 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path, pi
     return folder
 
 
+def _shown(folder: Path, pattern: str, pictures: bool) -> list[Path]:
+    """Return files of a report; without `pictures` those that hold no patients' images."""
+    paths = sorted(folder.glob(pattern))
+    return [path for path in paths if pictures or not path.name.startswith(("index.html", "overlays_"))]
+
+
 def _numbers(analysis: Analysis, tables: Sequence[Table]) -> dict[str, Any]:
-    """Tables, with numbers as fractions in full precision and intervals in columns of their own, and charts."""
+    """Return tables, with numbers as fractions in full precision and intervals in columns of their own, and charts."""
     logged: dict[str, Any] = {}
     for table in tables:
         frame = to_frame(table)
         logged[f"tables/{table.name}"] = wandb.Table(columns=list(frame.columns), data=frame.values.tolist())
     for key, scope in _SCOPES.items():
-        points = [
-            [line.dataset, *point]
-            for line in analysis.correlations
-            if line.scope == scope and line.dataset is not None
-            for point in line.points
-        ]
-        if points:
-            logged[key] = wandb.plot.scatter(
-                wandb.Table(columns=["dataset", scope.removesuffix("s"), "auroc", "pointing_game"], data=points),
-                x="auroc",
-                y="pointing_game",
-                title=f"Pointing game by AUROC over {scope}",
-                split_table=True,
-            )
+        lines = [line for line in analysis.correlations if line.scope == scope and line.dataset is not None]
+        if points := [[line.dataset, *point] for line in lines for point in line.points]:
+            names = ["dataset", scope.removesuffix("s")]
+            logged[key] = scatter(names, points, f"Pointing game by AUROC over {scope}")
     return logged
 
 
-def _shows_patients(path: Path) -> bool:
-    """Tell whether a file of a report may hold patients' images."""
-    return path.name == "index.html" or path.name.startswith("overlays_")
-
-
 def _pictures(folder: Path, pictures: bool) -> dict[str, Any]:
-    """Figures, and the page unless it is too large; without `pictures` only what holds no patients' images."""
+    """Return figures, and the page unless it is too large; without `pictures` what holds no patients' images."""
     shown: dict[str, Any] = {
-        f"figures/{path.stem}": wandb.Image(str(path))
-        for path in sorted((folder / "figures").glob("*.png"))
-        if pictures or not _shows_patients(path)
+        f"figures/{path.stem}": wandb.Image(str(path)) for path in _shown(folder, "figures/*.png", pictures)
     }
-    page = folder / "index.html"
-    if pictures and page.is_file() and page.stat().st_size <= _LARGEST_PAGE:
-        shown["report"] = wandb.Html(str(page), inject=False)
+    for page in _shown(folder, "index.html", pictures):
+        if page.stat().st_size <= _LARGEST_PAGE:
+            shown["report"] = wandb.Html(str(page), inject=False)
     return shown

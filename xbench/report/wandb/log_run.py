@@ -6,7 +6,7 @@ Every key is the same in every run, so that the panels of several runs lie on to
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import cv2
@@ -16,42 +16,38 @@ import wandb
 from xbench.report.cases import CaseMap, ChosenCase, choose_cases, read_maps
 from xbench.report.overlay import tinted
 from xbench.report.runs import Run
-from xbench.report.schema import RunAnalysis
+from xbench.report.schema import Estimate, RunAnalysis
 from xbench.report.statistics.analyse import FOLDS
 from xbench.report.statistics.lesions import area_groups, quadrants
 from xbench.report.statistics.measures import measure
 from xbench.report.statistics.references import references
 from xbench.report.statistics.sample import Sample
-from xbench.runs.answers import AnswerRow, excerpt
+from xbench.runs.answers import excerpt
 from xbench.runs.files import ANSWERS, CURVES, PER_IMAGE
 from xbench.runs.results import Results, macro_mean
 
 # Classes of masks and boxes: behind the findings, of which a mask of bytes takes as many.
-_FIXED, _BEST, _PEAK = 253, 254, 255
-_ANSWER = "answered box"
-_MAP_LABELS = {_FIXED: "map >= 0.5", _BEST: "map >= best threshold", _PEAK: "maximum of the map"}
+_FIXED, _BEST, _POINTED = 253, 254, 255
+_LONGEST = 1000
+"""Rows of a table of pairs or answers."""
 
 
 def log_run(target: Any, run: Run, pictures: int) -> None:
     """Log a finished run to the W&B run `target`, with up to `pictures` overlays."""
-    results = run.results
+    results, sample = run.results, Sample.of(run)
     target.config.update({"settings": dict(run.settings), "provenance": results.provenance}, allow_val_change=True)
     # In the summary, for columns of runs and parallel coordinates: they would be too many panels.
-    target.summary.update(_intervals_and_floors(run))
-    for part in (results.grounding, results.classification):
-        for finding, scores in part.per_class.items():
-            numbers = {f"{name}/{finding}": getattr(scores, name) for name in part.macro}
-            target.summary.update({name: value for name, value in numbers.items() if value is not None})
-    if (answers := results.answers) is None:
-        _log_curves(target, results)
-    else:
-        for finding, numbers in answers.per_class.items():
-            found = {f"answers/{name}/{finding}": value for name, value in numbers.items() if value is not None}
-            target.summary.update(found)
-    _log_areas(target, Sample.of(run))
+    target.summary.update({name: value for name, value in _summary(run, sample) if value is not None})
+    for step, rows in (("threshold", _curves(results)), ("area_decile", _areas(sample))):
+        # Line plots, which W&B overlays and averages by group.
+        target.define_metric(step, hidden=True, summary="none")
+        for name in dict.fromkeys(name for row in rows for name in row if name != step):
+            target.define_metric(f"{name.split('/')[0]}/*", step_metric=step, summary="none")
+        for row in rows:
+            target.log(row)
     panels = {"findings": _findings_table(results), "per_image": _pairs_table(run), **_charts(results)}
     if run.stored.answers is not None:
-        panels["answers"] = _answers_table([row for rows in run.stored.answers.values() for row in rows][:1000])
+        panels["answers"] = _answers_table(run)
     if chosen := read_chosen_maps(run, pictures):
         images = [_overlay(case, shown, results) for case, shown in chosen]
         panels |= {"overlays": images, "cases": _cases_table(chosen, images)}
@@ -59,49 +55,49 @@ def log_run(target: Any, run: Run, pictures: int) -> None:
     _log_files(target, run)
 
 
-def _intervals_and_floors(run: Run) -> dict[str, float]:
-    """Return both ends of the macro numbers' 95% intervals, and what floors and readers get on the same images."""
-    sample, results = Sample.of(run), run.results
-    macro = measure(sample, FOLDS).macro()
-    others = references(run, sample, (), FOLDS)
-    found: dict[str, float | None] = {}
-    for part, values in (("grounding", results.grounding.macro), ("classification", results.classification.macro)):
-        for name in (name for name, value in values.items() if value is not None and name in macro):
-            found |= {f"{part}/{name}_low": macro[name].low, f"{part}/{name}_high": macro[name].high}
-            for other in others:
-                if (estimate := other.macro.get(name)) is not None:
-                    found[f"{part}/{name}_{other.title.lower().replace(' ', '_')}"] = estimate.value
-    return {key: value for key, value in found.items() if value is not None}
+def _summary(run: Run, sample: Sample) -> Iterator[tuple[str, float | None]]:
+    """Yield 95% intervals of the macro numbers, floors and readers on the same images, and the numbers per finding."""
+    results, macro, others = run.results, measure(sample, FOLDS).macro(), references(run, sample, (), FOLDS)
+    for part, scores in (("grounding", results.grounding), ("classification", results.classification)):
+        for name, mean in scores.macro.items():
+            for finding, numbers in scores.per_class.items():
+                yield f"{name}/{finding}", getattr(numbers, name)
+            if mean is not None and name in macro:
+                yield f"{part}/{name}_low", macro[name].low
+                yield f"{part}/{name}_high", macro[name].high
+                for other in others:
+                    title = other.title.lower().replace(" ", "_")
+                    yield f"{part}/{name}_{title}", other.macro.get(name, Estimate(None)).value
+    for finding, values in results.answers.per_class.items() if results.answers is not None else ():
+        for name, value in values.items():
+            yield f"answers/{name}/{finding}", value
 
 
-def _log_curves(target: Any, results: Results) -> None:
-    """Log macro Dice and IoU as `curves/*` over `threshold`: line plots, which W&B overlays and averages by group."""
-    target.define_metric("threshold", hidden=True, summary="none")
-    target.define_metric("curves/*", step_metric="threshold", summary="none")
-    scored = [scores for scores in results.grounding.per_class.values() if scores.count]
-    for place, threshold in enumerate(results.grounding.thresholds if scored else ()):
-        means = {
-            f"curves/{kind}": macro_mean([getattr(scores, f"{kind}_curve")[place] for scores in scored])
-            for kind in ("dice", "iou")
-        }
-        target.log({"threshold": threshold, **means})
+def _curves(results: Results) -> list[dict[str, float | None]]:
+    """Return macro Dice and IoU at each threshold; nothing of boxes, which are one mask."""
+    scored = [scores for scores in results.grounding.per_class.values() if scores.count and results.answers is None]
+    means = {
+        f"curves/{kind}": [
+            macro_mean(values) for values in zip(*(getattr(one, f"{kind}_curve") for one in scored), strict=True)
+        ]
+        for kind in ("dice", "iou")
+    }
+    thresholds = results.grounding.thresholds if scored else []
+    return [{"threshold": at, **{name: of[place] for name, of in means.items()}} for place, at in enumerate(thresholds)]
 
 
-def _log_areas(target: Any, sample: Sample) -> None:
-    """Log grounding by decile of the regions' area as `by_area/*` over `area_decile`, smallest first."""
-    target.define_metric("area_decile", hidden=True, summary="none")
-    target.define_metric("by_area/*", step_metric="area_decile", summary="none")
+def _areas(sample: Sample) -> list[dict[str, float]]:
+    """Return grounding by decile of the regions' area, smallest first; few pairs make fewer groups."""
     groups = area_groups(sample)
-    for place, group in enumerate(groups, start=1):
-        target.log(
-            {
-                # Fewer than 100 pairs make fewer groups, which share the ten deciles among them.
-                "area_decile": 10 * place / len(groups),
-                "by_area/dice_fixed": float(sample.dice[group, sample.fixed].mean()),
-                "by_area/pointing_game": float(sample.hit[group].mean()),
-                "by_area/region_area": float(sample.area[group].mean()),
-            }
-        )
+    return [
+        {
+            "area_decile": 10 * place / len(groups),
+            "by_area/dice_fixed": float(sample.dice[group, sample.fixed].mean()),
+            "by_area/pointing_game": float(sample.hit[group].mean()),
+            "by_area/region_area": float(sample.area[group].mean()),
+        }
+        for place, group in enumerate(groups, start=1)
+    ]
 
 
 def _findings_table(results: Results) -> wandb.Table:
@@ -119,74 +115,57 @@ def _pairs_table(run: Run) -> wandb.Table:
     images, findings = run.images, run.results.findings
     pairs = np.argwhere(images.scored)
     order = np.argsort(images.dice[images.scored], kind="stable")
-    if len(order) > 1000:
-        order = np.concatenate([order[:500], order[-500:]])
-    scores = {
-        "probability": images.probabilities,
-        **{name: getattr(images, name) for name in ("pointing_hit", "dice", "iou", "region_area")},
-    }
+    if len(order) > _LONGEST:
+        order = np.concatenate([order[: _LONGEST // 2], order[-_LONGEST // 2 :]])
+    names = ("pointing_hit", "dice", "iou", "region_area")
+    scores = {"probability": images.probabilities, **{name: getattr(images, name) for name in names}}
     table = wandb.Table(columns=["image_id", "patient_id", "finding", *scores])
     for row, column in pairs[order].tolist():
-        names = images.image_ids[row], images.patient_ids[row], findings[column]
-        found = [float(values[row, column]) for values in scores.values()]
-        table.add_data(*names, *[None if np.isnan(value) else value for value in found])
+        values = [float(of_pairs[row, column]) for of_pairs in scores.values()]
+        known = [None if np.isnan(value) else value for value in values]
+        table.add_data(images.image_ids[row], images.patient_ids[row], findings[column], *known)
     return table
 
 
-def _answers_table(rows: Sequence[AnswerRow]) -> wandb.Table:
+def _answers_table(run: Run) -> wandb.Table:
     """Return what a model answered, of long answers the end."""
-    columns: list[str | int] = [
-        "image_id",
-        "finding",
-        "query",
-        "status",
-        "boxes",
-        "suspect_frame",
-        "probability",
-        "raw",
-    ]
-    table = wandb.Table(columns=columns)
-    for row in rows:
+    columns = ("image_id", "finding", "query", "status", "boxes", "suspect_frame", "probability", "raw")
+    table = wandb.Table(columns=[*columns])
+    rows = [row for rows in (run.stored.answers or {}).values() for row in rows]
+    for row in rows[:_LONGEST]:
         boxes = None if row.boxes is None else len(row.boxes)
-        told = row.image_id, row.finding, row.query, row.status, boxes, row.suspect_frame, row.probability
-        table.add_data(*told, excerpt(row.raw))
+        values = {**vars(row), "boxes": boxes, "raw": excerpt(row.raw)}
+        table.add_data(*[values[name] for name in columns])
     return table
 
 
 def _charts(results: Results) -> dict[str, Any]:
     grounded = {finding: scores for finding, scores in results.grounding.per_class.items() if scores.count}
-    if not grounded:
-        return {}
+    charts: dict[str, Any] = {}
     # Boxes are one mask: there is nothing to sweep.
-    charts: dict[str, Any] = (
-        {}
-        if results.answers is not None
-        else {
-            f"{kind}_curve": wandb.plot.line_series(
-                xs=results.grounding.thresholds,
-                ys=[getattr(scores, f"{kind}_curve") for scores in grounded.values()],
-                keys=list(grounded),
-                title=f"Mean {title} by threshold",
-                xname="threshold",
-                split_table=True,
-            )
-            for kind, title in (("dice", "Dice"), ("iou", "IoU"))
-        }
-    )
+    for kind, title in (("dice", "Dice"), ("iou", "IoU")) if grounded and results.answers is None else ():
+        charts[f"{kind}_curve"] = wandb.plot.line_series(
+            xs=results.grounding.thresholds,
+            ys=[getattr(scores, f"{kind}_curve") for scores in grounded.values()],
+            keys=list(grounded),
+            title=f"Mean {title} by threshold",
+            xname="threshold",
+            split_table=True,
+        )
     points = [
         [finding, auroc, scores.pointing_game]
         for finding, scores in grounded.items()
         if (auroc := results.classification.per_class[finding].auroc) is not None
     ]
     if points:
-        charts["auroc_pointing_game"] = wandb.plot.scatter(
-            wandb.Table(columns=["finding", "auroc", "pointing_game"], data=points),
-            x="auroc",
-            y="pointing_game",
-            title="Pointing game by AUROC, a point per finding",
-            split_table=True,
-        )
+        charts["auroc_pointing_game"] = scatter(["finding"], points, "Pointing game by AUROC, a point per finding")
     return charts
+
+
+def scatter(names: Sequence[str], points: Sequence[Sequence[Any]], title: str) -> Any:
+    """Return a chart of points, each with its names, AUROC and pointing game."""
+    table = wandb.Table(columns=[*names, "auroc", "pointing_game"], data=[[*point] for point in points])
+    return wandb.plot.scatter(table, x="auroc", y="pointing_game", title=title, split_table=True)
 
 
 def _cases_table(chosen: Sequence[tuple[ChosenCase, CaseMap]], images: Sequence[wandb.Image]) -> wandb.Table:
@@ -213,10 +192,9 @@ def _log_files(target: Any, run: Run) -> None:
     answers = [ANSWERS] if results.answers is not None else []
     for name in ("results.json", "per_class.csv", PER_IMAGE, CURVES, "config.yaml", *answers):
         artifact.add_file(str(run.folder / name), name)
-    aliases = ["latest"]
-    if commit := results.provenance.get("git_commit"):
-        aliases.append(re.sub(r"^([0-9a-f]{12})[0-9a-f]*", r"\1", commit))
-    target.log_artifact(artifact, aliases=aliases)
+    commit = results.provenance.get("git_commit")
+    short = [re.sub(r"^([0-9a-f]{12})[0-9a-f]*", r"\1", commit)] if commit else []
+    target.log_artifact(artifact, aliases=["latest", *short])
 
 
 def read_chosen_maps(run: Run, count: int) -> list[tuple[ChosenCase, CaseMap]]:
@@ -231,54 +209,57 @@ def _overlay(case: ChosenCase, shown: CaseMap, results: Results) -> wandb.Image:
 
     A finding's place in the results gives its class, so that all pictures agree on names and colours.
     """
-    labels = dict(enumerate(results.findings, start=1))
-    own = 1 + results.findings.index(case.finding)
-    region, scores = shown.pair.region, shown.scores
+    labels, own = dict(enumerate(results.findings, start=1)), 1 + results.findings.index(case.finding)
+    region, scores, answer = shown.pair.region, shown.scores, shown.answer
+    height, width = region.shape
     best = results.grounding.per_class[case.finding].dice_best_threshold
     best = 0.5 if best is None else best
     masks = {"region": {"mask_data": region.astype(np.uint8) * np.uint8(own), "class_labels": labels}}
-    said = shown.answer is not None
-    for name, class_id, threshold in (("map_fixed", _FIXED, 0.5), ("map_best", _BEST, best))[: 1 if said else 2]:
+    thresholds = {"map_fixed": (_FIXED, 0.5, "map >= 0.5"), "map_best": (_BEST, best, "map >= best threshold")}
+    if answer is not None:
+        del thresholds["map_best"]
+    for name, (kind, threshold, label) in thresholds.items():
         # float32, as the thresholds of the sweep.
-        mask = (shown.saliency >= np.float32(threshold)).astype(np.uint8) * np.uint8(class_id)
-        masks[name] = {"mask_data": mask, "class_labels": {class_id: _MAP_LABELS[class_id]}}
-    numbers = {"probability": scores.probability, "dice": scores.dice, "pointing_hit": scores.pointing_hit}
-    numbers = {name: value for name, value in numbers.items() if not np.isnan(value)}
-    height, width = shown.saliency.shape
-    marked = []
-    if shown.answer is not None:
-        answered = np.reshape(shown.answer.boxes or (), (-1, 4)) * (width, height, width, height)
-        marked = [(x0, y0, x1, y1) for x0, y0, x1, y1 in answered.round().astype(int).tolist()]
+        mask = (shown.saliency >= np.float32(threshold)).astype(np.uint8) * np.uint8(kind)
+        masks[name] = {"mask_data": mask, "class_labels": {kind: label}}
+    pointed, name = [], "peak"
+    if answer is not None:
+        name = "answer"
+        pointed = (
+            (np.reshape(answer.boxes or (), (-1, 4)) * (width, height, width, height)).round().astype(int).tolist()
+        )
     elif shown.peak is not None:
         reach = max(1, round(0.015 * max(height, width)))
         x, y = int(shown.peak[0] * width), int(shown.peak[1] * height)
-        marked = [(max(0, x - reach), max(0, y - reach), min(width, x + reach + 1), min(height, y + reach + 1))]
+        pointed = [[max(0, x - reach), max(0, y - reach), min(width, x + reach + 1), min(height, y + reach + 1)]]
     # Round the twenty largest separate parts of the region: left, top, right, bottom in pixels, half-open.
     _, _, parts, _ = cv2.connectedComponentsWithStats(region.astype(np.uint8), connectivity=8)
     largest = sorted(parts[1:].tolist(), key=lambda part: -part[cv2.CC_STAT_AREA])[:20]
-    corners = [(left, top, left + width, top + height) for left, top, width, height, _ in largest]
-    pointed = _ANSWER if said else _MAP_LABELS[_PEAK]
-    kinds = {
-        "region": (own, case.finding, labels, corners),
-        "answer" if said else "peak": (_PEAK, pointed, {_PEAK: pointed}, marked),
-    }
+    corners = [[left, top, left + wide, top + high] for left, top, wide, high, _ in largest]
+    numbers = {"probability": scores.probability, "dice": scores.dice, "pointing_hit": scores.pointing_hit}
+    numbers = {name: value for name, value in numbers.items() if not np.isnan(value)}
+    label = "maximum of the map" if answer is None else "answered box"
     boxes = {
-        kind: {
-            "box_data": [
-                {
-                    "position": dict(zip(("minX", "minY", "maxX", "maxY"), place, strict=True)),
-                    "domain": "pixel",
-                    "class_id": class_id,
-                    "box_caption": said,
-                    "scores": numbers,
-                }
-                for place in places
-            ],
-            "class_labels": class_labels,
-        }
-        for kind, (class_id, said, class_labels, places) in kinds.items()
+        "region": _boxes(corners, own, case.finding, numbers, labels),
+        name: _boxes(pointed, _POINTED, label, numbers, {_POINTED: label}),
     }
     caption = f"{', '.join(case.reasons)} | {case.image_id} | {case.finding} | p {scores.probability:.2f} | "
     caption += f"Dice {scores.dice:.2f} | {scores.look} | "
-    caption += f"best threshold {best:.2f}" if shown.answer is None else str(shown.answer.status)
+    caption += f"best threshold {best:.2f}" if answer is None else str(answer.status)
     return wandb.Image(tinted(shown.pair.display, shown.saliency), caption=caption, masks=masks, boxes=boxes)
+
+
+def _boxes(
+    corners: Sequence[Sequence[int]], kind: int, caption: str, scores: dict[str, float], labels: dict[int, str]
+) -> dict[str, Any]:
+    found = [
+        {
+            "position": dict(zip(("minX", "minY", "maxX", "maxY"), place, strict=True)),
+            "domain": "pixel",
+            "class_id": kind,
+            "box_caption": caption,
+            "scores": scores,
+        }
+        for place in corners
+    ]
+    return {"box_data": found, "class_labels": labels}
