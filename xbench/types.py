@@ -14,7 +14,7 @@ from torch import Tensor
 
 from xbench.geometry.coverage import Coverage, area_and_centre, region_digest
 from xbench.geometry.grid import Upsampling, View
-from xbench.geometry.instances import Instance
+from xbench.geometry.shapes import Shape
 from xbench.predictions.answer import Answer, Box, outline_boxes
 from xbench.predictions.asking import Query, Reply
 
@@ -84,7 +84,7 @@ class GroundTruth:
     region_digests: NDArray[np.bytes_]
     reader_agreement: NDArray[np.float64]
     image_sizes: list[tuple[int, int] | None]
-    instances: list[Mapping[int, tuple[Instance, ...]]]
+    instances: list[Mapping[int, tuple[Shape, ...]]]
 
     @classmethod
     def of_image(
@@ -99,7 +99,7 @@ class GroundTruth:
         gamma: float,
         size: tuple[int, int],
         image_size: tuple[int, int] | None = None,
-        instances: Mapping[int, tuple[Instance, ...]] | None = None,
+        instances: Mapping[int, tuple[Shape, ...]] | None = None,
     ) -> GroundTruth:
         """Cut the regions of one image at `gamma`, the share of a grid pixel that a region must cover.
 

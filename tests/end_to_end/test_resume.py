@@ -17,7 +17,7 @@ from run_files import image_scores, read
 
 from xbench.cli import main
 from xbench.geometry.coverage import Coverage
-from xbench.geometry.instances import Instance, runs_of
+from xbench.geometry.shapes import Shape, runs_of
 from xbench.runs.journal import BatchRecord, _encode, append_record, difference, finished_batches, read_record
 from xbench.runs.maps import SavedImage
 from xbench.runs.scores import BatchScores, PairCounts
@@ -196,7 +196,7 @@ def record(batch: int, draw: np.random.Generator, images: int = 2) -> BatchRecor
     kept = SavedImage(
         *(int(index[0]), ids[0], "0" * 64, (0.0, 0.0, 1.0, 1.0), draw.random((3, 2, 3), np.float32)),
         *({1: Coverage.of(np.eye(9) > 0, (7, 7))}, (1,), b"a picture", (11, 12)),
-        instances={1: (Instance("mask", (9, 9), runs_of(np.eye(9) > 0), "R1"),)},
+        instances={1: (Shape("mask", (9, 9), runs_of(np.eye(9) > 0), "R1"),)},
     )
     scores = BatchScores(rows, counts, ((int(index[0]), ids[0], 2),)) if batch % 3 else None
     failures = (Failure(batch * 2 + 1, "bad", "it is broken"),)

@@ -13,7 +13,7 @@ from reference import case, reference, undefined
 from xbench.evaluation.protocols import score_images
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW, saliency_on_grid
-from xbench.geometry.instances import Instance
+from xbench.geometry.shapes import Shape
 from xbench.runs.maps import SavedImage
 from xbench.scoring.protocols import chexlocalize
 from xbench.scoring.protocols.graded import sigmoid
@@ -38,7 +38,7 @@ def rows(made, names, scale="cosine", cells=None):
         (0,) if drawn else (),
         None,
         size,
-        {0: tuple(Instance("box", size, np.array(box, float)) for box in boxes)} if boxes else {},
+        {0: tuple(Shape("box", size, np.array(box, float)) for box in boxes)} if boxes else {},
     )
     run = SimpleNamespace(
         row_of={"i": 0},

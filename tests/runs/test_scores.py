@@ -22,7 +22,7 @@ from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.geometry.coverage import Coverage, region_digest
 from xbench.geometry.grid import saliency_on_grid
-from xbench.geometry.instances import Instance
+from xbench.geometry.shapes import Shape
 from xbench.runs import scores as rows
 from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.finished import FinishedRun
@@ -166,8 +166,8 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
     region = draw.random((20, 30)) < 0.5
     film = np.outer(np.arange(20), np.ones(30)).astype(np.uint8) * 10
     classes = len(FINDINGS)
-    box = Instance("box", (20, 30), np.array([-1.0, 2, 40, 5]), "R1")
-    outline = Instance("polygon", (20, 30), np.array([0.5, 1, 7, 8, 2, 9.25]), outline=False)
+    box = Shape("box", (20, 30), np.array([-1.0, 2, 40, 5]), "R1")
+    outline = Shape("polygon", (20, 30), np.array([0.5, 1, 7, 8, 2, 9.25]), outline=False)
     images = [
         SavedImage(
             *(index, f"image/{index} ä", f"{index:064x}", (0.1, 0, 1, 1)),

@@ -49,7 +49,7 @@ def truth(image: bytes, text: str) -> str:
 
     from xbench.data.phantom import FINDINGS
     from xbench.findings.prompts import phrase
-    from xbench.geometry.instances import connected_parts
+    from xbench.geometry.shapes import connected_parts
     from xbench.predictions import family_named
     from xbench.predictions.answer import Box
 

@@ -12,7 +12,7 @@ from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.findings.published import published_split
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW
-from xbench.geometry.instances import Instance
+from xbench.geometry.shapes import Shape
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.runs.files import CURVES, PER_IMAGE
 from xbench.runs.maps import SavedImage, jpeg, write_saved_images
@@ -72,7 +72,7 @@ def write_run(
         raw = np.exp(-((centres[:, None] - y) ** 2 + (centres - x) ** 2) / (2 * width**2))
         maps[image, column] = raw + 0.05 * draw.random((CELLS, CELLS))
     boxes = {
-        pair: (Instance("box", (GRID, GRID), np.array([left, top, right, bottom], np.float64)),)
+        pair: (Shape("box", (GRID, GRID), np.array([left, top, right, bottom], np.float64)),)
         for pair, (top, left, bottom, right) in corners.items()
     }
     undrawn = np.full((len(findings), 2), np.nan)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import View
-from xbench.geometry.instances import Instance
+from xbench.geometry.shapes import Shape
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Radiograph:
     regions: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    instances: Mapping[str, Sequence[Instance]] = field(default_factory=dict)
+    instances: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
 
 
 Grid = tuple[int, int] | Literal["native"]
@@ -86,7 +86,7 @@ class PreparedImage:
     notes: tuple[str, ...] = ()
     reader_agreement: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     image_size: tuple[int, int] | None = None
-    instances: Mapping[str, tuple[Instance, ...]] = field(default_factory=dict)
+    instances: Mapping[str, tuple[Shape, ...]] = field(default_factory=dict)
 
     def sha256(self) -> str:
         """Return the digest of the model input, by which a stored output can be told to be of the same image."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from xbench.evaluation.detections import SIZES, answered, check_answered, detection_numbers, ranked, sizes_of
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import Upsampling, View, saliency_on_grid
-from xbench.geometry.instances import Instance
+from xbench.geometry.shapes import Shape
 from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import SavedImage, no_maps
 from xbench.runtime.errors import UserError
@@ -47,7 +47,7 @@ class Pair:
     region: Mask
     scale: str
     view: View
-    items: tuple[Instance, ...]
+    items: tuple[Shape, ...]
     gamma: float
     present: bool
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from xbench.geometry.instances import Instance
+from xbench.geometry.shapes import Shape
 from xbench.predictions.answer import Box
 from xbench.predictions.files import named
 from xbench.runtime.errors import UserError
@@ -36,7 +36,7 @@ def read_annotated(path: Path) -> tuple[dict[str, list[Box]], frozenset[str]]:
         rows = table.read(names).to_pylist()
         for row in rows:
             numbers = np.array(row["coordinates"], np.float64)
-            item = Instance.checked(row["kind"], row["frame"], numbers, "", bool(row["outline"]))
+            item = Shape.checked(row["kind"], row["frame"], numbers, "", bool(row["outline"]))
             if (box := item.box()) is not None:
                 found.setdefault(str(row["finding"]), []).append(Box(*box))
     if not found:

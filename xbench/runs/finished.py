@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.geometry.coverage import region_digest
-from xbench.geometry.instances import Instance
+from xbench.geometry.shapes import Shape
 from xbench.predictions import family_named
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow, read_answers
@@ -116,7 +116,7 @@ class FinishedRun:
         return (self.folder / INSTANCES).is_file()
 
     @cached_property
-    def instances(self) -> dict[tuple[str, str], tuple[Instance, ...]]:
+    def instances(self) -> dict[tuple[str, str], tuple[Shape, ...]]:
         """Annotated items by image and finding, of `instances.parquet`, in the order of their file.
 
         A region without that key is one of a dataset that gives regions alone.

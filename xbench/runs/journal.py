@@ -19,7 +19,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from xbench.geometry.coverage import Coverage
-from xbench.geometry.instances import Instance
+from xbench.geometry.shapes import Shape
 from xbench.runs.answers import AnswerRow
 from xbench.runs.maps import SavedImage
 from xbench.runs.scores import BatchScores, ImageScores, PairCounts
@@ -91,7 +91,7 @@ def read_record(path: Path) -> BatchRecord:
             for column, region in image["regions"].items()
         }
         image["instances"] = {
-            int(column): tuple(Instance(**item | {"frame": tuple(item["frame"])}) for item in items)
+            int(column): tuple(Shape(**item | {"size": tuple(item["size"])}) for item in items)
             for column, items in image["instances"].items()
         }
         image["image_size"] = image["image_size"] and tuple(image["image_size"])
@@ -148,7 +148,7 @@ def _encode(record: BatchRecord) -> bytes:
             arrays[name] = array.view(np.uint8) if array.dtype.kind == "S" else array
             return {"array": name}
         names = (
-            type(value).__slots__ if isinstance(value, Coverage | Instance) else [field.name for field in fields(value)]
+            type(value).__slots__ if isinstance(value, Coverage | Shape) else [field.name for field in fields(value)]
         )
         return {name: getattr(value, name) for name in names}
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from xbench.geometry.coverage import Coverage
-from xbench.geometry.instances import Instance
+from xbench.geometry.shapes import Shape
 from xbench.runs.files import INSTANCES, MAPS, PICTURES, REGIONS, RESULTS, WRITING, Table, reading
 from xbench.runtime.files import atomic_writer
 
@@ -53,7 +53,7 @@ class SavedImage:
     picture: bytes | None  # the radiograph as a JPEG file; None where no pair is scored
     image_size: tuple[int, int] | None = None  # height and width as it was decoded; None in runs of earlier versions
     # What the regions are the unions of, item by item, by position of the finding, ascending; as far as known.
-    instances: Mapping[int, tuple[Instance, ...]] = field(default_factory=dict)
+    instances: Mapping[int, tuple[Shape, ...]] = field(default_factory=dict)
 
 
 def write_saved_images(
@@ -103,8 +103,8 @@ def write_saved_images(
             for column, items in image.instances.items() if with_instances else ():
                 for number, item in enumerate(items):
                     which = {"finding": findings[column], "instance": number, "reader": item.reader or None}
-                    parts = {name: getattr(item, name) for name in ("kind", "frame", "coordinates", "outline")}
-                    rows[INSTANCES].append(named | which | parts)
+                    parts = {name: getattr(item, name) for name in ("kind", "coordinates", "outline")}
+                    rows[INSTANCES].append(named | which | parts | {"frame": item.size})
             if image.picture is not None:
                 rows[PICTURES].append({"image_id": image.image_id, "jpeg": image.picture})
             flush(_GROUP)
@@ -184,7 +184,7 @@ def saved_regions(folder: Path) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
         yield region["image_id"], region["finding"], _coverage(region).at(gamma)
 
 
-def saved_instances(folder: Path, findings: Sequence[str]) -> Iterator[tuple[tuple[str, str], tuple[Instance, ...]]]:
+def saved_instances(folder: Path, findings: Sequence[str]) -> Iterator[tuple[tuple[str, str], tuple[Shape, ...]]]:
     """Go through the annotated items that a run saved, by image and finding.
 
     Raises:
@@ -416,15 +416,15 @@ def _size(value: Sequence[int]) -> tuple[int, int]:
     return height, width
 
 
-def _instances(rows: Sequence[Mapping[str, Any]], column_of: Mapping[str, int]) -> dict[int, tuple[Instance, ...]]:
-    found: dict[int, tuple[Instance, ...]] = {}
+def _instances(rows: Sequence[Mapping[str, Any]], column_of: Mapping[str, int]) -> dict[int, tuple[Shape, ...]]:
+    found: dict[int, tuple[Shape, ...]] = {}
     for row in rows:
         column = column_of[row["finding"]]
         before = found.get(column, ())
         if row["instance"] != len(before) or (not before and found and column <= max(found)):
             raise ValueError(f"the items of {row['image_id']!r} in {INSTANCES} are not in their order")
-        frame, numbers = row["frame"].tolist(), np.array(row["coordinates"], np.float64)
-        item = Instance.checked(row["kind"], frame, numbers, row["reader"] or "", row["outline"])
+        size, numbers = row["frame"].tolist(), np.array(row["coordinates"], np.float64)
+        item = Shape.checked(row["kind"], size, numbers, row["reader"] or "", row["outline"])
         found[column] = (*before, item)
     return found
 

@@ -13,6 +13,7 @@ from downloads import ANNOTATION_FILES, AnnotationFile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xbench.data.annotations.items import one_item
 from xbench.runtime.errors import UserError
 
 
@@ -27,13 +28,12 @@ def read(file: AnnotationFile, root: Path) -> None:
         records = []
     for record in records:
         assert {*record.labels.values()} <= {0, 1}
-        height, width = record.source.frame or (40, 30)
+        height, width = record.source.size or (40, 30)
         # Another frame than the image's is refused before anything is drawn.
         height, width = (height, width) if height * width < 2**21 else (40, 30)
         for annotation in record.source.annotations[:3]:
-            annotation.shape.leaves(height, width)
             try:
-                mask = annotation.shape.draw(height, width)
+                mask = one_item(annotation.parts(height, width)).draw()
             except UserError as error:
                 assert "\n" not in str(error)
             else:

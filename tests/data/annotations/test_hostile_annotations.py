@@ -12,6 +12,7 @@ import pytest
 from bounded import assert_outcomes
 from downloads import ANNOTATION_FILES, CLASSES, records_of, refusal
 
+from xbench.data.annotations.items import one_item
 from xbench.geometry.preprocessing import Preprocessing, stretch
 
 ROOM = 3_000_000_000
@@ -23,7 +24,7 @@ def read(root: Path) -> int:
     records = CLASSES[dataset](str(root), split=split or None).read_records(annotated=True)
     for record in records[:1]:
         for annotation in record.source.annotations[:1]:
-            annotation.shape.draw(*(record.source.frame or (64, 64)))
+            one_item(annotation.parts(*(record.source.size or (64, 64)))).draw()
     return len(records)
 
 

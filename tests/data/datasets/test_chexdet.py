@@ -8,7 +8,7 @@ from downloads import CUT_OFF, assert_reads, records_of, refusal, write_small
 from PIL import Image, ImageDraw
 
 from xbench.data import ChestXDet, ChestXDet10
-from xbench.geometry.instances import Instance
+from xbench.geometry.shapes import Shape
 
 
 @pytest.mark.parametrize("polygons", [False, True])
@@ -49,7 +49,7 @@ def test_each_polygon_is_drawn_by_itself_and_kept_with_its_corners(tmp_path):
     # One within another leaves no hole.
     np.testing.assert_array_equal(radiograph.regions["Mass"], np.array(canvas))
     np.testing.assert_array_equal(radiograph.regions["Pleural Effusion"], np.array(canvas))
-    kept = [Instance("polygon", (1024, 1024), np.array(points, np.float64).ravel()) for points in entry["polygons"][:2]]
+    kept = [Shape.from_points(points).on(1024, 1024) for points in entry["polygons"][:2]]
     assert [*radiograph.instances["Mass"]] == kept
 
 

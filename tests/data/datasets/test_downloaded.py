@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from downloads import CUT_OFF, notes_of, records_of, write_small
 
-from xbench.data.annotations.shapes import Annotation, Box
+from xbench.data.annotations.items import Annotation
 from xbench.data.annotations.tables import read_csv
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.samples import covers_nothing
 from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.geometry.shapes import UNKNOWN, Shape
 from xbench.runtime.errors import UserError
 
 TABLE = "toy.csv"
@@ -35,7 +36,8 @@ class Toy(DownloadedDataset):
             own = drawn[row.name("image")]
             if row["finding"]:
                 self.note("a row", row["image"])
-                own.append(Annotation(row["finding"], Box(*(int(row.number(side)) for side in "ltrb")), row["finding"]))
+                box = Shape("box", UNKNOWN, np.array([row.number(side) for side in "ltrb"]))
+                own.append(Annotation(row["finding"], box, row["finding"]))
         return [
             ImageAnnotations(name, {f: int(f in {a.finding for a in own}) for f in self.findings}, tuple(own), (16, 16))
             for name, own in drawn.items()

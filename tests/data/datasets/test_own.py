@@ -15,7 +15,8 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 from xbench.data import CocoDataset, CsvDataset, MaskFolderDataset
-from xbench.data.annotations.shapes import CocoPolygon, CocoRLE, FractionBox
+from xbench.data.annotations.items import RunLengths
+from xbench.geometry.shapes import FRACTIONS, Shape
 from xbench.runtime.errors import UserError
 
 IMAGE = "p0/view0"
@@ -226,17 +227,17 @@ SIDES = st.integers(1, 9)
 @given(st.tuples(SIDES, SIDES).flatmap(lambda shape: arrays(bool, shape)))
 def test_run_lengths_of_both_kinds(mask):
     counts = own.plain_counts(mask)
-    drawn = CocoRLE.of_counts(counts, *mask.shape)
-    np.testing.assert_array_equal(drawn.draw(*mask.shape), mask)
+    drawn = RunLengths.of_coco(counts, *mask.shape)
+    np.testing.assert_array_equal(drawn.decode(*mask.shape), mask)
     assert drawn.empty == (not mask.any())
     # Runs of no pixel change nothing.
-    np.testing.assert_array_equal(CocoRLE.of_counts([0, 0, *counts, 0], *mask.shape).draw(*mask.shape), mask)
+    np.testing.assert_array_equal(RunLengths.of_coco([0, 0, *counts, 0], *mask.shape).decode(*mask.shape), mask)
 
 
 @pytest.mark.parametrize("counts", [[], [3], [5], [2.0, 2], [-1, 5], [True, 3], ["4"], [10**400]])
 def test_counts_that_do_not_add_up(counts):
     with pytest.raises(UserError, match="add up to the 4 pixels"):
-        CocoRLE.of_counts(counts, 2, 2)
+        RunLengths.of_coco(counts, 2, 2)
 
 
 def inside(points, height, width):
@@ -258,7 +259,7 @@ def inside(points, height, width):
 @given(st.integers(3, 14), st.integers(3, 14), st.lists(st.tuples(*[st.floats(-1, 2)] * 2), min_size=3, max_size=6))
 def test_polygons_as_coco_draws_them(height, width, shares):
     points = [(x * width, y * height) for x, y in shares]
-    drawn, expected = CocoPolygon.of(points).draw(height, width), inside(points, height, width)
+    drawn, expected = Shape.from_points(points, outline=False).on(height, width).draw(), inside(points, height, width)
     sure = np.not_equal(expected, None)
     np.testing.assert_array_equal(drawn[sure], expected[sure].astype(bool))
 
@@ -266,16 +267,16 @@ def test_polygons_as_coco_draws_them(height, width, shares):
 @pytest.mark.parametrize("far", [(31, 5), (-11, 5), (5, 1e6)])
 def test_polygons_far_outside(far):
     with pytest.raises(UserError, match="far outside of the image of 10 x 10"):
-        CocoPolygon.of([(1, 1), (5, 1), far]).draw(10, 10)
+        Shape.from_points([(1, 1), (5, 1), far], outline=False).on(10, 10).draw()
 
 
 @given(st.integers(1, 3000), st.integers(0, 3000), st.integers(0, 3000))
 def test_fractions_give_back_whole_pixels(side, one, other):
     left, right = sorted((one % (side + 1), other % (side + 1)))
-    box = FractionBox(left / side, 0.0, left / side + (right - left) / side, 1.0)
-    drawn = box.draw(1, side)[0]
-    assert np.flatnonzero(drawn).tolist() == [*range(left, right)]
-    assert not box.leaves(1, side)
+    edges = np.array([left / side, 0.0, left / side + (right - left) / side, 1.0])
+    box = Shape("box", FRACTIONS, edges).on(1, side)
+    assert np.flatnonzero(box.draw()[0]).tolist() == [*range(left, right)]
+    assert not box.leaves()
 
 
 # What is odd, and what is wrong
@@ -379,14 +380,14 @@ COCO = {
     "no file name": (with_part("images", file_name=None), "file_name is empty"),
     "file gone": (with_part("images", file_name="p0/none.png"), "annotated images have no file (first: p0/none)"),
     "path too long": (with_part("images", file_name="data/p0/view0.png"), "the annotation files call it data/p0/view0"),
-    "size": (with_part("images", width=0), "A frame of 0 x 90 pixels is not possible"),
-    "half a size": (with_part("images", width=None), "A frame of None x 90 pixels"),
+    "size": (with_part("images", width=0), "An image of 0 x 90 pixels is not possible"),
+    "half a size": (with_part("images", width=None), "An image of None x 90 pixels"),
     "no list": (own.coco_content() | {"annotations": [7]}, "annotation 1: "),
     "nothing drawn": (with_first(segmentation=[], bbox=[]), "neither a segmentation nor a bbox"),
     "empty mask": (with_first(segmentation=RLE), "its mask has no pixel"),
     "mask of another size": (with_first(segmentation=RLE | {"size": [9, 800]}), "800 x 9 pixels, and the image 80"),
     "mask cut off": (with_first(segmentation=RLE | {"counts": [5]}), "that add up to the 7200 pixels"),
-    "run lengths cut off": (with_first(segmentation=RLE | {"counts": "_m1"}), "do not fill a mask of 80 x 90 pixels"),
+    "run lengths cut off": (with_first(segmentation=RLE | {"counts": "_m1"}), "do not add up to its 80 x 90 pixels"),
     "no run lengths": (with_first(segmentation=RLE | {"counts": "\x07"}), "is not a COCO run-length encoding"),
     "no counts": (with_first(segmentation={"size": [own.HEIGHT, own.WIDTH]}), "'counts' is missing"),
     "flat polygon": (with_first(segmentation=[1, 2, 3, 4, 5, 6]), "within the list of parts"),

@@ -34,8 +34,8 @@ from xbench.data.store import key as store_key
 from xbench.data.store.key import describe, digest, record_key
 from xbench.data.store.store import PreparedStore, pack, unpack
 from xbench.geometry.coverage import Coverage
-from xbench.geometry.instances import Instance
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing, stretch
+from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
 GEOMETRY = Preprocessing(stretch((32, 32)))
@@ -69,10 +69,10 @@ def stored(data: ChestXrayDataModule, preprocessing: Preprocessing = GEOMETRY) -
     return [store.read(record) for record in data.records]
 
 
-def instances() -> st.SearchStrategy[Instance]:
+def instances() -> st.SearchStrategy[Shape]:
     numbers = hnp.arrays(np.float64, st.integers(0, 5), elements=st.floats(-1e6, 1e6))
     kinds, sides = st.sampled_from(["box", "polygon", "mask"]), st.tuples(st.integers(1, 9), st.integers(1, 9))
-    return st.builds(Instance, kinds, sides, numbers, st.text(max_size=4), st.booleans())
+    return st.builds(Shape, kinds, sides, numbers, st.text(max_size=4), st.booleans())
 
 
 @st.composite

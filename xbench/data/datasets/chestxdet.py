@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from xbench.data.annotations.shapes import Polygon, Shape
 from xbench.data.datasets.chestxdet10 import ChestXDet10
 from xbench.findings.names import FINDINGS
+from xbench.geometry.shapes import Shape
 
 
 class ChestXDet(ChestXDet10):
@@ -42,7 +42,7 @@ class ChestXDet(ChestXDet10):
     def shapes(self, entry: dict[str, Any]) -> Sequence[Shape]:
         """Return what is drawn for each of the `syms` of an image: its box or its polygon."""
         boxes = super().shapes(entry)
-        polygons = [Polygon.of(points) for points in entry["polygons"]]
+        polygons = [Shape.from_points(points) for points in entry["polygons"]]
         if len(boxes) != len(polygons):
             raise ValueError(f"there are {len(boxes)} boxes and {len(polygons)} polygons")
         return boxes if self.regions == "boxes" else polygons

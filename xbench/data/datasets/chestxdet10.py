@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, Box, Shape
+from xbench.data.annotations.items import Annotation
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.findings.names import FINDINGS, canonical
+from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
 _FRAME = (1024, 1024)
@@ -57,7 +58,7 @@ class ChestXDet10(DownloadedDataset):
 
     def shapes(self, entry: dict[str, Any]) -> Sequence[Shape]:
         """Return what is drawn for each of the `syms` of an image."""
-        return [Box.from_corners(x0, y0, x1, y1) for x0, y0, x1, y1 in entry["boxes"]]
+        return [Shape.from_corners(x0, y0, x1, y1) for x0, y0, x1, y1 in entry["boxes"]]
 
     def _read_entry(self, entry: dict[str, Any]) -> ImageAnnotations:
         name = self.listed_key(entry["file_name"])
@@ -68,7 +69,7 @@ class ChestXDet10(DownloadedDataset):
             finding = canonical(str(label))
             if finding not in self.findings:
                 raise ValueError(f"{str(label)[:60]!r} is none of the findings")
-            annotations.append(Annotation(finding, shape, label=str(label)))
+            annotations.append(Annotation(finding, shape, str(label)))
         present = {annotation.finding for annotation in annotations}
         return ImageAnnotations(
             name, {finding: int(finding in present) for finding in self.findings}, tuple(annotations), _FRAME

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, Box
+from xbench.data.annotations.items import Annotation
 from xbench.data.annotations.tables import read_image_list
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.findings.names import CHESTXRAY14_CLASSES, FINDINGS, canonical
+from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
 _BOXES = "BBox_List_2017.csv"
@@ -88,7 +89,7 @@ class ChestXray14(DownloadedDataset):
                 raise row.error(f"the finding {row['Finding Label']!r} is not one of the eight")
             numbers = [row.number(column) for column in ("x", "y", "w", "h")]
             with row.blamed():
-                box = Box.from_corner_and_size(*numbers)
+                box = Shape.from_corner_and_size(*numbers)
             boxes[self.listed_key(row.name("Image Index"))].append(Annotation(finding, box, row["Finding Label"]))
         return dict(boxes)
 

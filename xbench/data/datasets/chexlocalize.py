@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar, Literal
 
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, CocoRLE, Polygon, frame_of
+from xbench.data.annotations.items import Annotation, RunLengths, image_size
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.findings.names import FINDINGS, canonical
+from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
 _CHEXPERT = "valid.csv"
@@ -91,7 +92,7 @@ class CheXlocalize(DownloadedDataset):
             for finding in {a.finding for a in annotations if labels.get(a.finding) != 1}:
                 labels[finding] = 1
                 self.note("a segmentation of a finding that the table of labels does not give; it is present", name)
-            cases.append(ImageAnnotations(name, labels, annotations, case.frame if case else None))
+            cases.append(ImageAnnotations(name, labels, annotations, case.size if case else None))
         for name in segmented:
             self.note("a segmentation of an image that the table of labels does not name, left out", name)
         return [case for case in cases if self.views == "all" or case.image_id.endswith("_frontal")]
@@ -112,25 +113,26 @@ class CheXlocalize(DownloadedDataset):
 
     def _read_entry(self, name: str, entry: Mapping[str, Any]) -> ImageAnnotations:
         drawn: list[Annotation] = []
-        frame: tuple[int, int] | None = None
+        size: tuple[int, int] | None = None
         # Contours have the size among them.
-        stated = frame_of(*entry["img_size"]) if "img_size" in entry else None
+        shapes: Sequence[Shape | RunLengths]
+        stated = image_size(*entry["img_size"]) if "img_size" in entry else None
         for label, value in entry.items():
             if stated is None:
-                size = frame_of(*value["size"])
-                mask = CocoRLE(value["counts"], *size)
+                height, width = value["size"]
+                mask = RunLengths.of_coco(value["counts"], height, width)
                 # Each finding has a mask, and one without a pixel is none.
-                shapes: list[CocoRLE] | list[Polygon] = [] if mask.empty else [mask]
+                own, shapes = mask.size, [] if mask.empty else [mask]
             elif label == "img_size":
                 continue
             else:
-                size, shapes = stated, [Polygon.of(contour) for contour in value]
+                own, shapes = stated, [Shape.from_points(contour) for contour in value]
             finding = canonical(label)
             if finding not in self.findings:
                 self.note(f"a segmentation of {label!r}, which is none of the findings, left out", name)
                 continue
-            if frame not in (None, size):
+            if size not in (None, own):
                 raise ValueError("its masks differ in size")
-            frame = size
+            size = own
             drawn += [Annotation(finding, shape, label) for shape in shapes]
-        return ImageAnnotations(name, {}, tuple(drawn), frame)
+        return ImageAnnotations(name, {}, tuple(drawn), size)

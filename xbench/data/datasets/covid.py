@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, MaskImage, Polygon, Shape, frame_of, union
+from xbench.data.annotations.items import Annotation, image_size
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
 from xbench.findings.names import FINDINGS
+from xbench.geometry.shapes import Shape, union
 from xbench.runtime.errors import UserError
 
 (_FINDING,) = FINDINGS["covid"]
@@ -24,11 +25,10 @@ _OPACITIES = ("subtle_hazy", "consolidation", "groud_glass_opacity", "ground_gla
 
 
 @dataclass(frozen=True)
-class _OutlinedMask(MaskImage):
-    """A mask image, with the polygons of the same lesions and the frame that they are drawn in."""
+class _OutlinedMask(Annotation):
+    """A mask image, with the polygons of the same lesions on an image of their size."""
 
     outlines: tuple[Shape, ...]
-    frame: tuple[int, int] | None
 
 
 class COVID19Rural(DownloadedDataset):
@@ -98,7 +98,7 @@ class COVID19Rural(DownloadedDataset):
                         "a radiograph without a LabelMe file; its mask image decides whether it is positive", image
                     )
                     positive = bool(decode_image(path).any())
-                    drawn = (Annotation(_FINDING, MaskImage(path), label=_MASKS),) if positive else ()
+                    drawn = (Annotation(_FINDING, path, _MASKS),) if positive else ()
                     cases.append(ImageAnnotations(image, {_FINDING: int(positive)}, drawn))
         return cases
 
@@ -109,9 +109,8 @@ class COVID19Rural(DownloadedDataset):
         if region is None:
             return radiograph
         for annotation in record.source.annotations:
-            mask = annotation.shape
-            if isinstance(mask, _OutlinedMask) and mask.frame == region.shape:
-                drawn = union(mask.outlines, *mask.frame)
+            if isinstance(annotation, _OutlinedMask) and annotation.outlines[0].size == region.shape:
+                drawn = union(annotation.outlines, *region.shape)
                 if (region & ~drawn).sum() > drawn.sum():
                     return replace(radiograph, notes=(*radiograph.notes, _BEYOND))
         return radiograph
@@ -120,7 +119,7 @@ class COVID19Rural(DownloadedDataset):
         content = read_json(self.name, self.reading(path))
         annotations = []
         try:
-            frame = frame_of(content["imageHeight"], content["imageWidth"])
+            size = image_size(content["imageHeight"], content["imageWidth"])
             for shape in content["shapes"]:
                 label, points = str(shape["label"]).strip(), shape["points"]
                 if label.casefold().endswith("_lung"):
@@ -132,10 +131,10 @@ class COVID19Rural(DownloadedDataset):
                     points = [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
                 elif shape["shape_type"] != "polygon":
                     raise ValueError(f"the shape {label!r} is a {shape['shape_type']}, not a polygon")
-                annotations.append(Annotation(_FINDING, Polygon.of(points), label))
+                annotations.append(Annotation(_FINDING, Shape.from_points(points), label))
         except (UserError, LookupError, TypeError, ValueError) as error:
             raise UserError(f"{self.name}: {path} is not a LabelMe file of polygons: {reason(error):.500}.") from None
-        return ImageAnnotations(path.stem, {_FINDING: int(bool(annotations))}, tuple(annotations), frame)
+        return ImageAnnotations(path.stem, {_FINDING: int(bool(annotations))}, tuple(annotations), size)
 
     def _with_mask(self, case: ImageAnnotations, paths: list[Path] | None) -> ImageAnnotations:
         if not case.annotations:
@@ -145,5 +144,7 @@ class COVID19Rural(DownloadedDataset):
         if not paths:
             self.note("a radiograph with opacity but without a mask image, scored for recognition only", case.image_id)
             return ImageAnnotations(case.image_id, case.labels)
-        mask = _OutlinedMask(paths[0], tuple(annotation.shape for annotation in case.annotations), case.frame)
-        return ImageAnnotations(case.image_id, case.labels, (Annotation(_FINDING, mask, label=_MASKS),))
+        assert case.size is not None
+        outlines = tuple(part for annotation in case.annotations for part in annotation.parts(*case.size))
+        mask = _OutlinedMask(_FINDING, paths[0], _MASKS, outlines)
+        return ImageAnnotations(case.image_id, case.labels, (mask,))

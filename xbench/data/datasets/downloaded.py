@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any, ClassVar
 
+import numpy as np
+
 from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
-from xbench.data.annotations.shapes import Annotation, MaskImage, draw_each, reader_agreement
+from xbench.data.annotations.items import Annotation, one_item, reader_agreement
 from xbench.data.annotations.tables import AGAIN, Row, read_csv, read_image_list
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
+from xbench.geometry.shapes import Mask, Shape
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import expand
 from xbench.types import Note
@@ -31,13 +33,13 @@ class ImageAnnotations:
     Attributes:
         labels: 1 (present) or 0 (absent) per finding; a finding that is not a key is unknown.
         annotations: Everything drawn on the image, by anyone; what a finding's region is the union of.
-        frame: Height and width of the pixel frame that the annotations refer to; None for the pixels of the file.
+        size: Height and width of the image that the annotations refer to; None for that of the file.
     """
 
     image_id: str
     labels: Mapping[str, int]
     annotations: tuple[Annotation, ...] = ()
-    frame: tuple[int, int] | None = None
+    size: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Source:
 
     path: Path | None
     annotations: tuple[Annotation, ...] = ()
-    frame: tuple[int, int] | None = None
+    size: tuple[int, int] | None = None
 
 
 class DownloadedDataset(ChestXrayDataModule):
@@ -174,38 +176,48 @@ class DownloadedDataset(ChestXrayDataModule):
         return [self._record(name, cases.get(name, ImageAnnotations(name, {})), images) for name in sorted(names)]
 
     def load(self, record: Record) -> Radiograph:
-        """Decode an image and draw each finding's region, the union of its annotations, in the annotations' own frame.
+        """Decode an image and draw each finding's region, the union of its annotations, in the size they refer to.
 
-        Raises a `UserError` where the file is missing or unreadable, its proportions are not those of the frame that
+        Raises a `UserError` where the file is missing or unreadable, its proportions are not those of the image that
         its annotations refer to, or an annotation is malformed.
         """
         source: Source = record.source
         if source.path is None:
             raise UserError(f"No file of the image {record.image_id} lies under {self.root}.")
         image = decode_image(source.path)
-        frame = source.frame or (image.shape[0], image.shape[1])
+        height, width = source.size or image.shape
         # Resized it shows the same extent, with a pixel of either for rounding.
-        off = abs(frame[0] * image.shape[1] - frame[1] * image.shape[0])
-        if source.annotations and off > max(*frame, *image.shape):
+        off = abs(height * image.shape[1] - width * image.shape[0])
+        if source.annotations and off > max(height, width, *image.shape):
             raise UserError(
                 f"{source.path} is {image.shape[1]} x {image.shape[0]} pixels, and its annotations are drawn for "
-                f"{frame[1]} x {frame[0]}: they do not fit a copy of other proportions. Take the original image."
+                f"{width} x {height}: they do not fit a copy of other proportions. Take the original image."
             )
-        by_finding: defaultdict[str, list[Annotation]] = defaultdict(list)
+        regions: dict[str, Mask] = {}
+        items: dict[str, list[Shape]] = {}
         notes: list[str] = []
         for annotation in source.annotations:
-            by_finding[annotation.finding].append(annotation)
-            if annotation.shape.leaves(*frame):
-                notes.append(_CUT_OFF)
-        regions, instances = {}, {}
-        for finding, drawn in by_finding.items():
+            finding = annotation.finding
             try:
-                regions[finding], instances[finding] = draw_each(drawn, *frame)
+                parts = annotation.parts(height, width)
+                notes += [_CUT_OFF for part in parts if self.is_cut_off(part)]
+                item = one_item(parts)
+                drawn = item.draw()
             except UserError as error:
-                raise UserError(f"{self._files_in_words()}, image {record.image_id}, {finding}: {error}") from None
-        agreement = {finding: reader_agreement(drawn, *frame) for finding, drawn in by_finding.items()}
+                where = f"{self._files_in_words()}, image {record.image_id}, {finding}"
+                raise UserError(f"{where}: {error}") from None
+            region = regions.setdefault(finding, np.zeros((height, width), np.bool_))
+            of_finding = items.setdefault(finding, [])
+            if drawn.any():
+                region |= drawn
+                of_finding.append(item)
+        agreement = {finding: reader_agreement(of_finding) for finding, of_finding in items.items()}
         several = {finding: scores for finding, scores in agreement.items() if scores is not None}
-        return Radiograph(image, regions, tuple(dict.fromkeys(notes)), several, instances)
+        return Radiograph(image, regions, tuple(dict.fromkeys(notes)), several, items)
+
+    def is_cut_off(self, shape: Shape) -> bool:
+        """Tell whether a shape reaches over the edge of its image, which is worth a note."""
+        return shape.leaves()
 
     def where_images_are(self) -> str:
         """Say where images are expected."""
@@ -243,11 +255,11 @@ class DownloadedDataset(ChestXrayDataModule):
             )
         # A link may lead nowhere.
         path = paths[0] if paths and os.path.exists(paths[0]) else None
-        masks = tuple(a.shape.path for a in case.annotations if isinstance(a.shape, MaskImage))
+        masks = tuple(a.drawn for a in case.annotations if isinstance(a.drawn, Path))
         return Record(
             name,
             case.labels,
-            Source(path, case.annotations, case.frame),
+            Source(path, case.annotations, case.size),
             missing=path is None,
             files=(path, *masks) if path else None,
             patient_id=self.patient_of(name),

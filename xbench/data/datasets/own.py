@@ -9,20 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
-from xbench.data.annotations.shapes import Annotation, Parts, Shape
+from xbench.data.annotations.items import Annotation, Drawn
 from xbench.data.annotations.tables import Row
 from xbench.data.datasets.downloaded import DownloadedDataset, Source
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
 from xbench.findings.names import FINDINGS, canonical, findings_problem, is_folder_name, is_name
+from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 from xbench.runtime.paths import expand
 
 Sides = tuple[str, str, tuple[float, float, float, float], tuple[int, int] | None]
-"""Where a box is in its file, its image, its numbers, and height and width of its frame if that is not the image's."""
+"""Where a box is in its file, its image, its numbers, and height and width that its file states, or None."""
 
 _OTHER_SIZE = "an image of another size than its annotation file states; shapes are drawn in the stated one"
 
@@ -123,10 +122,10 @@ class OwnDataset(DownloadedDataset):
         self.note(f"an annotation of {label!r}, which --data.findings does not name, left out", image_id)
         return None
 
-    def drawn(self, finding: str, shape: Shape, label: str, image_id: str) -> list[Annotation]:
+    def drawn(self, finding: str, drawn: Drawn, label: str, image_id: str) -> list[Annotation]:
         """Return the annotation; none, and a note, if the finding is scored for recognition only."""
         if finding not in self.recognition_only:
-            return [Annotation(finding, shape, label)]
+            return [Annotation(finding, drawn, label)]
         self.note(f"something drawn of {finding}, which is scored for recognition only, left aside", image_id)
         return []
 
@@ -146,9 +145,9 @@ class OwnDataset(DownloadedDataset):
         if sum(0 <= x < right and 0 <= y < bottom for *_, (x, y, right, bottom), _ in boxes) < 0.95 * len(boxes):
             return
         inside, over = [], []
-        for place, image, (x, y, right, bottom), frame in boxes[:: len(boxes) // 100 + 1]:
+        for place, image, (x, y, right, bottom), size in boxes[:: len(boxes) // 100 + 1]:
             with suppress(UserError, LookupError):
-                height, width = (1.01 * side for side in frame or decode_image(self._images[image][0]).shape)
+                height, width = (1.01 * side for side in size or decode_image(self._images[image][0]).shape)
                 inside.append(right <= width and bottom <= height)
                 over += [place] if x + right > width or y + bottom > height else []
         if over and sum(inside) >= 0.95 * len(inside) and len(over) >= len(inside) / 4:
@@ -213,18 +212,17 @@ class OwnDataset(DownloadedDataset):
         """
         radiograph = super().load(record)
         source: Source = record.source
-        height, width = radiograph.image.shape
-        for annotation in source.annotations:
-            try:
-                for shape in annotation.shape.shapes if isinstance(annotation.shape, Parts) else [annotation.shape]:
-                    check_inside(shape, source.frame or (height, width))
-            except UserError as error:
-                raise UserError(
-                    f"{self._files_in_words()}, image {record.image_id}, {annotation.finding}: {error} {self.advice}"
-                ) from None
-        if not source.annotations or source.frame in (None, (height, width)):
+        if not source.annotations or source.size in (None, radiograph.image.shape):
             return radiograph
         return replace(radiograph, notes=(*radiograph.notes, _OTHER_SIZE))
+
+    def is_cut_off(self, shape: Shape) -> bool:
+        """Tell whether a shape reaches over the edge of its image; UserError if none of it lies within."""
+        cut_off = shape.leaves()
+        if cut_off and not shape.draw().any():
+            height, width = shape.size
+            raise UserError(f"It lies outside the image of {width} x {height} pixels. {self.advice}")
+        return cut_off
 
     def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:
         self._images = super()._images_of_split(folder)
@@ -233,12 +231,6 @@ class OwnDataset(DownloadedDataset):
             by_last[_last(image)].append(image)
         self._by_last = dict(by_last)
         return self._images
-
-
-def check_inside(shape: Shape, frame: tuple[int, int]) -> None:
-    """Raise a UserError for a shape of which no pixel lies in its frame."""
-    if shape.leaves(*frame) and not np.any(shape.draw(*frame)):
-        raise UserError(f"It lies outside the image of {frame[1]} x {frame[0]} pixels.")
 
 
 def _last(path: str) -> str:

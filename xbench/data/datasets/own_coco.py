@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, Box, CocoPolygon, CocoRLE, Parts, Shape, frame_of
+from xbench.data.annotations.items import Annotation, Drawn, RunLengths, image_size
 from xbench.data.annotations.tables import read_json, reason
 from xbench.data.datasets.downloaded import ImageAnnotations
-from xbench.data.datasets.own import OwnDataset, Sides, check_inside
+from xbench.data.datasets.own import OwnDataset, Sides
+from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
 _TABLE = "annotations.json"
 
-Frame = tuple[int, int] | None
+Size = tuple[int, int] | None
 
 
 class CocoDataset(OwnDataset):
@@ -67,7 +70,7 @@ class CocoDataset(OwnDataset):
         images = self._unique(path, content["images"], "image", self._read_image)
         found = {number: self.names.get(label, label) for number, label in labels.items()}
         self.coco_ids = {number: image for number, (image, _) in images.items()}, found
-        frames: dict[object, Frame] = {number: frame for number, (_, frame) in images.items()}
+        sizes: dict[object, Size] = {number: size for number, (_, size) in images.items()}
         drawn: defaultdict[object, list[Annotation]] = defaultdict(list)
         present: defaultdict[object, set[str]] = defaultdict(set)
         places, boxes = dict[tuple[object, ...], int](), list[Sides]()
@@ -84,22 +87,23 @@ class CocoDataset(OwnDataset):
                 if finding is None:
                     continue
                 present[number].add(finding)
-                shapes, frames[number] = self._read_shapes(entry, frames[number])
-                if not shapes and finding not in self.recognition_only:
+                shape, sizes[number] = self._read_shape(entry, sizes[number])
+                if shape is None and finding not in self.recognition_only:
                     raise ValueError(
                         "it has neither a segmentation nor a bbox: add one, or the finding to --data.recognition_only"
                     )
                 if entry.get("iscrowd"):
                     self.note("an annotation with iscrowd 1, drawn like any other", image)
-                is_box = isinstance(shapes[0], Box) if shapes else False
-                if shapes and (first := places.setdefault((number, label, tuple(shapes)), place)) != place:
+                if shape is None:
+                    continue
+                if (first := places.setdefault((number, label, shape), place)) != place:
                     raise ValueError(f"annotation {first} is the same: remove one")
-                boxes += [(where, image, entry["bbox"], frames[number])] if is_box else []
-                outlined |= bool(shapes) and not is_box
-                boxed += [image] if is_box and self.shapes == "outlines" else []
-                # Several polygons are one item.
-                for shape in shapes if len(shapes) < 2 else [Parts(tuple(shapes))]:
-                    drawn[number] += self.drawn(finding, shape, label, image)
+                if isinstance(shape, Shape) and shape.kind == "box":
+                    boxes.append((where, image, entry["bbox"], sizes[number]))
+                    boxed += [image] if self.shapes == "outlines" else []
+                else:
+                    outlined = True
+                drawn[number] += self.drawn(finding, shape, label, image)
             except (UserError, LookupError, TypeError, ValueError, AttributeError) as error:
                 raise UserError(f"{self.name}: {path}, {where}: {reason(error):.500}. {self.advice}") from None
         self.check_sizes(path, boxes, "Write each bbox as x, y, width and height.")
@@ -107,7 +111,7 @@ class CocoDataset(OwnDataset):
             self.note("a box drawn for want of an outline, which other annotations of the file have", image)
         return [
             ImageAnnotations(
-                image, {f: int(f in present[number]) for f in self.findings}, tuple(drawn[number]), frames[number]
+                image, {f: int(f in present[number]) for f in self.findings}, tuple(drawn[number]), sizes[number]
             )
             for number, (image, _) in images.items()
         ]
@@ -130,7 +134,7 @@ class CocoDataset(OwnDataset):
             raise ValueError(f"there is no {kind} with the id {number!r:.60}")
         return number
 
-    def _read_image(self, entry: Mapping[str, Any]) -> tuple[str, Frame]:
+    def _read_image(self, entry: Mapping[str, Any]) -> tuple[str, Size]:
         name = entry["file_name"]
         if not isinstance(name, str) or not name.strip():
             raise ValueError("file_name is empty")
@@ -138,44 +142,41 @@ class CocoDataset(OwnDataset):
         if (patient := entry.get(self.patient)) not in (None, ""):
             self._patients[image] = str(patient)
         stated = entry.get("height"), entry.get("width")
-        return image, None if stated == (None, None) else frame_of(*stated)
+        return image, None if stated == (None, None) else image_size(*stated)
 
-    def _read_shapes(self, entry: Mapping[str, Any], frame: Frame) -> tuple[list[Shape], Frame]:
-        """Return the shapes of an annotation, and the frame as far as it is known now."""
-        outline, shapes = entry.get("segmentation"), list[Shape]()
+    def _read_shape(self, entry: Mapping[str, Any], size: Size) -> tuple[Drawn | None, Size]:
+        """Return what an annotation draws, several polygons being one item, and the image's size as far as known."""
+        outline = entry.get("segmentation")
+        drawn: Drawn | None = None
         if outline and self.shapes == "outlines":
             if isinstance(outline, Mapping):
-                height, width = size = frame_of(*outline["size"])
-                counts = outline["counts"]
-                make = CocoRLE.of_counts if isinstance(counts, list) else CocoRLE
-                mask = make(counts, height, width)
-                if frame not in (None, size):
-                    raise ValueError(f"its mask has {width} x {height} pixels, and the image {frame[1]} x {frame[0]}")
-                if not mask.complete:
-                    raise ValueError(f"its run lengths do not fill a mask of {width} x {height} pixels")
-                if mask.empty:
+                height, width = outline["size"]
+                mask = RunLengths.of_coco(outline["counts"], height, width)
+                if size not in (None, mask.size):
+                    raise ValueError(f"its mask has {width} x {height} pixels, and the image {size[1]} x {size[0]}")
+                if not mask.decode(height, width).any():
                     raise ValueError("its mask has no pixel: remove the annotation, an image without one is negative")
-                shapes, frame = [mask], size
-            else:
-                shapes = [_polygon(part) for part in outline]
+                return mask, mask.size
+            polygons = tuple(_polygon(part) for part in outline)
+            drawn = polygons[0] if len(polygons) == 1 else polygons
         elif entry.get("bbox"):
             x, y, width, height = entry["bbox"]
-            box = Box.from_corner_and_size(x, y, width, height)
-            if box.right == box.left or box.bottom == box.top:
+            drawn = Shape.from_corner_and_size(x, y, width, height)
+            left, top, right, bottom = drawn.coordinates
+            if right == left or bottom == top:
                 raise ValueError(f"its bbox has {width} x {height} pixels, of which none is whole")
-            shapes = [box]
-        if frame is not None:
-            for shape in shapes:
-                check_inside(shape, frame)
-        return shapes, frame
+        if size is not None and drawn is not None:
+            for part in Annotation("", drawn, "").parts(*size):
+                self.is_cut_off(part)
+        return drawn, size
 
 
-def _polygon(part: Any) -> CocoPolygon:
+def _polygon(part: Any) -> Shape:
     if not isinstance(part, list) or len(part) < 6 or len(part) % 2:
         raise ValueError(
             "a polygon is to be a list of at least three points, [x1, y1, x2, y2, x3, y3], within the list of parts"
         )
-    polygon = CocoPolygon.of(zip(part[::2], part[1::2], strict=True))
-    if any(min(side) == max(side) for side in zip(*polygon.points, strict=True)):
+    polygon = Shape.from_points(zip(part[::2], part[1::2], strict=True), outline=False)
+    if not np.ptp(polygon.coordinates.reshape(-1, 2), axis=0).all():
         raise ValueError("a polygon encloses nothing")
     return polygon

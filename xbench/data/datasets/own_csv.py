@@ -6,10 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Literal
 
+import numpy as np
+
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, Box, FractionBox, Shape
+from xbench.data.annotations.items import Annotation
 from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset, Sides
+from xbench.geometry.shapes import FRACTIONS, Shape
 from xbench.runtime.errors import UserError
 
 _BOXES, _LABELS = "boxes.csv", "labels.csv"
@@ -65,7 +68,7 @@ class CsvDataset(OwnDataset):
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
         path = self.table(folder, _BOXES)
         drawn, lines, numbers = set(), dict[tuple[str, str, Shape], int](), list[Sides]()
-        frame = (1, 1) if self.units == "fractions" else None
+        size = FRACTIONS if self.units == "fractions" else None
         sides = [self.columns[side] for side in _SIDES[self.box]]
         for row in self.rows(path, [self.columns["image"], self.columns["finding"], *sides]):
             name, label = row.name(self.columns["image"]), row[self.columns["finding"]]
@@ -90,7 +93,7 @@ class CsvDataset(OwnDataset):
                 if (first := lines.setdefault((image, label, shape), row.line)) != row.line:
                     raise UserError(f"the box of {label} on {image} is that of line {first} again: remove one")
                 boxes[image] += self.drawn(finding, shape, label, image)
-            numbers.append((f"line {row.line}", image, (x, y, right, bottom), frame))
+            numbers.append((f"line {row.line}", image, (x, y, right, bottom), size))
             drawn.add(finding)
         self.check_drawn(path, drawn)
         if self.box == "xywh":
@@ -101,13 +104,14 @@ class CsvDataset(OwnDataset):
         if self.units == "pixels":
             if max(map(abs, (x, y, right, bottom))) <= 1:
                 raise UserError(f"the box {x}, {y}, {right}, {bottom} is in --data.units fractions, not pixels")
-            make = Box.from_corner_and_size if self.box == "xywh" else Box.from_corners
-            shape: Box | FractionBox = make(x, y, right, bottom)
+            make = Shape.from_corner_and_size if self.box == "xywh" else Shape.from_corners
+            shape = make(x, y, right, bottom)
         else:
             edges = (x, y, x + right, y + bottom) if self.box == "xywh" else (x, y, right, bottom)
             if max(map(abs, edges)) > 2:
                 raise UserError(f"the box ({', '.join(map(str, edges))}) is not in fractions of the image")
-            shape = FractionBox(*edges)
-        if shape.right <= shape.left or shape.bottom <= shape.top:
+            shape = Shape("box", FRACTIONS, np.array(edges))
+        left, top, *corner = shape.coordinates
+        if corner[0] <= left or corner[1] <= top:
             raise UserError(f"the box {x}, {y}, {right}, {bottom} ({self.box}) holds no pixel")
         return shape

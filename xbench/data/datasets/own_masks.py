@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, MaskImage
+from xbench.data.annotations.items import Annotation
 from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset
 from xbench.data.decoding import decode_image
@@ -102,7 +102,7 @@ class MaskFolderDataset(OwnDataset):
             finding = self.names[label]
             masked[image, finding] |= not is_empty
             if not is_empty:
-                drawn[image] += self.drawn(finding, MaskImage(path), label, image)
+                drawn[image] += self.drawn(finding, path, label, image)
         self.check_drawn(self.masks, {finding for _, finding in masked})
         flags = {image: dict(found) for image, found in labels.items()}
         for (image, finding), found in masked.items():

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.phantom import FINDINGS, draw_phantom
 from xbench.data.records import Radiograph, Record
-from xbench.geometry.instances import connected_parts
+from xbench.geometry.shapes import connected_parts
 from xbench.runtime.errors import UserError
 
 _LEAST_SIZE = 32

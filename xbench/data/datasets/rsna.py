@@ -8,10 +8,11 @@ from pathlib import Path, PureWindowsPath
 from typing import ClassVar
 
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, Box
+from xbench.data.annotations.items import Annotation
 from xbench.data.annotations.tables import Row
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.findings.names import FINDINGS
+from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
 (_FINDING,) = FINDINGS["rsna"]
@@ -104,4 +105,4 @@ class RSNAPneumonia(DownloadedDataset):
 
 def _annotation(row: Row, x: float, y: float, width: float, height: float) -> Annotation:
     with row.blamed():
-        return Annotation(_FINDING, Box.from_corner_and_size(x, y, width, height), label=_FINDING)
+        return Annotation(_FINDING, Shape.from_corner_and_size(x, y, width, height), _FINDING)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, RelativeRLE
+from xbench.data.annotations.items import Annotation, RunLengths
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.findings.names import FINDINGS
 from xbench.runtime.errors import UserError
@@ -23,7 +23,7 @@ class SIIMPneumothorax(DownloadedDataset):
 
     An image is positive if the annotation file gives it a mask; its region is the union of its masks, which lie
     scattered over the file. It is negative if the file says -1. Run lengths begin where the one before ended, column by
-    column: `RelativeRLE` in `annotations/shapes.py`.
+    column: `RunLengths` in `annotations/items.py`.
 
     The split `all` is every image that the annotation file names; `stage1_train` and `stage1_test` are those of them
     whose file lies in `dicom-images-train` and `dicom-images-test`. The lists that published evaluations use do not
@@ -67,7 +67,7 @@ class SIIMPneumothorax(DownloadedDataset):
             elif not row.ended and len(mask.split()) % 2:
                 raise row.error("the file is cut off within this mask, whose numbers are not pairs")
             else:
-                masks[name].append(Annotation(_FINDING, RelativeRLE(mask), label=_FINDING))
+                masks[name].append(Annotation(_FINDING, RunLengths(mask), _FINDING))
         if both := sorted(negative & masks.keys()):
             raise UserError(
                 f"siim: {path} calls {len(both)} images negative (-1) and gives them masks as well (first: "

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from xbench.data.annotations.folder import Folder
-from xbench.data.annotations.shapes import Annotation, Box
+from xbench.data.annotations.items import Annotation
 from xbench.data.datasets.downloaded import DownloadedDataset, ImageAnnotations
 from xbench.data.records import Record
 from xbench.findings.names import FINDINGS, canonical, spellings
+from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
@@ -69,20 +70,21 @@ class VinDrCXR(DownloadedDataset):
             path = record.source.path
             if path is not None and path.suffix.lower() not in _DICOM:
                 self.note(_CONVERTED, record.image_id)
-                self._check_size(path, [a.shape for a in record.source.annotations if isinstance(a.shape, Box)])
+                self._check_size(path, [annotation.drawn for annotation in record.source.annotations])
         return records
 
-    def _check_size(self, path: Path, boxes: Sequence[Box]) -> None:
+    def _check_size(self, path: Path, boxes: Sequence[Shape]) -> None:
         width = height = 0
         # What is wrong with the file itself is said when it is decoded.
         with suppress(Exception), Image.open(path, formats=("PNG", "JPEG")) as picture:
             width, height = picture.size
         for box in boxes:
+            *_, right, bottom = map(int, box.coordinates)
             # A box may reach a little over the edge of its image; copies in use are made smaller by a third or more.
-            if width and (box.right > 1.02 * width or box.bottom > 1.02 * height):
+            if width and (right > 1.02 * width or bottom > 1.02 * height):
                 raise UserError(
-                    f"{self.name}: {path} has {width} x {height} pixels, and a box on it reaches to ({box.right}, "
-                    f"{box.bottom}): the copies are not of the size of the DICOM files, in whose pixels the boxes are, "
+                    f"{self.name}: {path} has {width} x {height} pixels, and a box on it reaches to ({right}, "
+                    f"{bottom}): the copies are not of the size of the DICOM files, in whose pixels the boxes are, "
                     "and which no table states. Take the DICOM files, or copies of their size."
                 )
 
@@ -116,9 +118,9 @@ class VinDrCXR(DownloadedDataset):
             reader = row.get("rad_id")
             readers[name, finding].add(reader)
             if any(row[corner] for corner in _CORNERS):
-                corners = [row.number(corner) for corner in _CORNERS]
+                left, top, right, bottom = (row.number(corner) for corner in _CORNERS)
                 with row.blamed():
-                    annotations.append(Annotation(finding, Box.from_corners(*corners), label, reader))
+                    annotations.append(Annotation(finding, Shape.from_corners(left, top, right, bottom, reader), label))
         # What a table has boxes of it was drawn for, whatever Kaggle's usually has.
         known = {*spellings("vindr_kaggle"), *(finding for _, finding in readers)} if kaggle else {*self.findings}
         votes, blank = self._read_labels(folder, boxes, known)

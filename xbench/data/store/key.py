@@ -28,6 +28,7 @@ from PIL import features
 import xbench
 from xbench.data.records import Grid, Record
 from xbench.geometry.preprocessing import Preprocessing, stretch
+from xbench.geometry.shapes import Shape
 from xbench.runtime.digests import files_sha256
 from xbench.runtime.errors import UserError
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(xbench.__file__).parent
 # The code that turns a record into a prepared image; xbench.types and xbench.runtime.errors only name things.
-_CODE = ("data/**/*.py", "geometry/coverage.py", "geometry/instances.py", "geometry/preprocessing.py")
+_CODE = ("data/**/*.py", "geometry/coverage.py", "geometry/shapes.py", "geometry/preprocessing.py")
 _LIBRARIES = (
     *("numpy", "opencv-python-headless", "opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless"),
     *("pillow", "albumentations", "albucore", "pydicom", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg"),
@@ -152,6 +153,8 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
         return [_name(kind), _code_of(kind.__module__), *(getattr(value, field.name) for field in fields(kind))]
+    if isinstance(value, Shape):
+        return ["shape", *(getattr(value, name) for name in Shape.__slots__)]
     if isinstance(value, PurePath):
         return ["path", os.path.abspath(value)]
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufSU":

@@ -22,7 +22,7 @@ from safetensors.numpy import load, save
 from xbench.data.records import PreparedImage, Record
 from xbench.data.store.key import record_key
 from xbench.geometry.coverage import Coverage
-from xbench.geometry.instances import Instance
+from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
 _SUFFIX, _PARTIAL = ".image", ".partial"
@@ -129,7 +129,7 @@ def pack(image: PreparedImage) -> bytes:
     """Write a prepared image as the content of its file."""
     about = {name: getattr(image, name) for name in ("view", "findings", "notes", "reader_agreement", "image_size")}
     items = [(finding, item) for finding, items in image.instances.items() for item in items]
-    about["instances"] = [(finding, item.kind, item.frame, item.reader, item.outline) for finding, item in items]
+    about["instances"] = [(finding, item.kind, item.size, item.reader, item.outline) for finding, item in items]
     arrays: dict[str, NDArray[Any]] = {
         "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
         "pixels": image.pixels,
@@ -152,9 +152,9 @@ def unpack(content: bytes) -> PreparedImage | None:
     about, display = json.loads(arrays["about"].tobytes()), arrays["display"]
     height, width = display.shape
     left, top, right, bottom = about["view"]
-    instances: dict[str, tuple[Instance, ...]] = {}
-    for number, (finding, kind, frame, reader, outline) in enumerate(about["instances"]):
-        item = Instance(kind, tuple(frame), arrays[f"instance {number}"], reader, outline)
+    instances: dict[str, tuple[Shape, ...]] = {}
+    for number, (finding, kind, size, reader, outline) in enumerate(about["instances"]):
+        item = Shape(kind, tuple(size), arrays[f"instance {number}"], reader, outline)
         instances[finding] = (*instances.get(finding, ()), item)
     return PreparedImage(
         arrays["pixels"],

@@ -1,0 +1,253 @@
+"""Annotated items one by one: each box, outline and mask as its reader drew it. A region is the union of such items.
+
+Needs no torch, so that reports start fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+from pycocotools import mask as coco
+
+from xbench.runtime.errors import UserError
+
+Kind = Literal["box", "polygon", "mask"]
+Mask = NDArray[np.bool_]
+
+UNKNOWN = (0, 0)
+"""Size of a shape whose coordinates are pixels of an image that has not been read yet."""
+
+FRACTIONS = (1, 1)
+"""Size of a box whose coordinates are fractions of the width and height of an image that has not been read yet."""
+
+
+class Shape:
+    """One annotated item of a finding on an image. (No dataclass, for the reason that `Coverage` is none.)
+
+    Args:
+        kind: `box`, `polygon` or `mask`.
+        size: Height and width of the image that the coordinates refer to; `UNKNOWN` or `FRACTIONS` until it is read.
+        coordinates: float64 in pixels of that image, from the corner of its first pixel, x right and y down. Of a box
+            left, top, right and bottom, half-open, perhaps beyond the image, at which it is cut off; of a polygon x and
+            y of each corner in turn; of a mask run lengths: pixels off, on, off ... column by column from the upper
+            left, as COCO counts them.
+        reader: Who drew it; empty where the dataset does not say.
+        outline: Whether a polygon has the pixels of its outline, as Pillow draws it, or not, as COCO's tools do.
+    """
+
+    __slots__ = ("coordinates", "kind", "outline", "reader", "size")
+
+    def __init__(
+        self,
+        kind: Kind,
+        size: tuple[int, int],
+        coordinates: NDArray[np.float64],
+        reader: str = "",
+        outline: bool = True,
+    ) -> None:
+        self.coordinates = coordinates
+        self.kind = kind
+        self.outline = outline
+        self.reader = reader
+        self.size = size
+
+    @classmethod
+    def from_corners(cls, x0: float, y0: float, x1: float, y1: float, reader: str = "") -> Shape:
+        """Return the box of columns int(x0) to int(x1) - 1 and rows int(y0) to int(y1) - 1.
+
+        Raises a UserError where a number is not in the range of pixels or the box ends before it begins.
+        """
+        if x1 < x0 or y1 < y0:
+            raise UserError(f"The box ({x0}, {y0}) to ({x1}, {y1}) ends before it begins.")
+        return cls("box", UNKNOWN, np.array([*map(int, _pixels((x0, y0, x1, y1)))], np.float64), reader)
+
+    @classmethod
+    def from_corner_and_size(cls, x: float, y: float, width: float, height: float) -> Shape:
+        """Return the box of columns int(x) to int(x) + int(width) - 1 and rows int(y) to int(y) + int(height) - 1.
+
+        So do the scripts of MedKLIP and MAVL. Raises a UserError where a number is not in the range of pixels or a
+        side is negative.
+        """
+        left, top, across, down = map(int, _pixels((x, y, width, height)))
+        if width < 0 or height < 0:
+            raise UserError(f"A box of {width} x {height} pixels has a negative side.")
+        return cls("box", UNKNOWN, np.array([left, top, left + across, top + down], np.float64))
+
+    @classmethod
+    def from_points(cls, points: Iterable[Iterable[float]], outline: bool = True) -> Shape:
+        """Return the closed polygon through points (x, y) in fractional pixels.
+
+        With its outline it is drawn as Pillow does, like LabelMe and the CheXlocalize scripts; without it as COCO's
+        tools do, so that small ones do not grow: of radius 10, Pillow's covers 8 % more than it encloses. Raises a
+        UserError unless there are points, each of two numbers in the range of pixels.
+        """
+        corners = [(x, y) for x, y in points]
+        if not corners:
+            raise UserError("A polygon has no points.")
+        numbers = _pixels([number for corner in corners for number in corner])
+        return cls("polygon", UNKNOWN, np.array(numbers, np.float64), outline=outline)
+
+    @classmethod
+    def from_mask(cls, mask: Mask) -> Shape:
+        """Return the item that has the pixels of a mask (H, W)."""
+        height, width = mask.shape
+        return cls("mask", (height, width), runs_of(mask))
+
+    @classmethod
+    def checked(
+        cls, kind: str, size: Sequence[int], coordinates: NDArray[np.float64], reader: str, outline: bool
+    ) -> Shape:
+        """Make a shape of what a file of a run says; raise a ValueError for what no run writes."""
+        if len(size) != 2 or min(size) < 1 or size[0] * size[1] > 2**31:
+            raise ValueError("an annotated item has an impossible size")
+        whole = coordinates == np.floor(coordinates)
+        count, pixels = len(coordinates), size[0] * size[1]
+        sound = np.isfinite(coordinates).all() and {
+            "box": count == 4 and whole.all(),
+            "polygon": count >= 2 and count % 2 == 0 and bool((abs(coordinates) <= 1e6).all()),
+            "mask": count > 0 and whole.all() and bool((coordinates >= 0).all()) and coordinates.sum() == pixels,
+        }.get(kind, False)
+        if kind not in get_args(Kind) or not sound:
+            raise ValueError(f"an annotated item is no {kind} in its image")
+        return cls(kind, (int(size[0]), int(size[1])), coordinates, reader, outline)  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        """Tell whether another shape is the same, to the bit."""
+        return isinstance(other, Shape) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        """Return the hash of everything that makes two shapes the same."""
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        """Return kind, size, reader, outline and coordinates."""
+        return f"Shape{self._key()}"
+
+    def _key(self) -> tuple[object, ...]:
+        return self.kind, self.size, self.reader, self.outline, *self.coordinates.tolist()
+
+    def on(self, height: int, width: int) -> Shape:
+        """Return the shape on an image of this size, a box in fractions at the nearest edges of its pixels.
+
+        Raises a UserError if the shape is that of an image of another size.
+        """
+        coordinates = self.coordinates
+        if self.kind == "box" and self.size == FRACTIONS:
+            # To the nearest: 0.7 of 320 pixels is 223.99999999999997.
+            edges = _pixels((coordinates * (width, height, width, height)).tolist())
+            coordinates = np.array([*map(round, edges)], np.float64)
+        elif self.size not in (UNKNOWN, (height, width)):
+            raise UserError(
+                f"A {self.kind} on {self.size[1]} x {self.size[0]} pixels does not fit an image of {width} x {height}."
+            )
+        return Shape(self.kind, (height, width), coordinates, self.reader, self.outline)
+
+    def leaves(self) -> bool:
+        """Tell whether part of a box or polygon lies outside its image. The far edges are not outside."""
+        if self.kind == "mask":
+            return False
+        points = self.coordinates.reshape(-1, 2)
+        return bool((points < 0).any() or (points > self.size[::-1]).any())
+
+    def draw(self) -> Mask:
+        """Draw the item on its image (H, W), cut off at the edges.
+
+        A polygon of a single point is that pixel, one of two points a line. Raises a UserError for a polygon without
+        outline that reaches further out of the image than that is wide and high.
+        """
+        numbers = self.coordinates.tolist()
+        if self.kind == "box":
+            left, top, right, bottom = (max(int(number), 0) for number in numbers)
+            mask = np.zeros(self.size, np.bool_)
+            mask[top:bottom, left:right] = True
+            return mask
+        if self.kind == "mask":
+            return mask_of(self.coordinates, *self.size)
+        points = list(zip(numbers[::2], numbers[1::2], strict=True))
+        return (_draw_polygon if self.outline else _draw_inside)(points, *self.size)
+
+    def box(self) -> tuple[float, float, float, float] | None:
+        """Return the box around the item, left, top, right and bottom in fractions of its image; None if it is empty.
+
+        A box itself is cut off at the edges.
+        """
+        height, width = self.size
+        if self.kind == "box":
+            left, top, right, bottom = self.coordinates.tolist()
+            left, top, right, bottom = max(left, 0), max(top, 0), min(right, width), min(bottom, height)
+        else:
+            drawn = self.draw()
+            columns, rows = (np.flatnonzero(drawn.any(axis)) for axis in (0, 1))
+            if not len(rows):
+                return None
+            left, top, right, bottom = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+        if left >= right or top >= bottom:
+            return None
+        return float(left / width), float(top / height), float(right / width), float(bottom / height)
+
+
+def union(shapes: Iterable[Shape], height: int, width: int) -> Mask:
+    """Draw shapes into one mask (H, W); a UserError if one does not fit an image of this size."""
+    mask = np.zeros((height, width), np.bool_)
+    for shape in shapes:
+        mask |= shape.on(height, width).draw()
+    return mask
+
+
+def connected_parts(mask: Mask) -> tuple[Shape, ...]:
+    """Return each part of a mask (H, W) as a shape, in the order of their first pixels; all eight neighbours count.
+
+    For a dataset that knows the lesions of a finding only together.
+    """
+    count, labels = cv2.connectedComponents(mask.view(np.uint8), connectivity=8)
+    return tuple(Shape.from_mask(labels == part) for part in range(1, count))
+
+
+def runs_of(mask: Mask) -> NDArray[np.float64]:
+    """Return the run lengths of a mask (H, W): pixels off, on, off ... column by column, from the upper left."""
+    flat = np.asarray(mask, np.bool_).ravel(order="F")
+    turns = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    starts = np.concatenate([[0] if flat[0] else [], [0], turns, [flat.size]])
+    return np.diff(starts).astype(np.float64)
+
+
+def mask_of(runs: NDArray[np.float64] | NDArray[np.int64], height: int, width: int) -> Mask:
+    """Return the mask (H, W) of run lengths that add up to its pixels."""
+    flat = np.repeat(np.arange(len(runs)) % 2 == 1, runs.astype(np.int64))
+    return np.ascontiguousarray(flat.reshape(width, height).T)
+
+
+def _draw_polygon(points: Sequence[tuple[float, float]], height: int, width: int) -> Mask:
+    picture = Image.new("1", (width, height))
+    pen = ImageDraw.Draw(picture)
+    if len(points) == 1:
+        pen.point(points, fill=1)
+    else:
+        pen.polygon(points, outline=1, fill=1)
+    return np.array(picture)
+
+
+def _draw_inside(points: Sequence[tuple[float, float]], height: int, width: int) -> Mask:
+    if any(not (-width <= x <= 2 * width and -height <= y <= 2 * height) for x, y in points):
+        raise UserError(f"A polygon lies far outside of the image of {width} x {height} pixels.")
+    # pycocotools loses parts of what begins outside of its frame.
+    inside = all(0 <= x <= width and 0 <= y <= height for x, y in points)
+    left, top = (0, 0) if inside else (width, height)
+    size = height + 2 * top, width + 2 * left
+    corners = [number for x, y in points for number in (x + left, y + top)]
+    mask: NDArray[np.uint8] = coco.decode(coco.frPyObjects([corners], *size))[..., 0]
+    return np.ascontiguousarray(mask[top : top + height, left : left + width], np.bool_)
+
+
+def _pixels(numbers: Sequence[float]) -> Sequence[float]:
+    """Return the numbers; UserError unless all are in the range of pixels."""
+    # Drawing beyond what a pixel can be takes memory and overflows; such a number is a damaged file.
+    for value in numbers:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e6:
+            raise UserError(f"The coordinate {str(value)[:40]!r} is not a pixel.")
+    return numbers
