@@ -17,9 +17,10 @@ from synthetic import write_run
 
 from xbench.cli import main
 from xbench.report.cases import choose_cases
+from xbench.report.facts import facts_of
 from xbench.report.figures.details import overlays, positions
 from xbench.report.figures.style import drawing, save
-from xbench.report.sentences import dataset_in_words, headlines
+from xbench.report.sentences import in_short, on_dataset
 from xbench.report.series import series_of
 from xbench.report.tables.contents import all_tables
 from xbench.report.tables.latex import to_latex
@@ -108,10 +109,10 @@ def test_the_document_has_every_table_and_links_that_exist(written, three_analys
     links = re.findall(r"\]\(([\w./]+)\)", text)
     assert len(links) > 40
     assert not [link for link in links if not (written[0] / link).is_file()]
-    for sentence in (*headlines(three_analysed), *dataset_in_words(three_analysed.datasets[0])):
+    for sentence in (*in_short(facts_of(three_analysed)), *on_dataset(three_analysed, three_analysed.datasets[0])):
         assert f"- {escaped(sentence)}" in text
     sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    assert sections[:2] == ["In short", "Dataset by dataset"]
+    assert sections[0] == "In short"
     assert "More" not in sections
     honest = text.split("## Honest thresholds")[1].split("\n## ")[0]
     assert "tables/grounding_honest.csv" in honest and "figures/dice_gap.png" in honest

@@ -17,11 +17,12 @@ from xbench.cli import main
 from xbench.commands.verify import disagreements
 from xbench.evaluation.answers import summarise_answers
 from xbench.metrics import LesionDetections
-from xbench.report.answer import in_a_line
+from xbench.report.facts import facts_of
 from xbench.report.figures.models import dice_over_thresholds
+from xbench.report.notes import warnings
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
-from xbench.report.sentences import headlines, warnings
+from xbench.report.sentences import in_a_line
 from xbench.report.series import series_of
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
@@ -281,9 +282,8 @@ def test_a_report_shows_answers_beside_maps(talked, tmp_path):
     said = warnings([replace(entry, run=replace(entry.run, results=results))])
     assert all(any(f"{100 * share:.1f} % of the answers" in text for text in said) for share in done.values())
     write_page(alone, list(all_tables(alone)), page, cases=1)
-    (headline,) = (text for text in headlines(alone) if text.startswith("On "))
-    for said in (in_a_line(alone), headline):
-        assert "boxes" in said and "map" not in said
+    line = in_a_line(facts_of(alone))
+    assert "boxes" in line and "map" not in line
     text = page.read_text()
     assert "boxes<span" in text and "saliency </span>map" not in text and "recognised, boxes outside" in text
     # The mask of boxes is the same at every threshold: no curve of it, nor a figure of nothing else.

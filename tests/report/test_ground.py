@@ -13,11 +13,11 @@ from run_files import change
 from synthetic import write_run
 
 from xbench.geometry.coverage import region_digest
-from xbench.report.answer import answer
 from xbench.report.cases import choose_cases
 from xbench.report.document import document
+from xbench.report.facts import facts_of
 from xbench.report.runs import collect
-from xbench.report.standings import standings
+from xbench.report.sentences import answer
 from xbench.report.statistics.analyse import analyse
 from xbench.report.statistics.sample import Sample, common_samples, differences
 from xbench.report.tables.contents import all_tables
@@ -214,8 +214,10 @@ def test_a_run_and_its_own_subset_are_one_dataset(command, toy_config, tmp_path,
     assert dataset.split == "test" and len(dataset.runs) == 2
     (note,) = [note for note in dataset.notes if "on fewer images" in note]
     assert "9 of the 20 images" in note
-    found = standings(analysis)
-    assert [row.label for row in found.rows] == [run.run.label for run in dataset.runs if run.run.folder == whole]
+    facts = facts_of(analysis)
+    assert [row.label for row in facts.pointing.rows] == [
+        run.run.label for run in dataset.runs if run.run.folder == whole
+    ]
     text = document(analysis, all_tables(analysis), [])
     assert "splits" not in text and "two datasets" not in text and "2 datasets" not in text
-    assert "setting" not in " ".join(answer(analysis).texts)
+    assert "setting" not in " ".join(answer(facts).texts)

@@ -10,12 +10,11 @@ import mixed
 import pytest
 
 from xbench.report import charts
-from xbench.report.answer import answer, in_a_line, recognition_finding, thresholds_finding
+from xbench.report.facts import facts_of, standings
 from xbench.report.page.write import write_page
 from xbench.report.runs import collect
 from xbench.report.schema import Analysis
-from xbench.report.sentences import headlines
-from xbench.report.standings import standings
+from xbench.report.sentences import answer, failures, in_a_line, in_short, recognition, thresholds
 from xbench.report.statistics.analyse import analyse
 from xbench.report.statistics.correlation import correlations
 from xbench.report.tables.contents import all_tables
@@ -54,7 +53,7 @@ def test_what_is_marked_in_the_answer_is_a_few_numbers(report):
     # The page keeps it on one line, and a longer text would cover the chart beside it.
     several = (("Demo",), ("atlas",), ("Demo", "atlas"), ("Demo", "detector"), ("Demo (320 px)", "truth"))
     for analysis in (report.analysis, *(of(report.analysis, *labels) for labels in several)):
-        _, marked, _ = answer(analysis).answer.parts
+        _, marked, _ = answer(facts_of(analysis)).answer.parts
         assert re.fullmatch(r"\d+%((, | and | to )\d+%)*", marked), marked
 
 
@@ -119,7 +118,7 @@ def test_the_rate_is_a_mean_over_findings_with_the_lesions_beside_it(report):
     assert abs(hits / lesions - value) > 0.02, "the two are not the same"
     said = f"its map points at {100 * value:.0f}% on average over eight findings; {hits:.0f} of {lesions} lesions"
     alone = of(report.analysis, "Demo", datasets=1)
-    assert said in answer(alone).answer.text and in_a_line(alone).startswith(
+    assert said in answer(facts_of(alone)).answer.text and in_a_line(facts_of(alone)).startswith(
         f"Mostly at the lesion: {said}; 95% interval"
     )
     assert "mean over eight findings" in report.text and "of 100 lesions" not in report.text
@@ -128,29 +127,30 @@ def test_the_rate_is_a_mean_over_findings_with_the_lesions_beside_it(report):
     one = {"Mass": demo.findings["Mass"]}
     single = replace(alone, datasets=(replace(phantom, runs=(replace(demo, findings=one, quadrants={}),)),))
     assert (
-        "average" not in answer(single).answer.text
-        and f"{hits:.0f} of {lesions} lesions (" in answer(single).answer.text
+        "average" not in answer(facts_of(single)).answer.text
+        and f"{hits:.0f} of {lesions} lesions (" in answer(facts_of(single)).answer.text
     )
 
 
 def test_the_question_counts_models_that_show_something_and_speaks_of_the_others_apart(report):
-    found = answer(report.analysis)
+    found = answer(facts_of(report.analysis))
     assert found.question.startswith("Do four models look") and report.text.startswith("Do four models look")
     assert "Only on PhantomCXR: detector was not scored there." in found.texts
     assert "Nothing shows where table looks: it was scored for recognition alone." in found.texts
-    several = answer(of(report.analysis, "Demo", "atlas", "detector", datasets=1))
+    several = answer(facts_of(of(report.analysis, "Demo", "atlas", "detector", datasets=1)))
     assert not any("Only on" in text or "Nothing shows" in text for text in several.texts)
-    assert answer(of(report.analysis, "Demo", "table")).question.startswith("Does Demo look")
-    assert answer(of(report.analysis, "table")).question.startswith("Does table recognise")
+    assert answer(facts_of(of(report.analysis, "Demo", "table"))).question.startswith("Does Demo look")
+    assert answer(facts_of(of(report.analysis, "table"))).question.startswith("Does table recognise")
 
 
-def test_small_lesions_are_those_of_the_runs_that_have_sizes(report):
-    (text,) = [text for text in headlines(report.analysis) if "smallest" in text]
-    assert "smallest lesions of PhantomCXR and" in text and "each dataset" not in text
-    counts = [part.count for part in of(report.analysis, "Demo", datasets=1).runs[0].areas]
-    (text,) = [text for text in headlines(of(report.analysis, "Demo")) if "smallest" in text]
-    assert text.startswith("The pointing game of Demo is ") and f"on the {counts[0]} smallest lesions" in text
-    assert not [text for text in headlines(of(report.analysis, "detector")) if "smallest" in text]
+def test_small_lesions_are_those_of_the_run_that_the_report_is_about(report):
+    for analysis in (report.analysis, of(report.analysis, "Demo", datasets=1)):
+        facts = facts_of(analysis)
+        (run,) = facts.pointing.head.runs
+        text = failures(facts).answer.text
+        assert f"of the {run.areas[0].count} smallest lesions" in text
+        assert facts.pointing.head.label in text and ("on PhantomCXR" in text) == (len(analysis.datasets) > 1)
+    assert "smallest" not in failures(facts_of(of(report.analysis, "detector"))).answer.text
 
 
 def test_boxes_have_one_mask_and_were_run(report):
@@ -158,14 +158,14 @@ def test_boxes_have_one_mask_and_were_run(report):
     assert [entry.label for entry in own.entries] == [entry.label for entry in phantom.entries]
     why = {entry.label: entry.none for entry in own.entries if entry.score.value is None}
     assert why["detector"] == "one mask" and why["truth"] == why["atlas"] == "not run"
-    assert thresholds_finding(report.analysis).answer.text.startswith("Not 0.5: there Demo loses")
-    assert "boxes are one mask" in thresholds_finding(of(report.analysis, "detector", "truth")).answer.text
+    assert thresholds(facts_of(report.analysis)).answer.text.startswith("Not 0.5: there Demo loses")
+    assert "boxes are one mask" in thresholds(facts_of(of(report.analysis, "detector", "truth"))).answer.text
     (band,) = charts.matrix(report.analysis, standings(report.analysis))
     assert {entry.none for column in band for entry in column.entries if entry.score.value is None} == {"not run"}
 
 
 def test_no_correlation_is_claimed_of_few_models_or_of_what_is_so_by_construction(report):
-    text = recognition_finding(report.analysis)[0].answer.text
+    text = recognition(facts_of(report.analysis)).answer.text
     assert (
         text.startswith("Too few models to tell.")
         and "11 pairs" in text
@@ -173,8 +173,8 @@ def test_no_correlation_is_claimed_of_few_models_or_of_what_is_so_by_constructio
         and "p\u00a0" not in text
     )
     assert not any(point[0].startswith("atlas") for line in report.analysis.correlations for point in line.points)
-    assert not [text for text in headlines(report.analysis) if "AUROC explains" in text]
-    on_one = recognition_finding(of(report.analysis, "Demo", datasets=1))[0].texts
+    assert all("Too few models" in text for text in in_short(facts_of(report.analysis)) if "AUROC explains" in text)
+    on_one = recognition(facts_of(of(report.analysis, "Demo", datasets=1))).texts
     assert any("eight findings, AUROC explains" in text and "p\u00a0=" in text for text in on_one)
 
 

@@ -1,139 +1,327 @@
+"""The sentences of a report, over the combinations of models, settings and datasets that it can be about."""
+
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import replace
 
+import pytest
+from markupsafe import escape
 from synthetic import FINDINGS, write_run
 
+from xbench.report import charts
+from xbench.report.facts import facts_of
+from xbench.report.names import model_title
+from xbench.report.page.write import write_page
 from xbench.report.runs import collect
-from xbench.report.schema import Correlation, Estimate
-from xbench.report.sentences import dataset_in_words, headlines
+from xbench.report.schema import Comparison, Correlation, Estimate, Reference
+from xbench.report.sentences import (
+    answer,
+    best,
+    differences,
+    failures,
+    in_a_line,
+    in_short,
+    on_dataset,
+    recognition,
+    thresholds,
+)
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.table import Column, rows_of_models, scores_of
 
 
-def said(analysis, *words):
-    found = [text for text in headlines(analysis) if all(word in text for word in words)]
-    assert len(found) == 1, (words, headlines(analysis))
-    return found[0].replace("\u00a0", " ")
+def label_of(label):
+    """The label of a run of `MODEL` or `MODEL/prompts`."""
+    model, _, prompts = label.partition("/")
+    return f"{model_title(model)} ({prompts} prompts)" if prompts else model_title(model)
 
 
-def with_dataset(analysis, **changes):
-    """The analysis of its first dataset alone, with changes."""
-    return replace(analysis, datasets=(replace(analysis.datasets[0], **changes),))
+@pytest.fixture
+def report(three_analysed):
+    """Make a report: by label `MODEL` or `MODEL/prompts`, the scores on each dataset, all with one floor."""
+    (base,) = three_analysed.datasets
+
+    def made(scores, floor=0.13, tied=(), p=None, auroc=0.8, titles=("vindr", "rsna"), width=0.04):
+        count = len(next(iter(scores.values())))
+        models = {label_of(label): label.partition("/")[0] for label in scores}
+        scores, tied, datasets = {label_of(label): of for label, of in scores.items()}, map(label_of, tied), []
+        tied = {*tied}
+        for place in range(count):
+            entries = []
+            for label, values in scores.items():
+                template = base.runs[0]
+                told_by = {"prompts": label.partition("(")[2].removesuffix(" prompts)") or "official"}
+                run = replace(template.run, label=label, told_by=told_by, settings=told_by | {"image_size": "224"})
+                named = replace(run.results, model=models[label], dataset=titles[place])
+                run = replace(run, results=named)
+                value = values[place]
+                ends = (None, None, None) if value is None else (value, max(0, value - width), min(1, value + width))
+                macro = template.macro | {
+                    "pointing_game": Estimate(*ends),
+                    "auroc": Estimate(auroc, auroc - 0.02, auroc + 0.02),
+                }
+                findings = {
+                    name: numbers | ({} if value is not None else {"pointing_game": Estimate(None)})
+                    for name, numbers in template.findings.items()
+                }
+                entries.append(replace(template, run=run, macro=macro, findings=findings))
+            floors = (Reference("Centre prior", "floor", {"pointing_game": Estimate(floor)}, {}),)
+            labels = list(scores)
+            pairs = tuple(
+                Comparison("pointing_game", one, other, 100, Estimate(0.1, 0.0, 0.2), p, p)
+                for at, one in enumerate(labels)
+                for other in labels[at + 1 :]
+                if p is not None
+            )
+            best = max(labels, key=lambda label: scores[label][place] or 0)
+            datasets.append(
+                replace(
+                    base,
+                    dataset=titles[place],
+                    runs=tuple(entries),
+                    references=floors,
+                    comparisons=pairs,
+                    notes=(),
+                    tied_with_best={"pointing_game": frozenset({best, *tied})},
+                )
+            )
+        return replace(three_analysed, datasets=tuple(datasets), correlations=())
+
+    return made
 
 
-def test_the_best_model_is_named_with_its_score_and_ties(three_analysed):
-    runs = three_analysed.datasets[0].runs
-    best, second = (run.run.label for run in runs[:2])
-    results = json.loads((runs[0].run.folder / "results.json").read_text())
-    for tied, words in (
-        ({best, second}, f"Not significantly different (paired test): {second}."),
-        ({best}, "Every other model is significantly different"),
-    ):
-        changed = with_dataset(three_analysed, tied_with_best={"pointing_game": frozenset(tied)})
-        text = said(changed, f"On ChestX-ray14, {best} has the highest pointing game")
-        assert words in text and f"{100 * results['grounding']['macro']['pointing_game']:.1f}%" in text
+ONE = "Does KAD look at the lesion"
+CASES = {
+    "one model": (
+        {"scores": {"kad": [0.79]}},
+        ONE,
+        ("Mostly at the lesion: its map points at 79% on average over three findings; 43.6 of 63 lesions.",),
+        ("from 75% to 83% (95% interval)", "would score 13%, perfection 100%"),
+    ),
+    "half": ({"scores": {"kad": [0.52]}}, ONE, ("About half the time", "52%"), ()),
+    "rarely": ({"scores": {"kad": [0.30]}}, ONE, ("Less than half the time", "30%"), ()),
+    "nearly always": ({"scores": {"kad": [0.96]}}, ONE, ("Nearly always", "96%"), ()),
+    "one guesses": ({"scores": {"kad": [0.15]}}, ONE, ("It guesses", "the middle of the film does (13%)"), ()),
+    "a setting matters": (
+        {"scores": {"kad": [0.79], "kad/name": [0.5]}, "p": 0.001},
+        ONE,
+        ("79%",),
+        ("One setting changes where it points: with name prompts it falls to 50%.",),
+    ),
+    "no setting matters": (
+        {"scores": {"kad": [0.79], "kad/name": [0.78], "kad/other": [0.8]}, "p": 0.6, "tied": ("kad", "kad/name")},
+        ONE,
+        ("79%",),
+        ("None of the two other settings makes a significant difference to where it points (78% to 80%).",),
+    ),
+    "one other setting": (
+        {"scores": {"kad": [0.79], "kad/name": [0.78]}, "p": 0.6, "tied": ("kad/name",)},
+        ONE,
+        ("79%",),
+        ("The other setting makes no significant difference to where it points (78%).",),
+    ),
+    "several models": (
+        {"scores": {"kad": [0.79], "mavl": [0.5]}, "p": 0.001},
+        "Do two models look at the lesion",
+        ("the best, KAD, points at 79% on average over three findings; 43.6 of 63 lesions.",),
+        ("the rate of KAD could be anywhere from 75% to 83%",),
+    ),
+    "a tie": (
+        {"scores": {"kad": [0.79], "mavl": [0.70], "clip": [0.3]}, "p": 0.2, "tied": ("mavl",)},
+        "Do three models",
+        ("Mostly", "KAD and MAVL share first place with 79% and 70% of lesions", "(43.6 of 63)"),
+        (),
+    ),
+    "a tie of scores far apart": (
+        {"scores": {"kad": [0.79], "mavl": [0.68], "clip": [0.3]}, "p": 0.2, "tied": ("mavl",)},
+        "Do three models",
+        ("Too few films to tell: KAD and MAVL point at 79% and 68% of lesions", "not significantly different"),
+        (),
+    ),
+    "all tied": (
+        {"scores": {"kad": [0.79], "mavl": [0.75]}, "p": 0.2, "tied": ("mavl",)},
+        "Do two models",
+        ("Mostly", "the two models point at 75% to 79% of lesions", "(43.6 of 63), and no difference is significant"),
+        (),
+    ),
+    "all tied and far apart": (
+        {"scores": {"kad": [0.86], "mavl": [0.70], "clip": [0.56]}, "p": 0.2, "tied": ("mavl", "clip")},
+        "Do three models",
+        ("Too few films to tell: KAD, MAVL and CLIP point at 86%, 70% and 56% of lesions", "no difference"),
+        (),
+    ),
+    "many tied and far apart": (
+        {
+            "scores": {"kad": [0.8], "mavl": [0.7], "clip": [0.6], "demo": [0.5]},
+            "tied": ("mavl", "clip", "demo"),
+            "p": 1,
+        },
+        "Do four models",
+        ("Too few films to tell: the four models point at 50% to 80% of lesions",),
+        (),
+    ),
+    "one at the floor": (
+        {"scores": {"kad": [0.79], "mavl": [0.1]}, "p": 0.001},
+        "Do two models",
+        ("the best, KAD,",),
+        ("One is at the floor: MAVL", "although it recognises better than chance"),
+    ),
+    "all at the floor": (
+        {"scores": {"kad": [0.12], "mavl": [0.1]}, "p": 0.001},
+        "Do two models",
+        ("They guess: no map", "the middle of the film does (13%)."),
+        (),
+    ),
+    "one model on two datasets": (
+        {"scores": {"kad": [0.8, 0.4]}},
+        ONE,
+        ("60% on average over two datasets and their findings, from 40% (RSNA Pneumonia) to 80% (VinDr-CXR); 87.2",),
+        ("Over two datasets, each counting the same, the rate could be anywhere from 57% to 63%", "Lowest on RSNA"),
+    ),
+    "two models on two datasets": (
+        {"scores": {"kad": [0.8, 0.4], "mavl": [0.3, 0.5]}},
+        "Do two models",
+        ("the best, KAD, points at 60% on average over two datasets and their findings; 87.2 of 126",),
+        ("KAD is ahead on 1 of 2 datasets, and lowest on RSNA Pneumonia (40%).",),
+    ),
+    "a run is missing": (
+        {"scores": {"kad": [0.8, 0.4], "mavl": [0.3, None]}, "p": 0.001},
+        "Do two models",
+        ("the best, KAD, points at 80% on average",),
+        ("Only on VinDr-CXR: not everything was scored on the other datasets.",),
+    ),
+    "never tested": (
+        {"scores": {"kad": [0.79], "mavl": [0.5]}},
+        "Do two models",
+        ("the highest score is that of KAD, 79%",),
+        ("No ranking: MAVL could not be tested against KAD.",),
+    ),
+    "labels only": (
+        {"scores": {"kad": [None]}},
+        "Does KAD recognise findings?",
+        ("no annotated regions or no maps",),
+        ("AUROC is 80 (78 to 82, 95% interval); a coin flip has 50.",),
+    ),
+}
 
 
-def test_a_run_that_was_never_tested_is_not_called_worse(three_analysed):
-    dataset = three_analysed.datasets[0]
-    best, second, third = (run.run.label for run in dataset.runs)
-    alone = {"pointing_game": frozenset({best})}
-    left = tuple(entry for entry in dataset.comparisons if {entry.first, entry.second} != {best, third})
-    text = said(with_dataset(three_analysed, tied_with_best=alone, comparisons=left), "highest pointing game")
-    assert "Every other model that could be tested is significantly different" in text
-    assert f"No test was possible against {third}, so this is no ranking" in text
-    none = replace(dataset, tied_with_best=alone, comparisons=())
-    text = said(replace(three_analysed, datasets=(none,)), "highest pointing game")
-    assert "paired test" not in text
-    assert f"No test was possible against {' and '.join(sorted((second, third)))}, so" in text
-    assert not any("significantly" in text for text in dataset_in_words(none))
-    assert dataset.ranked("dice_best") and dataset.ranked("f1")
-    assert not none.ranked("dice_best") and not none.ranked("f1")
-    for ranked, of in ((True, dataset), (False, none)):
-        scores = scores_of(of, "dice_best", Column("Dice"))
-        cells = [cell for row in rows_of_models([best, second, third], [scores]) for cell in row.cells]
-        assert any(cell.mark for cell in cells) == ranked, "what was scored on other ground is not ranked"
+@pytest.mark.parametrize("case", CASES, ids=[name.replace(" ", "-") for name in CASES])
+def test_the_answer_is_true(report, case):
+    made, question, texts, more = CASES[case]
+    facts = facts_of(report(**made))
+    reply = answer(facts)
+    assert question in reply.question
+    assert all(text in reply.answer.text for text in texts), reply.answer.text
+    assert all(any(text in other for other in reply.texts[1:]) for text in more), reply.texts
+    for one in (reply.answer, *reply.more):
+        assert one.strong in one.text and "".join(one.parts) == one.text
+        assert one.text.endswith(".") and "  " not in one.text and "None" not in one.text.replace("None of", "")
+    if len(facts.analysis.datasets) == 1:
+        assert "averaged over" not in " ".join(reply.texts) and "datasets" not in " ".join(reply.texts)
+    if facts.pointing.rows:
+        whose = "" if question == ONE else " of KAD"
+        start = re.escape(reply.answer.text.removesuffix("."))
+        assert re.fullmatch(rf"{start}; 95% interval{whose} \d+% to \d+%\.", in_a_line(facts))
+        for finding in (best, failures, thresholds, differences):
+            text = finding(facts).answer.text
+            assert (text.endswith(".") and text[0].isupper()) or text[0].isdigit()
+        assert ("Too few films to tell" in best(facts).answer.text) == ("far apart" in case)
+        assert charts.matrix(facts.analysis, facts.pointing)[0]
 
 
-def test_lesions_recognised_without_looking(three_analysed):
-    text = said(three_analysed, "still points more than")
-    runs = three_analysed.datasets[0].runs
-    for run in (runs[0], runs[-1]):
+def line(r_squared, slope, xs=(0.6, 0.7, 0.9), ys=(0.2, 0.4, 0.9), p=0.01, scope="models"):
+    points = tuple((name, x, y) for name, x, y in zip("abc", xs, ys, strict=False))
+    return Correlation(scope, None, points, slope, 0.0, r_squared, p)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "text"),
+    [
+        (line(0.67, 1.0), "Largely. Between three models, AUROC explains 67% of the variation"),
+        (line(0.4, 1.0), "In part. Between"),
+        (line(0.4, 1.0, p=0.3), "(R\u00b2\u00a00.40, p\u00a0=\u00a00.300), which so few"),
+        (line(0.1, 1.0), "Hardly."),
+        (line(0.7, -1.0), "The other way round"),
+        (line(0.001, 0.1, xs=(0.97, 0.98, 1.0)), "Not here. Every model is recognised"),
+        (line(None, None, xs=(0.6,), ys=(0.2,), scope="findings"), "1 point cannot tell"),
+        (None, "There are too few points to tell."),
+    ],
+)
+def test_whether_recognition_predicts_grounding(three_analysed, drawn, text):
+    facts = facts_of(replace(three_analysed, correlations=() if drawn is None else (drawn,)))
+    assert text in recognition(facts).answer.text and facts.line == drawn
+
+
+def test_the_findings_of_the_sections_have_the_numbers_of_the_runs(three_analysed):
+    facts = facts_of(three_analysed)
+    (run,) = facts.pointing.head.runs
+    gap, optimism = (100 * run.macro[key].value for key in ("dice_gap", "dice_optimism"))
+    assert f"loses {gap:.0f} points of Dice" in thresholds(facts).answer.text
+    assert f"overstates Dice by {optimism:.1f} points" in thresholds(facts).more[0].text
+    text = failures(facts).answer.text
+    for end, size in ((0, "smallest"), (-1, "largest")):
+        value, count = 100 * run.areas[end].scores["pointing_game"].value, run.areas[end].count
+        assert f"{value:.0f}% of the {count} {size}" in text
+    for entry in (facts.pointing.rows[0].runs[0], facts.pointing.rows[-1].runs[0]):
         counts = {
-            key: sum(getattr(part, key) * part.count for part in run.quadrants.values())
+            key: sum(getattr(part, key) * part.count for part in entry.quadrants.values())
             for key in ("elsewhere", "near_miss", "both")
         }
-        assert f"{100 * counts['elsewhere'] / sum(counts.values()):.1f}% ({run.run.label})" in text
+        share = f"{100 * counts['elsewhere'] / sum(counts.values()):.1f}% ({entry.run.label})"
+        assert share in recognition(facts).more[-1].text
+    for section in (best, recognition, failures, thresholds, differences):
+        assert all(any(text in point for point in in_short(facts)) for text in section(facts).texts)
+    assert in_short(facts_of(replace(three_analysed, datasets=(), correlations=()))) == ()
 
 
-def test_means_over_runs(three_analysed):
-    runs = three_analysed.datasets[0].runs
-    gap = sum(run.macro["dice_gap"].value for run in runs) / len(runs)
-    optimism = sum(run.macro["dice_optimism"].value for run in runs) / len(runs)
-    text = said(three_analysed, "Threshold 0.5 costs")
-    assert f"{100 * gap:.1f} percentage points" in text and f"overstates Dice by {100 * optimism:.1f}" in text
-    small = sum(run.areas[0].scores["pointing_game"].value for run in runs) / len(runs)
-    assert f"{100 * small:.1f}% on the smallest" in said(three_analysed, "smallest lesions")
-
-
-def test_correlations(three_analysed):
-    line = Correlation("models", None, (("A", 0.5, 0.5),) * 7, 1.0, 0.0, 0.62, 0.0004, 7)
-    falling = Correlation("findings", None, (("A", 0.5, 0.5),) * 90, -1.0, 0.0, 0.11, None, 7, False)
-    text = said(replace(three_analysed, correlations=(line, falling)), "AUROC")
-    assert "62.0% of the variation in pointing game (7 models" in text and "p < 0.001" in text
-    assert "11.0% (90 pairs of model and finding, of 7 models, not independent, falling as AUROC rises)" in text
-    few = replace(falling, models=2)
-    assert "pairs" not in said(replace(three_analysed, correlations=(line, few)), "AUROC")
-    assert not [text for text in headlines(replace(three_analysed, correlations=())) if "AUROC" in text]
-
-
-def test_floors_are_named(tmp_path):
+def test_findings_that_a_floor_points_at_as_well_are_named(tmp_path):
     write_run(tmp_path, "clip", skill=0.0, images=40)
     write_run(tmp_path, "centre", skill=1.0, images=40)
     analysis = analyse(collect([tmp_path]))
-    text = said(analysis, "ignores the image")
-    run = analysis.datasets[0].runs[0]
-    floors = [reference for reference in analysis.datasets[0].references if reference.kind == "floor"]
+    (dataset,), (run,) = analysis.datasets, analysis.runs
+    (text,) = (text for text in in_short(facts_of(analysis)) if "ignores the film" in text)
+    guesses = text.partition("lesions")[2].partition(". On ")[2]
+    floors = [reference for reference in dataset.references if reference.kind == "floor"]
     assert len(floors) > 1
     for finding in FINDINGS:
         highest = max(floor.findings[finding]["pointing_game"].value for floor in floors)
-        assert (finding in text) == (run.findings[finding]["pointing_game"].value <= highest)
-    assert "CLIP on ChestX-ray14 for" in text
+        assert (finding in guesses) == (run.findings[finding]["pointing_game"].value <= highest)
     whole = next(floor for floor in floors if floor.title == "Whole image")
     same = replace(run, macro={**run.macro, "dice_best": Estimate(whole.macro["dice_best"].value)})
-    assert "CLIP on ChestX-ray14" in said(with_dataset(analysis, runs=(same,)), "marking the whole image")
+    changed = replace(analysis, datasets=(replace(dataset, runs=(same,)),))
+    assert any("marking the whole image" in text and "CLIP" in text for text in in_short(facts_of(changed)))
 
 
-def test_many_datasets_are_counted(three_analysed):
-    many = replace(three_analysed, datasets=three_analysed.datasets * 5)
-    assert "CARZero on 5 of 5 datasets" in said(many, "Highest pointing game")
-    assert headlines(replace(three_analysed, datasets=(), correlations=())) == ()
+def test_each_of_several_datasets_has_its_own_findings(report):
+    analysis = report(**CASES["two models on two datasets"][0])
+    for dataset, leader in zip(analysis.datasets, ("KAD", "MAVL"), strict=True):
+        first, *_ = on_dataset(analysis, dataset)
+        assert f"that of {leader}" in first
+        (alone,) = replace(analysis, datasets=(dataset,)).datasets
+        assert not on_dataset(replace(analysis, datasets=(alone,)), alone)
 
 
-def test_the_words_are_the_numbers(three_analysed):
+def test_a_run_that_was_never_tested_has_no_rank(three_analysed):
     (dataset,) = three_analysed.datasets
-    said = dataset_in_words(dataset)
-    macro = {entry.run.label: {key: e.value for key, e in entry.macro.items()} for entry in dataset.runs}
-    said = [text.replace("\u00a0", " ") for text in said]
-    for sentence, key in zip(said[:3], ("pointing_game", "dice_cross_fitted", "auroc"), strict=True):
-        best = max(macro, key=lambda label: macro[label][key])
-        assert f": {best} with {100 * macro[best][key]:.2f}%" in sentence
-        tied = dataset.tied_with_best[key] - {best}
-        assert ("Not significantly" in sentence) == bool(tied)
-        assert all(label in sentence for label in tied)
-    worst = max(macro, key=lambda label: macro[label]["dice_gap"])
-    assert f"costs {worst} {100 * macro[worst]['dice_gap']:.2f} points" in said[3]
-    flattered = max(macro, key=lambda label: macro[label]["dice_optimism"])
-    mean = sum(numbers["dice_optimism"] for numbers in macro.values()) / 3
-    assert f"by {100 * mean:.2f} points" in said[4]
-    assert f"{flattered} ({100 * macro[flattered]['dice_optimism']:.2f})" in said[4]
-    shares = [
-        (shares.elsewhere, finding, entry.run.label)
-        for entry in dataset.runs
-        for finding, shares in entry.quadrants.items()
-        if shares.count >= 10
-    ]
-    share, finding, label = max(shares)
-    assert f"elsewhere: {finding} by {label} ({100 * share:.2f}%" in said[5]
+    labels = [run.run.label for run in dataset.runs]
+    none = replace(dataset, tied_with_best={"pointing_game": frozenset(labels[:1])}, comparisons=())
+    facts = facts_of(replace(three_analysed, datasets=(none,)))
+    assert {*facts.pointing.untested} == {*labels[1:]} and "scores highest" in best(facts).answer.text
+    for ranked, of in ((True, dataset), (False, none)):
+        assert of.ranked("dice_best") == of.ranked("f1") == ranked
+        scores = scores_of(of, "dice_best", Column("Dice"))
+        cells = [cell for row in rows_of_models(labels, [scores]) for cell in row.cells]
+        assert any(cell.mark for cell in cells) == ranked
+
+
+@pytest.mark.parametrize("case", ["one model", "labels only", "a run is missing", "one model on two datasets"])
+def test_a_page_of_each_kind_shows_only_what_there_is(report, case, tmp_path):
+    analysis = report(**CASES[case][0])
+    write_page(analysis, (), tmp_path / "index.html", cases=1)
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert escape(answer(facts_of(analysis)).question) in text
+    grounded = case != "labels only"
+    for section in ("failures", "thresholds", "recognition"):
+        assert (f'id="{section}"' in text) == grounded == (f'href="#{section}"' in text)
+    assert ("no score" in text) == (case == "a run is missing") and "not run" not in text
+    assert ('class="share"' in text) == grounded

@@ -126,7 +126,8 @@ def _summarise(console: Console, analysis: Analysis, out: Path, seconds: float) 
     from rich.markup import escape
     from rich.table import Table as Grid
 
-    from xbench.report.answer import in_a_line
+    from xbench.report.facts import facts_of
+    from xbench.report.sentences import in_a_line
 
     grid = Grid(title="Pointing game, mean over findings", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     for title in ("Dataset", "Best", "Point.", "95 % interval", "Not significantly different"):
@@ -149,5 +150,5 @@ def _summarise(console: Console, analysis: Analysis, out: Path, seconds: float) 
         console.print(f"Left out: {aside.folder}: {aside.reason}", style="yellow", soft_wrap=True, markup=False)
     console.print(f"Tables, figures and the page took {seconds:.0f} s.\n", style="dim")
     # soft_wrap: a path that the terminal breaks cannot be copied.
-    console.print(in_a_line(analysis), style="bold", soft_wrap=True)
+    console.print(in_a_line(facts_of(analysis)), style="bold", soft_wrap=True)
     console.print(f"Report: {out / 'index.html'}", soft_wrap=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from xbench.report.answer import in_words, whole
+from xbench.report.facts import Standings, standings
 from xbench.report.names import model_title, shared_name
 from xbench.report.runs import Run
 from xbench.report.schema import (
@@ -28,7 +28,7 @@ from xbench.report.schema import (
     number_of,
 )
 from xbench.report.series import series_of
-from xbench.report.standings import Standings, standings
+from xbench.report.words import in_words, whole
 
 BAND = 8
 """How many columns of the matrix stand side by side."""

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from xbench.report.answer import answer
+from xbench.report.facts import facts_of
 from xbench.report.figures.write import Drawn
 from xbench.report.runs import Run
 from xbench.report.schema import Analysis, in_order
-from xbench.report.sentences import count_of, dataset_in_words, headlines
+from xbench.report.sentences import answer, in_short, on_dataset
 from xbench.report.tables.table import Table, each_note_once, escaped, notes_of, to_markdown
+from xbench.report.words import count_of
 from xbench.runtime.files import atomic_writer
 
 _SECTIONS = (
@@ -35,14 +36,15 @@ _MORE = "More"
 
 def document(analysis: Analysis, tables: Sequence[Table], figures: Sequence[Drawn]) -> str:
     """Return the text of `report.md`, with links to the files of tables and figures beside it."""
-    found = answer(analysis)
-    parts = ["# Report", f"{escaped(found.question)} **{escaped(found.answer.text)}**"]
-    parts += [escaped(said.text) for said in found.more]
+    facts = facts_of(analysis)
+    reply = answer(facts)
+    parts = ["# Report", f"{escaped(reply.question)} **{escaped(reply.answer.text)}**"]
+    parts += [escaped(sentence.text) for sentence in reply.more]
     parts += _compared(analysis)
-    if short := headlines(analysis):
+    if short := in_short(facts):
         parts += ["## In short", _points(short)]
     parts += [escaped(note) for note in analysis.notes]
-    of_datasets = [(analysis.heading(dataset), dataset_in_words(dataset)) for dataset in analysis.datasets]
+    of_datasets = [(analysis.heading(dataset), on_dataset(analysis, dataset)) for dataset in analysis.datasets]
     said = [part for title, texts in of_datasets if texts for part in (f"### {escaped(title)}", _points(texts))]
     parts += ["## Dataset by dataset", *said] if said else []
     tables = each_note_once(tables, (*analysis.notes, *notes_of(analysis)))

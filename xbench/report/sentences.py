@@ -1,121 +1,437 @@
-"""What a report says in sentences: its headlines, what it found on each dataset, and notes on what cannot be compared.
+"""What a report says: the answer that it opens with, and a finding for each of its sections.
 
-Nothing is said that is not computed.
+Each sentence stands here once, with its condition; the page, `report.md`, W&B and the console show the same ones. Rates
+are in per cent, rounded half up; a lesion is a film with a finding and its region.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
 
-import numpy as np
+from xbench.report.facts import Facts, Standing, Standings, at_most, beaten_findings, facts_of, over_datasets
+from xbench.report.names import dataset_title, model_title
+from xbench.report.notes import warnings
+from xbench.report.schema import NEAR, Analysis, Correlation, DatasetAnalysis, RunAnalysis, in_order, number_of
+from xbench.report.statistics.paired import SIGNIFICANT
+from xbench.report.tables.table import Table
+from xbench.report.words import count_of, in_words, listed, whole
+from xbench.runs.results import macro_mean
 
-from xbench.geometry.preprocessing import INPUT_NOTE
-from xbench.report.names import dataset_title
-from xbench.report.runs import Run, part_of, widest
-from xbench.report.schema import (
-    NEAR,
-    NUMBERS,
-    Analysis,
-    DatasetAnalysis,
-    Estimate,
-    RunAnalysis,
-    floor_of,
-    in_order,
-)
-from xbench.types import DOUBT_NOTE, EXPLORATORY_NOTE
-
-_OVERSTATES = "Choosing the threshold on the very images that are scored overstates Dice by"
+FEW_FILMS = 500
+"""Below this number of films the answer says that they are few."""
 
 
-def headlines(analysis: Analysis) -> tuple[str, ...]:
-    """Return what a report found, each point a sentence or two of plain text."""
-    datasets, runs = analysis.datasets, analysis.runs
-    return (
-        *warnings(runs),
-        *_best_models(datasets),
-        *_no_better_than_floors(datasets),
-        *recognised_elsewhere(runs),
-        *_correlations(analysis),
-        *_means_over_runs(runs),
+@dataclass(frozen=True)
+class Sentence:
+    """A text, of which the page marks the first occurrence of `strong`."""
+
+    text: str
+    strong: str = ""
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """The text before, in, and behind what is marked."""
+        return self.text.partition(self.strong) if self.strong else (self.text, "", "")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, its answer, and what else must be known."""
+
+    question: str
+    answer: Sentence
+    more: tuple[Sentence, ...] = ()
+
+    @classmethod
+    def of(cls, question: str, answer: str, *more: str) -> Answer:
+        """Return an answer in which nothing is marked; texts that are empty are left out."""
+        return cls(question, Sentence(answer), tuple(Sentence(text) for text in more if text))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Everything but the question, as plain text."""
+        return (self.answer.text, *(sentence.text for sentence in self.more))
+
+
+# The answer
+
+
+def answer(facts: Facts) -> Answer:
+    """Answer the question of a report for one model or several, one setting or several, on one dataset or several."""
+    found = facts.pointing
+    models = facts.shown.models or list(dict.fromkeys(entry.run.model for entry in facts.analysis.runs))
+    if not models:
+        return Answer.of(
+            "Does the model look at the lesion, or only guess the label?",
+            "No model was run: these are references, which show what a number is worth.",
+        )
+    who = f"Does {model_title(models[0])}" if len(models) == 1 else f"Do {in_words(len(models))} models"
+    if not found.rows:
+        return _labels_only(facts, who)
+    question = f"{who} look at the lesion, or only guess the label?"
+    return Answer(question, _looks(found), (_interval(found), *_further(facts)))
+
+
+def in_a_line(facts: Facts) -> str:
+    """Return the answer as plain text, with the interval of the score that it is about."""
+    reply, found = answer(facts), facts.pointing
+    if not found.rows:
+        return " ".join(reply.texts)
+    score = found.head.score
+    if score.low is None or score.high is None:
+        return reply.answer.text
+    whose = "" if len(found.models) == 1 else f" of {found.head.series.name}"
+    return f"{reply.answer.text.removesuffix('.')}; 95% interval{whose} {whole(score.low)}% to {whole(score.high)}%."
+
+
+def _looks(found: Standings) -> Sentence:
+    head, tied, alone = found.head, found.tied, len(found.models) == 1
+    percent = _percent(head)
+    if found.floor is not None and all(map(found.at_floor, found.rows)):
+        floor = f"{whole(found.floor.value)}%"
+        if alone:
+            lead = f"It guesses: {_points(head)} at {_rate(head)}. That is not significantly more often than "
+            return Sentence(f"{lead}{found.floor.does} does ({floor}).", percent)
+        lead = f"They guess: {'none' if any(row.answers for row in found.rows) else 'no map'} points at lesions "
+        return Sentence(f"{lead}significantly more often than {found.floor.does} does ({floor}).", floor)
+    verdict = _verdict(found)
+    if alone:
+        scores = _by_title(found)
+        (low, first), (high, last) = scores[0], scores[-1]
+        span = f", from {whole(low)}% ({first}) to {whole(high)}% ({last})" if len(found.datasets) > 1 else ""
+        return Sentence(f"{verdict}: {_points(head)} at {_rate(head, span)}.", percent)
+    if len(tied) > 1:
+        return _tie(found, verdict)
+    if found.untested:
+        return Sentence(f"{verdict}: the highest score is that of {head.series.name}, {_rate(head)}.", percent)
+    return Sentence(f"{verdict}: the best, {head.series.name}, points at {_rate(head)}.", percent)
+
+
+def _tie(found: Standings, verdict: str) -> Sentence:
+    """Say that first place is shared, that nothing differs, or that the films are too few to tell."""
+    tied, few = found.tied, found.too_few_films
+    every = len(tied) == len(found.rows)
+    each = len(tied) < 4 and (few or not every)
+    names = listed([row.series.name for row in tied])
+    if every and not each:
+        all_of = "both" if len(tied) == 2 else f"all {in_words(len(tied))}"
+        names = f"the {in_words(len(tied))} models" if len(found.models) == len(tied) else f"{all_of} settings"
+    rates = _rates(tied, listed) if each else _rates((tied[-1], tied[0]), " to ".join)
+    end = "and no difference is significant" if every else "not significantly different"
+    verb = "point at" if few or every else "share first place with"
+    text = f"{'Too few films to tell' if few else verdict}: {names} {verb} {rates}, {end}."
+    return Sentence(text, rates.partition(" of ")[0])
+
+
+def _verdict(found: Standings) -> str:
+    """Return how often a map looks at the lesion, in words, by the interval of its score."""
+    score = found.head.score
+    low = found.head.value if score.low is None else score.low
+    high = found.head.value if score.high is None else score.high
+    if found.floor is not None and low <= found.floor.value:
+        does = found.floor.does
+        return f"No better than {f'pointing at {does}' if does.startswith('the middle') else does}"
+    if high < 0.5:
+        return "Less than half the time"
+    if low <= 0.5:
+        return "About half the time"
+    return "Nearly always at the lesion" if low > 0.9 else "Mostly at the lesion"
+
+
+def _points(row: Standing) -> str:
+    return {"": "its map points", "boxes": "its boxes point", "points": "it points"}[row.answers]
+
+
+def _over(row: Standing) -> str:
+    """Return what a score is a mean over: `eight findings`; empty for a share of one finding's lesions."""
+    if len(row.runs) > 1:
+        return f"{in_words(len(row.runs))} datasets{' and their findings' if row.findings > 1 else ''}"
+    return f"{in_words(row.findings)} findings" if row.findings > 1 else ""
+
+
+def _percent(row: Standing) -> str:
+    return f"{whole(row.score.value)}%"
+
+
+def _hits(row: Standing) -> str:
+    return f"{row.hits:,.{0 if abs(row.hits - round(row.hits)) < 0.05 else 1}f}"
+
+
+def _rate(row: Standing, more: str = "") -> str:
+    """Return a rate with what it is: `91% on average over eight findings; 243 of 272 lesions`."""
+    lesions = f"{_hits(row)} of {row.lesions:,} lesions"
+    if not _over(row):
+        return f"{lesions} ({_percent(row)})"
+    return f"{_percent(row)} on average over {_over(row)}{more}; {lesions}"
+
+
+def _rates(rows: Sequence[Standing], join: Callable[[Sequence[str]], str]) -> str:
+    """Return the rates of several as one text, with the lesions pointed at where all have as many."""
+    rates, hits = ([*dict.fromkeys(map(text, rows))] for text in (_percent, _hits))
+    over = f" on average over {_over(rows[0])}" if _over(rows[0]) else ""
+    beside = f" ({join(hits)} of {rows[0].lesions:,})" if len({row.lesions for row in rows}) == 1 else ""
+    return f"{join(rates)} of lesions{over}{beside}"
+
+
+def _interval(found: Standings) -> Sentence:
+    alone, several = len(found.models) == 1, len(found.datasets) > 1
+    # Nobody should take a number of phantoms for one of patients.
+    kind = "synthetic film" if {dataset.dataset for dataset in found.datasets} == {"phantom"} else "film"
+    texts, span, score = [], "", found.head.score
+    if score.low is None or score.high is None:
+        texts.append(f"Measured on {count_of(found.films, kind)}, too few for an interval.")
+    else:
+        span = f"from {whole(score.low)}% to {whole(score.high)}%"
+        few = found.films < FEW_FILMS
+        on = f"only {count_of(found.films, kind)}, so" if few else f"{found.films:,} {kind}s,"
+        over = f"Over {in_words(len(found.datasets))} datasets, each counting the same," if several else ""
+        rate = "the rate" if alone else f"the rate of {found.head.series.name}"
+        texts.append(f"{over or f'Measured on {on}'} {rate} could be anywhere {span} (95% interval).")
+    if found.floor is not None:
+        does = found.floor.does
+        guess = "Pointing at the middle of every film" if does.startswith("the middle") else does[0].upper() + does[1:]
+        texts.append(f"{guess} would score {whole(found.floor.value)}%, perfection 100%.")
+    if any(len(run.findings) > 1 for dataset in found.datasets for run in dataset.runs):
+        texts.append("Every finding counts the same.")
+    return Sentence(" ".join(texts), span)
+
+
+def _further(facts: Facts) -> Iterator[Sentence]:
+    """Say what else the answer depends on: datasets, models that show nothing or guess, settings, missing tests."""
+    found, datasets = facts.pointing, facts.analysis.datasets
+    alone, several = len(found.models) == 1, len(found.datasets) > 1
+    scored = {label for dataset in datasets for label in dataset.values(found.number)}
+    if len(found.datasets) < sum(bool(dataset.values(found.number)) for dataset in datasets):
+        lead = f"Only on {listed([facts.analysis.heading(dataset) for dataset in found.datasets])}:"
+        missing = scored - {label for dataset in found.datasets for label in dataset.values(found.number)}
+        names = [series.name for label, series in facts.series.items() if label in missing]
+        there = f"{listed(names)} {'was' if len(names) == 1 else 'were'} not scored there" if names else ""
+        yield Sentence(f"{lead} {there or 'not everything was scored on the other datasets'}.", lead)
+    if blind := [series.name for label, series in facts.series.items() if label not in scored]:
+        look, they = ("looks", "it was") if len(blind) == 1 else ("look", "they were")
+        yield Sentence(f"Nothing shows where {listed(blind)} {look}: {they} scored for recognition alone.")
+    guessing = [row for row in found.rows if found.at_floor(row)]
+    if not alone and 0 < len(guessing) < len(found.rows):
+        yield _at_the_floor(facts, guessing)
+    if several:
+        yield _by_dataset(found)
+    if alone and len(found.rows) > 1 and not several:
+        yield _settings(found)
+    if found.untested:
+        lead = "No ranking:"
+        untested = f"{listed(found.untested)} could not be tested against {found.rows[0].series.name}"
+        yield Sentence(f"{lead} {untested}. The notes say why.", lead)
+
+
+def _at_the_floor(facts: Facts, guessing: Sequence[Standing]) -> Sentence:
+    floor, count = facts.pointing.floor, len(guessing)
+    assert floor is not None
+    lowest = {row.label: row.score.low for row in facts.recognition.rows}
+    aware = all((lowest.get(row.label) or 0.0) > 0.5 for row in guessing)
+    who = "each recognises" if count > 2 else "both recognise" if count == 2 else "it recognises"
+    lead = f"{in_words(count).capitalize()} {'is' if count == 1 else 'are'} at the floor:"
+    names = f"{listed([row.series.name for row in guessing])} {'points' if count == 1 else 'point'}"
+    text = f"{lead} {names} at lesions not significantly more often than {floor.does} does"
+    return Sentence(f"{text}{f', although {who} better than chance' if aware else ''}.", lead)
+
+
+def _by_dataset(found: Standings) -> Sentence:
+    label, (low, title) = found.head.label, _by_title(found)[0]
+    if len(found.rows) == 1:
+        return Sentence(f"Lowest on {title} ({whole(low)}%).")
+    ahead = 0
+    for dataset in found.datasets:
+        values = dataset.values(found.number)
+        ahead += values[label] == max(values.values())
+    lead = f"{found.head.series.name} is ahead on {ahead} of {len(found.datasets)} datasets, and"
+    return Sentence(f"{lead} lowest on {title} ({whole(low)}%).", lead)
+
+
+def _by_title(found: Standings) -> list[tuple[float, str]]:
+    """Return the scores of the head on each dataset with the dataset's title, the lowest first."""
+    titles = [dataset_title(dataset.dataset) for dataset in found.datasets]
+    scores = [run.macro[found.number].value or 0.0 for run in found.head.runs]
+    return sorted(zip(scores, titles, strict=True))
+
+
+def _settings(found: Standings) -> Sentence:
+    """Say which settings change the score of a model's own settings, by the paired tests."""
+    own = found.head
+    others = [(row, found.p_between(own.label, row.label)) for row in found.rows if row is not own]
+    changed = [row for row, p in others if p is not None and p <= SIGNIFICANT]
+    same = [row for row, p in others if p is not None and p > SIGNIFICANT]
+    untested = [row for row, p in others if p is None]
+
+    def setting(row: Standing) -> str:
+        return row.label.removeprefix(f"{own.label} (").removesuffix(")")
+
+    def names(rows: Sequence[Standing]) -> str:
+        text = listed([setting(row) for row in rows])
+        return f"{text[0].upper()}{text[1:]}"
+
+    lead, texts = "", []
+    if changed:
+        which = "setting changes" if len(changed) == 1 else "settings change"
+        lead = f"{in_words(len(changed)).capitalize()} {which} where it points:"
+        moves = [
+            f"{'at' if setting(row)[0].isdigit() else 'with'} {setting(row)} it "
+            f"{'falls' if row.value < own.value else 'rises'} to {whole(row.value)}%"
+            for row in changed
+        ]
+        texts.append(f"{lead} {listed(moves)}.")
+    if same and changed:
+        texts.append(f"{names(same)} {'makes' if len(same) == 1 else 'make'} no significant difference to that.")
+    elif same:
+        high, low = f"{whole(same[0].value)}%", f"{whole(same[-1].value)}%"
+        which = "The other setting makes no"
+        if len(same) > 1:
+            which = f"None of the {in_words(len(same))} other settings makes a"
+        span = high if low == high else f"{low} to {high}"
+        texts.append(f"{which} significant difference to where it points ({span}).")
+    if untested:
+        texts.append(f"{names(untested)} could not be tested against it.")
+    return Sentence(" ".join(texts), lead)
+
+
+def _labels_only(facts: Facts, who: str) -> Answer:
+    found = facts.recognition
+    if not found.rows:
+        return Answer.of(f"{who} look at the lesion?", "The runs hold no scored film, so there is nothing to say.")
+    best = found.rows[0]
+    over = f", averaged over {in_words(len(found.datasets))} datasets" if len(found.datasets) > 1 else ""
+    limits = ""
+    if best.score.low is not None and best.score.high is not None:
+        limits = f" ({whole(best.score.low)} to {whole(best.score.high)}, 95% interval)"
+    whose = "AUROC is" if len(found.rows) == 1 else f"The highest AUROC is that of {best.series.name}:"
+    return Answer(
+        f"{who} recognise findings?",
+        Sentence("These runs have no annotated regions or no maps, so they cannot show where the model looks."),
+        (Sentence(f"{whose} {whole(best.value)}{limits}{over}; a coin flip has 50.", whole(best.value)),),
     )
 
 
-def warnings(runs: Sequence[RunAnalysis]) -> tuple[str, ...]:
-    """Return what makes a run's numbers doubtful as a whole, as maps that look upside down."""
-    return tuple(
-        f"{run.run.label} on {dataset_title(run.run.dataset)}: {warning}"
-        for run in runs
-        for warning in (
-            *filter(None, [run.run.results.sign_warning(), run.auroc_warning]),
-            *(run.run.results.answers.warnings() if run.run.results.answers else ()),
-        )
+def what_was_run(facts: Facts) -> tuple[str, str]:
+    """Return what was run, in two halves of which narrow screens show the second alone."""
+    analysis = facts.analysis
+    models = count_of(len({run.run.model for run in analysis.runs}), "model")
+    if len(analysis.datasets) != 1:
+        return f"{models} on ", f"{count_of(len(analysis.datasets), 'dataset')}, {count_of(len(analysis.runs), 'run')}"
+    (dataset,) = analysis.datasets
+    settings = len(facts.shown.rows) if models == "1 model" else 0
+    films = count_of(max((run.run.results.counts.images for run in dataset.runs), default=0), "film")
+    about = f"{analysis.heading(dataset)}: {films}, {count_of(len(dataset.findings), 'finding')}"
+    return f"{models}{f', {settings} settings' if settings > 1 else ''} on ", about
+
+
+def averaged(found: Standings) -> str:
+    """Return what the scores are means over, in digits."""
+    if len(found.datasets) > 1:
+        return f"{len(found.datasets)} datasets"
+    return count_of(len(found.datasets[0].findings) if found.datasets else 0, "finding")
+
+
+# The findings above the sections
+
+
+def best(facts: Facts) -> Answer:
+    """Say who grounds best, and where even the best does not; where nothing is grounded, what is recognised best."""
+    found = facts.pointing
+    if not found.rows:
+        return _best_recognised(facts.recognition)
+    several, head = len(found.models) > 1, found.head
+    question = f"Which {'model' if several else 'setting'} grounds best?"
+    if len(found.rows) == 1:
+        question = "Which findings does it look at?"
+    if len(found.datasets) > 1:
+        return Answer(question, _by_dataset(found))
+    scores = _by_finding(head.runs[0], found.number)
+    (low, worst), (high, top) = scores[0], scores[-1]
+    if len(found.rows) == 1:
+        text = f"{top}: {whole(high)}% of lesions. {worst} is the weakest: {whole(low)}%."
+        return Answer.of(question, text if len(scores) > 1 else f"There is only one: {_points(head)} at {_rate(head)}.")
+    tied = [row.series.name for row in found.tied]
+    if found.too_few_films:
+        text = f"Too few films to tell {listed(tied)} apart"
+    elif len(tied) == len(found.rows):
+        text = f"No difference between {_both(found)} is significant"
+    elif len(tied) > 1:
+        text = f"{listed(tied)} are tied by the pointing game"
+    else:
+        text = f"{found.rows[0].series.name} {'scores highest' if found.untested else 'is ahead of every other'}"
+    weakest = f" The weakest finding of {head.series.name} is {worst}: {whole(low)}% of lesions."
+    return Answer.of(question, f"{text}.{weakest if len(scores) > 1 else ''}")
+
+
+def _both(found: Standings) -> str:
+    count, what = len(found.tied), "models" if len(found.models) == len(found.tied) else "settings"
+    return f"both {what}" if count == 2 else f"the {in_words(count)} {what}"
+
+
+def _by_finding(run: RunAnalysis, number: str) -> list[tuple[float, str]]:
+    scores = ((number_of(run, number, finding).value, finding) for finding in run.findings)
+    return sorted((value, finding) for value, finding in scores if value is not None)
+
+
+def _best_recognised(found: Standings) -> Answer:
+    first, last = found.rows[0], found.rows[-1]
+    if len(found.rows) > 1:
+        text = f"{first.series.name} has the highest AUROC, {whole(first.value)}"
+        return Answer.of("Who recognises best?", f"{text}; {last.series.name} the lowest, {whole(last.value)}.")
+    scores = _by_finding(first.runs[0], found.number)
+    (low, worst), (high, top) = scores[0], scores[-1]
+    text = f"AUROC is {whole(high)} for {top}" + (f", and {whole(low)} for {worst}." if len(scores) > 1 else ".")
+    return Answer.of("Which findings does it recognise best?", text)
+
+
+def recognition(facts: Facts) -> Answer:
+    """Say whether recognition predicts grounding, and how often what is recognised is not looked at."""
+    reply, elsewhere = _explained(facts.line), _recognised_elsewhere(facts.analysis.runs)
+    return replace(reply, more=(*reply.more, Sentence(elsewhere))) if elsewhere else reply
+
+
+def _explained(line: Correlation | None) -> Answer:
+    question = "Does recognition predict grounding?"
+    if line is None:
+        return Answer.of(question, "There are too few points to tell.")
+    xs, ys = [point[1] for point in line.points], [point[2] for point in line.points]
+    low, high = whole(min(xs)), whole(max(xs))
+    span = f"AUROC {low} to {high}" if low != high else f"AUROC {high}"
+    apart = f"{whole(min(ys))}% to {whole(max(ys))}% of lesions"
+    what = "model" if line.scope == "models" else "finding" if line.independent else "pair"
+    alike = max(xs) - min(xs) < 0.05 <= max(ys) - min(ys)
+    text = f"Not here. Every {what} is recognised about equally well ({span}), but the model points at {apart}."
+    if line.r_squared is None:
+        return Answer.of(question, text if alike else f"{count_of(len(xs), 'point')} cannot tell: {span}, {apart}.")
+    p = line.p_in_words.replace(" ", "\u00a0")
+    points = f"{in_words(len(xs))} {what}s" if line.independent else _pairs(line)
+    explains = (
+        f"Between {points}, AUROC explains {whole(line.r_squared)}% of the variation in the pointing game "
+        f"(R\u00b2\u00a0{line.r_squared:.2f}{', ' if p else ''}{p})"
     )
+    if alike:
+        return Answer.of(question, text, f"{explains}.")
+    if not line.independent:
+        return Answer.of(question, f"Too few models to tell. {explains}; pairs of one model are not independent.")
+    if line.p is not None and line.p > SIGNIFICANT and line.r_squared >= 0.1:
+        return Answer.of(question, f"Too few points to tell. {explains}, which so few points could show by chance.")
+    if line.slope is not None and line.slope < 0 and line.r_squared >= 0.3:
+        text = "The other way round: where AUROC is higher, the model points at fewer lesions."
+        return Answer.of(question, text, f"{explains}.")
+    how = "Largely" if line.r_squared >= 0.6 else "In part" if line.r_squared >= 0.3 else "Hardly"
+    return Answer.of(question, f"{how}. {explains}.")
 
 
-def dataset_in_words(dataset: DatasetAnalysis) -> tuple[str, ...]:
-    """Return what was found on a dataset and its notes, each point a sentence or two of plain text."""
-    return (*_of_dataset(dataset), *dataset.notes)
+def _pairs(line: Correlation) -> str:
+    """Return how many points there are, of whom: `16 pairs of model and finding, of two models`."""
+    models = "one model" if line.models == 1 else f"{in_words(line.models)} models"
+    return f"{len(line.points)} pairs of {'model' if line.models > 1 else 'dataset'} and finding, of {models}"
 
 
-def _best_models(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
-    bests = [
-        (dataset, max(values, key=lambda label: values[label]))
-        for dataset in datasets
-        if (values := dataset.values("pointing_game"))
-    ]
-    # Three datasets get a headline each.
-    if len(bests) > 3:
-        counts = Counter(label for _, label in bests).most_common()
-        leaders = listed([f"{label} on {count} of {len(bests)} datasets" for label, count in counts])
-        yield (
-            f"Highest pointing game: {leaders}. The table of grounding marks models that are not significantly "
-            "different from the best."
-        )
-        return
-    for dataset, label in bests:
-        score = next(entry.macro["pointing_game"] for entry in dataset.runs if entry.run.label == label)
-        alone = len(dataset.values("pointing_game")) == 1
-        answers = next(entry.run.results.answers for entry in dataset.runs if entry.run.label == label)
-        what, does = ("map", "peaks") if answers is None else (answers.kind, "point")
-        whose = f"the {what} of {label}" if alone else f"{label} has the highest pointing game: its {what}"
-        yield (
-            f"On {dataset_title(dataset.dataset)}, {whose} {does} inside the annotated region in "
-            f"{_percent(score.value)} of images{_interval(score)}, averaged over findings."
-            f"{'' if alone else _tests(dataset, 'pointing_game', label)}"
-        )
-
-
-def _no_better_than_floors(datasets: Sequence[DatasetAnalysis]) -> Iterator[str]:
-    guessing, whole = [], []
-    for dataset in datasets:
-        image = next((floor for floor in dataset.references if floor.title == "Whole image"), None)
-        for run in dataset.runs:
-            where = f"{run.run.label} on {dataset_title(dataset.dataset)}"
-            # A floor of the macro would mix findings that the middle of the image hits always with those it never does.
-            if beaten := beaten_findings(dataset, run):
-                guessing.append(f"{where} for {listed(beaten)}")
-            if image is not None and _at_most(run.macro.get("dice_best"), image.macro.get("dice_best"), 1e-4):
-                whole.append(where)
-    if guessing:
-        yield f"No better at pointing than a map that ignores the image: {'; '.join(guessing)}."
-    if whole:
-        yield (
-            "At the best threshold, Dice is no higher than for marking the whole image, so it is no sign of grounding: "
-            f"{listed(whole)}."
-        )
-
-
-def beaten_findings(dataset: DatasetAnalysis, run: RunAnalysis) -> list[str]:
-    """Return the findings on which a run's pointing game is no higher than the highest floor."""
-    return [
-        finding
-        for finding, numbers in run.findings.items()
-        if _at_most(numbers.get("pointing_game"), floor_of(dataset, finding, "pointing_game"))
-    ]
-
-
-def recognised_elsewhere(runs: Sequence[RunAnalysis]) -> Iterator[str]:
+def _recognised_elsewhere(runs: Sequence[RunAnalysis]) -> str:
     """Say how often a model recognises a finding and looks elsewhere, near misses left out."""
     recognised, elsewhere = Counter[str](), Counter[str]()
     for run in runs:
@@ -124,286 +440,180 @@ def recognised_elsewhere(runs: Sequence[RunAnalysis]) -> Iterator[str]:
             elsewhere[run.run.label] += round(quadrants.count * quadrants.elsewhere)
     shares = sorted((elsewhere[label] / count, label) for label, count in recognised.items() if count)
     if not shares:
-        return
+        return ""
     (least, first), (most, last) = shares[0], shares[-1]
-    who = first if len(shares) == 1 else "a model"
-    said = _percent(most)
+    share = f"{100 * most:.1f}%"
     if least != most:
-        said = f"{_percent(least)} ({first}) to {said} ({last})"
+        share = f"{100 * least:.1f}% ({first}) to {share} ({last})"
     nowhere = ", or nowhere," if any(run.run.results.answers and run.quadrants for run in runs) else ""
-    yield (
-        f"Where {who} recognises a finding, it still points more than {_percent(NEAR, 0)} of the film's width away "
-        f"from the region{nowhere} in {said} of these films, all findings together."
+    return (
+        f"Where {first if len(shares) == 1 else 'a model'} recognises a finding, it still points more than "
+        f"{100 * NEAR:g}% of the film's width away from the region{nowhere} in {share} of these films, all findings "
+        "together."
     )
 
 
-def _correlations(analysis: Analysis) -> Iterator[str]:
-    said: list[str] = []
-    for scope in ("models", "findings"):
-        for line in analysis.correlations:
-            # Pairs of one or two models say something about these models only.
-            if line.scope == scope and line.dataset is None and line.r_squared is not None and line.models > 2:
-                falling = "falling as AUROC rises" if line.slope is not None and line.slope < 0 else ""
-                points = (
-                    f"{line.models} models" if scope == "models" else f"{len(line.points)} pairs of model and finding"
-                )
-                of = f"of {line.models} models, not independent" if scope == "findings" else ""
-                about = filter(None, (points, of, line.p_in_words, falling))
-                what = "" if said else " of the variation in pointing game"
-                said.append(f"{_percent(line.r_squared)}{what} ({', '.join(about)})")
-    if said:
-        yield f"AUROC explains {listed(said)}."
+def failures(facts: Facts) -> Answer:
+    """Say whether small lesions are missed, and which findings nothing points at better than a guess."""
+    question, found = "Where does it fail?", facts.pointing
+    guesses = _guesses(facts, found.head)
+    sized = [run for run in found.head.runs if len(run.areas) > 1]
+    small, large = (over_datasets([run.areas[end].scores["pointing_game"] for run in sized]) for end in (0, -1))
+    if small.value is None or large.value is None:
+        return Answer.of(question, f"By finding: {best(facts).answer.text}", guesses)
+    count = [sum(run.areas[end].count for run in sized) for end in (0, -1)]
+    titles = listed([dataset_title(run.run.dataset) for run in sized])
+    text = (
+        f"{_name(found, found.head)} points at {whole(small.value)}% of the {count[0]} smallest lesions and "
+        f"{whole(large.value)}% of the {count[1]} largest{f' on {titles}' if len(facts.analysis.datasets) > 1 else ''}"
+        f"{', averaged over datasets' if len(sized) > 1 else ''}"
+    )
+    few, many = (small, large) if small.value <= large.value else (large, small)
+    if abs(large.value - small.value) < 0.05:
+        return Answer.of(question, f"Hardly by size: {text}.", guesses)
+    if few.high is None or many.low is None or few.high >= many.low:
+        return Answer.of(question, f"Not clearly by size: {text}, and the intervals overlap.", guesses)
+    return Answer.of(question, f"On {'small' if few is small else 'large'} lesions: {text}.", guesses)
 
 
-def _means_over_runs(runs: Sequence[RunAnalysis]) -> Iterator[str]:
-    gap, optimism = (_mean(run.macro[number].value for run in runs) for number in ("dice_gap", "dice_optimism"))
-    if gap is not None:
-        swept = [run for run in runs if run.macro["dice_gap"].value is not None]
-        yield (
-            f"Threshold 0.5 costs {100 * gap:.1f} percentage points of Dice against the best threshold{_over(swept)}."
-            + ("" if optimism is None else f" {_OVERSTATES} {100 * optimism:.1f}.")
-        )
-    sized = [run for run in runs if len(run.areas) > 1]
-    small, large = (_mean(run.areas[end].scores["pointing_game"].value for run in sized) for end in (0, -1))
-    if small is not None:
-        labels = list(in_order(sized))
-        whose = "" if labels == list(in_order(runs)) and len(labels) > 1 else f" of {listed(labels)}"
-        where = f" of {listed(list(dict.fromkeys(dataset_title(run.run.dataset) for run in sized)))}"
-        counts = [f"{sized[0].areas[end].count} " if len(sized) == 1 else "" for end in (0, -1)]
-        yield (
-            f"The pointing game{whose} is {_percent(small)} on the {counts[0]}smallest lesions{where} and "
-            f"{_percent(large)} on the {counts[1]}largest{_over(sized)}."
-        )
+def _guesses(facts: Facts, row: Standing) -> str:
+    """Say on which findings a series points no better than a map that ignores the film; empty if on none."""
+    where = []
+    for dataset, run in zip(facts.pointing.datasets, row.runs, strict=True):
+        if beaten := beaten_findings(dataset, run):
+            on = f" (on {facts.analysis.heading(dataset)})" if len(row.runs) > 1 else ""
+            where.append(f"{listed(beaten)}{on}")
+    name = _name(facts.pointing, row) if row is facts.pointing.head else row.series.name
+    return f"On {listed(where)} a map that ignores the film does as well as {name}." if where else ""
 
 
-def _of_dataset(dataset: DatasetAnalysis) -> Iterator[str]:
-    for key in ("pointing_game", "dice_cross_fitted", "auroc"):
-        if values := dataset.values(key):
-            leaders = [label for label, value in values.items() if value == max(values.values())]
-            best = next(entry.macro[key] for entry in dataset.runs if entry.run.label == leaders[0])
-            tests = _tests(dataset, key, leaders[0]) if len(values) > len(leaders) == 1 else ""
-            yield f"{NUMBERS[key].title}: {listed(leaders)} with {_percent(best.value, 2)}{_interval(best, 2)}.{tests}"
-    if gaps := dataset.values("dice_gap"):
-        label = max(gaps, key=lambda label: gaps[label])
-        begin = "Largest calibration gap: threshold 0.5" if len(gaps) > 1 else "Threshold 0.5"
-        yield f"{begin} costs {label} {100 * gaps[label]:.2f} points of Dice against its best threshold."
-    if optimism := dataset.values("dice_optimism"):
-        label = max(optimism, key=lambda label: optimism[label])
-        most = f" on average, most for {label} ({100 * optimism[label]:.2f})" if len(optimism) > 1 else ""
-        yield f"{_OVERSTATES} {100 * sum(optimism.values()) / len(optimism):.2f} points{most}."
-    # Of fewer pairs than ten a share is no finding.
-    shares = [
-        (shares.elsewhere, f"{finding} by {entry.run.label} ({_percent(shares.elsewhere, 2)} of {shares.count} images)")
-        for entry in dataset.runs
-        for finding, shares in entry.quadrants.items()
-        if shares.count >= 10 and shares.elsewhere > 0
+def _name(found: Standings, row: Standing) -> str:
+    """Return the title of a single model, the label of one of several."""
+    return model_title(row.series.model) if len(found.models) == 1 else row.series.name
+
+
+def thresholds(facts: Facts) -> Answer:
+    """Say what the fixed threshold costs, and by how much the best one flatters."""
+    question, found = "Can the thresholds be trusted?", facts.pointing
+    runs = facts.analysis.runs
+    swept = {run.run.label for run in runs if run.macro["dice_gap"].value is not None}
+    row = next((row for row in (found.head, *found.rows) if row.label in swept), None)
+    of_label = [run for run in runs if row is not None and run.run.label == row.label]
+    gap, optimism = (macro_mean([run.macro[key].value for run in of_label]) for key in ("dice_gap", "dice_optimism"))
+    if row is None or gap is None:
+        return Answer.of(question, "There is none to choose: boxes are one mask, and points have no area.")
+    points = count_of(round(100 * gap), "point")
+    over = f", averaged over {in_words(len(of_label))} datasets" if len(of_label) > 1 else ""
+    cost = f"there {_name(found, row)} loses {points} of Dice against the best threshold of each finding{over}"
+    flatters = "Choosing the best threshold on the very films that are scored overstates Dice by"
+    return Answer.of(
+        question,
+        f"{'Not 0.5' if gap >= 0.05 else '0.5 is a fair choice'}: {cost}.",
+        "" if optimism is None else f"{flatters} {100 * optimism:.1f} points.",
+    )
+
+
+def differences(facts: Facts) -> Answer:
+    """Say how many of the paired differences in the pointing game are significant."""
+    question, what = "Are the differences real?", "in the pointing game"
+    pairs = [one for dataset in facts.analysis.datasets for one in dataset.comparisons if one.number == "pointing_game"]
+    tested = [one.p_adjusted for one in pairs if one.p_adjusted is not None]
+    real = sum(p <= SIGNIFICANT for p in tested)
+    if not tested:
+        return Answer.of(question, f"No difference {what} could be tested.")
+    if len(tested) == 1:
+        return Answer.of(question, f"The one difference {what} is {'' if real else 'not '}significant.")
+    which = {0: "None", len(tested): "All"}.get(real, in_words(real).capitalize())
+    verb = "is" if real in (0, 1) else "are"
+    return Answer.of(question, f"{which} of the {in_words(len(tested))} differences {what} {verb} significant.")
+
+
+def answered(analysis: Analysis) -> str:
+    """Say of how many answers something could be scored, of the model that lost most; empty without answers."""
+    lost = [
+        (1 - (answers.overall["answered"] or 0.0), run.run.label)
+        for run in analysis.runs
+        if (answers := run.run.results.answers) is not None and answers.overall["pairs"]
     ]
-    if shares:
-        said = [text for _, text in sorted(shares, key=lambda share: -share[0])[:3]]
-        yield f"Most often recognised while the model points elsewhere: {listed(said)}."
+    if not lost:
+        return ""
+    most, label = max(lost)
+    if most == 0:
+        return "Every answer has a box or a point that could be read"
+    return f"{f'{label}: ' if len(lost) > 1 else ''}{whole(most)}% of answers are none, unreadable or broken off"
+
+
+def order_of_protocols(analysis: Analysis) -> str:
+    """Say how many pairs of models change their order from one protocol to another."""
+    turned, several = 0, False
+    for dataset in analysis.datasets:
+        labels = [label for label in in_order(dataset.runs) if any(label in one.values for one in dataset.protocols)]
+        several = several or any(len(one.values) > 1 for one in dataset.protocols)
+        for pair in combinations(labels, 2):
+            turned += len({lead > 0 for one in dataset.protocols if (lead := one.lead(*pair))}) > 1
+    if turned:
+        what = "models" if len({run.run.model for run in analysis.runs}) > 1 else "settings"
+        return f"{count_of(turned, f'pair of {what} changes', f'pairs of {what} change')} order with the protocol"
+    return "All protocols rank them alike" if several else "One model, scored by several rules"
+
+
+def calibration(tables: Sequence[Table]) -> str:
+    """Name the smallest calibration error, beside what chance alone would give; empty where none was computed."""
+    rows = [(table, row.cells) for table in tables if table.name.startswith("protocols_cal") for row in table.rows]
+    if not rows:
+        return ""
+    table, (label, error, chance, *_) = min(rows, key=lambda row: row[1][1].value or 0.0)
+    what = f"{'Smallest c' if len(rows) > 1 else 'C'}{table.title[1:]}".replace("alibration", "alibration error", 1)
+    return f"{what}: {error.text}%, {label.text}; chance alone gives {chance.text}%"
+
+
+# The report in plain text
+
+
+def in_short(facts: Facts) -> tuple[str, ...]:
+    """Return what makes runs doubtful, and the findings of the sections, each with its question, as plain text."""
+    found, sections = facts.pointing, [best(facts)] if facts.shown.rows else []
+    guesses: list[str] = []
+    if found.rows:
+        sections += [recognition(facts), failures(facts), thresholds(facts)]
+        guesses = [_guesses(facts, row) for row in found.rows if row is not found.head]
+    if any(dataset.comparisons for dataset in facts.analysis.datasets):
+        sections.append(differences(facts))
+    texts = [f"{section.question} {' '.join(section.texts)}" for section in sections]
+    texts += filter(None, (*guesses, _useless_dice(facts.analysis)))
+    return (*warnings(facts.analysis.runs), *texts)
+
+
+def _useless_dice(analysis: Analysis) -> str:
+    where = [
+        f"{run.run.label} on {dataset_title(dataset.dataset)}"
+        for dataset in analysis.datasets
+        for floor in dataset.references
+        if floor.title == "Whole image"
+        for run in dataset.runs
+        if at_most(number_of(run, "dice_best"), number_of(floor, "dice_best"), 1e-4)
+    ]
+    what = "At the best threshold, Dice is no higher than for marking the whole image, so it is no sign of grounding"
+    return f"{what}: {listed(where)}." if where else ""
+
+
+def on_dataset(analysis: Analysis, dataset: DatasetAnalysis) -> tuple[str, ...]:
+    """Return what was found on one dataset of several, and the notes of a dataset, as plain text."""
+    texts: list[str] = []
+    if len(analysis.datasets) > 1:
+        scopes: tuple[Literal["models", "findings"], ...] = ("models", "findings")
+        heading = analysis.heading(dataset)
+        lines = [line for scope in scopes for line, where in analysis.lines(scope) if where == heading]
+        facts = facts_of(replace(analysis, datasets=(dataset,), correlations=tuple(lines)))
+        texts = [answer(facts).answer.text, *in_short(facts)]
+    return (*texts, *_random_maps(dataset), *dataset.notes)
+
+
+def _random_maps(dataset: DatasetAnalysis) -> Iterator[str]:
     for reference in dataset.references:
-        expected = reference.macro.get("pointing_game", Estimate(None)).value
-        spread = reference.spread.get("pointing_game")
+        expected, spread = number_of(reference, "pointing_game").value, reference.spread.get("pointing_game")
         if expected is not None and spread is not None:
             yield (
-                f"Random maps have a pointing game of {_percent(expected, 2)} on average; single runs of random maps "
+                f"Random maps have a pointing game of {100 * expected:.2f}% on average; single runs of random maps "
                 f"have a standard deviation of {100 * spread:.2f} points."
             )
-
-
-def _tests(dataset: DatasetAnalysis, number: str, best: str) -> str:
-    """Say which runs the paired tests tell from the best one, which not, and which were not tested."""
-    tied = sorted(dataset.tied_with_best.get(number, frozenset()) - {best})
-    untested = dataset.untested(number, best)
-    said = ""
-    if tied:
-        said = f" Not significantly different (paired test): {listed(tied)}."
-    elif len(dataset.values(number)) - 1 > len(untested):
-        which = " that could be tested" if untested else ""
-        said = f" Every other model{which} is significantly different (paired test)."
-    if untested:
-        said += f" No test was possible against {listed(untested)}, so this is no ranking: the notes say why."
-    return said
-
-
-Different = tuple[Sequence[Run], Sequence[Run], int, Mapping[str, tuple[int, int]]]
-"""Runs scored alike, the runs scored as most were, how many images both scored, and by finding on how many of these the
-labels differ, and on how many others the regions."""
-
-
-def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]) -> tuple[str, ...]:
-    """Return what a reader must know before setting the runs of a dataset side by side, and of each run alone.
-
-    The entries are all runs of one dataset and split, `different` those scored on other labels or regions than most.
-    """
-    runs = [entry.run for entry in entries]
-    images = {run.label: frozenset(run.images.image_ids) for run in runs}
-    notes = []
-    if len({*images.values()}) > 1:
-        counts = ", ".join(f"{label} {len(ids):,}" for label, ids in images.items())
-        notes.append(
-            f"The runs scored different images: {counts}; {len(frozenset.intersection(*images.values())):,} are common "
-            "to all. Tables show each run on its own images, tests compare two runs on the images that both scored."
-        )
-    notes += [
-        f"{run.label} scored {len(images[run.label]):,} of the {len(images[whole.label]):,} images of {whole.label}: "
-        "the same dataset on fewer images, and no other dataset or setting."
-        for run in runs
-        if (whole := part_of(run, runs))
-    ]
-    notes += _ground_notes(runs, different)
-    # Runs are told apart by all of a value; a note shows its last part.
-    values: dict[str, list[tuple[str, ...]]] = {
-        "The runs scored different findings, so their means over findings are over different ones": [
-            (*run.results.findings, count_of(len(run.results.findings), "finding")) for run in runs
-        ],
-        "The runs read different annotation files; paired tests use the labels and regions that agree": [
-            (run.settings.get("annotation", "none"),) for run in runs
-        ],
-        "The runs swept different numbers of thresholds": [
-            (str(len(run.results.grounding.thresholds)),) for run in runs
-        ],
-    }
-    for sentence, of_runs in values.items():
-        groups: defaultdict[tuple[str, ...], list[Run]] = defaultdict(list)
-        for run, value in zip(runs, of_runs, strict=True):
-            groups[value].append(run)
-        if len(groups) > 1:
-            said = [f"{value[-1]} ({_labels(group)})" for value, group in groups.items()]
-            notes.append(f"{sentence}: {'; '.join(said)}.")
-    return (*notes, *(note for entry in entries for note in _notes_of(entry)))
-
-
-def _notes_of(entry: RunAnalysis) -> Iterator[str]:
-    run, results = entry.run, entry.run.results
-    yield from _disagreement(entry)
-    for warning in filter(None, (results.sign_warning(), entry.auroc_warning)):
-        yield f"{run.label}: {warning}"
-    if results.answers is not None:
-        yield (
-            f"{run.label} answers with {results.answers.kind}, which are one mask: what a sweep of thresholds gives is "
-            "a dash. Its Dice and IoU at 0.5 compare with the cross-fitted ones of maps, as in the paired tests, never "
-            "with their best."
-        )
-    if limit := run.settings.get("limit"):
-        yield f"{run.label} was limited to the first {limit} images: its numbers do not describe the dataset."
-    for note in results.counts.notes:
-        if note.note.startswith((INPUT_NOTE, EXPLORATORY_NOTE, DOUBT_NOTE)):
-            yield f"{run.label}: {note.note}."
-    if skipped := results.counts.skipped:
-        yield (
-            f"{run.label} left out {count_of(len(skipped), 'image')} that could not be scored; the first is "
-            f"{skipped[0].image_id}: {skipped[0].reason}"
-        )
-    if results.answers is None and (count := int(np.isnan(run.images.peak_x[run.images.scored]).sum())):
-        yield f"{run.label} lacks the maps of {count_of(count, 'scored pair')}, which count as misses."
-    if count := results.counts.constant_maps.count:
-        yield (
-            f"{run.label} has {count_of(count, 'constant saliency map')}, the same value at every pixel, scored as "
-            "zeros with all pixels tied for the maximum."
-        )
-
-
-def _disagreement(entry: RunAnalysis) -> Iterator[str]:
-    """Say that the run's tables give other numbers than its results.json, if so."""
-    results, derived = entry.run.results, {"macro": entry.macro, **entry.findings}
-    stored = {"macro": results.macro}
-    for finding in entry.findings:
-        both = results.grounding.per_class.get(finding), results.classification.per_class.get(finding)
-        stored[finding] = {key: value for half in both if half is not None for key, value in vars(half).items()}
-    wrong = [
-        (finding, key, value, derived[finding][key].value)
-        for finding, numbers in stored.items()
-        for key, value in numbers.items()
-        if key in NUMBERS and not _agree(value, derived[finding][key].value)
-    ]
-    if wrong:
-        finding, key, says, give = wrong[0]
-        yield (
-            f"{entry.run.label}: results.json in {entry.run.folder} disagrees with the tables beside it in "
-            f"{count_of(len(wrong), 'number')}; the first is {key} of {finding}, {says} there and {give} by the "
-            "tables, which this report follows. Do these files belong together?"
-        )
-
-
-def _agree(one: float | None, other: float | None) -> bool:
-    # Far above the rounding of a run's sums, far below what a table shows.
-    return one is other if one is None or other is None else abs(one - other) <= 1e-9
-
-
-def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[str]:
-    """Say which runs have other labels or regions than most, where, and by which options."""
-    notes = []
-    for group, usual, images, differ in different:
-        where = []
-        for place, what in enumerate(("labels", "regions")):
-            # The findings that differ, each with on how many images, the most first.
-            counts = {finding: of_finding[place] for finding, of_finding in differ.items() if of_finding[place]}
-            most = sorted(counts, key=lambda finding: -counts[finding])
-            more = f" and {count_of(len(most) - 5, 'more finding')}" if len(most) > 5 else ""
-            if counts:
-                where.append(f"the {what} of {', '.join(f'{name} on {counts[name]:,}' for name in most[:5])}{more}")
-        notes.append(
-            f"{_labels(group)} and {_labels(usual)} were scored on different ground: {_options(group, usual)}. Of "
-            f"{count_of(images, 'image')} that both scored, {' and '.join(where)} differ. Paired tests and pictures "
-            "leave these pairs out, tests of AUROC only images whose labels differ. Do not compare the other numbers "
-            "of these runs."
-        )
-    if notes:
-        notes.append(
-            f"Floors and ceilings without a run of their own use the labels and regions of {widest(runs).label}."
-        )
-    return notes
-
-
-def _options(group: Sequence[Run], usual: Sequence[Run]) -> str:
-    """Name the settings of the dataset in which no run of a group agrees with a run of the other."""
-    said = []
-    names = {name for run in (*group, *usual) for name in run.data_settings} | {"annotation"}
-    for name in sorted(names):
-        mine, theirs = ({run.settings.get(name, "none") for run in runs} for runs in (group, usual))
-        if not mine & theirs:
-            said.append(f"{name.replace('_', ' ')} {' or '.join(sorted(mine))} against {' or '.join(sorted(theirs))}")
-    return ", ".join(said) or "no option on record says why"
-
-
-def _labels(runs: Sequence[Run]) -> str:
-    return ", ".join(run.label for run in runs)
-
-
-def _at_most(score: Estimate | None, floor: Estimate | None, slack: float = 0.0) -> bool:
-    if score is None or floor is None or score.value is None or floor.value is None:
-        return False
-    return score.value <= floor.value + slack
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _over(runs: Sequence[RunAnalysis]) -> str:
-    """Say what a mean over runs is over, if they are several."""
-    several = {"models": {run.run.label for run in runs}, "datasets": {run.run.dataset for run in runs}}
-    what = " and ".join(name for name, values in several.items() if len(values) > 1)
-    return f", averaged over {what}" if what else ""
-
-
-def _percent(value: float | None, digits: int = 1) -> str:
-    return "\u2013" if value is None else f"{100 * value:.{digits}f}%"
-
-
-def _interval(estimate: Estimate, digits: int = 1) -> str:
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f" (95% interval {100 * estimate.low:.{digits}f} to {100 * estimate.high:.{digits}f})"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names as a list in words: `A, B and C`."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def count_of(number: int, thing: str, things: str = "") -> str:
-    """Return a number of things: `1 image`, `2 images`."""
-    return f"{number:,} {thing if number == 1 else things or thing + 's'}"

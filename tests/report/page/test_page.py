@@ -17,14 +17,14 @@ from synthetic import write_run
 from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics import normalise
 from xbench.report import charts
-from xbench.report.answer import whole
 from xbench.report.cases import map_on_grid
 from xbench.report.page.pictures import outline_of
-from xbench.report.page.write import p_words, write_page
+from xbench.report.page.write import write_page
 from xbench.report.runs import collect
 from xbench.report.series import series_of
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
+from xbench.report.words import p_words, whole
 from xbench.runs.maps import ScoredPair
 
 

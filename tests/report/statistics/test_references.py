@@ -14,7 +14,7 @@ from xbench.geometry.grid import upsample
 from xbench.metrics import count_pixels, normalise, pointing_hits
 from xbench.models.baselines import UniformRandom
 from xbench.report.runs import collect
-from xbench.report.sentences import dataset_in_words
+from xbench.report.sentences import on_dataset
 from xbench.report.statistics.analyse import analyse
 from xbench.report.statistics.measures import measure
 from xbench.report.statistics.references import _CELLS, _MAPS, chance, peak_density
@@ -80,7 +80,8 @@ def test_the_floor_is_what_runs_of_random_score_on_average(run):
 def test_a_report_has_the_floor_and_leaves_single_draws_out(run, tmp_path):
     for model, skill in (("random", 0.0), ("clip", 0.9)):
         write_run(tmp_path, model, images=40, skill=skill)
-    (dataset,) = analyse(collect([tmp_path])).datasets
+    analysis = analyse(collect([tmp_path]))
+    (dataset,) = analysis.datasets
     whole, floor = dataset.references
     assert (whole.title, floor.title, floor.kind) == ("Whole image", "Random", "floor")
     assert floor.macro["auroc"].value == 0.5 and "f1" not in floor.macro
@@ -89,7 +90,7 @@ def test_a_report_has_the_floor_and_leaves_single_draws_out(run, tmp_path):
         assert 0 < floor.findings[finding]["pointing_game"].value < 0.5
         # At threshold 0 any map marks everything.
         assert floor.findings[finding]["dice_best"].value >= whole.findings[finding]["dice_best"].value - 1e-12
-    assert any("single runs of random maps" in text for text in dataset_in_words(dataset))
+    assert any("single runs of random maps" in text for text in on_dataset(analysis, dataset))
 
 
 def test_expectations_vary_less_than_hits_that_are_counted(run):

@@ -12,7 +12,8 @@ from PIL import Image
 from wandb_offline import OfflineRun, shut_out
 
 from xbench.commands.report import report
-from xbench.report.sentences import headlines
+from xbench.report.facts import facts_of
+from xbench.report.sentences import answer, in_short
 from xbench.report.tables.contents import all_tables
 from xbench.report.wandb import log_report as log_report_module
 from xbench.report.wandb.log_report import log_report
@@ -42,7 +43,7 @@ def test_a_report_is_one_run_with_tables_charts_figures_page_and_files(three_ana
     (run,) = logged.of("run")
     assert (run["display_name"], run["run_group"], run["job_type"]) == ("report", "report", "report")
     assert set(run["tags"]) == {"report", "chestxray14", "carzero", "kad", "clip"}
-    assert run["notes"].split("\n\n") == list(headlines(analysis))
+    assert run["notes"].split("\n\n") == [*answer(facts_of(analysis)).texts, *in_short(facts_of(analysis))]
     assert {entry["label"] for entry in run["config"]["update"]["runs"]} == {"CARZero", "KAD", "CLIP"}
 
     assert {"report._type", "figures/dice_curve._type"} <= {*logged.history}

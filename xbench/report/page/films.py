@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from xbench.report.answer import whole
 from xbench.report.cases import CaseMap, ChosenCase, read_maps, typical_cases
 from xbench.report.overlay import coloured
 from xbench.report.page.pictures import encoded, outline_of
 from xbench.report.schema import RunAnalysis
+from xbench.report.words import whole
 from xbench.runs.maps import shrunk
 
 

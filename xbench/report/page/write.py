@@ -16,27 +16,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from xbench.report import charts
-from xbench.report.answer import (
-    answer,
-    best_finding,
-    differences_finding,
-    failures_finding,
-    head_of,
-    recognition_finding,
-    thresholds_finding,
-    whole,
-)
+from xbench.report import charts, sentences
 from xbench.report.cases import CaseMap, choose_cases, read_maps
+from xbench.report.facts import Facts, Standing, facts_of
+from xbench.report.notes import warnings
 from xbench.report.overlay import coloured
 from xbench.report.page.films import films_of
 from xbench.report.page.pictures import band_of, encoded, names_of, outline_of, path_of
 from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis, in_order, parts_of
-from xbench.report.sentences import count_of, recognised_elsewhere, warnings
-from xbench.report.series import Series, outline, own_in_words, series_of
-from xbench.report.standings import Standing, Standings, standings
+from xbench.report.series import Series, outline, own_in_words
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
+from xbench.report.words import p_words, whole
 from xbench.runs.answers import excerpt
 from xbench.runs.maps import shrunk
 from xbench.runtime.files import atomic_writer
@@ -57,10 +48,9 @@ def write_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    looks, found = series_of(analysis.runs), standings(analysis)
-    scored = bool(found.rows)
-    found = found if scored else standings(analysis, "auroc")
-    head = head_of(found) if found.rows else None
+    facts = facts_of(analysis)
+    looks, found, scored = facts.series, facts.shown, bool(facts.pointing.rows)
+    head = found.head if found.rows else None
     case_data = _case_data(analysis, cases, progress, head.label if head else "")
     large, small = charts.scatters(analysis) if scored else ([], [])
     notes = [*analysis.notes, *(note for dataset in analysis.datasets for note in dataset.notes)]
@@ -73,23 +63,22 @@ def write_page(
         "band_of": band_of,
         "names_of": names_of,
         "whole": whole,
-        "what": _what(analysis, found),
-        "answer": answer(analysis),
+        "what": sentences.what_was_run(facts),
+        "answer": sentences.answer(facts),
         "found": found,
-        "averaged": _averaged(found),
+        "averaged": sentences.averaged(found),
         "outcomes": charts.outcomes(found.datasets, head.label) if head and scored else None,
-        "films": films_of(_entries(analysis, found, head)) if head and scored else {},
+        "films": films_of(_entries(facts, head)) if head and scored else {},
         "whose": f"by {head.label}" if head else "",
         "own_words": own_in_words(analysis.runs),
         "near": f"{100 * NEAR:g}",
         "warnings": warnings(analysis.runs),
-        "best": best_finding(analysis) if found.rows else None,
+        "best": sentences.best(facts) if found.rows else None,
         "matrix": charts.matrix(analysis, found) if found.rows else [],
         "large": large,
         "small": small,
         "opened": next((at for at, one in enumerate(large) if head and one.points[0].label == head.label), 0),
-        "recognition": recognition_finding(analysis)[0],
-        "elsewhere": list(recognised_elsewhere(analysis.runs)),
+        "recognition": sentences.recognition(facts),
         "floor_words": found.floor.does if found.floor else "",
         "many_models": len({entry.run.model for entry in analysis.runs}) > 1,
         "several_datasets": len(analysis.datasets) > 1,
@@ -97,21 +86,21 @@ def write_page(
         "drawn": lambda panels: {line.label for panel in panels for line in panel.lines},
         "sizes": charts.sizes(analysis) if scored else [],
         "positions": list(_positions(analysis, head, looks)) if head and scored else [],
-        "failures": failures_finding(analysis) if scored else None,
+        "failures": sentences.failures(facts) if scored else None,
         "has_cases": bool(case_data["cases"]),
         "gaps": charts.gaps(analysis) if scored else [],
         "curves": charts.curves(analysis) if scored else [],
-        "thresholds": thresholds_finding(analysis) if scored else None,
+        "thresholds": sentences.thresholds(facts) if scored else None,
         "forests": (forests := charts.forests(analysis)),
         "other_pairs": sum(
             one.number == "pointing_game" for dataset in analysis.datasets for one in dataset.comparisons
         )
         > sum(len(forest.rows) for forest in forests),
-        "differences": differences_finding(analysis),
-        "turned": _turned(analysis, tables),
-        "calibration": (calibration := _calibration(tables)),
-        "answered": _answered(analysis),
-        "answers_with": _answers_with(analysis, head),
+        "differences": sentences.differences(facts),
+        "turned": sentences.order_of_protocols(analysis),
+        "calibration": (calibration := sentences.calibration(tables)),
+        "answered": sentences.answered(analysis),
+        "answers_with": head.answers if head else "",
         "any_answers": any(entry.run.results.answers for entry in analysis.runs),
         "signed": _signed,
         "p_words": p_words,
@@ -180,76 +169,9 @@ def _json(value: Any) -> Markup:
     return htmlsafe_json_dumps(value, dumps=partial(json.dumps, allow_nan=False, separators=(",", ":")))
 
 
-def _what(analysis: Analysis, found: Standings) -> tuple[str, str]:
-    """Return what was run, in two halves of which narrow screens show the second alone."""
-    models = count_of(len({entry.run.model for entry in analysis.runs}), "model")
-    labels = {row.label for row in found.rows}
-    if len(analysis.datasets) != 1:
-        runs = f", {count_of(len(analysis.runs), 'run')}"
-        return f"{models} on ", f"{count_of(len(analysis.datasets), 'dataset')}{runs}"
-    (dataset,) = analysis.datasets
-    settings = f", {len(labels)} settings" if models == "1 model" and len(labels) > 1 else ""
-    films = max((entry.run.results.counts.images for entry in dataset.runs), default=0)
-    findings = count_of(len(dataset.findings), "finding")
-    return f"{models}{settings} on ", f"{analysis.heading(dataset)}: {count_of(films, 'film')}, {findings}"
-
-
-def _entries(analysis: Analysis, found: Standings, head: Standing) -> list[tuple[str, RunAnalysis]]:
-    return [
-        (analysis.heading(dataset), entry)
-        for dataset in found.datasets
-        for entry in dataset.runs
-        if entry.run.label == head.label
-    ]
-
-
-def _averaged(found: Standings) -> str:
-    if len(found.datasets) > 1:
-        return f"{len(found.datasets)} datasets"
-    return count_of(len(found.datasets[0].findings) if found.datasets else 0, "finding")
-
-
-def _turned(analysis: Analysis, tables: Sequence[Table]) -> str:
-    """Say how many pairs of models change their order from one protocol to another."""
-    turned_tables = [table for table in tables if table.name.startswith("protocols_turned")]
-    turned = sum(len({tuple(cell.text for cell in row.cells[:2]) for row in table.rows}) for table in turned_tables)
-    if turned:
-        what = "models" if len({entry.run.model for entry in analysis.runs}) > 1 else "settings"
-        return f"{count_of(turned, f'pair of {what} changes', f'pairs of {what} change')} order with the protocol"
-    several = any(len(scores.values) > 1 for dataset in analysis.datasets for scores in dataset.protocols)
-    return "All protocols rank them alike" if several else "One model, scored by several rules"
-
-
-def _calibration(tables: Sequence[Table]) -> str:
-    """Name the smallest calibration error, beside what chance alone would give; empty where none was computed."""
-    rows = [(table, row.cells) for table in tables if table.name.startswith("protocols_cal") for row in table.rows]
-    if not rows:
-        return ""
-    table, (label, error, chance, *_) = min(rows, key=lambda one: one[1][1].value or 0.0)
-    what = f"{'Smallest c' if len(rows) > 1 else 'C'}{table.title[1:]}".replace("alibration", "alibration error", 1)
-    return f"{what}: {error.text}%, {label.text}; chance alone gives {chance.text}%"
-
-
-def _answers_with(analysis: Analysis, head: Standing | None) -> str:
-    """Say with what the series that is shown first answers, boxes or points; nothing of maps."""
-    runs = [entry.run.results for entry in analysis.runs if head is not None and entry.run.label == head.label]
-    return next((results.answers.kind for results in runs if results.answers is not None), "")
-
-
-def _answered(analysis: Analysis) -> str:
-    """Say of how many answers something could be scored, of the model that lost most."""
-    lost = [
-        (1 - (said.overall["answered"] or 0.0), entry.run.label)
-        for entry in analysis.runs
-        if (said := entry.run.results.answers) is not None and said.overall["pairs"]
-    ]
-    if not lost:
-        return ""
-    most, label = max(lost)
-    if most == 0:
-        return "Every answer has a box or a point that could be read"
-    whose = f"{label}: " if len(lost) > 1 else ""
-    return f"{whose}{whole(most)}% of answers are none, unreadable or broken off"
+def _entries(facts: Facts, head: Standing) -> list[tuple[str, RunAnalysis]]:
+    headings = [facts.analysis.heading(dataset) for dataset in facts.pointing.datasets]
+    return list(zip(headings, head.runs, strict=True))
 
 
 def _positions(
@@ -264,7 +186,7 @@ def _positions(
                 cells = [(cell.scores["pointing_game"].value, f"{cell.count:,}") for cell in by_label[label].positions]
                 yield analysis.heading(dataset), None if several else label, cells
         if not several and head.label in by_label:
-            own = f"its {'answers' if _answers_with(analysis, head) else 'maps'}"
+            own = f"its {'answers' if head.answers else 'maps'}"
             yield (
                 f"Peaks of {looks[head.label].name if len(by_label) > 1 else own}, %",
                 None,
@@ -278,13 +200,6 @@ def _signed(value: float | None) -> str:
     # A difference of less than half a point is one all the same.
     text, sign = f"{100 * abs(value):.1f}", "+" if value > 0 else "\u2212"
     return "0" if text == "0.0" else f"{sign}{text}"
-
-
-def p_words(p: float | None) -> str:
-    """Return a p-value as the charts say it; small ones never read as zero."""
-    if p is None:
-        return "not tested"
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.0995 else f"p = {p:.2f}"
 
 
 def _case_data(analysis: Analysis, count: int, progress: Progress | None, head: str) -> dict[str, Any]:

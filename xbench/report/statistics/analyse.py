@@ -9,9 +9,9 @@ from itertools import count
 from math import comb
 
 from xbench.report.names import dataset_title
+from xbench.report.notes import Different, dataset_notes
 from xbench.report.runs import Collection, Run, ground, widest
 from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, StudyRow, placed
-from xbench.report.sentences import Different, dataset_notes
 from xbench.report.statistics.below_half import auroc_warning
 from xbench.report.statistics.correlation import correlations
 from xbench.report.statistics.lesions import area_bins, position_cells, quadrants

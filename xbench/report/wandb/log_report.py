@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import wandb
 
+from xbench.report.facts import facts_of
 from xbench.report.schema import Analysis
-from xbench.report.sentences import headlines
+from xbench.report.sentences import answer, in_short
 from xbench.report.tables.table import Table, to_frame
 from xbench.report.wandb.log_run import scatter
 from xbench.report.wandb.session import begin_run, offline_folder
@@ -33,7 +34,7 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path, pi
     The run's files go to `<out_folder>/wandb`. Return the folder of an offline run, for `wandb sync`; None for one
     that is online or disabled.
     """
-    runs = [entry.run for entry in analysis.runs]
+    runs, facts = [entry.run for entry in analysis.runs], facts_of(analysis)
     models = list(dict.fromkeys(run.model for run in runs))
     datasets = list(dict.fromkeys(dataset.dataset for dataset in analysis.datasets))
     described = [
@@ -50,7 +51,7 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path, pi
         "project": "xbench",
         **dict.fromkeys(("name", "group", "job_type"), "report"),
         "tags": [tag[:64] for tag in ("report", *datasets, *models)],
-        "notes": "\n\n".join(headlines(analysis)),
+        "notes": "\n\n".join((*answer(facts).texts, *in_short(facts))),
         "config": {"models": models, "datasets": datasets, "folds": analysis.folds, "runs": described},
     }
     target = begin_run(out_folder, options)

@@ -1,0 +1,246 @@
+"""The facts that sentences and charts share: scores between floor and ceiling, the best, ties, and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from xbench.report.names import model_title
+from xbench.report.schema import (
+    Analysis,
+    Correlation,
+    DatasetAnalysis,
+    Estimate,
+    RunAnalysis,
+    floor_of,
+    number_of,
+    parts_of,
+    shared_datasets,
+)
+from xbench.report.series import Series, series_of
+
+FAR_APART = 0.10
+"""Films that cannot tell scores apart that differ by more than this are too few for a shared place to mean anything."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The best of the answers that ignore the film: what it does in words, and what it scores."""
+
+    does: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A series and its score, the mean over its runs; `tied` if not significantly different from the best.
+
+    `findings` is how many findings a run's score is a mean over, at most.
+    """
+
+    label: str
+    series: Series
+    score: Estimate
+    runs: tuple[RunAnalysis, ...]
+    findings: int
+    tied: bool = False
+
+    @property
+    def value(self) -> float:
+        """The score; 0 where there is none."""
+        return self.score.value or 0.0
+
+    @property
+    def answers(self) -> str:
+        """What the model answers with, `boxes` or `points`; empty for a model with maps."""
+        return min((run.run.results.answers.kind for run in self.runs if run.run.results.answers), default="")
+
+    @property
+    def lesions(self) -> int:
+        """Number of scored pairs of film and finding."""
+        return sum(int(run.run.images.scored.sum()) for run in self.runs)
+
+    @property
+    def hits(self) -> float:
+        """How many lesions are pointed at; where places tie, and of boxes, one counts by the share that lies in it."""
+        images = [run.run.images for run in self.runs]
+        return sum(float(one.pointing_hit[one.scored].sum()) for one in images)
+
+
+@dataclass(frozen=True)
+class Standings:
+    """Scores of one number, best first, as means over `datasets`, those that every series was run on.
+
+    Attributes:
+        floor: None for numbers without floors.
+        chance: What a point drawn at random scores.
+        untested: Names of series that no paired test compares with the best; only on a single dataset are there tests.
+    """
+
+    number: str
+    datasets: tuple[DatasetAnalysis, ...]
+    rows: tuple[Standing, ...]
+    floor: Floor | None
+    chance: float | None
+    untested: tuple[str, ...] = ()
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the models, best first."""
+        return list(dict.fromkeys(row.series.model for row in self.rows))
+
+    @property
+    def head(self) -> Standing:
+        """The standing that the report is about: the own settings of one model, the best of several."""
+        own = [row for row in self.rows if row.series.own] if len(self.models) == 1 else []
+        return own[0] if own else self.rows[0]
+
+    @property
+    def tied(self) -> tuple[Standing, ...]:
+        """The best and what is not significantly different from it."""
+        return tuple(row for row in self.rows if row.tied)
+
+    @property
+    def too_few_films(self) -> bool:
+        """Whether scores that are far apart are tied: the films are then too few to tell which is best."""
+        return len(self.tied) > 1 and self.tied[0].value - self.tied[-1].value > FAR_APART
+
+    @property
+    def films(self) -> int:
+        """The largest number of films that a run scored."""
+        return max((run.run.results.counts.images for dataset in self.datasets for run in dataset.runs), default=0)
+
+    def at_floor(self, row: Standing) -> bool:
+        """Tell whether a score's interval reaches down to the floor."""
+        lowest = row.score.value if row.score.low is None else row.score.low
+        return self.floor is not None and lowest is not None and lowest <= self.floor.value
+
+    def p_between(self, first: str, second: str) -> float | None:
+        """Return the adjusted p-value of the paired test of two labels; None where there is none."""
+        tests = (
+            test.p_adjusted
+            for dataset in self.datasets
+            for test in dataset.comparisons
+            if test.number == self.number and {test.first, test.second} == {first, second}
+        )
+        return next((p for p in tests if p is not None), None)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the sentences of a report are made from: the looks of its series, and where they stand by two numbers."""
+
+    analysis: Analysis
+    series: Mapping[str, Series]
+    pointing: Standings
+    recognition: Standings
+
+    @property
+    def shown(self) -> Standings:
+        """The standings that the report opens with."""
+        return self.pointing if self.pointing.rows else self.recognition
+
+    @property
+    def line(self) -> Correlation | None:
+        """The line over models where there are three or more, else over findings; over all datasets if several."""
+        for scope, least in (("models", 3), ("findings", 1)):
+            lines = [line for line in self.analysis.correlations if line.scope == scope and len(line.points) >= least]
+            if pooled := [line for line in lines if line.dataset is None] or lines[:1]:
+                return pooled[0]
+        return None
+
+
+def facts_of(analysis: Analysis) -> Facts:
+    """Return the facts of a report."""
+    return Facts(analysis, series_of(analysis.runs), standings(analysis), standings(analysis, "auroc"))
+
+
+def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
+    """Return where the series of a report stand; no rows where no run has the number.
+
+    Means are over the datasets that all of them were run on; without one, over the dataset that most were run on.
+    """
+    series, parts = series_of(analysis.runs), parts_of(analysis.datasets)
+    shared = shared_datasets(analysis.datasets, number)
+    if not any(dataset.values(number) for dataset in analysis.datasets):
+        return Standings(number, (), (), None, None)
+    rows = []
+    for label in series:
+        if label not in parts and all(label in dataset.values(number) for dataset in shared):
+            runs = tuple(run for dataset in shared for run in dataset.runs if run.run.label == label)
+            findings = [[number_of(run, number, name).value for name in run.findings] for run in runs]
+            most = max(len(values) - values.count(None) for values in findings)
+            score = over_datasets([run.macro[number] for run in runs])
+            rows.append(Standing(label, series[label], score, runs, most))
+    rows.sort(key=lambda row: -row.value)
+    untested: list[str] = []
+    if len(shared) == 1:
+        ties = shared[0].tied_with_best.get(number, frozenset())
+        rows = [replace(row, tied=row.label in ties) for row in rows]
+        labels = [label for label in shared[0].untested(number, rows[0].label) if label not in parts]
+        untested = [series[label].name for label in labels] if len(rows) > 1 else []
+    floors = _floors(shared, number)
+    best = max(floors.items(), key=lambda floor: floor[1], default=None)
+    return Standings(
+        number,
+        shared,
+        tuple(rows),
+        None if best is None else Floor(_does(best[0]), best[1]),
+        floors.get("Whole image") if number == "pointing_game" else None,
+        tuple(untested),
+    )
+
+
+def _does(title: str) -> str:
+    if title.startswith(model_title("centre")):
+        return "the middle of the film"
+    return {"Whole image": "a random point", "Random": "a random map"}.get(title, title)
+
+
+def _floors(datasets: Sequence[DatasetAnalysis], number: str) -> dict[str, float]:
+    """Return the mean over datasets of each floor that all of them have, by title."""
+    scores = [
+        {floor.title: number_of(floor, number).value for floor in dataset.references if floor.kind == "floor"}
+        for dataset in datasets
+    ]
+    floors = {}
+    for title in scores[0]:
+        values = [value for of_dataset in scores if (value := of_dataset.get(title)) is not None]
+        if len(values) == len(datasets):
+            floors[title] = sum(values) / len(values)
+    return floors
+
+
+def over_datasets(scores: Sequence[Estimate]) -> Estimate:
+    """Return the mean of scores on datasets with no film in common, each counting the same.
+
+    The interval recovers the variances from the scores' own limits (MOVER: Zou and Donner 2008, Statistics in Medicine
+    27, 1693); None if a score has none.
+    """
+    if len(scores) == 1:
+        return scores[0]
+    known = [(one.value, one.low, one.high) for one in scores if one.value is not None]
+    if len(known) < len(scores) or not known:
+        return Estimate(None)
+    mean = sum(value for value, _, _ in known) / len(known)
+    limits = [(value - low, high - value) for value, low, high in known if low is not None and high is not None]
+    if len(limits) < len(known):
+        return Estimate(mean)
+    below, above = (sum(side**2 for side in sides) ** 0.5 / len(known) for sides in zip(*limits, strict=True))
+    return Estimate(mean, max(0.0, mean - below), min(1.0, mean + above))
+
+
+def beaten_findings(dataset: DatasetAnalysis, run: RunAnalysis) -> list[str]:
+    """Return the findings on which a run's pointing game is no higher than the highest floor."""
+    # A floor of the mean would mix findings that the middle of the film hits always with those that it never hits.
+    number = "pointing_game"
+    return [
+        finding
+        for finding in run.findings
+        if (floor := floor_of(dataset, finding, number)) and at_most(number_of(run, number, finding), floor)
+    ]
+
+
+def at_most(score: Estimate, floor: Estimate, slack: float = 0.0) -> bool:
+    """Tell whether a score exists and is not above a floor."""
+    return score.value is not None and floor.value is not None and score.value <= floor.value + slack

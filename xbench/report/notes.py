@@ -1,0 +1,171 @@
+"""What makes numbers doubtful, and what a reader must know before setting runs side by side."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from xbench.geometry.preprocessing import INPUT_NOTE
+from xbench.report.names import dataset_title
+from xbench.report.runs import Run, part_of, widest
+from xbench.report.schema import NUMBERS, RunAnalysis
+from xbench.report.words import count_of
+from xbench.types import DOUBT_NOTE, EXPLORATORY_NOTE
+
+Different = tuple[Sequence[Run], Sequence[Run], int, Mapping[str, tuple[int, int]]]
+"""Runs scored alike, the runs scored as most were, how many images both scored, and by finding on how many of these the
+labels differ, and on how many others the regions."""
+
+
+def warnings(runs: Sequence[RunAnalysis]) -> tuple[str, ...]:
+    """Return what makes a run's numbers doubtful as a whole, as maps that look upside down."""
+    return tuple(
+        f"{run.run.label} on {dataset_title(run.run.dataset)}: {warning}"
+        for run in runs
+        for warning in (
+            *filter(None, [run.run.results.sign_warning(), run.auroc_warning]),
+            *(run.run.results.answers.warnings() if run.run.results.answers else ()),
+        )
+    )
+
+
+def dataset_notes(entries: Sequence[RunAnalysis], different: Iterable[Different]) -> tuple[str, ...]:
+    """Return what a reader must know before setting the runs of a dataset side by side, and of each run alone.
+
+    The entries are all runs of one dataset and split, `different` those scored on other labels or regions than most.
+    """
+    runs = [entry.run for entry in entries]
+    images = {run.label: frozenset(run.images.image_ids) for run in runs}
+    notes = []
+    if len({*images.values()}) > 1:
+        counts = ", ".join(f"{label} {len(ids):,}" for label, ids in images.items())
+        notes.append(
+            f"The runs scored different images: {counts}; {len(frozenset.intersection(*images.values())):,} are common "
+            "to all. Tables show each run on its own images, tests compare two runs on the images that both scored."
+        )
+    notes += [
+        f"{run.label} scored {len(images[run.label]):,} of the {len(images[whole.label]):,} images of {whole.label}: "
+        "the same dataset on fewer images, and no other dataset or setting."
+        for run in runs
+        if (whole := part_of(run, runs))
+    ]
+    notes += _ground_notes(runs, different)
+    # Runs are told apart by all of a value; a note shows its last part.
+    values: dict[str, list[tuple[str, ...]]] = {
+        "The runs scored different findings, so their means over findings are over different ones": [
+            (*run.results.findings, count_of(len(run.results.findings), "finding")) for run in runs
+        ],
+        "The runs read different annotation files; paired tests use the labels and regions that agree": [
+            (run.settings.get("annotation", "none"),) for run in runs
+        ],
+        "The runs swept different numbers of thresholds": [
+            (str(len(run.results.grounding.thresholds)),) for run in runs
+        ],
+    }
+    for sentence, of_runs in values.items():
+        groups: defaultdict[tuple[str, ...], list[Run]] = defaultdict(list)
+        for run, value in zip(runs, of_runs, strict=True):
+            groups[value].append(run)
+        if len(groups) > 1:
+            said = [f"{value[-1]} ({_labels(group)})" for value, group in groups.items()]
+            notes.append(f"{sentence}: {'; '.join(said)}.")
+    return (*notes, *(note for entry in entries for note in _notes_of(entry)))
+
+
+def _notes_of(entry: RunAnalysis) -> Iterator[str]:
+    run, results = entry.run, entry.run.results
+    yield from _disagreement(entry)
+    for warning in filter(None, (results.sign_warning(), entry.auroc_warning)):
+        yield f"{run.label}: {warning}"
+    if results.answers is not None:
+        yield (
+            f"{run.label} answers with {results.answers.kind}, which are one mask: what a sweep of thresholds gives is "
+            "a dash. Its Dice and IoU at 0.5 compare with the cross-fitted ones of maps, as in the paired tests, never "
+            "with their best."
+        )
+    if limit := run.settings.get("limit"):
+        yield f"{run.label} was limited to the first {limit} images: its numbers do not describe the dataset."
+    for note in results.counts.notes:
+        if note.note.startswith((INPUT_NOTE, EXPLORATORY_NOTE, DOUBT_NOTE)):
+            yield f"{run.label}: {note.note}."
+    if skipped := results.counts.skipped:
+        yield (
+            f"{run.label} left out {count_of(len(skipped), 'image')} that could not be scored; the first is "
+            f"{skipped[0].image_id}: {skipped[0].reason}"
+        )
+    if results.answers is None and (count := int(np.isnan(run.images.peak_x[run.images.scored]).sum())):
+        yield f"{run.label} lacks the maps of {count_of(count, 'scored pair')}, which count as misses."
+    if count := results.counts.constant_maps.count:
+        yield (
+            f"{run.label} has {count_of(count, 'constant saliency map')}, the same value at every pixel, scored as "
+            "zeros with all pixels tied for the maximum."
+        )
+
+
+def _disagreement(entry: RunAnalysis) -> Iterator[str]:
+    """Say that the run's tables give other numbers than its results.json, if so."""
+    results, derived = entry.run.results, {"macro": entry.macro, **entry.findings}
+    stored = {"macro": results.macro}
+    for finding in entry.findings:
+        both = results.grounding.per_class.get(finding), results.classification.per_class.get(finding)
+        stored[finding] = {key: value for half in both if half is not None for key, value in vars(half).items()}
+    wrong = [
+        (finding, key, value, derived[finding][key].value)
+        for finding, numbers in stored.items()
+        for key, value in numbers.items()
+        if key in NUMBERS and not _agree(value, derived[finding][key].value)
+    ]
+    if wrong:
+        finding, key, says, give = wrong[0]
+        yield (
+            f"{entry.run.label}: results.json in {entry.run.folder} disagrees with the tables beside it in "
+            f"{count_of(len(wrong), 'number')}; the first is {key} of {finding}, {says} there and {give} by the "
+            "tables, which this report follows. Do these files belong together?"
+        )
+
+
+def _agree(one: float | None, other: float | None) -> bool:
+    # Far above the rounding of a run's sums, far below what a table shows.
+    return one is other if one is None or other is None else abs(one - other) <= 1e-9
+
+
+def _ground_notes(runs: Sequence[Run], different: Iterable[Different]) -> list[str]:
+    """Say which runs have other labels or regions than most, where, and by which options."""
+    notes = []
+    for group, usual, images, differ in different:
+        where = []
+        for place, what in enumerate(("labels", "regions")):
+            # The findings that differ, each with on how many images, the most first.
+            counts = {finding: of_finding[place] for finding, of_finding in differ.items() if of_finding[place]}
+            most = sorted(counts, key=lambda finding: -counts[finding])
+            more = f" and {count_of(len(most) - 5, 'more finding')}" if len(most) > 5 else ""
+            if counts:
+                where.append(f"the {what} of {', '.join(f'{name} on {counts[name]:,}' for name in most[:5])}{more}")
+        notes.append(
+            f"{_labels(group)} and {_labels(usual)} were scored on different ground: {_options(group, usual)}. Of "
+            f"{count_of(images, 'image')} that both scored, {' and '.join(where)} differ. Paired tests and pictures "
+            "leave these pairs out, tests of AUROC only images whose labels differ. Do not compare the other numbers "
+            "of these runs."
+        )
+    if notes:
+        notes.append(
+            f"Floors and ceilings without a run of their own use the labels and regions of {widest(runs).label}."
+        )
+    return notes
+
+
+def _options(group: Sequence[Run], usual: Sequence[Run]) -> str:
+    """Name the settings of the dataset in which no run of a group agrees with a run of the other."""
+    said = []
+    names = {name for run in (*group, *usual) for name in run.data_settings} | {"annotation"}
+    for name in sorted(names):
+        mine, theirs = ({run.settings.get(name, "none") for run in runs} for runs in (group, usual))
+        if not mine & theirs:
+            said.append(f"{name.replace('_', ' ')} {' or '.join(sorted(mine))} against {' or '.join(sorted(theirs))}")
+    return ", ".join(said) or "no option on record says why"
+
+
+def _labels(runs: Sequence[Run]) -> str:
+    return ", ".join(run.label for run in runs)
