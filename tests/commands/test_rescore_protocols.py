@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from slow_protocols import slow_columns, slow_numbers
 from synthetic import FINDINGS, write_run
 
 from xbench.commands.verify import disagreements
@@ -18,10 +19,12 @@ from xbench.metrics import LesionDetections, calibration
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols, write_protocol
 from xbench.runtime.errors import UserError
-from xbench.scoring.lesions import components, mask_overlaps
-from xbench.scoring.protocols.registry import PROTOCOLS
+from xbench.scoring.protocols import PROTOCOLS
+from xbench.scoring.protocols.common import components, mask_overlaps
 
 SETTINGS = {"saliency_upsample": "nearest", "map_scale": "probability"}
+# Of maps that are no cosines, and of a run that shows no boxes.
+FITTING = [name for name, protocol in PROTOCOLS.items() if protocol.takes & {"map", "score"} and name != "biovil"]
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +43,18 @@ def files(folder):
     return {path.name: path.read_bytes() for path in sorted((folder / "protocols").iterdir())}
 
 
+def agrees_with_the_slow_form(run, name):
+    content, pairs = read_protocol(run, name), read_protocol_pairs(run, name)
+    for key, values in slow_columns(content, pairs, FINDINGS).items():
+        np.testing.assert_allclose(pairs[key].astype(float), values, rtol=0, atol=1e-12)
+    expected = slow_numbers(content, pairs, FINDINGS)
+    assert {*expected} == {*content["numbers"]}
+    for number, entry in content["numbers"].items():
+        for key, value in entry.items():
+            same = value == expected[number][key] or value == pytest.approx(expected[number][key], abs=1e-12)
+            assert same, (name, number, key)
+
+
 def test_any_number_of_processes_writes_the_same_bytes(run, command):
     found = []
     before = {path.name for path in run.iterdir()}
@@ -50,8 +65,7 @@ def test_any_number_of_processes_writes_the_same_bytes(run, command):
         shutil.rmtree(run / "protocols")
     assert found[0] == found[1] == found[2]
     assert {path.name for path in run.iterdir()} == before
-    # Maps that are no cosines: BioViL's thresholds say nothing of them.
-    assert {name.removesuffix(".json") for name in found[0] if name.endswith(".json")} == {*PROTOCOLS} - {"biovil"}
+    assert {name.removesuffix(".json") for name in found[0] if name.endswith(".json")} == {*FITTING}
     assert "'probability'" in done.output and "biovil" in done.output
 
 
@@ -68,19 +82,17 @@ def test_every_number_follows_from_the_pairs(run, command):
     known = int(((own.image_scores.labels >= 0) | own.image_scores.scored).sum())
     for name in stored_protocols(run):
         content = read_protocol(run, name)
-        always = PROTOCOLS[name].in_frame == "always"
+        always = PROTOCOLS[name].in_setting == "always"
         assert content["title"] == (name if always else f"{name} (our frame)")
         # Items are known one by one only where a region is.
         labels = own.image_scores.labels
         expected = known - int(((labels == 1) & ~own.image_scores.scored).sum()) if name == "detections" else known
         assert content["pairs"] == (expected if PROTOCOLS[name].negatives else pairs)
         assert content["headline"] in content["numbers"] and content["flaw"] and content["citation"]
-        for number, entry in content["numbers"].items():
-            assert number in PROTOCOLS[name].numbers
-            assert {*entry["per_finding"]} == {*FINDINGS}
+        agrees_with_the_slow_form(run, name)
 
 
-@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name not in ("biovil", "radfact")])
+@pytest.mark.parametrize("name", FITTING)
 def test_what_was_changed_is_found(run, command, name):
     assert command("rescore", run, "--protocol", name, "--workers", 0).status == 0
     content, pairs = read_protocol(run, name), read_protocol_pairs(run, name)
@@ -92,7 +104,7 @@ def test_what_was_changed_is_found(run, command, name):
         elif change == "finding":
             numbers["numbers"][headline]["per_finding"][FINDINGS[0]] += 1e-6
         else:
-            key = {"chex": "overlap", "radvlm": "iou_sum", "lesions": "found", "detections": "lesions"}
+            key = {"chex": "overlap", "lesions": "found", "detections": "lesions"}
             key = (key | {"calibration": "probability"}).get(name, headline)
             row = int(np.flatnonzero(~np.isnan(table[key].reshape(len(table[key]), -1)[:, 0]))[0])
             table[key][row] += 1
@@ -111,6 +123,7 @@ def test_thresholds_are_tuned_on_another_run(run, stored, tmp_path, command):
     assert done.status == 0, done.errors
     content, pairs = read_protocol(run, "chexlocalize"), read_protocol_pairs(run, "chexlocalize")
     assert disagreements(run) == []
+    agrees_with_the_slow_form(run, "chexlocalize")
     for column, finding in enumerate(FINDINGS):
         tuned = content["tuned"][finding]
         mine = (pairs["column"] == column) & (pairs["region"] > 0)
@@ -169,7 +182,7 @@ def test_each_file_is_given_once_and_for_chexlocalize_alone(run, tmp_path, comma
     thresholds, _ = tuning_files(tmp_path, (0.4, FINDINGS[0]))
     for words, problem in (
         (["chexlocalize", "--tune", thresholds, thresholds], "another file did already"),
-        (["alarms", "--tune", thresholds], "is for --protocol chexlocalize"),
+        (["alarms", "--tune", thresholds], "not CSV files"),
         (["chexlocalize", "--tune", run, run], "takes one run"),
     ):
         done = command("rescore", run, "--protocol", *words)
@@ -249,6 +262,7 @@ def test_alarms_are_those_of_a_count_by_hand(run, tmp_path, command, tuned):
     words = ["--tune", other] if tuned else []
     assert command("rescore", run, "--protocol", "alarms", *words, "--workers", 0).status == 0
     assert disagreements(run) == []
+    agrees_with_the_slow_form(run, "alarms")
     content, own = read_protocol(run, "alarms"), FinishedRun.open(run)
     places = [content["tuned"][finding]["threshold"] if tuned else 50 for finding in FINDINGS]
     assert not tuned or len({*places}) > 1
@@ -263,14 +277,6 @@ def test_alarms_are_those_of_a_count_by_hand(run, tmp_path, command, tuned):
     for ours, expected in (("false_alarm", alarms), ("area_lit", [np.mean(one) for one in lit])):
         per = [content["numbers"][ours]["per_finding"][finding] for finding in FINDINGS]
         np.testing.assert_allclose(np.array(per, float), expected, atol=1e-12)
-
-
-def test_what_a_run_did_not_keep_is_said(run, command):
-    (run / "instances.parquet").unlink()
-    refused = command("rescore", run, "--protocol", "lesions", "--workers", 0)
-    assert refused.status == 2 and "takes the annotated items one by one" in refused.errors
-    done = command("rescore", run, "--protocol", "all", "--workers", 0)
-    assert done.status == 0 and "annotated items" in done.output and "lesions" not in stored_protocols(run)
 
 
 def rename_images(folder):
@@ -293,7 +299,8 @@ def rename_images(folder):
     ("options", "said"),
     [
         (["--protocol", "nobody"], "nobody"),
-        (["--protocol", "biovil"], "compares values of cosine maps"),
+        (["--protocol", "biovil"], "biovil"),
+        (["--protocol", "medground"], "scores boxes"),
         (["--protocol", "aep", "--tune", "nowhere"], "--tune is for"),
     ],
 )
@@ -304,9 +311,9 @@ def test_what_cannot_be_is_refused(run, command, options, said):
 
 
 def test_other_rules_make_a_new_run(run, tmp_path, command):
-    again = command("rescore", run, "--protocol", "medground", "--gamma", "0.1", "--out", tmp_path / "new")
+    again = command("rescore", run, "--protocol", "g2g", "--gamma", "0.1", "--out", tmp_path / "new")
     assert again.status == 0, again.errors
-    assert stored_protocols(run) == [] and stored_protocols(tmp_path / "new") == ["medground"]
+    assert stored_protocols(run) == [] and stored_protocols(tmp_path / "new") == ["g2g"]
     assert disagreements(tmp_path / "new") == []
 
 

@@ -218,7 +218,7 @@ def test_a_map_that_nobody_drew_is_a_miss_by_every_rule(command, made, tmp_path)
                 assert not any(np.nan_to_num(np.asarray(value, float)).any() for value in values), (name, pair)
                 assert name not in ("xbench", "aep", "chexlocalize", "radzero", "g2g") or 0 in values
                 compared += 1
-    assert compared > 8 * len(gone)
+    assert compared > 6 * len(gone)
     reported = command("report", tmp_path / "runs")
     assert reported.status == 0, reported.errors
 
@@ -355,7 +355,7 @@ def test_a_table_of_probabilities_is_scored_for_recognition_alone(command, made,
     # An empty mask is not a specific one.
     assert [path.stem for path in (run.folder / "protocols").glob("*.json")] == ["calibration"]
     asked_for_maps = command("rescore", run.folder, "--protocol", "chexlocalize", "--workers", "0")
-    assert asked_for_maps.status == 2 and "has probabilities alone" in asked_for_maps.errors
+    assert asked_for_maps.status == 2 and "has probabilities" in asked_for_maps.errors
     assert command("verify", run.folder).status == 0
     # As parquet, alone and beside a run with maps.
     pq.write_table(pyarrow.csv.read_csv(table), tmp_path / "scores.parquet")

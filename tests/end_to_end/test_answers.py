@@ -199,11 +199,12 @@ def test_rescore_reads_again_without_asking(talked, tmp_path, capsys):
     assert main(["rescore", str(folder), "--frame", "nowhere"]) != 0
     assert "There is no frame 'nowhere'" in capsys.readouterr().err
     assert main(["rescore", str(folder), "--protocol", "aep"]) == 2
-    assert "answers in words" in capsys.readouterr().err
+    assert "scores maps" in capsys.readouterr().err
     assert main(["rescore", str(folder), "--protocol", "detections"]) == 2
-    assert "has a box without a confidence" in capsys.readouterr().err
+    assert "ranks boxes by confidence" in capsys.readouterr().err
     assert main(["rescore", str(folder), "--protocol", "all"]) == 0
-    assert stored_protocols(folder) == ["calibration"] and disagreements(folder) == []
+    # Of the boxes only unions are known, which are not compared one by one.
+    assert stored_protocols(folder) == ["calibration", "medground", "radfact"] and disagreements(folder) == []
 
 
 def test_boxes_are_ranked_by_their_confidence(tmp_path, capsys):
@@ -232,7 +233,7 @@ def test_boxes_are_ranked_by_their_confidence(tmp_path, capsys):
     # Points cannot be ranked.
     assert main(words(tmp_path / "points", model="talkers.Pointer")) == 0
     assert main(["rescore", str(finished(tmp_path / "points")), "--protocol", "detections"]) == 2
-    assert "a point, which has no extent" in capsys.readouterr().err
+    assert "scores maps or boxes" in capsys.readouterr().err
 
 
 def test_a_run_that_stops_goes_on_and_asks_nothing_twice(talked, tmp_path, capsys):

@@ -16,15 +16,9 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from xbench.scoring.boxes import pairwise_iou
-from xbench.scoring.lesions import (
-    Froc,
-    LesionDetections,
-    average_precision,
-    components,
-    froc,
-    mask_overlaps,
-    match,
-)
+from xbench.scoring.lesions import LesionDetections
+from xbench.scoring.protocols.common import components, mask_overlaps
+from xbench.scoring.protocols.detections import Froc, average_precision, froc, match
 
 BOXES = json.loads((Path(__file__).parent / "reference" / "lesions.json").read_text())
 ITEMS = [

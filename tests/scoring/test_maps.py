@@ -14,17 +14,16 @@ from hypothesis.extra.numpy import arrays
 from reference import case, cases, reference, undefined
 from scipy.ndimage import label
 
-from xbench.scoring.calibration import adaptive_ece, calibration, expected_ece
 from xbench.scoring.maps import (
     cnr,
-    excess,
-    map_measures,
     mass_accuracy,
     pixel_ranking,
     pointing_with_tolerance,
     rank_accuracy,
 )
+from xbench.scoring.protocols.calibration import adaptive_ece, calibration, expected_ece
 from xbench.scoring.protocols.common import stretched
+from xbench.scoring.protocols.xbench import measures
 
 # What a map independent of the region has in the mean; None: the region's share of the grid.
 CHANCE = {
@@ -171,7 +170,7 @@ def test_only_the_order_of_pixels_and_no_turn_of_the_image_matters(pair, turn):
         before = np.array(function(saliency, region))
         np.testing.assert_array_equal(function(other, region), before)
         np.testing.assert_array_equal(function(*turned), before)
-    values, same = map_measures(saliency, region), map_measures(*turned)
+    values, same = measures(saliency, region), measures(*turned)
     assert same == pytest.approx(values, abs=1e-12, nan_ok=True)
     shifted = cnr(saliency.astype(np.float64) * 4 + 8, region)
     assert shifted == pytest.approx(cnr(saliency, region), rel=1e-12, nan_ok=True)
@@ -183,12 +182,12 @@ def test_a_map_that_knows_nothing_has_the_level_of_chance():
     random = np.random.default_rng(0)
     region = np.zeros((40, 40), bool)
     region[5:20, 10:25] = True
-    found = [map_measures(random.random((40, 40)), region) for _ in range(60)]
+    found = [measures(random.random((40, 40)), region) for _ in range(60)]
     share = region.mean()
     for name, chance in CHANCE.items():
         level = share if chance is None else chance
         assert np.mean([one[name] for one in found]) == pytest.approx(level, abs=0.02), name
-    assert excess(share, share) == 0 and math.isnan(excess(1.0, 1.0))
+    assert math.isnan(measures(random.random((2, 2)), np.full((2, 2), True))["rank_excess"])
 
 
 def test_a_probability_above_one_is_refused():

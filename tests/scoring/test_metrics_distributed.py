@@ -17,7 +17,7 @@ from torchmetrics import Metric
 
 from xbench.metrics import BoxScores, LesionDetections
 from xbench.predictions.answer import Answer, Box
-from xbench.scoring.lesions import components
+from xbench.scoring.protocols.common import components
 
 
 def results(batches: list[int]) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from xbench.commands.configs import did_you_mean
 from xbench.commands.look import look
 from xbench.runtime.errors import UserError
 from xbench.runtime.processes import usable_cores
-from xbench.scoring.protocols.registry import PROTOCOLS
+from xbench.scoring.protocols import PROTOCOLS
 
 KINDS = ("models", "datasets", "findings", "configs", "benches")
 """What `list` prints."""
@@ -227,12 +227,13 @@ def rescore_parser() -> CommandParser:
         default=[],
         choices=("all", *PROTOCOLS),
         metavar="NAME",
-        help=f"score the maps as others do: {', '.join(PROTOCOLS)}, or all of them; may be given several times. Adds "
-        "files to RUN, unless other rules make a new run",
+        help=f"score predictions as others do: {', '.join(PROTOCOLS)}, or all that fit; may be given several times. "
+        "Adds files to RUN, unless other rules make a new run",
     )
+    tuning = " and ".join(name for name, protocol in PROTOCOLS.items() if protocol.tunes)
     tuned = (
-        "finished run on another split, on which chexlocalize and alarms choose thresholds; or the CSV files that "
-        "CheXlocalize's authors tuned"
+        f"finished run on another split, on which {tuning} choose thresholds; or the CSV files that CheXlocalize's "
+        "authors tuned"
     )
     parser.add_argument("--tune", type=Path, nargs="+", metavar="RUN", help=tuned)
     number = f"processes that score, by default as many as cores, {USUAL_WORKERS} at most; 0: only this one"

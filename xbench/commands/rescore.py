@@ -31,21 +31,18 @@ from rich.table import Table
 from xbench.commands.arguments import rescore_parser
 from xbench.evaluation.aggregate import summarise
 from xbench.evaluation.answers import without_text
-from xbench.evaluation.protocols import TUNED, check_run, score_images, summarise_protocol, tables_without_maps, tune
-from xbench.evaluation.protocols import Table as PairTable
 from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.findings.names import is_name
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.predictions import family_named
 from xbench.predictions.asking import READER
 from xbench.predictions.conventions import Convention
-from xbench.predictions.tuned import read_tuned
 from xbench.runs.answers import AnswerRow, answers_writer
 from xbench.runs.files import ANSWERS, CONFIG, CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
 from xbench.runs.maps import SavedImage, write_saved_images
-from xbench.runs.protocols import write_protocol
+from xbench.runs.protocols import is_native, run_view, score_images, score_without_maps, write_protocol
 from xbench.runs.provenance import utf8, versions
 from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
 from xbench.runs.scores import BatchScores, ImageScores, pair_counts_writer, write_per_image
@@ -54,8 +51,9 @@ from xbench.runtime.files import atomic_writer
 from xbench.runtime.processes import end_with_parent
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.runtime.yaml_files import load_yaml
-from xbench.scoring.protocols import chexlocalize
-from xbench.scoring.protocols.registry import PROTOCOLS
+from xbench.scoring.protocols import PROTOCOLS
+from xbench.scoring.protocols.base import Table as PairTable
+from xbench.scoring.protocols.base import Tuned, groups_of
 from xbench.types import Rules
 
 # Far more than one process can read for.
@@ -74,9 +72,13 @@ def rescore(arguments: Sequence[str]) -> None:
             f"--workers {given.workers}: give a number of processes from 0 to {_MOST_WORKERS}.", exit_status=2
         )
     read_as = _reading(run, given.family, given.frame)
-    fit = [name for name, one in PROTOCOLS.items() if one.of != "maps" or run.results.answers is None]
-    names = fit if "all" in given.protocol else list(dict.fromkeys(given.protocol))
-    tuning = None if given.tune is None else _tuning(run, names, given.tune, given.workers)
+    names = list(dict.fromkeys(given.protocol))
+    if "all" in names:
+        shows = run_view(run).shows
+        names = [name for name, protocol in PROTOCOLS.items() if protocol.takes & shows]
+        if not names:
+            raise UserError(f"No protocol scores what {run.folder} shows.", exit_status=2)
+    tuning = {} if given.tune is None else _tuning(run, names, given.tune, given.workers)
     if names and given.images is None and given.out is None and rules == run.rules:
         _add_protocols(run, names, "all" in given.protocol, tuning, given.workers)
         return
@@ -105,29 +107,24 @@ def rescore(arguments: Sequence[str]) -> None:
 
 
 def _add_protocols(
-    run: FinishedRun, names: Sequence[str], every: bool, tuning: Mapping[str, Any] | None, workers: int
+    run: FinishedRun, names: Sequence[str], every: bool, tuning: Mapping[str, Tuned], workers: int
 ) -> None:
-    """Score a run by protocols, all that its maps allow if `every`, and write their files into its folder."""
-    scale, refused = _scale(run), []
+    """Score a run by protocols, all that its predictions allow if `every`, and write their files into its folder."""
+    view, refused = run_view(run), {}
     for name in names:
-        try:
-            check_run(name, scale, run, name in (tuning or {}))
-        except UserError as error:
+        if reason := PROTOCOLS[name].refuses(view, name in tuning):
             if not every:
-                raise
-            refused.append(str(error))
-    done = [name for name in names if not any(f"--protocol {name} " in text for text in refused)]
-    tables = _protocol_tables(run, done, scale, workers)
+                raise UserError(reason, exit_status=2)
+            refused[name] = reason
+    tables = _protocol_tables(run, [name for name in names if name not in refused], workers)
     shown = Table("Protocol", "Number", "Value", "Undefined as 0", "Undefined", "Pairs", box=None)
-    for name in done:
+    for name in names:
         if name not in tables:
-            refused.append(f"{name}: no pair of the run is scored by it.")
+            refused.setdefault(name, f"{name}: no pair of the run is scored by it.")
             continue
-        table, tuned = tables[name], (tuning or {}).get(name)
-        grid = "native" if run.rules.grid == "native" else "fixed"
-        numbers = summarise_protocol(name, table, run.results.findings, grid, tuned)
+        numbers = PROTOCOLS[name].results(tables[name], run.results.findings, is_native(run), tuning.get(name))
         try:
-            path = write_protocol(run.folder, name, numbers, table)
+            path = write_protocol(run.folder, name, numbers, tables[name])
         except OSError as error:
             raise UserError(
                 f"{run.folder} cannot be written to: {error.strerror or error}. Give a new folder with --out."
@@ -138,29 +135,30 @@ def _add_protocols(
             shown.add_row(about[0], number, *values, str(entry["undefined"] or ""), about[1])
     console = Console(markup=False, highlight=False)
     console.print(shown)
-    for text in refused:
-        console.print(f"Left out: {text}", soft_wrap=True)
-    if any(name in tables for name in done):
+    for reason in refused.values():
+        console.print(f"Left out: {reason}", soft_wrap=True)
+    if tables:
         console.print(f"Numbers and pairs: {path.parent}", soft_wrap=True)
 
 
-def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], workers: int) -> dict[str, Any]:
-    """Tune thresholds on another run of the same findings, or read those of others, by protocol and finding."""
-    wanted = [name for name in names if name in TUNED]
+def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], workers: int) -> dict[str, Tuned]:
+    """Tune protocols on another run of the same findings, or read the settings of their authors."""
+    wanted = [PROTOCOLS[name] for name in names if PROTOCOLS[name].tunes]
     if not wanted:
-        raise UserError(f"--tune is for --protocol {' and '.join(TUNED)}, and neither is given.", exit_status=2)
-    paths = [path.expanduser() for path in given]
+        tuned = " and ".join(protocol.name for protocol in PROTOCOLS.values() if protocol.tunes)
+        raise UserError(f"--tune is for --protocol {tuned}, and neither is given.", exit_status=2)
+    paths, findings = [path.expanduser() for path in given], run.results.findings
     if any(path.suffix == ".csv" for path in paths):
-        if "chexlocalize" not in wanted:
-            raise UserError("--tune with CSV files is for --protocol chexlocalize.", exit_status=2)
-        return {
-            "chexlocalize": read_tuned(paths, run.results.findings, chexlocalize.RULES[1:], chexlocalize.cutoffs_of)
-        }
+        read = {protocol.name: protocol.read_tuning(paths, findings) for protocol in wanted}
+        settings = {name: tuned for name, tuned in read.items() if tuned is not None}
+        if not settings:
+            raise UserError(f"--tune takes a run, not CSV files, for --protocol {' '.join(read)}.", exit_status=2)
+        return settings
     if len(paths) > 1:
         raise UserError("--tune takes one run, or CheXlocalize's CSV files.", exit_status=2)
     folder = paths[0]
     other = FinishedRun.open(folder, PER_IMAGE, MAPS, REGIONS, PICTURES)
-    if other.results.findings != run.results.findings:
+    if other.results.findings != findings:
         raise UserError(f"--tune {folder} is a run on other findings than {run.folder}.", exit_status=2)
     if shared := {*other.image_scores.image_ids} & {*run.image_scores.image_ids}:
         raise UserError(
@@ -168,33 +166,29 @@ def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], worke
             "tuned on the images they are scored on come out too good. Give a run on another split.",
             exit_status=2,
         )
-    scale = _scale(other)
-    if "alarms" in wanted and scale != _scale(run):
+    if any(protocol.scales for protocol in wanted) and other.map_scale != run.map_scale:
         raise UserError(
-            f"--tune {folder} has maps of another scale ({scale}) than {run.folder} ({_scale(run)}).", exit_status=2
+            f"--tune {folder} has maps of another scale ({other.map_scale}) than {run.folder} ({run.map_scale}).",
+            exit_status=2,
         )
-    tables = _protocol_tables(other, wanted, scale, workers)
-    if not tables:
+    tables = _protocol_tables(other, [protocol.name for protocol in wanted], workers)
+    tuning = {name: PROTOCOLS[name].tune(groups_of(table, findings)) for name, table in tables.items()}
+    if not tuning:
         raise UserError(f"--tune {folder} has no image whose labels are known.", exit_status=2)
-    return {name: tune(name, table, run.results.findings) for name, table in tables.items()}
+    return {name: tuned for name, tuned in tuning.items() if tuned is not None}
 
 
-def _protocol_tables(run: FinishedRun, names: Sequence[str], scale: str, workers: int) -> dict[str, PairTable]:
+def _protocol_tables(run: FinishedRun, names: Sequence[str], workers: int) -> dict[str, PairTable]:
     parts: dict[str, list[PairTable]] = {}
-    without = [name for name in names if run.results.answers is not None or PROTOCOLS[name].of == "probabilities"]
-    of_maps = [name for name in names if name not in without]
-    score = partial(score_images, run, of_maps, scale)
-    for _, tables in _by_batches(run, None, workers, score) if of_maps else ():
+    shows_maps = "map" in run_view(run).shows
+    of_maps = [name for name in names if shows_maps and "map" in PROTOCOLS[name].takes]
+    for _, tables in _by_batches(run, None, workers, partial(score_images, run, of_maps)) if of_maps else ():
         for name, table in tables.items():
             parts.setdefault(name, []).append(table)
-    return tables_without_maps(run, without) | {
+    joined = {
         name: {key: np.concatenate([part[key] for part in some]) for key in some[0]} for name, some in parts.items()
     }
-
-
-def _scale(run: FinishedRun) -> str:
-    """Return what the model declared the values of its maps to be; `none` for runs of earlier versions."""
-    return str((run.results.provenance.get("model") or {}).get("map_scale", "none"))
+    return score_without_maps(run, [name for name in names if name not in of_maps]) | joined
 
 
 def _reading(run: FinishedRun, family: str | None, frame: str | None) -> dict[str, str]:

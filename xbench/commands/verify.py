@@ -19,14 +19,12 @@ from scipy.stats import binomtest, mannwhitneyu
 
 from xbench.commands.arguments import verify_parser
 from xbench.commands.verify_answers import answer_numbers, only_points
-from xbench.commands.verify_together import calibration_of, detections_of
 from xbench.runs.files import CURVES, PER_CLASS, PER_IMAGE, REGIONS, RESULTS, reading
 from xbench.runs.finished import FinishedRun
-from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols
+from xbench.runs.protocols import check_protocol, stored_protocols
 from xbench.runs.results import SIGN_LEVEL, FindingClassification, FindingGrounding
 from xbench.runs.scores import scored_on
 from xbench.runtime.errors import UserError
-from xbench.scoring.protocols.registry import PROTOCOLS, RATIOS
 
 TOLERANCE = 1e-11
 """The metrics keep sums as multiples of 2**-40, which moves a mean by less than 1e-12."""
@@ -136,7 +134,8 @@ def _numbers(run: FinishedRun) -> Iterator[_Number]:
     yield f"{RESULTS} / provenance / evaluation / thresholds", thresholds, run.pair_counts.mask.shape[1]
     yield from _per_class(run, content)
     for name in stored_protocols(run.folder):
-        yield from _protocol(run, name)
+        for number in check_protocol(run, name):
+            yield from _compare(*number)
     if run.results.answers is not None:
         yield from answer_numbers(run, run.results.answers)
 
@@ -378,138 +377,6 @@ def _recognition(present: NDArray[np.bool_], probability: NDArray[np.float64]) -
         "positives": positives,
         "negatives": negatives,
     }
-
-
-def _protocol(run: FinishedRun, name: str) -> Iterator[_Number]:
-    """The numbers of a named protocol from its pairs, and what of these follows from others."""
-    numbers, pairs, findings = (
-        read_protocol(run.folder, name),
-        read_protocol_pairs(run.folder, name),
-        run.results.findings,
-    )
-    place, column = f"protocols/{name}", pairs["column"]
-    protocol = PROTOCOLS.get(name)
-    yield f"{place}.json / citation", numbers["citation"], protocol.citation if protocol else _ABSENT
-    yield f"{place}.json / flaw", numbers["flaw"], protocol.flaw if protocol else _ABSENT
-    yield f"{place}.json / pairs", numbers["pairs"], len(column)
-    rows = np.array([run.row_of.get(image_id, -1) for image_id in pairs["image_id"]], np.int64)
-    known = (rows >= 0) & (column < len(findings))
-    yield f"{place}.parquet / pairs of the run", int(known.sum()), len(rows)
-    if not known.all():
-        return
-    wrong = int((run.image_scores.labels[rows, column] != pairs["label"]).sum())
-    kept = run.image_scores.probabilities[rows, column]
-    wrong += int(((kept != pairs["probability"]) & ~(np.isnan(kept) & np.isnan(pairs["probability"]))).sum())
-    yield f"{place}.parquet / labels and probabilities that are not those of {PER_IMAGE}", wrong, 0
-    if protocol is not None and protocol.of == "maps" and name != "lesions":
-        scored = np.flatnonzero(pairs["chance"] > 0)
-        yield f"{place}.parquet / scored pairs", len(scored), int(run.image_scores.scored.sum())
-    derived = _follow_from_counts(name, numbers, pairs, findings)
-    for key, values in derived.items():
-        worst = np.flatnonzero(
-            ~((np.abs(pairs[key] - values) <= TOLERANCE) | (np.isnan(pairs[key]) & np.isnan(values)))
-        )
-        yield f"{place}.parquet / {key} / pairs that do not follow from their counts", len(worst), 0
-    for key, entry in numbers["numbers"].items():
-        where = f"{place}.json / {key}"
-        if entry["average"] in ("findings", "pairs", "squares"):
-            values = pairs[key].astype(np.float64)
-            of_negatives = protocol is not None and key in protocol.of_negatives
-            lacking = np.isnan(values) & (pairs["label"] == 0 if of_negatives else pairs["chance"] > 0)
-            zeros = np.where(lacking, 0, values)
-            yield f"{where} / undefined", entry["undefined"], int(lacking.sum())
-            first = [
-                {"image_id": pairs["image_id"][k], "finding": findings[column[k]]} for k in np.flatnonzero(lacking)
-            ]
-            yield from _compare(f"{where} / first_undefined", entry["first_undefined"], first[:10])
-            groups = [[part[column == c] for c in range(len(findings))] for part in (values, zeros)]
-            means = [float(np.nanmean(one)) if (~np.isnan(one)).any() else None for one in groups[0]]
-            yield from _compare(f"{where} / per_finding", entry["per_finding"], dict(zip(findings, means, strict=True)))
-            for number, group in zip(("value", "strict"), groups, strict=True):
-                yield f"{where} / {number}", entry[number], _weighted(group, entry["average"])
-        elif entry["average"] == "images":
-            derive = calibration_of if name == "calibration" else detections_of
-            found = [derive({k: v[column == c] for k, v in pairs.items()})[key] for c in range(len(findings))]
-            present = [value for value in found if value is not None]
-            yield f"{where} / value", entry["value"], float(np.mean(present)) if present else None
-            yield from _compare(f"{where} / per_finding", entry["per_finding"], dict(zip(findings, found, strict=True)))
-        else:
-            whole = _pooled(name, key, pairs)
-            each = [_pooled(name, key, {k: v[column == c] for k, v in pairs.items()}) for c in range(len(findings))]
-            yield f"{where} / value", entry["value"], whole
-            yield from _compare(f"{where} / per_finding", entry["per_finding"], dict(zip(findings, each, strict=True)))
-
-
-def _weighted(groups: Sequence[NDArray[Any]], average: str) -> float | None:
-    """Mean of findings' values, each finding once, by the number of its pairs, or by the square of that."""
-    defined = [group[~np.isnan(group)] for group in groups if not np.isnan(group).all()]
-    power = {"findings": 0, "pairs": 1, "squares": 2}[average]
-    weights = [float(len(group)) ** power for group in defined]
-    return float(np.average([group.mean() for group in defined], weights=weights)) if defined else None
-
-
-def _pooled(name: str, key: str, pairs: Mapping[str, NDArray[Any]]) -> float | None:
-    if key in RATIOS.get(name, {}):
-        above, below = (np.bincount(pairs["column"], pairs[part]) for part in RATIOS[name][key])
-        return float((above[below > 0] / below[below > 0]).mean()) if (below > 0).any() else None
-    if name == "radvlm":
-        boxes = float(pairs["iou_pairs"].sum())
-        return float(pairs["iou_sum"].sum() / boxes) if boxes else None
-    unions = (pairs["mask"] - pairs["overlap"]).sum(0) + pairs["region"].sum()
-    if not len(pairs["region"]) or (unions == 0).any():
-        return None
-    ious = pairs["overlap"].sum(0) / unions
-    return float(ious.mean() if key == "mask_miou" else ious.max())
-
-
-def _follow_from_counts(
-    name: str, numbers: Mapping[str, Any], pairs: Mapping[str, NDArray[Any]], findings: Sequence[str]
-) -> dict[str, NDArray[Any]]:
-    """Columns of values that other columns of counts determine."""
-    column, found = pairs["column"], {}
-    if name == "radzero":
-        dice, specific = (np.full(len(column), np.nan) for _ in range(2))
-        for c in range(len(findings)):
-            mine = (column == c) & (pairs["label"] == 1) & (pairs["region"] > 0)
-            if not mine.any():
-                continue
-            each = 2 * pairs["overlap"][mine] / (pairs["mask"][mine] + pairs["region"][mine, None])
-            best = int(np.flatnonzero(each.mean(0) > each.mean(0).max() - TOLERANCE)[0])
-            dice[mine] = each[:, best]
-            absent = (column == c) & (pairs["label"] == 0)
-            specific[absent] = pairs["highest"][absent] <= np.float32(best / 100)
-        found = {"dice": dice, "specificity": specific}
-    if name == "alarms":
-        tuned = numbers.get("tuned")
-        places = [(tuned or {}).get(finding, {}).get("threshold", 50) for finding in findings]
-        limit = np.array([np.nan if place is None else place for place in places], np.float64)[column]
-        known, rows = ~np.isnan(limit), np.arange(len(column))
-        mask, overlap = (pairs[part][rows, np.nan_to_num(limit).astype(int)] for part in ("mask", "overlap"))
-        absent, drawn = (np.where(part & known, 1, np.nan) for part in (pairs["label"] == 0, pairs["region"] > 0))
-        dice = 2 * overlap / np.maximum(mask + pairs["region"], 1)
-        found = {"false_alarm": absent * (mask > 0), "area_lit": absent * mask / pairs["pixels"]}
-        found |= {"dice": drawn * dice, "hit": drawn * (overlap > 0)}
-    if name == "chexlocalize":
-        tuned = numbers.get("tuned") or {}
-        rules = np.array([str((tuned.get(finding) or {}).get("threshold")) for finding in findings])[column]
-        cutoffs = np.array([(tuned.get(finding) or {}).get("cutoff") for finding in findings], np.float64)[column]
-        for key in (key for key in pairs if key.startswith("iou")):
-            mask, overlap = pairs["mask_otsu"].astype(np.float64), pairs["overlap_otsu"].astype(np.float64)
-            if "tuned" in key:
-                mask, overlap = np.full(len(column), np.nan), np.full(len(column), np.nan)
-                for rule in {*rules} - {"None"}:
-                    mask[rules == rule] = pairs[f"mask_{rule}"][rules == rule]
-                    overlap[rules == rule] = pairs[f"overlap_{rule}"][rules == rule]
-            if "cutoff" in key:
-                low = pairs["probability"] < cutoffs
-                mask, overlap = (np.where(low, part * 0, part) for part in (mask, overlap))
-                mask = np.where(np.isnan(cutoffs), np.nan, mask)
-            union = mask + pairs["region"] - overlap
-            left_out = union == 0 if key.endswith("_full") else (mask == 0) | (pairs["region"] == 0)
-            found[key] = np.where(left_out, np.nan, overlap / np.where(union == 0, 1, union))
-        found["outside"] = pairs["pixels"] - pairs["region"]
-        found["clear_otsu"] = pairs["pixels"] - (pairs["mask_otsu"] + pairs["region"] - pairs["overlap_otsu"])
-    return found
 
 
 def _per_class(run: FinishedRun, content: Mapping[str, Any]) -> Iterator[_Number]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from xbench.geometry.grid import upsample
 from xbench.scoring.boxes import BoxScores, box_iou, draw_boxes, score_boxes, score_on_grid
-from xbench.scoring.calibration import CalibrationScores, calibration
 from xbench.scoring.classification import ClassificationScores, MacroScores, classification_scores, macro
 from xbench.scoring.functional import normalise
 from xbench.scoring.lesions import LesionDetections
@@ -16,6 +15,7 @@ from xbench.scoring.maps import (
     rank_accuracy,
 )
 from xbench.scoring.pointing_game import PointingGame, PointingGamePairs, pointing_hits
+from xbench.scoring.protocols.calibration import CalibrationScores, calibration
 from xbench.scoring.sweep import PixelCounts, count_pixels, threshold_values
 from xbench.scoring.threshold_sweep import ThresholdSweep, ThresholdSweepPairs
 

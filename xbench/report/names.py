@@ -42,27 +42,6 @@ _DATASETS = {
     "vindr": "VinDr-CXR",
     "phantom": "PhantomCXR",
 }
-_PROTOCOLS = {
-    "xbench": "xbench",
-    "aep": "AFLoc, KAF",
-    "biovil": "BioViL",
-    "chexlocalize": "CheXlocalize",
-    "radzero": "RadZero",
-    "chex": "ChEX",
-    "radvlm": "RadVLM",
-    "medground": "MedGround-Bench",
-    "g2g": "Generate to Ground",
-    "radfact": "RadFact",
-    "lesions": "Lesions",
-    "alarms": "Alarms",
-    "detections": "Detections",
-    "calibration": "Calibration",
-}
-
-
-def protocol_title(name: str) -> str:
-    """Return what a named protocol is called."""
-    return _PROTOCOLS[name]
 
 
 def model_title(name: str) -> str:

@@ -1,9 +1,9 @@
-"""The files of a run that a named protocol gives: its numbers, and the table of pairs that they follow from."""
+"""A stored run scored by named protocols: from its predictions to tables of pairs, and the files of both."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,167 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from xbench.runs.files import WRITING, Table, reading
+from xbench.runs.answers import AnswerRow
+from xbench.runs.files import WRITING, reading
+from xbench.runs.files import Table as TableFile
+from xbench.runs.finished import FinishedRun
+from xbench.runs.maps import SavedImage, no_maps
 from xbench.runtime.files import atomic_writer
+from xbench.scoring.protocols import PROTOCOLS
+from xbench.scoring.protocols.base import PairTruth, PairView, RunView, Table
 
-PROTOCOLS = "protocols"
+FOLDER = "protocols"
 """The folder, in that of a run, with `NAME.json` and `NAME.parquet` of each protocol."""
+
+_Pair = tuple[dict[str, Any], PairView, PairTruth]
+"""Columns that every protocol has of a pair, what the model shows, what is annotated."""
+
+
+def run_view(run: FinishedRun) -> RunView:
+    """Return what decides which protocols can score a run."""
+    shows = set() if np.isnan(run.image_scores.probabilities).all() else {"score"}
+    if run.results.answers is None:
+        return RunView(
+            run.folder, frozenset(shows | (set() if run.shows_nothing else {"map"})), run.map_scale or "none"
+        )
+    located = [*_located(run)]
+    shows |= {"boxes"} if run.results.answers.kind == "boxes" else set()
+    shows |= {"points"} if any(answer.points and not answer.boxes for answer in located) else set()
+    unranked = (answer for answer in located if None in (answer.confidence or ()))
+    first = next((f"a box of {answer.finding} on {answer.image_id}" for answer in unranked), "")
+    return RunView(run.folder, frozenset(shows), unranked=first)
+
+
+def score_images(run: FinishedRun, names: Sequence[str], images: Sequence[SavedImage]) -> dict[str, Table]:
+    """Return the tables of pairs of some saved images by protocol; a protocol without a pair among them is missing."""
+    return _tables(names, _pairs_of_maps(run, names, images))
+
+
+def score_without_maps(run: FinishedRun, names: Sequence[str]) -> dict[str, Table]:
+    """Return the tables of pairs of protocols that take answered boxes or probabilities."""
+    of_scores = [name for name in names if "score" in PROTOCOLS[name].takes]
+    of_answers = [name for name in names if name not in of_scores]
+    tables = _tables(of_scores, _pairs_of_scores(run)) if of_scores else {}
+    return tables | (_tables(of_answers, _pairs_of_answers(run)) if of_answers else {})
+
+
+def _tables(names: Sequence[str], pairs: Iterable[_Pair]) -> dict[str, Table]:
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for about, prediction, truth in pairs:
+        scored = bool(truth.region.any()) or len(truth.boxes) > 0
+        for protocol in (PROTOCOLS[name] for name in names):
+            if not scored and not protocol.negatives:
+                continue
+            values = protocol.measure(prediction, truth)
+            if values is not None:
+                values = protocol.missed(values, truth.label == 1) if prediction.missing else values
+                rows[protocol.name].append(about | values)
+    return {name: _table(of_protocol) for name, of_protocol in rows.items() if of_protocol}
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table: Table = {}
+    for key, first in rows[0].items():
+        values = [row[key] for row in rows]
+        if isinstance(first, list):
+            # As long as there are detections.
+            table[key] = np.empty(len(rows), object)
+            table[key][:] = values
+        else:
+            table[key] = np.array(values)
+    return table
+
+
+def _about(run: FinishedRun, row: int, column: int, chance: float) -> dict[str, Any]:
+    scores = run.image_scores
+    return {
+        "index": int(scores.index[row]),
+        "image_id": scores.image_ids[row],
+        "column": column,
+        "label": int(scores.labels[row, column]),
+        "probability": float(scores.probabilities[row, column]),
+        "chance": chance,
+    }
+
+
+def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[SavedImage]) -> Iterator[_Pair]:
+    rules, scale = run.rules, run.map_scale or "none"
+    negatives = any(PROTOCOLS[name].negatives for name in names)
+    for image in images:
+        row, missing = run.row_of[image.image_id], no_maps(image.saliency)
+        size = image.image_size if rules.grid == "native" else rules.grid
+        for column in range(len(image.saliency)):
+            label, scored = int(run.image_scores.labels[row, column]), column in image.scored
+            if not scored and (label < 0 or not negatives):
+                continue
+            region = image.regions[column].at(rules.gamma) if scored else np.zeros(size or (0, 0), np.bool_)
+            cells = np.nan_to_num(image.saliency[column])
+            prediction = PairView(cells, image.view, scale, rules.upsampling, missing=bool(missing[column]))
+            truth = PairTruth(label, region, image.instances.get(column, ()), rules.gamma)
+            yield _about(run, row, column, np.count_nonzero(region) / region.size), prediction, truth
+
+
+def _pairs_of_answers(run: FinishedRun) -> Iterator[_Pair]:
+    column_of = {finding: column for column, finding in enumerate(run.results.findings)}
+    places = [(run.row_of[answer.image_id], column_of[answer.finding], answer) for answer in _located(run)]
+    for row, column, answer in sorted(places, key=lambda place: place[:2]):
+        label = int(run.image_scores.labels[row, column])
+        if not answer.annotated and label != 0:
+            continue
+        boxes, true = (np.array(of or (), np.float64).reshape(-1, 4) for of in (answer.boxes, answer.annotated))
+        area = float(run.image_scores.region_area[row, column]) if answer.annotated else 0.0
+        # Nobody ranks boxes without a confidence.
+        confidence = np.array([np.nan if one is None else one for one in answer.confidence or ()])
+        truth = PairTruth(label, boxes=true, separate=not answer.annotated or bool(answer.one_by_one))
+        yield _about(run, row, column, area), PairView(boxes=boxes, confidence=confidence), truth
+
+
+def _pairs_of_scores(run: FinishedRun) -> Iterator[_Pair]:
+    scores = run.image_scores
+    for row, column in np.argwhere((scores.labels >= 0) & ~np.isnan(scores.probabilities)).tolist():
+        area = float(scores.region_area[row, column]) if scores.scored[row, column] else 0.0
+        yield _about(run, row, column, area), PairView(), PairTruth(int(scores.labels[row, column]))
+
+
+def _located(run: FinishedRun) -> Iterator[AnswerRow]:
+    for answers in (run.answers or {}).values():
+        yield from (answer for answer in answers if answer.query == "locate")
+
+
+def is_native(run: FinishedRun) -> bool:
+    """Tell whether a run was scored on native grids."""
+    return (run.results.provenance.get("data") or {}).get("grid") == "native"
+
+
+def check_protocol(run: FinishedRun, name: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield place, stored and derived value of what follows from the pairs of a protocol and from the run's rows."""
+    place, findings, scores = f"{FOLDER}/{name}", run.results.findings, run.image_scores
+    stored, table = read_protocol(run.folder, name), read_protocol_pairs(run.folder, name)
+    rows = np.array([run.row_of.get(image_id, -1) for image_id in table["image_id"]], np.int64)
+    known = (rows >= 0) & (table["column"] >= 0) & (table["column"] < len(findings)) & (name in PROTOCOLS)
+    yield f"{place}.parquet / pairs of the run", int(known.sum()), len(rows)
+    if not known.all():
+        return
+    place_of, kept = (rows, table["column"]), dict(table)
+    of_run: Table = {"index": scores.index[rows], "label": scores.labels[place_of]}
+    of_run["probability"] = scores.probabilities[place_of]
+    of_run["chance"] = np.where(scores.scored, scores.region_area, 0)[place_of]
+    differ = {key: _different(kept[key], values) for key, values in of_run.items()}
+    if not any(differ.values()):
+        content = PROTOCOLS[name].results(table, findings, is_native(run), stored["tuned"])
+        differ |= {key: _different(kept[key], table[key]) for key in table if table[key] is not kept.get(key)}
+        yield f"{place}.json", stored, content
+    for key, number in differ.items():
+        yield f"{place}.parquet / {key} / pairs that do not follow", number, 0
+
+
+def _different(first: NDArray[Any], second: NDArray[Any]) -> int:
+    return int((~((first == second) | ((first != first) & (second != second)))).sum())
 
 
 def write_protocol(run: Path, name: str, numbers: Mapping[str, Any], table: Mapping[str, NDArray[Any]]) -> Path:
     """Write the numbers of a protocol and its table of pairs, where NaN is null; return the numbers' path."""
-    folder = run / PROTOCOLS
+    folder = run / FOLDER
     folder.mkdir(exist_ok=True)
     columns = {}
     for key, values in table.items():
@@ -47,7 +198,7 @@ def _type_of(lists: NDArray[Any]) -> pa.DataType:
 
 def stored_protocols(run: Path) -> list[str]:
     """Return the names of the protocols that a run was scored by."""
-    return sorted(path.stem for path in (run / PROTOCOLS).glob("*.json"))
+    return sorted(path.stem for path in (run / FOLDER).glob("*.json"))
 
 
 def read_protocol(run: Path, name: str) -> dict[str, Any]:
@@ -57,20 +208,20 @@ def read_protocol(run: Path, name: str) -> dict[str, Any]:
         UserError: The file cannot be read, or holds what no run writes.
     """
     with reading(run):
-        content = json.loads((run / PROTOCOLS / f"{name}.json").read_text(encoding="utf-8"))
+        content = json.loads((run / FOLDER / f"{name}.json").read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.get("schema") != 1 or content.get("protocol") != name:
-            raise ValueError(f"{PROTOCOLS}/{name}.json holds what no run writes")
+            raise ValueError(f"{FOLDER}/{name}.json holds what no run writes")
         return content
 
 
-def read_protocol_pairs(run: Path, name: str) -> dict[str, NDArray[Any]]:
+def read_protocol_pairs(run: Path, name: str) -> Table:
     """Read the table of pairs of a protocol by column; what is null is NaN.
 
     Raises:
         UserError: The file cannot be read.
     """
     with reading(run):
-        table = Table(run / PROTOCOLS / f"{name}.parquet").read()
+        table = TableFile(run / FOLDER / f"{name}.parquet").read()
         columns = {}
         for key in table.column_names:
             values = table[key].combine_chunks()

@@ -70,16 +70,6 @@ def rank_accuracy(saliency: Map, region: Region) -> float:
     return (certain * all_tied + places_left * tied_inside) / (size * all_tied)
 
 
-def excess(value: float, chance: float) -> float:
-    """Return by how much a value exceeds chance, in shares of what there is to gain; NaN where that is nothing.
-
-    Examples:
-        >>> excess(0.75, 0.5)
-        0.5
-    """
-    return (value - chance) / (1 - chance) if chance < 1 else math.nan
-
-
 def mass_accuracy(saliency: Map, region: Region) -> float:
     """Return the share of a map's sum that lies in the region ("energy pointing game", Wang et al. 2020).
 
@@ -141,23 +131,6 @@ def pointing_with_tolerance(saliency: Map, region: Region, tolerance: float) -> 
     highest = saliency == saliency.max()
     near = distance_transform_edt(~region)[highest] <= tolerance if tolerance else region[highest]
     return int(np.count_nonzero(near)) / len(near)
-
-
-def map_measures(saliency: Map, region: Region, tolerance: float = TOLERANCE) -> dict[str, float]:
-    """Return the measures of one pair by name, and the region's share of the grid as `chance`."""
-    share = np.count_nonzero(region) / region.size
-    rank = rank_accuracy(saliency, region)
-    auroc, average_precision = pixel_ranking(saliency, region)
-    return {
-        "rank_accuracy": rank,
-        "rank_excess": excess(rank, share),
-        "mass_accuracy": mass_accuracy(saliency, region),
-        "pixel_auroc": auroc,
-        "pixel_ap": average_precision,
-        "cnr": cnr(saliency, region),
-        "pointing_tolerant": pointing_with_tolerance(saliency, region, tolerance * min(region.shape)),
-        "chance": share,
-    }
 
 
 def _moments(values: NDArray[np.float64], sample: bool) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Literal
 
-from xbench.report.names import dataset_title, model_title, protocol_title
+from xbench.report.names import dataset_title, model_title
 from xbench.report.schema import (
     NEAR,
     NUMBERS,
@@ -40,7 +40,8 @@ from xbench.report.tables.table import (
     table_of,
 )
 from xbench.runs.protocols import read_protocol, stored_protocols
-from xbench.scoring.protocols.registry import PROTOCOLS
+from xbench.scoring.protocols import PROTOCOLS
+from xbench.scoring.protocols.base import Protocol
 
 _HONEST = {
     "dice_cross_fitted": Column("Cross-fitted", "Dice"),
@@ -62,25 +63,6 @@ _PER_FINDING = {
         f"{NUMBERS['dice_gap'].meaning} In percentage points. A gap of zero is no merit by itself: a map that is "
         "useless at every threshold has it too, so nothing is marked as best.",
     ),
-}
-_HEADLINES = {
-    "rank_accuracy": "Rank accuracy",
-    "miou": "Mean IoU",
-    "iou": "IoU",
-    "dice": "Dice",
-    "mask_miou": "Pooled IoU",
-    "avg_iou": "Average IoU",
-    "precision": "Precision",
-    "lesion_recall": "Lesion recall",
-    "froc": "FROC",
-}
-"""What the headline numbers of protocols are called."""
-_CALIBRATION = {
-    "ece": "Expected error",
-    "ece_by_chance": "By chance",
-    "ece_adaptive": "In bins of equal counts",
-    "mce": "Largest error of a bin",
-    "brier": "Brier score",
 }
 _POINTS: dict[Literal["models", "findings"], str] = {"models": "model", "findings": "model and finding"}
 _STUDIES = {"prompts": "Other wordings of the findings", "image_size": "Other input sizes"}
@@ -155,7 +137,7 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
 def _protocols(dataset: DatasetAnalysis) -> Table:
     """A row per model and a column per protocol, with ranks."""
     labels = _labels_of_protocols(dataset)
-    columns = [Column(_HEADLINES[PROTOCOLS[one.name].headline], _title(one)) for one in dataset.protocols]
+    columns = [Column(PROTOCOLS[one.name].heading, _title(one)) for one in dataset.protocols]
     rows = []
     for label in labels:
         cells = []
@@ -178,33 +160,34 @@ def _protocols(dataset: DatasetAnalysis) -> Table:
         "compare. *: on our evaluation grid instead of the authors' frame, so no copy of published numbers. Floors and "
         "ceilings are those that were scored by the protocol too."
     )
-    notes = [_rule_and_flaw(one.name) for one in dataset.protocols]
+    notes = [_rule_and_flaw(PROTOCOLS[one.name]) for one in dataset.protocols]
     return table_of("protocols", "The same maps as others score them on", caption, ["Model"], columns, rows, notes)
 
 
-def _rule_and_flaw(name: str) -> str:
-    protocol = PROTOCOLS[name]
+def _rule_and_flaw(protocol: Protocol) -> str:
     rule = f"{protocol.rule[0].upper()}{protocol.rule[1:]}"
-    return f"{protocol_title(name)}: {rule}. Flaw: {protocol.flaw} Source: {protocol.citation}."
+    return f"{protocol.title}: {rule}. Flaw: {protocol.flaw} Source: {protocol.citation}."
 
 
 def _calibration(dataset: DatasetAnalysis) -> Table:
     """The protocol that scores probabilities, so it is no part of how maps are ranked."""
+    (protocol,) = (protocol for protocol in PROTOCOLS.values() if "score" in protocol.takes)
+    columns = {protocol.headline: protocol.heading, **protocol.others}
     rows = []
     for label, entry in in_order(dataset.runs).items():
-        if "calibration" in stored_protocols(entry.run.folder):
-            numbers = read_protocol(entry.run.folder, "calibration")["numbers"]
-            if numbers["ece"]["value"] is not None:
-                rows.append(row(label, *(numbers[name]["value"] for name in _CALIBRATION)))
+        if protocol.name in stored_protocols(entry.run.folder):
+            numbers = read_protocol(entry.run.folder, protocol.name)["numbers"]
+            if numbers[protocol.headline]["value"] is not None:
+                rows.append(row(label, *(numbers[name]["value"] for name in columns)))
     return table_of(
-        "protocols_calibration",
-        "Calibration on",
+        f"protocols_{protocol.name}",
+        f"{protocol.title} on",
         "Whether probabilities are as often right as they claim: errors in per cent, means over findings; less is "
         "better. By chance: the expected error of labels that are drawn from the probabilities themselves.",
         ["Model"],
-        _CALIBRATION.values(),
+        columns.values(),
         rows,
-        [_rule_and_flaw("calibration")],
+        [_rule_and_flaw(protocol)],
     )
 
 
@@ -213,7 +196,7 @@ def _labels_of_protocols(dataset: DatasetAnalysis) -> list[str]:
 
 
 def _title(scores: ProtocolScores) -> str:
-    return f"{protocol_title(scores.name)}{'' if scores.in_frame else '*'}"
+    return f"{PROTOCOLS[scores.name].title}{'' if scores.in_frame else '*'}"
 
 
 def _turned(dataset: DatasetAnalysis) -> Table:

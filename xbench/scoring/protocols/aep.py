@@ -1,18 +1,19 @@
-"""AFLoc (Nature BME 2025), KAF-Ground (2026) and BioViL (ECCV 2022): smoothed cells, a crop, thresholds above 0.
+"""AFLoc (Nature BME 2025) and KAF-Ground (2026): smoothed cells, a crop, thresholds above 0.
 
-Follows YH0517/AFLoc 940e3d7 and tahsirmunna/kaf-ground d83afc6. BioViL's repository (microsoft/hi-ml b67c1d2) has the
-map and no scorer, so its score follows the paper as we read it.
+Follows YH0517/AFLoc 940e3d7 and tahsirmunna/kaf-ground d83afc6.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xbench.scoring.maps import Map, Region, cnr
+from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, mean_of_findings
 from xbench.scoring.protocols.common import first_maximum, iou
 
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
@@ -26,8 +27,8 @@ def smoothed(cells: Map) -> NDArray[np.float32]:
     return blurred
 
 
-def central(size: tuple[int, int], share: float = 7 / 8) -> tuple[slice, slice]:
-    """Return rows and columns of the pixels whose centre lies in the central share of each axis.
+def central(size: tuple[int, ...], share: float = 7 / 8) -> tuple[slice, slice]:
+    """Return rows and columns of the pixels whose center lies in the central share of each axis.
 
     Examples:
         >>> central((224, 224))
@@ -68,19 +69,14 @@ def score(saliency: Map, region: Region) -> dict[str, float]:
     if not span:
         return dict.fromkeys((*(f"iou_{t}" for t in THRESHOLDS), "miou", "mdice", "cnr", "hit"), math.nan)
     scale = 2 * ((saliency - saliency.min()) / span).astype(np.float32) - 1
-    scores = _overlaps(scale, region)
     contrast = cnr(saliency, region)
     if math.isnan(contrast) and 0 < np.count_nonzero(region) < region.size:
         contrast = 0.0
-    return scores | {"cnr": contrast, "hit": float(region[first_maximum(saliency)])}
+    return overlaps(scale, region) | {"cnr": contrast, "hit": float(region[first_maximum(saliency)])}
 
 
-def score_cosine(saliency: Map, region: Region) -> dict[str, float]:
-    """Score the kept pixels of a map of cosines as BioViL's paper does; NaN where a mask or the region is empty."""
-    return _overlaps(saliency.astype(np.float32), region) | {"cnr": cnr(saliency, region, absolute=True)}
-
-
-def _overlaps(scale: NDArray[np.float32], region: Region) -> dict[str, float]:
+def overlaps(scale: NDArray[np.float32], region: Region) -> dict[str, float]:
+    """Return `iou_0.1` to `iou_0.5` of values above these, their mean `miou`, and `mdice`; NaN over an empty mask."""
     ious = [
         iou(mask, region) if mask.any() and region.any() else math.nan
         for mask in (scale > np.float32(threshold) for threshold in THRESHOLDS)
@@ -88,3 +84,37 @@ def _overlaps(scale: NDArray[np.float32], region: Region) -> dict[str, float]:
     dices = [2 * value / (1 + value) for value in ious]
     named = {f"iou_{threshold}": value for threshold, value in zip(THRESHOLDS, ious, strict=True)}
     return named | {"miou": math.fsum(ious) / len(ious), "mdice": math.fsum(dices) / len(dices)}
+
+
+class Aep(Protocol):
+    """IoU of the upper half of a smoothed map."""
+
+    name = "aep"
+    title = "AFLoc, KAF"
+    headline = "miou"
+    heading = "Mean IoU"
+    citation = (
+        "AFLoc, Nature Biomedical Engineering 2025 (YH0517/AFLoc 940e3d7); KAF-Ground 2026 "
+        "(tahsirmunna/kaf-ground d83afc6)"
+    )
+    rule = (
+        "cells smoothed by 1.5, central 7/8, stretched to [-1, 1], masks above 0.1 to 0.5, mean IoU; signed CNR; "
+        "_sharpened: after KAF's sharpening"
+    )
+    flaw = (
+        'A threshold called "0.1" is 0.55 of the stretched map, and pairs whose region lies outside the crop are '
+        "skipped by IoU and CNR."
+    )
+    setting = "the radiograph padded to a square of 224 or 518 pixels"
+    limits = ("phrases of one finding are not told apart", "boxes are not rounded one by one as the authors do")
+
+    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+        size = truth.region.shape
+        crop = central(size)
+        saliency, region = prediction.on_grid(size, cells=smoothed(prediction.cells))[crop], truth.region[crop]
+        sharp = score(sharpened(saliency), region)
+        return score(saliency, region) | {"miou_sharpened": sharp["miou"], "cnr_sharpened": sharp["cnr"]}
+
+    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
+        names = ("miou", "mdice", "cnr", "hit", "miou_sharpened", "cnr_sharpened")
+        return {name: mean_of_findings(groups, name) for name in names}

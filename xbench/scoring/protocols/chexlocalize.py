@@ -7,13 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from xbench.scoring.maps import Map, Region
+from xbench.scoring.protocols.base import (
+    Columns,
+    Group,
+    Number,
+    PairTruth,
+    PairView,
+    Protocol,
+    Tuned,
+    mean,
+    mean_of_findings,
+    ratio_of_sums,
+)
 from xbench.scoring.protocols.common import Mask, first_maximum
 
 THRESHOLDS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -35,6 +47,8 @@ def otsu_mask(scale: NDArray[np.float32]) -> Mask:
     Args:
         scale: (H, W) from 0 to 1, as `scaled` gives it.
     """
+    import cv2
+
     levels = (255 * scale).astype(np.uint8)
     _, mask = cv2.threshold(levels, 0, 1, cv2.THRESH_BINARY | cv2.THRESH_OTSU)
     outlines, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
@@ -60,20 +74,18 @@ def count(saliency: Map, region: Region) -> dict[str, float]:
     return found
 
 
-def ious(
-    table: Mapping[str, NDArray[Any]], rule: str, empty: NDArray[np.bool_] | None = None, full: bool = False
-) -> NDArray[np.float64]:
+def ious(group: Group, rule: str, empty: NDArray[np.bool_] | None = None, full: bool = False) -> NDArray[np.float64]:
     """Return the IoU of pairs from their counts (N,).
 
     Args:
-        table: What `count` gave, by name (N,).
+        group: What `count` gave, by name (N,).
         rule: Of the mask.
         empty: Pairs whose mask is emptied.
         full: NaN only if mask and region are both empty; else already if one is ("true positives").
     """
-    region = table["region"].astype(np.float64)
+    region = group["region"].astype(np.float64)
     mask, overlap = (
-        np.where(False if empty is None else empty, 0, table[f"{name}_{rule}"]).astype(np.float64)
+        np.where(False if empty is None else empty, 0, group[f"{name}_{rule}"]).astype(np.float64)
         for name in ("mask", "overlap")
     )
     union = mask + region - overlap
@@ -87,28 +99,79 @@ def cutoffs_of(finding: str) -> tuple[float, ...]:
     return tuple(k / 10 for k in range(finding == "Lung Lesion", 9))
 
 
-def tuned_threshold(table: Mapping[str, NDArray[Any]]) -> str | None:
+def tuned_threshold(group: Group) -> str | None:
     """Return the rule with the largest mean IoU of true positives of one finding, the lowest of equals."""
-    means = {rule: _mean(ious(table, rule)) for rule in RULES[1:]}
-    known = {rule: mean for rule, mean in means.items() if not math.isnan(mean)}
+    means = {rule: mean(ious(group, rule)) for rule in RULES[1:]}
+    known = {rule: value for rule, value in means.items() if value is not None}
     return max(known, key=lambda rule: known[rule]) if known else None
 
 
-def tuned_cutoff(table: Mapping[str, NDArray[Any]], finding: str) -> float | None:
+def tuned_cutoff(group: Group) -> float | None:
     """Return the cut-off of the probability with the largest mean IoU of the full set of one finding, of Otsu masks.
 
     Means are rounded to three digits first, and the first of equals is taken; masks count where p is above the cut-off,
     although it is applied where p is at least that. None without probabilities.
     """
-    p = table["probability"]
+    p = group["probability"]
     if np.isnan(p).any():
         return None
-    candidates = cutoffs_of(finding)
-    means = [round(_mean(ious(table, "otsu", ~(p > cutoff), full=True)), 3) for cutoff in candidates]
-    known = [mean for mean in means if not math.isnan(mean)]
-    return candidates[means.index(max(known))] if known else None
+    means = {cutoff: mean(ious(group, "otsu", ~(p > cutoff), full=True)) for cutoff in cutoffs_of(group.finding)}
+    known = {cutoff: round(value, 3) for cutoff, value in means.items() if value is not None}
+    return max(known, key=lambda cutoff: known[cutoff]) if known else None
 
 
-def _mean(values: Sequence[float] | NDArray[np.float64]) -> float:
-    present = [float(value) for value in values if not math.isnan(value)]
-    return math.fsum(present) / len(present) if present else math.nan
+class CheXlocalize(Protocol):
+    """Two slices of IoU, of Otsu's and tuned masks."""
+
+    name = "chexlocalize"
+    title = "CheXlocalize"
+    headline = "iou"
+    heading = "IoU"
+    citation = "Saporta et al., Nature Machine Intelligence 2022 (rajpurkarlab/cheXlocalize 2a79492)"
+    rule = (
+        "stretched maps, Otsu's threshold with holes filled; IoU of true positives and of the full set; first maximum "
+        "in the region; precision, recall and specificity of all pixels of a finding; _tuned and _cutoff: threshold "
+        "and probability cut-off of each finding tuned on the run given with --tune"
+    )
+    flaw = "One name, mIoU, for two slices that differ by a factor of 3 to 6: true positives, and all images."
+    setting = "the image's own pixels (--data.grid native)"
+    in_setting = "native"
+    limits = ("the human benchmark is a run of its own, which `score` makes",)
+    negatives = True
+
+    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+        return count(prediction.on_grid(truth.region.shape), truth.region)
+
+    def tune(self, groups: Sequence[Group]) -> Tuned:
+        return {group.finding: {"threshold": tuned_threshold(group), "cutoff": tuned_cutoff(group)} for group in groups}
+
+    def read_tuning(self, paths: Sequence[Path], findings: Sequence[str]) -> Tuned:
+        from xbench.predictions.tuned import read_tuned
+
+        return read_tuned(paths, findings, RULES[1:], cutoffs_of)
+
+    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Columns:
+        outside = group["pixels"] - group["region"]
+        columns: Columns = {"outside": outside, "clear_otsu": outside - group["mask_otsu"] + group["overlap_otsu"]}
+        rules: dict[str, tuple[str | None, NDArray[np.bool_] | None]] = {"iou": ("otsu", None)}
+        if tuned is not None:
+            rule, cutoff = tuned["threshold"], tuned["cutoff"]
+            empty = None if cutoff is None else group["probability"] < cutoff
+            rules["iou_tuned"] = rule, None
+            rules["iou_cutoff"] = None if cutoff is None else "otsu", empty
+            rules["iou_tuned_cutoff"] = None if cutoff is None else rule, empty
+        for name, (which, empty) in rules.items():
+            for full in (False, True):
+                values = np.full(len(group), np.nan) if which is None else ious(group, which, empty, full)
+                columns[name + "_full" * full] = values
+        return columns
+
+    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
+        slices = [name for name in groups[0].columns if name.startswith("iou")]
+        numbers = {name: mean_of_findings(groups, name) for name in (*slices, "hit")}
+        ratios = {
+            "precision": ("overlap_otsu", "mask_otsu"),
+            "recall": ("overlap_otsu", "region"),
+            "specificity": ("clear_otsu", "outside"),
+        }
+        return numbers | {name: ratio_of_sums(groups, *parts) for name, parts in ratios.items()}

@@ -1,8 +1,9 @@
-"""What several protocols share."""
+"""Arithmetic that several protocols share, in pure functions on the grid."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,11 @@ from numpy.typing import NDArray
 from xbench.scoring.maps import Map, Region
 
 Mask = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+
+HUNDREDTHS = tuple(k / 100 for k in range(101))
+SIZES = {"small": 0.0, "medium": 0.01, "large": 0.05}
+"""From which share of the radiograph on a lesion has a size."""
 
 
 def stretched(saliency: Map, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
@@ -18,6 +24,20 @@ def stretched(saliency: Map, dtype: type[np.floating[Any]] = np.float32) -> NDAr
     values = saliency.astype(dtype, copy=False)
     low, high = values.min(), values.max()
     return (values - low) / (high - low) if high > low else np.zeros_like(values)
+
+
+def sigmoid(logits: Map) -> NDArray[np.float32]:
+    """Return the probabilities of logits, computed in float64 and rounded to float32.
+
+    The last bit decides at a threshold, and in float32 it would depend on how a library was built.
+    """
+    with np.errstate(over="ignore"):
+        return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
+
+
+def probabilities(saliency: NDArray[np.float32], scale: str) -> NDArray[np.float32]:
+    """Return the probabilities of a map of logits; of any other scale the map."""
+    return sigmoid(saliency) if scale == "logit" else saliency
 
 
 def iou(mask: Mask, region: Region) -> float:
@@ -30,3 +50,41 @@ def first_maximum(saliency: Map) -> tuple[int, int]:
     """Return row and column of the maximum, the first of several in row-major order."""
     row, column = divmod(int(np.argmax(saliency)), saliency.shape[1])
     return row, column
+
+
+def count_above(saliency: Map, region: Region, thresholds: Sequence[float]) -> tuple[Counts, Counts]:
+    """Count the pixels above each threshold, and those of them in the region (T,), compared in float32."""
+    limits = np.array(thresholds, np.float32)
+    values = [np.sort(part.astype(np.float32, copy=False)) for part in (saliency.ravel(), saliency[region])]
+    mask, overlap = (len(part) - np.searchsorted(part, limits, "right") for part in values)
+    return mask, overlap
+
+
+def best_dice(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> tuple[float, int]:
+    """Return the largest mean Dice (N, T) of pairs and the place of its threshold, the lowest of equals."""
+    dice = 2 * overlap.astype(np.float64) / (mask + region[:, None])
+    means = [math.fsum(column) / len(column) for column in dice.T.tolist()]
+    return max(means), means.index(max(means))
+
+
+def components(mask: Mask) -> list[Mask]:
+    """Return the 8-connected parts of a mask (H, W), in the row-major order of their first pixels."""
+    from scipy.ndimage import label
+
+    labels, count = label(mask, np.ones((3, 3)))
+    return [labels == number for number in range(1, count + 1)]
+
+
+def mask_overlaps(detected: Sequence[Mask], lesions: Sequence[Mask]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return IoU, and the share of each lesion that is covered, of D detected masks and L lesions, each (D, L)."""
+    if not len(detected) or not len(lesions):
+        return (none := np.zeros((len(detected), len(lesions)))), none
+    # Counted mask by mask: as a product of matrices it would keep all cores busy in each of several processes.
+    shared = np.array([[np.count_nonzero(one & other) for other in lesions] for one in detected], np.float64)
+    sizes = [np.array([np.count_nonzero(mask) for mask in masks]) for masks in (detected, lesions)]
+    return shared / np.maximum(sizes[0][:, None] + sizes[1] - shared, 1), shared / np.maximum(sizes[1], 1)
+
+
+def sizes_of(areas: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the place in `SIZES` of lesions that take such shares of the radiograph."""
+    return np.digitize(areas, [*SIZES.values()][1:])

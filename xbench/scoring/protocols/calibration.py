@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, of_group
 
 BINS = 15
 
@@ -128,3 +131,37 @@ def calibration_numbers(labels: Labels, probabilities: Probabilities) -> dict[st
         "mce": scores.mce,
         "brier": scores.brier,
     }
+
+
+class Calibration(Protocol):
+    """Errors of probabilities."""
+
+    name = "calibration"
+    title = "Calibration"
+    headline = "ece"
+    heading = "Expected error"
+    others: ClassVar[Mapping[str, str]] = {
+        "ece_by_chance": "By chance",
+        "ece_adaptive": "In bins of equal counts",
+        "mce": "Largest error of a bin",
+        "brier": "Brier score",
+    }
+    citation = "Naeini et al., AAAI 2015 (ece); Nixon et al., CVPR workshops 2019 (ece_adaptive); Brier 1950"
+    rule = (
+        "probabilities against labels in 15 bins; ece_adaptive: in bins of equal counts; ece_by_chance: what labels "
+        "drawn from the probabilities themselves would give"
+    )
+    flaw = "The error of a finite number of images is never 0: read it beside ece_by_chance."
+    setting = "none: no pixel is looked at"
+    in_setting = "always"
+    limits = ("findings whose label is unknown, and pairs without a probability, are left out",)
+    takes = frozenset({"score"})
+    negatives = True
+    lower = frozenset({"ece", *others})
+
+    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+        # Every row has the label and the probability.
+        return {}
+
+    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
+        return of_group(groups, lambda group: calibration_numbers(group["label"], group["probability"]))

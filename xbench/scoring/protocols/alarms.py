@@ -1,0 +1,81 @@
+"""What lights up where there is nothing, above a threshold that is not chosen on the images that are scored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xbench.scoring.protocols.base import (
+    Columns,
+    Group,
+    Number,
+    PairTruth,
+    PairView,
+    Protocol,
+    RunView,
+    Tuned,
+    mean_of_findings,
+)
+from xbench.scoring.protocols.common import HUNDREDTHS, best_dice, count_above, probabilities
+
+COSINES = tuple(k / 50 - 1 for k in range(101))
+_HALF = HUNDREDTHS.index(0.5)
+
+
+class FalsePositives(Protocol):
+    """False positives of maps on their own scale."""
+
+    name = "alarms"
+    title = "Alarms"
+    headline = "dice"
+    heading = "Dice"
+    citation = "this project; false_alarm is 1 less the specificity of RadZero, NeurIPS 2025"
+    rule = (
+        "maps on their own scale above a threshold that is not chosen on these images: of each finding the one with "
+        "the largest mean Dice on the run given with --tune, or else 0.5 of a probability; false_alarm and area_lit of "
+        "images without the finding, dice and hit (a pixel above it in the region) of those with it"
+    )
+    flaw = "One pixel above the threshold is an alarm, however far below it the rest of the map lies."
+    setting = "the whole radiograph on the evaluation grid"
+    in_setting = "always"
+    limits = ("maps that are no cosines, logits or probabilities are refused, and cosines without --tune",)
+    scales = frozenset({"logit", "probability", "cosine"})
+    negatives = True
+    lower = frozenset({"false_alarm", "area_lit"})
+
+    def refuses(self, run: RunView, tuned: bool) -> str | None:
+        if "map" in run.shows and run.scale == "cosine" and not tuned:
+            return f"--protocol {self.name} takes thresholds of cosines from another run: give one with --tune."
+        return super().refuses(run, tuned)
+
+    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+        saliency = probabilities(prediction.on_grid(truth.region.shape, prediction.upsampling), prediction.scale)
+        mask, overlap = count_above(saliency, truth.region, COSINES if prediction.scale == "cosine" else HUNDREDTHS)
+        return {"pixels": truth.region.size, "mask": mask, "overlap": overlap, "region": int(truth.region.sum())}
+
+    def tune(self, groups: Sequence[Group]) -> Tuned:
+        tuned: dict[str, dict[str, Any]] = {}
+        for group in groups:
+            drawn = group.where(group["region"] > 0)
+            best = best_dice(drawn["mask"], drawn["overlap"], drawn["region"])[1] if len(drawn) else None
+            tuned[group.finding] = {"threshold": best}
+        return tuned
+
+    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Columns:
+        place = _HALF if tuned is None else tuned["threshold"]
+        absent, present = group["label"] == 0, group["region"] > 0
+        if place is None:
+            absent, present, place = absent & False, present & False, _HALF
+        mask, overlap = group["mask"][:, place], group["overlap"][:, place]
+        return {
+            "false_alarm": np.where(absent, mask > 0, np.nan),
+            "area_lit": np.where(absent, mask / group["pixels"], np.nan),
+            "dice": np.where(present, 2 * overlap / np.maximum(mask + group["region"], 1), np.nan),
+            "hit": np.where(present, overlap > 0, np.nan),
+        }
+
+    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
+        names = ("false_alarm", "area_lit", "dice", "hit")
+        return {name: mean_of_findings(groups, name, of_negatives=name in self.lower) for name in names}

@@ -1,0 +1,367 @@
+"""What a protocol is: a frame, a map rule, a mask rule, a score and an average, in an object of its own.
+
+Whoever stores runs gives it the pairs of image and finding one by one (`measure`), and gets columns of a table; the
+numbers follow from this table alone (`results`). What the official code does not define is NaN, never 0. Needs no torch
+until a map is brought to the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from xbench.geometry.grid import Upsampling, View
+    from xbench.geometry.shapes import Shape
+
+Mask = NDArray[np.bool_]
+Columns = dict[str, Any]
+"""Values of a pair by column, or columns of several pairs."""
+Table = dict[str, NDArray[Any]]
+"""Columns of pairs: `index`, `image_id`, `column` (of the finding), `label`, `probability`, `chance`, and a protocol's
+own. Sorted by `index`, then `column`."""
+Number = dict[str, Any]
+"""A number as it is stored: `value`, `average`, `undefined`, `first_undefined`, `strict` and `per_finding`."""
+Tuned = Mapping[str, Mapping[str, Any]]
+"""By finding, what a protocol chose on another run."""
+
+_KINDS = {"map": "maps", "boxes": "boxes", "points": "points", "words": "words", "score": "probabilities"}
+_OF_TRUTH = ("pixels", "region", "images", "lesions")
+
+
+@dataclass(frozen=True)
+class PairView:
+    """What a model shows for a pair: a raw map, or boxes.
+
+    Attributes:
+        cells: Raw map (h, w), in the frame of the model input.
+        crop: Part of the radiograph that the map shows.
+        scale: What its values are, as the model declares it.
+        upsampling: How the run enlarges maps.
+        boxes: (N, 4) answered boxes x0, y0, x1, y1 in fractions of the radiograph, in the order of the answer; where
+            there are boxes, there are no cells.
+        confidence: (N,) of these.
+        missing: Whether nobody drew the map; its cells are 0.
+    """
+
+    cells: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    crop: View = (0.0, 0.0, 1.0, 1.0)
+    scale: str = "none"
+    upsampling: Upsampling = "bilinear"
+    boxes: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+    confidence: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    missing: bool = False
+
+    def on_grid(
+        self, size: tuple[int, ...], mode: Upsampling = "bilinear", cells: NDArray[Any] | None = None
+    ) -> NDArray[np.float32]:
+        """Return the map, or other cells (h, w) in its place, on a grid (H, W) with the arithmetic of a run."""
+        import torch
+
+        from xbench.geometry.grid import saliency_on_grid
+
+        values = torch.from_numpy(self.cells if cells is None else cells.astype(np.float32, copy=False))
+        return saliency_on_grid(values[None], [self.crop], (size[0], size[1]), mode)[0].numpy()
+
+
+@dataclass(frozen=True)
+class PairTruth:
+    """What is annotated of a finding on an image.
+
+    Attributes:
+        label: 1 present, 0 absent, -1 unknown.
+        region: (H, W) on the evaluation grid, empty where the finding is absent; (0, 0) of a run without maps.
+        items: Annotated one by one; none where only the region is known.
+        gamma: Share of a grid pixel that an item must cover.
+        boxes: (M, 4) annotated boxes x0, y0, x1, y1 in fractions of the radiograph, of a run with answers.
+        separate: Whether each of these boxes is one item; else only their union is known.
+    """
+
+    label: int
+    region: Mask = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
+    items: Sequence[Shape] = ()
+    gamma: float = 0.5
+    boxes: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+    separate: bool = True
+
+    def lesions(self) -> list[Mask]:
+        """Return the annotated items on the grid, one by one."""
+        from xbench.geometry.coverage import Coverage
+
+        size = self.region.shape[0], self.region.shape[1]
+        return [Coverage.of(item.draw(), size).at(self.gamma) for item in self.items]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of one finding, as columns (N,)."""
+
+    finding: str
+    columns: Mapping[str, NDArray[Any]]
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.columns[name]
+
+    def __len__(self) -> int:
+        return len(self.columns["label"])
+
+    def where(self, rows: Mask) -> Group:
+        """Return some of the rows."""
+        return Group(self.finding, {name: values[rows] for name, values in self.columns.items()})
+
+
+@dataclass(frozen=True)
+class RunView:
+    """What decides whether a run can be scored.
+
+    Attributes:
+        folder: Of the run.
+        shows: Kinds of what it shows, as `Protocol.takes` names them.
+        scale: Of its maps, as the model declares it.
+        unranked: The first pair with a box without a confidence; empty if there is none.
+    """
+
+    folder: Path
+    shows: frozenset[str]
+    scale: str = "none"
+    unranked: str = ""
+
+
+class Protocol(ABC):
+    """A way in which the field scores predictions."""
+
+    name: ClassVar[str]
+    """As `rescore --protocol` knows it."""
+    title: ClassVar[str]
+    """As a report calls it."""
+    headline: ClassVar[str]
+    """The number that models are ranked by."""
+    heading: ClassVar[str]
+    """What a report calls this number."""
+    others: ClassVar[Mapping[str, str]] = {}
+    """Further numbers that a report shows, and what it calls them."""
+    citation: ClassVar[str]
+    """Publication and code that it follows."""
+    rule: ClassVar[str]
+    """Map, mask and score in a few words."""
+    flaw: ClassVar[str]
+    """What is wrong with it, in a sentence."""
+    setting: ClassVar[str]
+    """The image frame of the authors."""
+    our_setting: ClassVar[str] = "the whole radiograph on the evaluation grid"
+    in_setting: ClassVar[Literal["always", "native", "never"]] = "never"
+    """Whether a run is scored in the authors' frame: always, on native grids, or never."""
+    limits: ClassVar[tuple[str, ...]] = ()
+    """What cannot be had from a stored run, and so is not given."""
+    takes: ClassVar[frozenset[str]] = frozenset({"map"})
+    """Kinds of predictions, of `map`, `boxes`, `points`, `words` and `score`."""
+    scales: ClassVar[frozenset[str]] = frozenset()
+    """Scales that maps may have; empty: any."""
+    negatives: ClassVar[bool] = False
+    """Whether pairs without the finding are measured."""
+    lower: ClassVar[frozenset[str]] = frozenset()
+    """Numbers of which less is better."""
+
+    def refuses(self, run: RunView, tuned: bool) -> str | None:
+        """Return why a run cannot be scored, or None; `tuned` tells whether there are settings from another run."""
+        if not self.takes & run.shows:
+            takes, shows = (
+                " or ".join(_KINDS[kind] for kind in _KINDS if kind in of) for of in (self.takes, run.shows)
+            )
+            return f"--protocol {self.name} scores {takes}, and {run.folder} has {shows or 'none'}."
+        if {"boxes", "points"} <= run.shows and "score" not in self.takes:
+            return f"--protocol {self.name} scores boxes, and {run.folder} also has points, which have no extent."
+        if "map" in run.shows and self.scales and run.scale not in self.scales:
+            return (
+                f"--protocol {self.name} compares values of {' or '.join(sorted(self.scales))} maps between images, "
+                f"and those of {run.folder} are {run.scale!r}: the same value would mean something else."
+            )
+        return None
+
+    @abstractmethod
+    def measure(self, prediction: PairView, truth: PairTruth) -> Columns | None:
+        """Return the columns of a pair, or None to skip it."""
+
+    def tune(self, groups: Sequence[Group]) -> Tuned | None:
+        """Return settings by finding, chosen on the pairs of another run; None for a protocol that has no settings."""
+        return None
+
+    def read_tuning(self, paths: Sequence[Path], findings: Sequence[str]) -> Tuned | None:
+        """Read settings from files of the authors; None for a protocol whose authors write none."""
+        return None
+
+    @property
+    def tunes(self) -> bool:
+        """Whether it has settings that are chosen on another run."""
+        return type(self).tune is not Protocol.tune
+
+    def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Columns:
+        """Return columns (N,) of a finding that follow from its measured ones and from what was tuned for it."""
+        return {}
+
+    @abstractmethod
+    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
+        """Return the numbers of a run, whose findings have a group each."""
+
+    def pair_values(self, group: Group) -> NDArray[np.float64]:
+        """Return what each pair has of the headline (N,), for paired tests; NaN where it has none."""
+        return group[self.headline].astype(np.float64)
+
+    def missed(self, values: Columns, present: bool) -> Columns:
+        """Return the values of a pair whose map nobody drew: masks are empty, and a finding that is present is missed.
+
+        Numbers of which less is better do not exist for it. Columns about the truth alone stay.
+        """
+        missed = dict(values)
+        for name, value in values.items():
+            if not name.startswith(_OF_TRUTH) and not isinstance(value, list):
+                missed[name] = math.nan if name in self.lower else 0 * (np.nan_to_num(value) if present else value)
+        return missed
+
+    def named(self, native: bool) -> str:
+        """Return the name, with "(our frame)" unless the run, on native grids or not, is in the authors' frame."""
+        theirs = self.in_setting == "always" or (self.in_setting == "native" and native)
+        return self.name if theirs else f"{self.name} (our frame)"
+
+    def results(self, table: Table, findings: Sequence[str], native: bool, tuned: Tuned | None) -> dict[str, Any]:
+        """Return the numbers and what they mean, as they are stored; adds the columns that follow to the table.
+
+        Args:
+            table: Of the pairs.
+            findings: Of the run.
+            native: Whether it was scored on native grids.
+            tuned: Settings by finding, if some were chosen elsewhere.
+        """
+        order = np.argsort(table["column"], kind="stable")
+        groups = groups_of(table, findings)
+        derived = [self.derive(group, None if tuned is None else tuned[group.finding]) for group in groups]
+        for name in derived[0]:
+            values = np.concatenate([columns[name] for columns in derived])
+            table[name] = np.empty_like(values)
+            table[name][order] = values
+        groups = groups_of(table, findings)
+        chances = [mean(group["chance"]) for group in groups if len(group)]
+        title = self.named(native)
+        return {
+            "schema": 1,
+            "protocol": self.name,
+            "title": title,
+            "citation": self.citation,
+            "flaw": self.flaw,
+            "rule": self.rule,
+            "frame": self.setting if title == self.name else self.our_setting,
+            "cannot": [*self.limits],
+            "headline": self.headline,
+            "pairs": len(order),
+            "chance_area": mean(chances),
+            "tuned": None if tuned is None else {finding: dict(values) for finding, values in tuned.items()},
+            "numbers": self.numbers(groups),
+        }
+
+
+def groups_of(table: Table, findings: Sequence[str]) -> list[Group]:
+    """Return the rows of each finding, in the order of the findings."""
+    groups = []
+    for place, finding in enumerate(findings):
+        rows = table["column"] == place
+        groups.append(Group(finding, {name: values[rows] for name, values in table.items()}))
+    return groups
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of what is defined, neither None nor NaN, the same in any order; None if nothing is."""
+    defined = [float(value) for value in values if value is not None and not math.isnan(value)]
+    return math.fsum(defined) / len(defined) if defined else None
+
+
+def mean_of_findings(groups: Sequence[Group], name: str, of_negatives: bool = False) -> Number:
+    """Return the mean of a column over the pairs of a finding, then over findings.
+
+    `of_negatives` tells that pairs without the finding should have the number, and no other.
+    """
+    return _mean_of(
+        groups, name, "findings", lambda values: mean([math.fsum(one) / len(one) for one in values]), of_negatives
+    )
+
+
+def mean_of_pairs(groups: Sequence[Group], name: str) -> Number:
+    """Return the mean of a column over all pairs."""
+    return _mean_of(groups, name, "pairs", lambda values: mean([value for one in values for value in one]))
+
+
+def mean_weighted_by_squares(groups: Sequence[Group], name: str) -> Number:
+    """Return the mean of a column over all pairs, each weighing as much as its finding has pairs."""
+
+    def weighted(values: Sequence[list[float]]) -> float | None:
+        total = math.fsum(len(one) * value for one in values for value in one)
+        return total / sum(len(one) ** 2 for one in values) if values else None
+
+    return _mean_of(groups, name, "squares", weighted)
+
+
+def ratio_of_sums(groups: Sequence[Group], above: str, below: str) -> Number:
+    """Return the ratio of the sums of two columns over a finding's pairs, then the mean over findings that have it."""
+    sums = [(int(group[above].sum()), int(group[below].sum())) for group in groups]
+    return _of_findings("sums", groups, [a / b if b else None for a, b in sums])
+
+
+def of_group(groups: Sequence[Group], function: Callable[[Group], Mapping[str, float | None]]) -> dict[str, Number]:
+    """Return numbers of all pairs of a finding together, then their means over findings that have them."""
+    each = [function(group) for group in groups]
+    return {name: _of_findings("images", groups, [numbers[name] for numbers in each]) for name in each[0]}
+
+
+def of_all(
+    groups: Sequence[Group], average: str, function: Callable[[Group], Mapping[str, float | None]]
+) -> dict[str, Number]:
+    """Return numbers of all pairs together, whatever their finding."""
+    names = [name for name in groups[0].columns]
+    whole = function(Group("", {name: np.concatenate([group[name] for group in groups]) for name in names}))
+    each = {group.finding: function(group) for group in groups}
+    return {
+        name: _number(average, value, {finding: numbers[name] for finding, numbers in each.items()})
+        for name, value in whole.items()
+    }
+
+
+def _mean_of(
+    groups: Sequence[Group],
+    name: str,
+    average: str,
+    combine: Callable[[list[list[float]]], float | None],
+    of_negatives: bool = False,
+) -> Number:
+    missing: list[tuple[int, int, dict[str, str]]] = []
+    defined, strict = [], []
+    for place, group in enumerate(groups):
+        values = group[name].astype(np.float64)
+        absent = np.isnan(values)
+        expected = absent & (group["label"] == 0 if of_negatives else group["chance"] > 0)
+        defined.append(values[~absent].tolist())
+        strict.append(np.where(expected, 0.0, values)[~absent | expected].tolist())
+        for row in np.flatnonzero(expected).tolist():
+            about = {"image_id": str(group["image_id"][row]), "finding": group.finding}
+            missing.append((int(group["index"][row]), place, about))
+    per_finding = {group.finding: mean(values) for group, values in zip(groups, defined, strict=True)}
+    first = [about for *_, about in sorted(missing, key=lambda one: one[:2])[:10]]
+    number = _number(average, combine([*filter(None, defined)]), per_finding, first)
+    return number | {"undefined": len(missing), "strict": combine([*filter(None, strict)])}
+
+
+def _of_findings(average: str, groups: Sequence[Group], values: Sequence[float | None]) -> Number:
+    names = [group.finding for group in groups]
+    return _number(average, mean(values), dict(zip(names, values, strict=True)))
+
+
+def _number(
+    average: str, value: float | None, per_finding: Mapping[str, float | None], first: Sequence[Any] = ()
+) -> Number:
+    number: Number = {"value": value, "average": average, "undefined": 0, "first_undefined": [*first]}
+    return number | {"strict": value, "per_finding": dict(per_finding)}

@@ -1,0 +1,40 @@
+"""BioViL (ECCV 2022): smoothed cosines above fixed thresholds.
+
+The repository (microsoft/hi-ml b67c1d2) has the map and no scorer, so the score follows the paper as we read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from xbench.scoring.maps import Map, Region, cnr
+from xbench.scoring.protocols.aep import overlaps, smoothed
+from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, mean_of_findings
+
+
+def score(saliency: Map, region: Region) -> dict[str, float]:
+    """Score a map of cosines; NaN where a mask or the region is empty."""
+    return overlaps(saliency.astype(np.float32), region) | {"cnr": cnr(saliency, region, absolute=True)}
+
+
+class BioViL(Protocol):
+    """IoU of cosines above fixed thresholds."""
+
+    name = "biovil"
+    title = "BioViL"
+    headline = "miou"
+    heading = "Mean IoU"
+    citation = "Boecking et al., ECCV 2022 (map: microsoft/hi-ml b67c1d2; the score is our reading of the paper)"
+    rule = "cosines of smoothed cells above 0.1 to 0.5, mean IoU; CNR without its sign"
+    flaw = "Thresholds on raw cosines favour models whose cosines are large; where none exceeds 0.1 there is no IoU."
+    setting = "a square in the middle of the image"
+    limits = ("maps that are no cosines are refused", "phrases of one finding are not told apart")
+    scales = frozenset({"cosine"})
+
+    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+        return score(prediction.on_grid(truth.region.shape, cells=smoothed(prediction.cells)), truth.region)
+
+    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
+        return {name: mean_of_findings(groups, name) for name in ("miou", "cnr")}

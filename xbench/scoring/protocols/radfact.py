@@ -1,0 +1,57 @@
+"""RadFact: boxes drawn on whole pixels.
+
+Follows microsoft/RadFact 72463ac.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, mean_of_findings
+
+SIDE = 224
+
+
+def score(predicted: Sequence[Sequence[float]], true: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Score boxes x0, y0, x1, y1 in fractions, drawn on whole pixels: `iou`, `precision`, `recall`; NaN over empty."""
+
+    def drawn(boxes: Sequence[Sequence[float]]) -> NDArray[np.bool_]:
+        mask = np.zeros((SIDE, SIDE), bool)
+        for box in boxes:
+            left, top, right, bottom = (int(edge * SIDE) for edge in box)
+            mask[top:bottom, left:right] = True
+        return mask
+
+    def share(pixels: NDArray[np.bool_]) -> float:
+        number = int(np.count_nonzero(pixels))
+        return both / number if number else math.nan
+
+    first, second = drawn(predicted), drawn(true)
+    both = int(np.count_nonzero(first & second))
+    return {"iou": share(first | second), "precision": share(first), "recall": share(second)}
+
+
+class RadFact(Protocol):
+    """Precision of boxes in pixels."""
+
+    name = "radfact"
+    title = "RadFact"
+    headline = "precision"
+    heading = "Precision"
+    citation = "RadFact (microsoft/RadFact 72463ac)"
+    rule = "answered boxes against annotated ones, as masks of 224 x 224"
+    flaw = "Precision alone decides whether a phrase is grounded, so a small box in a large lesion is perfect."
+    setting = "boxes as fractions, on 224 x 224 pixels"
+    in_setting = "always"
+    limits = ("entailment of phrases takes a language model", "images without the finding are left out")
+    takes = frozenset({"boxes"})
+
+    def measure(self, prediction: PairView, truth: PairTruth) -> Columns:
+        return score(prediction.boxes.tolist(), truth.boxes.tolist())
+
+    def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
+        return {name: mean_of_findings(groups, name) for name in ("iou", "precision", "recall")}
