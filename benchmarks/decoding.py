@@ -31,7 +31,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from official.dicom import write_dicom
 
 from xbench.commands.prepare import prepare
-from xbench.data.annotations.shapes import Box
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.phantom import draw_phantom
@@ -39,6 +38,7 @@ from xbench.data.records import Radiograph, Record
 from xbench.data.samples import Samples
 from xbench.data.store.store import PreparedStore, pack
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
+from xbench.geometry.shapes import Shape
 
 ROUNDS = 5
 RECORDS = 12_600
@@ -67,14 +67,14 @@ class Files(ChestXrayDataModule):
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
         return [
-            Record(path.stem, {"Nodule": 1}, (path, Box(300, 400, 500, 700)), files=(path,))
+            Record(path.stem, {"Nodule": 1}, (path, Shape.from_corners(300, 400, 500, 700)), files=(path,))
             for path in sorted(self.root.iterdir())
         ]
 
     def load(self, record: Record) -> Radiograph:
         path, box = record.source
         image = decode_image(path)
-        return Radiograph(image, {"Nodule": box.draw(*image.shape)})
+        return Radiograph(image, {"Nodule": box.on(*image.shape).draw()})
 
 
 def write_files(root: Path) -> dict[str, Path]:

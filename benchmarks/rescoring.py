@@ -18,7 +18,7 @@ from workload import Tiny, evaluate, prepared, tiny, write_radiographs
 from xbench.commands.rescore import rescore
 
 FINDINGS, SIDE, WHOLE = 10, 512, 12_600
-KEPT = ("maps.parquet", "regions.parquet", "pictures.parquet", "per_image.parquet", "curves.parquet")
+KEPT = ("maps.parquet", "regions.parquet", "pictures.parquet", "pairs.parquet")
 RULES = ("--ties any", "--thresholds 1001", "--gamma 0.25", "--ties any --workers 0")
 FIGURES = (
     Figure(f"maps and regions on disk, {FINDINGS} findings, an image", "kB"),

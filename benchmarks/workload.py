@@ -40,12 +40,12 @@ from deterministic_checkpoints import write_checkpoint
 from xbench.commands.configs import defaults
 from xbench.commands.prepare import prepare
 from xbench.commands.run import run_test
-from xbench.data.annotations.shapes import Box
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.data.decoding import decode_image
 from xbench.data.phantom import draw_phantom
 from xbench.data.records import Radiograph, Record
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
+from xbench.geometry.shapes import Shape
 from xbench.models.base import VLM
 from xbench.types import ModelOutput
 
@@ -111,7 +111,8 @@ class Drawn(ChestXrayDataModule):
     def load(self, record: Record) -> Radiograph:
         path, *boxes = record.source
         image = decode_image(path)
-        return Radiograph(image, {finding: Box(*corners).draw(*image.shape) for finding, corners in boxes})
+        shapes = {finding: Shape.from_corners(*corners).on(*image.shape) for finding, corners in boxes}
+        return Radiograph(image, {finding: shape.draw() for finding, shape in shapes.items()})
 
 
 class Patches(VLM):

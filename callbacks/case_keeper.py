@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pyarrow as pa
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from xbench.runs.maps import SavedImage, jpeg, shrunk
+from xbench.data.datamodule import ChestXrayDataModule
+from xbench.runs.maps import SavedImage, jpeg, saved_tables, shrunk
 from xbench.types import Batch, ModelOutput
 
 _LONGEST_SIDE = 1024
@@ -19,22 +24,22 @@ class CaseKeeper(Callback):
     are small JPEG files, but they are patients' images all the same: share a run's folder only with those who may see
     the dataset.
 
-    `latest` holds the images of the last batch.
+    `latest` holds the tables of the last batch by file of the run; it is empty if none of its images could be read.
     """
 
-    latest: tuple[SavedImage, ...] = ()
+    latest: Mapping[str, pa.Table] = MappingProxyType({})
 
     def on_test_batch_end(  # type: ignore[override]
         self, trainer: Trainer, pl_module: LightningModule, outputs: ModelOutput | None, batch: Batch, batch_idx: int
     ) -> None:
         """Keep the images of a batch."""
-        self.latest = ()
+        self.latest = {}
         if outputs is None:
             return
         saliency = outputs.saliency.float().cpu().numpy()
         truth, pairs = batch.truth, batch.truth.scored
         scored = {row: pairs[pairs[:, 0] == row, 1].tolist() for row in range(len(batch))}
-        self.latest = tuple(
+        images = [
             SavedImage(
                 index=int(truth.index[row]),
                 image_id=truth.image_ids[row],
@@ -48,4 +53,6 @@ class CaseKeeper(Callback):
                 instances=truth.instances[row],
             )
             for row in range(len(batch))
-        )
+        ]
+        data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        self.latest = saved_tables(data.findings, images)

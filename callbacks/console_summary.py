@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xbench.report.statistics.below_half import auroc_warning
+from xbench.runs.by_finding import Images
 from xbench.runs.results import Answers, Results
 
 from .evaluation import Evaluation, find
@@ -34,7 +35,7 @@ class ConsoleSummary(Callback):
         if results.answers is not None:
             console.print(_rates(results.answers), style="dim", highlight=False)
         rows = Evaluation.of(trainer).rows
-        for line in (*_remarks(results), *filter(None, [rows and auroc_warning(results, rows)])):
+        for line in (*_remarks(results), *filter(None, [rows and auroc_warning(results, Images.of(rows))])):
             console.print(line, style="yellow", highlight=False)
         # soft_wrap: a path that the terminal breaks cannot be copied.
         for logger in trainer.loggers:

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from itertools import chain
+from types import MappingProxyType
 from typing import TypeVar
 
+import numpy as np
+import pyarrow as pa
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.evaluation.aggregate import summarise
-from xbench.evaluation.answers import without_text
-from xbench.evaluation.checks import check_each_once, check_no_limit, check_shapes, check_values
-from xbench.evaluation.scoring import add_scores, score_batch
-from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
-from xbench.runs.answers import AnswerRow
+from xbench.runs.answers import AnswerRow, answer_rows, answers_table, rows_of
+from xbench.runs.files import ANSWERS, PAIRS
 from xbench.runs.folder import saved_config
 from xbench.runs.journal import BatchRecord
 from xbench.runs.provenance import collect_provenance
 from xbench.runs.results import Results
-from xbench.runs.scores import BatchScores, ImageScores
+from xbench.runs.summary import RunNumbers, summarise
 from xbench.runtime.digests import source_sha256
 from xbench.runtime.distributed import gather
 from xbench.runtime.errors import UserError
 from xbench.runtime.stopwatch import Stopwatch
+from xbench.scoring.measure import measure
 from xbench.scoring.measures import Measurer
+from xbench.scoring.metrics import metrics_of
+from xbench.scoring.rows import Rows, fixed_only
 from xbench.types import EXPLORATORY_NOTE, Batch, Failure, ModelOutput, Note, Rules, TieRule
+
+from .checks import check_each_once, check_no_limit, check_shapes, check_values
 
 
 class Evaluation(Callback):
@@ -42,14 +49,14 @@ class Evaluation(Callback):
 
     Attributes:
         results: Results of the run; on the first process from the end of the epoch on, None before and elsewhere.
-        rows: Scores per image and finding; where and when `results` is there.
-        latest: Scores of the last batch, with the pixel counts of its pairs; None if none of its images could be read.
+        rows: The rows that they follow from; where and when `results` is there.
+        latest: Tables of the last batch by file of the run; empty if none of its images could be read.
         stopwatch: Time of this process by stage; callbacks that come after count theirs there.
     """
 
     results: Results | None = None
-    rows: ImageScores | None = None
-    latest: BatchScores | None = None
+    rows: Rows | None = None
+    latest: Mapping[str, pa.Table] = MappingProxyType({})
     stopwatch: Stopwatch
 
     def __init__(self, thresholds: int = 101, ties: TieRule = "share") -> None:
@@ -74,14 +81,14 @@ class Evaluation(Callback):
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Create empty metrics on the model's device."""
         model, data = _parts(trainer)
-        classes = len(data.findings)
+        self._findings = tuple(data.findings)
         self.results = self.rows = None
-        self._pointing_game = PointingGame(classes, ties=self.ties).to(model.device)
-        self._sweep = ThresholdSweep(classes, thresholds=self.thresholds).to(model.device)
+        self._metrics = metrics_of(len(data.findings), self.thresholds, isinstance(model, AnsweringModel))
+        for metric in self._metrics.values():
+            metric.to(model.device)
         self._measurer = Measurer()
-        self._images: list[ImageScores] = []
+        self._tables: list[pa.Table] = []
         self._answers: list[AnswerRow] = []
-        self._constant: list[tuple[int, str, int]] = []
         self._failures: list[Failure] = []
         self._notes: list[Note] = []
         self._restored, self._decode = 0, 0.0
@@ -121,7 +128,7 @@ class Evaluation(Callback):
         model.seen = None
         self._failures += batch.failures
         self._notes += batch.notes
-        self.latest = None
+        self.latest = {}
         if outputs is not None:
             if outputs.answers is None:
                 check_shapes(outputs, batch.truth, model.name, data.findings)
@@ -133,7 +140,9 @@ class Evaluation(Callback):
                 recognises=model.recognises,
             )
             rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties)
-            self.latest = score_batch(outputs, batch.truth, rules, self.stopwatch, self._measurer, check)
+            options = model.recognises, self.stopwatch, self._measurer, check
+            rows = measure(outputs, batch.truth, rules, data.findings, *options)
+            self.latest = {PAIRS: rows, ANSWERS: answers_table(answer_rows(outputs, batch.truth))}
             self._keep(self.latest)
         self.stopwatch.lap("metrics")
 
@@ -142,55 +151,54 @@ class Evaluation(Callback):
         self._failures += record.failures
         self._notes += record.notes
         self._restored += 1
-        if record.scores is not None:
-            self._keep(record.scores)
+        if record.tables:
+            self._keep(record.tables)
 
-    def _keep(self, scores: BatchScores) -> None:
-        # Not the pixel counts, which are most of it: those are in the journal.
-        self._images.append(scores.images)
-        self._constant += scores.constant
-        self._answers += without_text(scores.answers)
-        add_scores(scores, self._pointing_game, self._sweep)
+    def _keep(self, tables: Mapping[str, pa.Table]) -> None:
+        rows = Rows.of(tables[PAIRS], self._findings)
+        for metric in self._metrics.values():
+            metric.update(rows)
+        # Without most of the pixels and without texts: those are in the journal.
+        self._tables.append(fixed_only(tables[PAIRS]))
+        self._answers += [replace(row, raw="", reasoning=None) for row in rows_of(tables[ANSWERS])]
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reduce over processes and prove that each image was scored exactly once."""
         model, data = _parts(trainer)
-        pointing_game, sweep = self._pointing_game.compute(), self._sweep.compute()
-        mine = self._images, self._constant, self._failures, self._notes, self._answers, self._measurer.problem
-        gathered = gather(mine)
+        computed = {name: metric.compute() for name, metric in self._metrics.items()}
+        gathered = gather((self._tables, self._failures, self._notes, self._answers, self._measurer.problem))
         self.stopwatch.lap("metrics")
         if not trainer.is_global_zero:
             return
-        images = [part for parts, *_ in gathered for part in parts]
-        failures = sorted((f for _, _, failures, *_ in gathered for f in failures), key=lambda failure: failure.index)
-        problems = [problem for *_, problem in gathered if problem is not None]
-        # What the annotation files say every process knows; what the images say, only the process that read them.
-        notes = [*data.notes, *(note for _, _, _, notes, *_ in gathered for note in notes)]
-        scored = [index for part in images for index in part.index.tolist()]
+        tables, of_failures, of_notes, of_answers, of_problems = zip(*gathered, strict=True)
+        failures = sorted(chain(*of_failures), key=lambda failure: failure.index)
+        problems = [problem for problem in of_problems if problem is not None]
+        # Each is a batch, whose images lie side by side in the dataset.
+        parts = sorted(chain(*tables), key=lambda part: part["index"][0].as_py())
+        scored = [*chain(*(np.unique(part["index"].to_numpy()).tolist() for part in parts))]
         check_each_once(scored + [failure.index for failure in failures], len(data.records))
-        if not images:
+        if not scored:
             raise UserError(
                 f"{data.name}: none of the {len(failures)} images could be read, so there is nothing to score. The "
                 f"first: {failures[0].image_id}. {failures[0].reason}"
             )
-        self.rows = ImageScores.concatenate(images)
+        self.rows = Rows.of(pa.concat_tables(parts), data.findings)
         seconds, saved = {**self.stopwatch.seconds, "decode": self._decode}, saved_config(trainer)
         self.results = summarise(
             (model.name, data.name, data.split),
-            data.findings,
             self.rows,
-            pointing_game,
-            sweep,
+            RunNumbers(**computed),
+            self.thresholds,
             failures,
-            sorted(pair for _, constant, *_ in gathered for pair in constant),
-            notes,
+            # What the annotation files say every process knows; what the images say, only the process that read them.
+            [*data.notes, *chain(*of_notes)],
             collect_provenance(trainer, model, data, seconds, None if saved is None else saved.config.as_dict())
             | {
                 "evaluation": {"thresholds": self.thresholds, "ties": self.ties},
                 "kernel_not_used": problems[0] if problems else None,
                 "batches_of_earlier_attempts": self._restored,
             },
-            [row for *_, answers, _ in gathered for row in answers] if isinstance(model, AnsweringModel) else None,
+            [*chain(*of_answers)] if isinstance(model, AnsweringModel) else None,
         )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

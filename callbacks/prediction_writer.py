@@ -17,7 +17,6 @@ from PIL import Image
 from rich.console import Console
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.evaluation.checks import check_each_once, check_no_limit, check_output
 from xbench.findings.names import chosen
 from xbench.geometry.grid import saliency_on_grid
 from xbench.metrics import normalise
@@ -29,6 +28,8 @@ from xbench.runtime.distributed import gather
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.types import Batch, ModelOutput, Note
+
+from .checks import check_each_once, check_no_limit, check_output
 
 
 @dataclass(frozen=True)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections import deque
-from collections.abc import Iterator
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.runs.answers import answers_writer
-from xbench.runs.files import ANSWERS, CURVES, PER_IMAGE
+from xbench.runs.files import RESULTS
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
-from xbench.runs.maps import SavedImage, write_saved_images
 from xbench.runs.provenance import numbers_depend_on
-from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
-from xbench.runs.scores import pair_counts_writer, write_per_image
+from xbench.runs.results import Results, outputs_depend_on, write_results
+from xbench.runs.tables import tables_of_run, write_tables
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, ModelOutput
 
@@ -69,10 +65,9 @@ class ResultsWriter(Callback):
             self._run.journal,
             BatchRecord(
                 batch=batch.first // data.batch_size,
-                scores=evaluation.latest,
+                tables={**evaluation.latest, **(keeper.latest if keeper else {})},
                 failures=tuple(batch.failures),
                 notes=tuple(batch.notes),
-                kept=() if keeper is None else keeper.latest,
             ),
         )
         # Otherwise this time would count as waiting for the next batch.
@@ -85,16 +80,14 @@ class ResultsWriter(Callback):
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the files; a `UserError` if the disk is full or has become read-only."""
         evaluation = Evaluation.of(trainer)
-        if evaluation.results is None or evaluation.rows is None:
+        if (results := evaluation.results) is None:
             return
-        results = evaluation.results
         try:
-            self._write_from_journal(trainer, results, evaluation.thresholds)
-            write_per_image(self.folder / PER_IMAGE, evaluation.rows, results.findings)
-            write_per_class(self.folder / "per_class.csv", results)
+            results = replace(results, tables=self._write_tables(trainer, results))
             evaluation.stopwatch.lap("writing")
             results.provenance["seconds"]["writing"] = round(evaluation.stopwatch.seconds["writing"], 3)
-            write_results(self.folder / "results.json", results)
+            write_results(self.folder / RESULTS, results)
+            evaluation.results = results
         except OSError as error:
             again = "" if saved_config(trainer) is None else " with --resume true, which goes on from what is scored"
             raise UserError(
@@ -104,8 +97,8 @@ class ResultsWriter(Callback):
         # What network file systems keep of open files goes with them; it is small.
         shutil.rmtree(self._run.journal, ignore_errors=True)
 
-    def _write_from_journal(self, trainer: Trainer, results: Results, thresholds: int) -> None:
-        """Write what would not fit in memory, batch by batch."""
+    def _write_tables(self, trainer: Trainer, results: Results) -> dict[str, str]:
+        """Write the tables from the journal, batch by batch; return their digests."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
         finished = finished_batches(self._run.journal)
         expected = -(-len(data.records) // data.batch_size)
@@ -114,22 +107,7 @@ class ResultsWriter(Callback):
                 f"{self._run.journal} holds {len(finished)} of {expected} batches that were scored, so the "
                 "other processes wrote elsewhere: --trainer.default_root_dir must be a folder that all nodes see."
             )
-        with pair_counts_writer(self.folder / CURVES, results.findings, thresholds) as add, ExitStack() as stack:
-            add_answers = None
-            if results.answers is not None:
-                add_answers = stack.enter_context(answers_writer(self.folder / ANSWERS))
-
-            def kept() -> Iterator[SavedImage]:
-                for record in map(read_record, finished.values()):
-                    if record.scores is not None:
-                        add(record.scores.pairs)
-                        if add_answers is not None:
-                            add_answers(record.scores.answers)
-                    yield from record.kept
-
-            if find(trainer, CaseKeeper) is None:
-                # Goes through the pairs; there is nothing else.
-                deque(kept(), maxlen=0)
-                return
-            depends_on = outputs_depend_on(results.provenance)
-            write_saved_images(self.folder, results.findings, data.gamma, depends_on, kept())
+        tables = (record.tables for record in map(read_record, finished.values()))
+        names = tables_of_run(results, find(trainer, CaseKeeper) is not None)
+        about = {"findings": results.findings, "gamma": data.gamma, "depends_on": outputs_depend_on(results.provenance)}
+        return write_tables(self.folder, filter(None, tables), names, about)

@@ -67,7 +67,7 @@ class Run:
     @property
     def rows(self) -> list[dict[str, Any]]:
         assert self.folder is not None, self.errors
-        return pq.read_table(self.folder / "per_image.parquet").to_pylist()
+        return pq.read_table(self.folder / "pairs.parquet").to_pylist()
 
 
 @pytest.fixture(scope="session")

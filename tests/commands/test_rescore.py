@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from processes import gone, until
-from run_files import change, files_of
+from run_files import files_of
 
 from xbench.cli import main
 from xbench.commands import rescore
@@ -47,29 +47,10 @@ def evaluation(tmp_path: Path, thresholds: int, ties: str) -> tuple[str, str]:
     return "--config", str(path)
 
 
-def test_a_run_from_before_items_and_sizes_were_kept(phantom_run, command, tmp_path):
-    """It is read and scored again as ever, and says what it does not know."""
-    whole = FinishedRun.open(phantom_run)
-    assert whole.map_scale == "probability" and {*whole.image_sizes.values()} == {(48, 48)}
-    drawn = {(image, finding) for image, finding, _ in saved_regions(phantom_run)}
-    assert {*whole.instances} == drawn
-    folder = tmp_path / "old" / "run"
-    shutil.copytree(phantom_run, folder)
-    (folder / "instances.parquet").unlink()
-    maps = pq.read_table(folder / "maps.parquet")
-    pq.write_table(maps.drop_columns("size"), folder / "maps.parquet", write_page_checksum=True)
-    change(folder, provenance__model={"class": "x", "saliency_upsample": "bilinear"})
-    again = command("rescore", folder)
-    assert again.status == 0, again.errors
-    (rescored,) = {*folder.parent.iterdir()} - {folder}
-    for old in (FinishedRun.open(folder), FinishedRun.open(rescored)):
-        old.check_maps()
-        assert old.map_scale is None and {*old.image_sizes.values()} == {None} and not old.saves_instances
-        with pytest.raises(UserError, match=r"has no instances.parquet.*annotated items one by one"):
-            _ = old.instances
-    assert files_of(rescored).keys() | {"instances.parquet"} == files_of(phantom_run).keys()
-    assert (rescored / "per_image.parquet").read_bytes() == (phantom_run / "per_image.parquet").read_bytes()
-    assert command("verify", rescored).status == 0
+def test_sizes_and_items_are_kept_with_the_maps(phantom_run):
+    run = FinishedRun.open(phantom_run)
+    assert run.map_scale == "probability" and {*run.image_sizes.values()} == {(48, 48)}
+    assert {*run.instances} == {(image, finding) for image, finding, _ in saved_regions(phantom_run)}
 
 
 @pytest.mark.parametrize("view", ["whole", "crop"])
@@ -223,7 +204,7 @@ def test_wrong_options(run, command, tmp_path, options, status, message):
     assert {*tmp_path.rglob("*")} == before
 
 
-@pytest.mark.parametrize("name", ["maps.parquet", "regions.parquet", "pictures.parquet", "per_image.parquet"])
+@pytest.mark.parametrize("name", ["maps.parquet", "regions.parquet", "pictures.parquet", "pairs.parquet"])
 def test_damaged_files(run, command, tmp_path, name):
     """Whatever bit has turned is found, or is one that says nothing."""
     content = bytearray((run.folder / name).read_bytes())
@@ -355,4 +336,4 @@ def test_files_of_another_run(run, command, toy_config, tmp_path):
     other = command("test", "--config", toy_config, "--data.limit", "5")
     for name in ("maps.parquet", "regions.parquet", "pictures.parquet"):
         (run.folder / name).write_bytes((other.folder / name).read_bytes())
-    assert "maps.parquet has fewer images than per_image.parquet" in command("rescore", run.folder).errors
+    assert "maps.parquet has fewer images than pairs.parquet" in command("rescore", run.folder).errors

@@ -15,7 +15,6 @@ from talkers import LAME
 
 from xbench.cli import main
 from xbench.commands.verify import disagreements
-from xbench.evaluation.answers import summarise_answers
 from xbench.metrics import LesionDetections
 from xbench.report.facts import facts_of
 from xbench.report.figures.models import dice_over_thresholds
@@ -29,9 +28,10 @@ from xbench.report.tables.contents import all_tables
 from xbench.runs.answers import read_answers
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_protocols
+from xbench.runs.summary import numbers_of, summarise
 from xbench.scoring.boxes import pairwise_iou, score_boxes, score_on_grid
 
-FILES = ("answers.parquet", "per_image.parquet", "curves.parquet", "per_class.csv", "maps.parquet", "regions.parquet")
+FILES = ("answers.parquet", "pairs.parquet", "maps.parquet", "regions.parquet")
 
 
 SQUARES = "toys.Squares, init_args: {images: 40, widths: [64, 200], num_workers: 0}"
@@ -69,6 +69,7 @@ def test_all_that_was_said_is_kept_and_scored(talked):
     assert any(row.raw == LAME for row in rows)
     regions = {(image.image_id, c): of for image in run.saved_images() for c, of in image.regions.items()}
     ious = []
+    assert np.isnan(run.rows["minimum_hit"]).all()
     for row in rows:
         place = run.row_of[row.image_id], run.results.findings.index(row.finding)
         if row.annotated is None:
@@ -77,7 +78,7 @@ def test_all_that_was_said_is_kept_and_scored(talked):
         expected = score_on_grid(row.boxes, region)
         found = scores.pointing_hit[place], scores.dice[place], scores.iou[place]
         assert found == pytest.approx(tuple(expected), abs=1e-12)
-        assert np.isnan(scores.peak_x[place]) == (not row.boxes) and np.isnan(scores.minimum_hit[place])
+        assert np.isnan(scores.peak_x[place]) == (not row.boxes)
         ious.append(score_boxes(row.boxes, row.annotated).box_iou)
     assert answers.overall["box_iou"] == pytest.approx(np.mean(ious), abs=1e-9)
     rates = [answers.overall[status] for status in ("answered", "abstained", "unparsable", "truncated")]
@@ -132,15 +133,16 @@ def test_sensitivity(talked):
 def test_the_order_of_rows_changes_no_number(talked):
     run = FinishedRun.open(finished(talked))
     rows = [row for rows in run.answers.values() for row in rows]
-    about = run.results.provenance["model"]
+    of_run = ("a", "b", "test"), run.rows, numbers_of(run.rows), 101
     for seed in range(3):
         random.Random(seed).shuffle(rows)
-        assert summarise_answers(run.results.findings, rows, run.image_scores, about) == run.results.answers
+        again = summarise(*of_run, provenance=run.results.provenance, answers=rows)
+        assert again.answers == run.results.answers
 
 
-def test_verify_finds_all_numbers_and_what_was_changed(talked, tmp_path):
+def test_boxes_that_are_not_in_the_words_are_found(talked, tmp_path):
     folder = finished(talked)
-    assert disagreements(folder) == []
+    assert disagreements(folder, deep=True) == []
     changed = tmp_path / "changed"
     changed.mkdir()
     for path in folder.iterdir():
@@ -152,7 +154,8 @@ def test_verify_finds_all_numbers_and_what_was_changed(talked, tmp_path):
     pq.write_table(
         table.set_column(table.column_names.index("raw"), table.field("raw"), [raw]), changed / "answers.parquet"
     )
-    assert any("answers.parquet" in one.place and "boxes" in one.place for one in disagreements(changed))
+    found = {one.place.partition(" / row")[0] for one in disagreements(changed, deep=True)}
+    assert {"answers.parquet / SHA-256", "answers.parquet / boxes", "pairs.parquet / box_iou"} <= found
 
 
 def test_a_run_whose_answers_are_lost_is_set_aside(talked, tmp_path, capsys):

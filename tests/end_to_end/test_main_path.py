@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import shutil
 from dataclasses import replace
@@ -131,17 +130,6 @@ def test_text_is_encoded_once(command, toy_config, monkeypatch):
     monkeypatch.setattr(Brightness, "__init__", lambda self, *a, **k: (models.append(self), original(self, *a, **k))[1])
     assert command("test", "--config", toy_config).status == 0
     assert [model.times_encoded for model in models] == [1]
-
-
-def test_per_class_csv_holds_the_numbers_of_results_json(run_of):
-    run = run_of()
-    rows = {row["finding"]: row for row in csv.DictReader((run.folder / "per_class.csv").open())}
-    assert list(rows) == ["Square", "Hole", "Ghost", "macro"]
-    for part in (run.results["grounding"], run.results["classification"]):
-        for finding, scores in {**part["per_class"], "macro": part["macro"]}.items():
-            for name, value in scores.items():
-                if not name.endswith("_curve"):
-                    assert rows[finding][name] == ("" if value is None else str(value))
 
 
 def test_saved_configuration_repeats_the_run(command, toy_config):

@@ -20,7 +20,7 @@ from xbench.data import ChestXray14
 from xbench.findings.names import FINDINGS
 from xbench.findings.prompts import ASPECTS, prompts_in_style
 from xbench.models import KAD
-from xbench.runs.files import CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS
+from xbench.runs.files import MAPS, PAIRS, PICTURES, REGIONS
 from xbench.runs.provenance import options_that_count
 
 QUIET = ("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--trainer.enable_progress_bar", "false")
@@ -94,9 +94,9 @@ def test_from_the_official_file_to_results(command, downloads: Downloads, folder
     outside = ("--predictions", predicted.folder, "--name", model, "--extra", "ignore")
     scored = command("score", "--config", "vindr", *data, *outside, *QUIET)
     assert scored.status == 0, scored.errors
-    for name in (PER_CLASS, PER_IMAGE, CURVES, REGIONS, PICTURES):
+    for name in (PAIRS, REGIONS, PICTURES):
         assert (scored.folder / name).read_bytes() == (run.folder / name).read_bytes(), name
-    assert {**scored.results, "provenance": None} == {**results, "provenance": None}
+    assert {**scored.results, "provenance": None, "tables": None} == {**results, "provenance": None, "tables": None}
     # Only what its file says of where it comes from differs.
     assert pq.read_table(scored.folder / MAPS).equals(pq.read_table(run.folder / MAPS))
 
@@ -110,7 +110,7 @@ def test_from_the_official_file_to_results(command, downloads: Downloads, folder
         again = command("test", "--config", f"{model}_vindr", *data, *options_of(arguments), *QUIET)
         assert again.status == 0, again.errors
         assert again.folder != run.folder
-        tables = [pq.read_table(one.folder / "per_image.parquet") for one in (run, again)]
+        tables = [pq.read_table(one.folder / PAIRS) for one in (run, again)]
         assert tables[0].equals(tables[1])
         assert again.results["provenance"]["checkpoint_sha256"] != provenance["checkpoint_sha256"]
 
@@ -131,7 +131,7 @@ def test_kad_is_asked_what_its_authors_ask(command, downloads: Downloads, folder
     assert list(models[0]["asked"])[-3:] == ["Pulmonary Fibrosis", "Pleural Thickening", "Hernia"]
     assert models[0]["asked"]["Pleural Thickening"] == ["pleural thicken"]
     assert all(run.results["findings"] == list(run.results["provenance"]["prompts"]) == scored for run in runs)
-    official, *others = (pq.read_table(run.folder / "per_image.parquet")["logit"] for run in runs)
+    official, *others = (pq.read_table(run.folder / PAIRS)["logit"] for run in runs)
     assert not any(official.equals(logits) for logits in others)
     # The benchmark tells them apart, and so does a run that goes on with another.
     configs = [yaml.safe_load((run.folder / "config.yaml").read_text()) for run in runs]

@@ -8,20 +8,22 @@ import signal
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mortal import BATCH, IMAGES, UNREADABLE, logged, words
 from processes import held, run_ranks, start, start_ranks, until
-from run_files import image_scores, read
+from run_files import read
 
 from xbench.cli import main
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.shapes import Shape, runs_of
+from xbench.runs.files import PAIRS
 from xbench.runs.journal import BatchRecord, _encode, append_record, difference, finished_batches, read_record
-from xbench.runs.maps import SavedImage
-from xbench.runs.scores import BatchScores, PairCounts
+from xbench.runs.maps import SavedImage, saved_tables
 from xbench.runtime.errors import UserError
+from xbench.scoring.rows import SCHEMA
 from xbench.types import Failure, Note
 
 
@@ -70,7 +72,7 @@ def test_a_killed_run_goes_on(broken, unbroken, monkeypatch, capsys):
 
 @pytest.mark.parametrize("damage", ["a bit turned", "not renamed", "another batch"])
 def test_a_damaged_batch_is_done_again(broken, unbroken, monkeypatch, damage):
-    *_, other, path = sorted(broken.glob("runs/*/*/journal/*.safetensors"))
+    *_, other, path = sorted(broken.glob("runs/*/*/journal/*.arrow"))
     content = bytearray((other if damage == "another batch" else path).read_bytes())
     content[-9] ^= damage == "a bit turned"
     path.write_bytes(content)
@@ -101,7 +103,7 @@ def test_ctrl_c_over_several_processes(tmp_path, unbroken, monkeypatch, wait):
     """A terminal sends it to all of them."""
     two = words(tmp_path, "--trainer.devices", "2", "--oversubscribe", "true")
     ranks = start_ranks(2, two, tmp_path, MORTAL_WAITS=wait)
-    until(lambda: [*tmp_path.glob("runs/*/*/journal/*.safetensors")])
+    until(lambda: [*tmp_path.glob("runs/*/*/journal/*.arrow")])
     for rank in ranks:
         rank.kill(signal.SIGINT)
     assert [rank.wait() for rank in ranks] == [130, 130]
@@ -144,7 +146,7 @@ def full(*_):
 
 def test_a_run_that_could_not_write_its_results_goes_on(tmp_path, unbroken, monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        patch.setattr("xbench.callbacks.results_writer.write_per_image", full)
+        patch.setattr("xbench.callbacks.results_writer.write_tables", full)
         assert main(words(tmp_path)) == 1
     assert "--resume true, which goes on from what is scored" in " ".join(capsys.readouterr().err.split())
     assert go_on(tmp_path, monkeypatch) == 0
@@ -185,22 +187,18 @@ def test_a_run_that_is_still_going_on_is_left_alone(broken, monkeypatch, capsys)
 
 
 def record(batch: int, draw: np.random.Generator, images: int = 2) -> BatchRecord:
-    shape, pairs = (images, 3), int(draw.integers(0, 4))
-    ids = [f"image {i} ä" for i in range(batch * 2, batch * 2 + images)]
-    index = np.arange(batch * 2, batch * 2 + images)
-    rows = image_scores(draw.integers(-1, 2, shape, np.int8), index=index, image_ids=ids, dice=draw.random(shape))
-    counts = PairCounts(
-        *(index[:1].repeat(pairs), np.arange(pairs), ids[:1] * pairs, np.full(pairs, 49), np.full(pairs, 5)),
-        *(draw.integers(0, 49, (pairs, 5), dtype=np.int32) for _ in range(2)),
-    )
+    rows = [
+        {"index": i, "image_id": f"image {i} ä", "finding": "a", "dice": draw.random(), "mask_pixels": [3, 2, i]}
+        for i in range(batch * 2, batch * 2 + images)
+    ]
     kept = SavedImage(
-        *(int(index[0]), ids[0], "0" * 64, (0.0, 0.0, 1.0, 1.0), draw.random((3, 2, 3), np.float32)),
+        *(batch * 2, f"image {batch * 2} ä", "0" * 64, (0.0, 0.0, 1.0, 1.0), draw.random((3, 2, 3), np.float32)),
         *({1: Coverage.of(np.eye(9) > 0, (7, 7))}, (1,), b"a picture", (11, 12)),
         instances={1: (Shape("mask", (9, 9), runs_of(np.eye(9) > 0), "R1"),)},
     )
-    scores = BatchScores(rows, counts, ((int(index[0]), ids[0], 2),)) if batch % 3 else None
+    tables = {PAIRS: pa.Table.from_pylist(rows, SCHEMA)} | saved_tables(("a", "b", "c"), [kept])
     failures = (Failure(batch * 2 + 1, "bad", "it is broken"),)
-    return BatchRecord(batch, scores, failures, (Note("odd", ids[0]),), (kept,))
+    return BatchRecord(batch, tables if batch % 3 else {}, failures, (Note("odd", kept.image_id),))
 
 
 @given(st.integers(0, 2**32), st.integers(0, 2000), st.integers(1, 255))
@@ -215,10 +213,9 @@ def test_no_damage_to_a_journal_gives_a_wrong_record(tmp_path_factory, seed, pla
     def finished():
         found = finished_batches(folder)
         for batch, path in found.items():
-            # The same fields and arrays, to the bit and with their types.
-            again = read_record(path)
-            assert _encode(again) == _encode(written[batch])
-            assert again.kept[0].regions == written[batch].kept[0].regions
+            # To the bit and with their types.
+            assert read_record(path) == written[batch]
+            assert _encode(read_record(path)) == _encode(written[batch])
         return [*found]
 
     assert finished() == [0, 1, 2]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from xbench.report.cases import choose_cases
 from xbench.report.schema import Quadrants
-from xbench.runs.scores import ImageScores
+from xbench.runs.by_finding import Images
 
 FINDINGS = ("Atelectasis", "Nodule", "Effusion")
 
@@ -18,18 +18,18 @@ FINDINGS = ("Atelectasis", "Nodule", "Effusion")
 def a_run(label, dice, hits, probabilities, keeps=None, threshold=True):
     """A run of (N, 3) scores, NaN where not scored."""
     scored = ~np.isnan(dice)
-    nothing = {field.name: np.full(dice.shape, np.nan) for field in fields(ImageScores)}
+    nothing = {field.name: np.full(dice.shape, np.nan) for field in fields(Images)}
     known = {
         "region_digests": np.where(scored, b"0123456789abcdef", b""),
         "image_ids": [f"image-{row}" for row in range(len(dice))],
         "labels": scored.astype(np.int8),
-        "has_region": scored,
+        "scored": scored,
         "dice": dice,
         "pointing_hit": np.where(scored, hits, np.nan),
         "peak_distance": np.where(scored, np.where(hits, 0, 0.03 + 0.05 * (np.arange(3) % 2)), np.nan),
         "probabilities": probabilities,
     }
-    images = ImageScores(**(nothing | known))
+    images = Images(**(nothing | known))
     pairs = {(f"image-{row}", FINDINGS[column]) for row, column in np.argwhere(scored)}
     kept = pairs if keeps is None else keeps
     run = SimpleNamespace(

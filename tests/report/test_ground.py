@@ -21,6 +21,8 @@ from xbench.report.sentences import answer
 from xbench.report.statistics.analyse import analyse
 from xbench.report.statistics.sample import Sample, common_samples, differences
 from xbench.report.tables.contents import all_tables
+from xbench.runs.finished import FinishedRun
+from xbench.scoring.numbers import scored_on
 
 # An option of one's own, kept under another name, that moves every region and two labels.
 SHIFTED = """
@@ -51,7 +53,7 @@ class Shifted(Squares):
 
 def scored(folder: Path) -> dict[tuple[str, str], tuple[int, str | None]]:
     """Label and region of every image and finding, as the run's table says."""
-    rows = pq.read_table(folder / "per_image.parquet").to_pylist()
+    rows = pq.read_table(folder / "pairs.parquet").to_pylist()
     return {(row["image_id"], row["finding"]): (row["label"], row["region_digest"]) for row in rows}
 
 
@@ -139,12 +141,13 @@ def moved(folder: Path, count: int) -> list[int]:
         region["whole"] = np.packbits(pixels).tobytes()
         digests.append(region_digest(pixels.reshape(region["shape"]) > 0))
     pq.write_table(pa.Table.from_pylist(regions, table.schema), folder / "regions.parquet")
-    table = pq.read_table(folder / "per_image.parquet")
+    table = pq.read_table(folder / "pairs.parquet")
     column, place = table["region_digest"].to_pylist(), table.column_names.index("region_digest")
     rows = [row for row, digest in enumerate(column) if digest][:count]
     for row, digest in zip(rows, digests, strict=True):
         column[row] = digest
-    pq.write_table(table.set_column(place, table.schema.field(place), [column]), folder / "per_image.parquet")
+    pq.write_table(table.set_column(place, table.schema.field(place), [column]), folder / "pairs.parquet")
+    change(folder, scored_on=scored_on(FinishedRun.open(folder).rows))
     return rows
 
 
@@ -186,17 +189,6 @@ def test_the_same_run_twice_is_one_whatever_it_was_read_from(tmp_path):
     change(other, provenance__data__on_error="skip", provenance__data__split="test")
     found = collect([tmp_path])
     assert [run.folder for run in found.runs] == [other] and [aside.folder for aside in found.set_aside] == [one]
-
-
-def test_runs_of_before_digests_are_set_aside_with_what_to_do(tmp_path):
-    old, new = write_run(tmp_path, "clip", images=16), write_run(tmp_path, "kad", images=16)
-    path = old / "per_image.parquet"
-    pq.write_table(pq.read_table(path).drop_columns(["region_digest"]), path)
-    change(old, scored_on=None)
-    found = collect([tmp_path])
-    assert [run.folder for run in found.runs] == [new]
-    ((aside),) = found.set_aside
-    assert aside.folder == old and "an earlier version wrote it" in aside.reason and "rescore" in aside.reason
 
 
 @pytest.mark.parametrize("by", ["limit", "list"])

@@ -74,7 +74,7 @@ def test_pictures_of_another_run_are_left_out(with_cases, tmp_path):
         shutil.copy(other / name, folder / name)
     found = collect([root])
     assert [run.pictured for run in found.runs] == [True, False]
-    assert "are not those of per_image.parquet" in found.set_aside[0].reason
+    assert "pairs.parquet" in found.set_aside[0].reason
 
 
 def test_of_one_configuration_the_newest_counts(tmp_path):
@@ -138,25 +138,21 @@ def test_runs_that_were_asked_something_else_are_told_apart(tmp_path):
 
 
 def test_unfinished_and_torn_runs_are_set_aside_with_the_reason(tmp_path):
-    good, unfinished, no_rows, torn, other, mixed, limited = written(
-        tmp_path, *(("clip", {"stamp": f"2026-01-0{day}_00-00-00", "image_size": day}) for day in range(1, 8))
+    good, unfinished, no_rows, torn, other, limited = written(
+        tmp_path, *(("clip", {"stamp": f"2026-01-0{day}_00-00-00", "image_size": day}) for day in range(1, 7))
     )
     (unfinished / "results.json").unlink()
-    (no_rows / "curves.parquet").unlink()
-    content = (torn / "per_image.parquet").read_bytes()
-    (torn / "per_image.parquet").write_bytes(content[: len(content) // 2])
+    (no_rows / "pairs.parquet").unlink()
+    content = (torn / "pairs.parquet").read_bytes()
+    (torn / "pairs.parquet").write_bytes(content[: len(content) // 2])
     change(other, schema=99)
-    # The files of another run, whose regions are others.
-    stranger = write_run(tmp_path / "elsewhere", "clip", images=16, seed=5, with_cases=False)
-    shutil.copy(stranger / "curves.parquet", mixed / "curves.parquet")
-    shutil.rmtree(tmp_path / "elsewhere")
     change(limited, counts__images=7)
 
     found = collect([tmp_path])
     assert [run.folder for run in found.runs] == [good]
     reasons = {aside.folder: aside.reason for aside in found.set_aside}
-    said = "no results.json", "no curves.parquet", "unreadable", "schema", "scored pairs", "counts 7 images"
-    for folder, words in zip((unfinished, no_rows, torn, other, mixed, limited), said, strict=True):
+    said = "no results.json", "no pairs.parquet", "unreadable", "schema", "counts 7 images"
+    for folder, words in zip((unfinished, no_rows, torn, other, limited), said, strict=True):
         assert words in reasons.pop(folder), reasons
     assert not reasons
 
@@ -181,10 +177,10 @@ def test_a_served_model_is_never_taken_for_one_of_the_package(tmp_path):
 def test_predictions_and_refused_commands_are_no_unfinished_runs(tmp_path):
     """Only what scored an image and did not come to its end is unfinished."""
     good, killed = written(tmp_path, ("clip", {}), ("clip", {"stamp": LATER, "image_size": 448}))
-    for name in ("results.json", "per_image.parquet", "curves.parquet"):
+    for name in ("results.json", "pairs.parquet"):
         (killed / name).unlink()
     (killed / "journal").mkdir()
-    (killed / "journal" / f"000000-{zlib.crc32(b'batch'):08x}.safetensors").write_bytes(b"batch")
+    (killed / "journal" / f"000000-{zlib.crc32(b'batch'):08x}.arrow").write_bytes(b"batch")
     predicted, refused = (tmp_path / "clip_chestxray14" / name for name in ("predicted", "refused"))
     for folder in (predicted / "saliency", refused / "journal"):
         folder.mkdir(parents=True)

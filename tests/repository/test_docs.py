@@ -349,17 +349,13 @@ def test_every_key_and_column_is_explained(example):
         (of_finding,) = results[part]["per_class"].values()
         assert {*results[part], *of_finding} == names_in(files, f"### {part}")
     assert {*results["provenance"]} == names_in(files, "### provenance")
-    for name, heading in (("per_image", "## per_image.parquet"), ("curves", "## curves.parquet")):
-        assert {*pq.read_schema(example / f"{name}.parquet").names} == names_in(files, heading)
+    assert {*pq.read_schema(example / "pairs.parquet").names} == names_in(files, "## pairs.parquet")
     kept = {
         name
         for file in ("maps", "regions", "instances", "pictures")
         for name in pq.read_schema(example / f"{file}.parquet").names
     }
     assert kept == names_in(files, "## maps.parquet, regions.parquet, instances.parquet and pictures.parquet")
-    first = (example / "per_class.csv").read_text().partition("\n")[0].split(",")
-    scores = [name for part in ("grounding", "classification") for name in [*results[part]["per_class"]["Nodule"]]]
-    assert first == ["finding", *(name for name in scores if not name.endswith("_curve"))]
     written = {path.name for path in example.iterdir()}
     top = table(files, "# The files of a run")
     said = {name for row in top for name in re.findall(r"`([\w.]+/?)`", row[0])}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,9 +14,10 @@ from xbench.predictions import FAMILIES
 from xbench.predictions.answer import Box
 from xbench.predictions.asking import Query, Reply
 from xbench.predictions.conventions import Convention
-from xbench.runs.answers import AnswerRow, answers_writer, excerpt, read_answers
+from xbench.runs.answers import AnswerRow, answers_table, excerpt, read_answers, rows_of
+from xbench.runs.files import ANSWERS
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
-from xbench.runs.scores import BatchScores, ImageScores, PairCounts
+from xbench.runs.tables import write_tables
 from xbench.runtime.errors import UserError
 
 FINDINGS = ("Nodule", "Mass")
@@ -47,12 +47,14 @@ def rows(draw) -> AnswerRow:
     return AnswerRow.of(draw(st.integers(0, 9)), "image", (70, 90), Query(kind, 0, 0, finding), reply, answer, truth)
 
 
+def write(path, *batches):
+    write_tables(path.parent, [{ANSWERS: answers_table(rows)} for rows in batches], [ANSWERS], {})
+
+
 @given(st.lists(rows(), max_size=6))
 def test_rows_come_back_as_they_were(tmp_path_factory, given_rows):
     path = tmp_path_factory.mktemp("answers") / "answers.parquet"
-    with answers_writer(path) as add:
-        add(given_rows[:2])
-        add(given_rows[2:])
+    write(path, given_rows[:2], given_rows[2:])
     found = list(read_answers(path, FINDINGS))
     assert [replace(row, escaped=False) for row in found] == given_rows
     for row in found:
@@ -71,20 +73,9 @@ def test_rows_come_back_as_they_were(tmp_path_factory, given_rows):
 @given(st.lists(rows(), max_size=3))
 def test_the_journal_keeps_them(tmp_path_factory, given_rows):
     folder = tmp_path_factory.mktemp("journal")
-    nothing = {field.name: [] for field in fields(ImageScores)}
-    images = ImageScores(**nothing | {"region_digests": np.zeros((0, 0), "S16")})
-    pairs = PairCounts(**{field.name: [] for field in fields(PairCounts)})
-    append_record(folder, BatchRecord(0, BatchScores(images, pairs, (), tuple(given_rows)), (), (), ()))
-    assert read_record(finished_batches(folder)[0]).scores.answers == tuple(given_rows)
-
-
-def test_a_mass_above_one_by_rounding_was_written_by_earlier_versions(tmp_path):
-    query, sure = Query("recognise", 0, 0, "Nodule"), Reply("Yes", top=[("Yes", -0.5)])
-    row = replace(AnswerRow.of(0, "image", (70, 90), query, sure, None), mass=1.000000009)
-    path = tmp_path / "answers.parquet"
-    with answers_writer(path) as add:
-        add([row])
-    assert [found.mass for found in read_answers(path, FINDINGS)] == [1.0]
+    append_record(folder, BatchRecord(0, {ANSWERS: answers_table(given_rows)}, (), ()))
+    found = rows_of(read_record(finished_batches(folder)[0]).tables[ANSWERS])
+    assert [replace(row, escaped=False) for row in found] == given_rows
 
 
 @pytest.mark.parametrize("wrong", [{"mass": 1.1}, {"confidence": 2.0}, {"finish": "bored"}])
@@ -118,8 +109,7 @@ def test_what_no_run_writes_is_refused(tmp_path, column):
     reply = Reply('{"boxes": [{"box": [1, 2, 300, 400]}]}', "stop")
     query, answer = Query("locate", 0, 0, "Nodule"), reply.read(family, family.convention, (70, 90))
     path = tmp_path / "answers.parquet"
-    with answers_writer(path) as add:
-        add([AnswerRow.of(0, "image", (70, 90), query, reply, answer, ([Box(0.0, 0.0, 0.5, 0.5)], True, False))])
+    write(path, [AnswerRow.of(0, "image", (70, 90), query, reply, answer, ([Box(0.0, 0.0, 0.5, 0.5)], True, False))])
     table = pq.read_table(path)
     assert len(list(read_answers(path, FINDINGS))) == 1
     place = table.column_names.index(column)

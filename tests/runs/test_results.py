@@ -44,7 +44,7 @@ def test_results_json_is_strict_json(command, toy_config):
         raise AssertionError(constant)
 
     results = json.loads((run.folder / "results.json").read_text(), parse_constant=refuse)
-    assert results["schema"] == 1
+    assert results["schema"] == 2
     # One image without a Square: nothing to ground, one label only.
     assert results["grounding"]["per_class"]["Square"]["pointing_game"] is None
     assert results["classification"]["per_class"]["Square"]["auroc"] is None
@@ -63,10 +63,10 @@ def test_every_moment_counts_towards_the_stage_that_took_it(command, toy_config,
         "toys.Brightness.score": {"forward"},
         "xbench.callbacks.evaluation.check_shapes": {"metrics"},
         "xbench.scoring.measures.saliency_on_grid": {"saliency"},
-        "xbench.metrics.ThresholdSweep.restore_pairs": {"metrics"},
+        "xbench.scoring.metrics.ThresholdSweep.update": {"metrics"},
         "xbench.callbacks.case_keeper.jpeg": {"logging"},
         "xbench.callbacks.results_writer.append_record": {"logging"},
-        "xbench.callbacks.results_writer.write_per_image": {"writing"},
+        "xbench.callbacks.results_writer.write_tables": {"writing"},
         "xbench.callbacks.evaluation.summarise": {"writing"},
     }
     took = dict.fromkeys(stages, 0)

@@ -216,6 +216,6 @@ def test_states_are_the_same_in_any_order_and_any_parts() -> None:
     whole.update(*zip(*_pairs(), strict=True))
     for number, pair in enumerate(reversed(_pairs())):
         parts[number % 2].update(*zip(pair, strict=True))
-    for name in ("counts", "sums"):
+    for name in ("counts", "score_sum"):
         assert torch.equal(getattr(whole, name), getattr(parts[0], name) + getattr(parts[1], name))
         assert getattr(whole.half(), name).dtype == torch.int64

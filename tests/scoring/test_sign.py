@@ -10,9 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_files import rows_of
 
 from xbench.commands.verify import disagreements
-from xbench.scoring.sign import sign_tests
+from xbench.scoring.numbers import sign_tests
+
+
+def signs_of(hits, minima, patients):
+    """The sign tests of hits and minima (N, C), NaN where a pair is not scored."""
+    labels = np.where(np.isnan(hits), 0, 1).astype(np.int8)
+    names = [None if isinstance(patient, int) else patient for patient in patients]
+    findings = [f"finding {column}" for column in range(hits.shape[1])]
+    rows = rows_of(labels, findings, pointing_hit=hits, minimum_hit=minima, patient_ids=names)
+    return sign_tests(rows)
+
 
 HITS = st.sampled_from([0.0, 0.25, 0.5, 1.0, None])
 
@@ -41,7 +52,7 @@ def test_the_p_value_counts_every_way_the_coins_can_fall(drawn):
     for rank, place in enumerate(sorted(plain, key=plain.__getitem__)):
         least = max(least, min(Fraction(1), plain[place] * (len(plain) - rank)))
         expected[place] = float(least)
-    by_finding, together = sign_tests(*given_)
+    by_finding, together = signs_of(*given_)
     assert [*by_finding, together] == pytest.approx(expected, abs=1e-15)
 
 
@@ -51,7 +62,7 @@ def test_maps_that_know_nothing_are_seldom_called_upside_down(share):
     draw = np.random.default_rng(0)
     called = 0
     for _ in range(400):
-        by_finding, together = sign_tests(*(draw.random((2, 60, 8)) < share) * 1.0, range(60))
+        by_finding, together = signs_of(*(draw.random((2, 60, 8)) < share) * 1.0, range(60))
         called += min(*by_finding, together) <= 0.01
     # Of 400 runs that err once in a hundred, more than 11 do in 0.1 % of cases.
     assert called <= 11
@@ -60,7 +71,7 @@ def test_maps_that_know_nothing_are_seldom_called_upside_down(share):
 def test_minima_of_rectified_maps_do_not_count():
     """A map that is 0 nearly everywhere has a share of its minima in every region: no sign of anything."""
     hits = np.random.default_rng(0).random((200, 1)) < 0.2
-    by_finding, together = sign_tests(hits * 1.0, np.full((200, 1), 0.3), range(200))
+    by_finding, together = signs_of(hits * 1.0, np.full((200, 1), 0.3), range(200))
     assert by_finding == [1.0] and together == 1.0
 
 

@@ -59,7 +59,7 @@ def write_runs(root: Path, images: int = 32) -> Path:
     for done, where in ((demo, ["phantom", *phantoms]), (at_home, ["coco", "--config", mine])):
         table = _probabilities(root / f"{done.parent.name}.csv", done, lambda p: 0.3 + 0.4 * p)
         run("score", "--config", where[0], "--name", "table", "--predictions", table, *where[1:])
-    for row in pq.read_table(demo / "per_image.parquet").to_pylist():
+    for row in pq.read_table(demo / "pairs.parquet").to_pylist():
         place = root / "maps" / row["image_id"]
         place.mkdir(parents=True, exist_ok=True)
         far = np.hypot(*np.mgrid[-1:1:14j, -1:1:14j] - len(row["finding"]) / 40)  # type: ignore[misc]
@@ -74,7 +74,7 @@ def write_runs(root: Path, images: int = 32) -> Path:
 
 def _probabilities(path: Path, run: Path, change: Callable[[float], float]) -> Path:
     """Write the probabilities of a run, changed, as a table."""
-    rows = pq.read_table(run / "per_image.parquet").to_pylist()
+    rows = pq.read_table(run / "pairs.parquet").to_pylist()
     with path.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["image", "finding", "probability"])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from xbench.metrics import PointingGame, ThresholdSweep
-from xbench.scoring.per_class import PerClassMetric
+from xbench.scoring.metrics import RowMetric
 
 Batch = tuple[Tensor, Tensor, Tensor]
 TIES = ("share", "any", "first")
@@ -26,25 +24,17 @@ def make_batch(seed: int = 0, images: int = 4, classes: int = 3, small: int = 5,
     return saliency, regions, torch.rand(images, classes, generator=generator) > 0.4
 
 
-def metrics(classes: int = 3, thresholds: int = 11) -> list[PerClassMetric[Any]]:
+def metrics(classes: int = 3, thresholds: int = 11) -> list[RowMetric]:
     return [ThresholdSweep(classes, thresholds), *(PointingGame(classes, ties) for ties in TIES)]  # type: ignore[arg-type]
 
 
-def states(metric: PerClassMetric[Any]) -> dict[str, Tensor]:
+def states(metric: RowMetric) -> dict[str, Tensor]:
     return {name: getattr(metric, name) for name in metric._defaults}
 
 
-def scores(metric: PerClassMetric[Any]) -> dict[str, Tensor]:
-    """Scores of the last pairs, and the pixel counts behind them."""
-    of_pairs = dict(vars(metric.pairs))
-    counts = of_pairs.pop("counts", None)
-    return of_pairs | ({} if counts is None else {f"counts.{name}": value for name, value in vars(counts).items()})
-
-
-def assert_same(one: PerClassMetric[Any], other: PerClassMetric[Any], pairs: bool = True) -> None:
-    """Compare sums to the bit, and the scores of the last pairs unless they were other ones."""
-    found = states(one) | (scores(one) if pairs else {})
-    expected = states(other) | (scores(other) if pairs else {})
+def assert_same(one: RowMetric, other: RowMetric) -> None:
+    """Compare sums to the bit."""
+    found, expected = states(one), states(other)
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name].dtype == value.dtype and torch.equal(found[name].cpu(), value), name

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
-from xbench.runs.scores import ImageScores
+from xbench.scoring.rows import SCHEMA, Rows
 
-TABLES = (
-    *("per_image.parquet", "curves.parquet", "maps.parquet", "regions.parquet", "instances.parquet"),
-    *("pictures.parquet", "per_class.csv"),
-)
+TABLES = ("pairs.parquet", "maps.parquet", "regions.parquet", "instances.parquet", "pictures.parquet")
 
 
 def read(folder: Path) -> dict[str, bytes | str]:
@@ -45,12 +43,40 @@ def change(folder: Path, **entries: object) -> None:
     path.write_text(json.dumps(content))
 
 
-def image_scores(labels: np.ndarray, **columns: object) -> ImageScores:
-    """Scores of images with `labels` (N, C), drawn where present; NaN in columns of grounding that are not given."""
-    drawn = labels == 1
-    known = {"index": np.arange(len(labels)), "labels": labels, "has_region": drawn}
-    known |= {"image_ids": [f"image {row}" for row in range(len(labels))], "patient_ids": [None] * len(labels)}
-    known |= {"logits": np.zeros(labels.shape), "probabilities": np.full(labels.shape, 0.5)}
-    known["region_digests"] = np.where(drawn, b"0123456789abcdef", b"")
-    nowhere = {field.name: np.full(labels.shape, np.nan) for field in fields(ImageScores)}
-    return ImageScores(**nowhere | known | columns)  # type: ignore[arg-type]
+def rows_of(labels: np.ndarray, findings: Sequence[str] = ("Square", "Disc"), **columns: object) -> Rows:
+    """Rows of images with `labels` (N, C), drawn where present; columns (N, C) that are not given have no value.
+
+    `image_ids` and `patient_ids` have an entry per image.
+    """
+    images, classes = labels.shape
+    ids, patients = columns.pop("image_ids", None), columns.pop("patient_ids", [None] * images)
+    image = np.repeat(np.arange(images), classes)
+    drawn = np.asarray(columns.pop("has_region", labels == 1)).ravel()
+    digests = np.asarray(columns.pop("region_digest", np.where(drawn, "0123456789abcdef", "")))
+    scored = drawn & (labels.ravel() == 1)
+    values: dict[str, object] = {
+        "index": image,
+        "image_id": [str((ids or [f"image {row}" for row in range(images)])[row]) for row in image],
+        "patient_id": [patients[row] for row in image],
+        "query": [*findings] * images,
+        "finding": [*findings] * images,
+        "condition": [""] * len(image),
+        "label": labels.ravel(),
+        "has_region": drawn,
+        "scored": scored,
+        "asked": np.ones(len(image), np.bool_),
+        "logit": np.zeros(len(image)),
+        "probability": np.full(len(image), 0.5),
+        "region_digest": [text or None for text in digests.astype("U16").ravel().tolist()],
+        "pointing_hit": np.where(scored, 0.0, np.nan),
+        **{name: [1 if one else None for one in scored] for name in ("grid_pixels", "region_pixels")},
+        **{name: [[0, 0, 0] if one else None for one in scored] for name in ("mask_pixels", "overlap_pixels")},
+    }
+    values |= {name: np.asarray(value).ravel() for name, value in columns.items()}
+    arrays = [
+        pa.array(values[field.name], field.type, from_pandas=True)
+        if field.name in values
+        else pa.nulls(len(image), field.type)
+        for field in SCHEMA
+    ]
+    return Rows.of(pa.table(arrays, SCHEMA), findings)

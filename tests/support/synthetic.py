@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from xbench.evaluation.aggregate import summarise
-from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.findings.published import published_split
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.shapes import Shape
-from xbench.metrics import PointingGame, ThresholdSweep
-from xbench.runs.files import CURVES, PER_IMAGE
-from xbench.runs.maps import SavedImage, jpeg, write_saved_images
-from xbench.runs.results import write_per_class, write_results
-from xbench.runs.scores import pair_counts_writer, write_per_image
+from xbench.runs.files import PAIRS
+from xbench.runs.maps import SavedImage, jpeg, saved_tables
+from xbench.runs.results import write_results
+from xbench.runs.summary import numbers_of, summarise
+from xbench.runs.tables import write_tables
+from xbench.scoring.measure import measure
+from xbench.scoring.rows import Rows
 from xbench.types import GroundTruth, ModelOutput, Rules
 
 GRID, CELLS, THRESHOLDS = 56, 14, 101
@@ -84,12 +85,9 @@ def write_run(
     ]
     output = ModelOutput(*map(torch.from_numpy, (logits, 1 / (1 + np.exp(-logits)), maps)))
     rules = Rules((GRID, GRID), "nearest", thresholds=THRESHOLDS)
-    scores = score_batch(output, GroundTruth.concatenate(truths), rules)
+    tables = {PAIRS: measure(output, GroundTruth.concatenate(truths), rules, findings)}
     folder = root / f"{model}_{dataset}" / stamp
     folder.mkdir(parents=True)
-    write_per_image(folder / PER_IMAGE, scores.images, findings)
-    with pair_counts_writer(folder / CURVES, findings, THRESHOLDS) as add:
-        add(scores.pairs)
     if with_cases:
         film = (40 + 120 * np.hypot(*np.mgrid[-1 : 1 : GRID * 1j, -1 : 1 : GRID * 1j])).astype(np.uint8)
         kept = [
@@ -101,9 +99,8 @@ def write_run(
             )
             for image, mine in regions.items()
         ]
-        write_saved_images(folder, findings, 0.5, {}, kept)
-    pointing_game, sweep = PointingGame(len(findings)), ThresholdSweep(len(findings), THRESHOLDS)
-    add_scores(scores, pointing_game, sweep)
+        tables |= saved_tables(findings, kept)
+    digests = write_tables(folder, [tables], [*tables], {"findings": findings, "gamma": 0.5, "depends_on": {}})
     provenance = {
         "versions": {"xbench": "0"},
         "command": ["python", "-m", "xbench.cli", "test", "--config", f"{model}_{dataset}"],
@@ -117,9 +114,8 @@ def write_run(
         "seconds": {"forward": 1.0},
     }
     names = (model, dataset, published_split(dataset) or "test")
-    numbers = pointing_game.compute(), sweep.compute()
-    results = summarise(names, findings, scores.images, *numbers, provenance=provenance)
-    write_per_class(folder / "per_class.csv", results)
+    rows = Rows.of(tables[PAIRS], findings)
+    results = replace(summarise(names, rows, numbers_of(rows), THRESHOLDS, provenance=provenance), tables=digests)
     (folder / "config.yaml").write_text("# synthetic\n")
     write_results(folder / "results.json", results)
     return folder

@@ -185,10 +185,11 @@ def verify_parser() -> CommandParser:
     """Return the parser of `verify`."""
     parser = CommandParser(
         "verify",
-        description="Derives every number of a run again from its tables, by other code than wrote it, and names each "
-        "that differs; the exit status is 1 then.",
+        description="Recomputes every number of a run from its tables and names each that differs; the exit status is "
+        "1 then.",
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run: runs/MODEL_DATASET/TIME")
+    parser.add_argument("--deep", action="store_true", help="measure the stored predictions again, too")
     return parser
 
 

@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 import torch
 import yaml
 from rich.console import Console
@@ -29,31 +29,31 @@ from rich.progress import track
 from rich.table import Table
 
 from xbench.commands.arguments import rescore_parser
-from xbench.evaluation.aggregate import summarise
-from xbench.evaluation.answers import without_text
-from xbench.evaluation.scoring import add_scores, score_batch
 from xbench.findings.names import is_name
-from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.predictions import family_named
 from xbench.predictions.asking import READER
 from xbench.predictions.conventions import Convention
-from xbench.runs.answers import AnswerRow, answers_writer
-from xbench.runs.files import ANSWERS, CONFIG, CURVES, MAPS, PER_CLASS, PER_IMAGE, PICTURES, REGIONS, RESULTS
+from xbench.runs.answers import AnswerRow, answer_rows, answers_table, rows_of
+from xbench.runs.files import ANSWERS, CONFIG, MAPS, PAIRS, PICTURES, REGIONS, RESULTS
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
-from xbench.runs.maps import SavedImage, write_saved_images
+from xbench.runs.maps import SavedImage, saved_tables
 from xbench.runs.protocols import is_native, run_view, score_images, score_without_maps, write_protocol
 from xbench.runs.provenance import utf8, versions
-from xbench.runs.results import Results, outputs_depend_on, write_per_class, write_results
-from xbench.runs.scores import BatchScores, ImageScores, pair_counts_writer, write_per_image
+from xbench.runs.results import Results, outputs_depend_on, write_results
+from xbench.runs.summary import RunNumbers, summarise
+from xbench.runs.tables import tables_of_run, write_tables
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.processes import end_with_parent
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.runtime.yaml_files import load_yaml
+from xbench.scoring.measure import measure
+from xbench.scoring.metrics import metrics_of
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import Table as PairTable
 from xbench.scoring.protocols.base import Tuned, groups_of
+from xbench.scoring.rows import Rows, fixed_only
 from xbench.types import Rules
 
 # Far more than one process can read for.
@@ -65,7 +65,7 @@ _Scored = TypeVar("_Scored")
 def rescore(arguments: Sequence[str]) -> None:
     """Score a finished run again, and write the results as a run of their own."""
     given = rescore_parser().parse_args(arguments)
-    run = FinishedRun.open(given.run.expanduser(), PER_IMAGE, MAPS, REGIONS, PICTURES)
+    run = FinishedRun.open(given.run.expanduser(), PAIRS, MAPS, REGIONS, PICTURES)
     rules = _rules(run, given.thresholds, given.ties, given.gamma)
     if not 0 <= given.workers <= _MOST_WORKERS:
         raise UserError(
@@ -157,10 +157,10 @@ def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], worke
     if len(paths) > 1:
         raise UserError("--tune takes one run, or CheXlocalize's CSV files.", exit_status=2)
     folder = paths[0]
-    other = FinishedRun.open(folder, PER_IMAGE, MAPS, REGIONS, PICTURES)
+    other = FinishedRun.open(folder, PAIRS, MAPS, REGIONS, PICTURES)
     if other.results.findings != findings:
         raise UserError(f"--tune {folder} is a run on other findings than {run.folder}.", exit_status=2)
-    if shared := {*other.image_scores.image_ids} & {*run.image_scores.image_ids}:
+    if shared := {*other.rows.image_ids} & {*run.rows.image_ids}:
         raise UserError(
             f"--tune {folder} has {len(shared)} images of {run.folder} (first: {min(shared)}): thresholds that are "
             "tuned on the images they are scored on come out too good. Give a run on another split.",
@@ -222,14 +222,14 @@ def _chosen(run: FinishedRun, path: Path) -> frozenset[str]:
         names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--images {path} cannot be read: {error}.", exit_status=2) from None
-    known = {*run.image_scores.image_ids}
+    known = {*run.rows.image_ids}
     unknown = [name for name in names if name not in known]
     if not names or unknown:
         problem = (
             f"names {len(unknown)} images that the run did not score (first: {unknown[0]})" if names else "is empty"
         )
         raise UserError(
-            f"--images {path} {problem}: it must hold names of images one a line, as in {PER_IMAGE}.", exit_status=2
+            f"--images {path} {problem}: it must hold names of images one a line, as in {PAIRS}.", exit_status=2
         )
     if not is_name(path.stem):
         raise UserError(f"--images {path}: the results are named after the file, which has no fit name.", exit_status=2)
@@ -261,41 +261,33 @@ def _score(
 ) -> Results:
     """Score and write everything but the configuration; return the results."""
     stored, provenance, stopwatch = run.results, run.results.provenance, Stopwatch()
-    classes = len(stored.findings)
-    pointing_game, sweep = PointingGame(classes, rules.ties), ThresholdSweep(classes, rules.thresholds)
-    parts: list[ImageScores] = []
-    constant: list[tuple[int, str, int]] = []
+    metrics = metrics_of(len(stored.findings), rules.thresholds, stored.answers is not None)
+    tables: list[pa.Table] = []
     answers: list[AnswerRow] = []
-    _ = run.answers  # before processes are forked, for them to share it
+    _ = run.answers, run.rows  # before processes are forked, for them to share them
 
-    def scored() -> Iterator[SavedImage]:
-        for kept, scores in _by_batches(run, chosen, workers, partial(_score_batch, run, rules, read_as)):
-            add_scores(scores, pointing_game, sweep)
-            parts.append(scores.images)
-            constant.extend(scores.constant)
-            add_pairs(scores.pairs)
-            answers.extend(without_text(scores.answers))
-            if add_answers is not None:
-                add_answers(scores.answers)
+    def scored() -> Iterator[dict[str, pa.Table]]:
+        for kept, of_batch in _by_batches(run, chosen, workers, partial(score_batch, run, rules, read_as)):
+            rows = Rows.of(of_batch[PAIRS], stored.findings)
+            for metric in metrics.values():
+                metric.update(rows)
+            tables.append(fixed_only(of_batch[PAIRS]))
+            answers.extend(rows_of(of_batch[ANSWERS]))
             stopwatch.lap("metrics")
-            yield from kept
+            yield of_batch | saved_tables(stored.findings, kept)
             stopwatch.lap("logging")
 
-    count = len(run.image_scores.image_ids) if chosen is None else len(chosen)
-    bar: Iterable[SavedImage] = track(scored(), "Scoring", count, disable=not sys.stderr.isatty(), transient=True)
-    with pair_counts_writer(folder / CURVES, stored.findings, rules.thresholds) as add_pairs, ExitStack() as stack:
-        add_answers = stack.enter_context(answers_writer(folder / ANSWERS)) if read_as else None
-        write_saved_images(
-            folder, stored.findings, rules.gamma, outputs_depend_on(provenance), bar, run.saves_instances
-        )
-    rows = ImageScores.concatenate(parts)
+    count, size = len(run.rows.image_ids) if chosen is None else len(chosen), provenance["data"]["batch_size"]
+    bar: Iterable[dict[str, pa.Table]] = track(
+        scored(), "Scoring", -(-count // size), disable=not sys.stderr.isatty(), transient=True
+    )
+    about = {"findings": stored.findings, "gamma": rules.gamma, "depends_on": outputs_depend_on(provenance)}
+    digests = write_tables(folder, bar, tables_of_run(stored, True), about)
     results = summarise(
         (stored.model, stored.dataset, stored.split if images is None else images.stem),
-        stored.findings,
-        rows,
-        pointing_game.compute(),
-        sweep.compute(),
-        constant=sorted(constant),
+        Rows.of(pa.concat_tables(tables), stored.findings),
+        RunNumbers(**{name: metric.compute() for name, metric in metrics.items()}),
+        rules.thresholds,
         provenance=provenance
         | {
             "evaluation": {"thresholds": rules.thresholds, "ties": rules.ties},
@@ -313,9 +305,7 @@ def _score(
     )
     # Of the whole run, even when only some of its images are scored again.
     counts = replace(results.counts, skipped=stored.counts.skipped, notes=stored.counts.notes)
-    results = replace(results, counts=counts)
-    write_per_image(folder / PER_IMAGE, rows, results.findings)
-    write_per_class(folder / PER_CLASS, results)
+    results = replace(results, counts=counts, tables=digests)
     write_results(folder / RESULTS, results)
     return results
 
@@ -346,8 +336,14 @@ def _by_batches(
         ) from None
 
 
-def _score_batch(run: FinishedRun, rules: Rules, read_as: Mapping[str, str], kept: Sequence[SavedImage]) -> BatchScores:
-    return score_batch(*run.batch(kept, rules.gamma, **read_as), rules)
+def score_batch(
+    run: FinishedRun, rules: Rules, read_as: Mapping[str, str], kept: Sequence[SavedImage]
+) -> dict[str, pa.Table]:
+    """Measure a batch of saved images; answers are read by the family and frame of `read_as`."""
+    output, truth = run.batch(kept, rules.gamma, **read_as)
+    asked = bool(run.rows["asked"].any())
+    rows = measure(output, truth, rules, run.results.findings, asked)
+    return {PAIRS: rows, ANSWERS: answers_table(answer_rows(output, truth))}
 
 
 _task: Callable[[Sequence[SavedImage]], Any]

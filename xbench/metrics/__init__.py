@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from xbench.geometry.grid import upsample
-from xbench.scoring.boxes import BoxScores, box_iou, draw_boxes, score_boxes, score_on_grid
+from xbench.metrics.grounding import BoxScores, PointingGame, ThresholdSweep
+from xbench.scoring.boxes import box_iou, draw_boxes, score_boxes, score_on_grid
 from xbench.scoring.classification import ClassificationScores, MacroScores, classification_scores, macro
 from xbench.scoring.functional import normalise
 from xbench.scoring.lesions import LesionDetections
@@ -14,10 +15,9 @@ from xbench.scoring.maps import (
     pointing_with_tolerance,
     rank_accuracy,
 )
-from xbench.scoring.pointing_game import PointingGame, PointingGamePairs, pointing_hits
+from xbench.scoring.pointing_game import pointing_hits
 from xbench.scoring.protocols.calibration import CalibrationScores, calibration
 from xbench.scoring.sweep import PixelCounts, count_pixels, threshold_values
-from xbench.scoring.threshold_sweep import ThresholdSweep, ThresholdSweepPairs
 
 __all__ = [
     "BoxScores",
@@ -27,9 +27,7 @@ __all__ = [
     "MacroScores",
     "PixelCounts",
     "PointingGame",
-    "PointingGamePairs",
     "ThresholdSweep",
-    "ThresholdSweepPairs",
     "box_iou",
     "calibration",
     "classification_scores",

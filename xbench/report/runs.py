@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from xbench.report.names import CEILINGS, FLOORS, SERVED, model_title
-from xbench.runs.files import CONFIG, CURVES, PER_IMAGE, RESULTS, RunFileError
+from xbench.runs.by_finding import Images, Pairs
+from xbench.runs.files import CONFIG, PAIRS, RESULTS, RunFileError
 from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import ScoredPairs
 from xbench.runs.results import Results, ScoredOn
-from xbench.runs.scores import ImageScores, PairCounts, scored_on
 from xbench.runtime.errors import UserError
 
 
@@ -39,8 +39,8 @@ class Run:
 
     folder: Path
     results: Results
-    images: ImageScores
-    pairs: PairCounts
+    images: Images
+    pairs: Pairs
     scored_on: Mapping[str, ScoredOn]
     settings: Mapping[str, str]
     data_settings: frozenset[str]
@@ -168,7 +168,7 @@ def _began(folder: Path) -> bool:
     """Tell a run, even an unfinished one, from the folder of a prediction or of a command that was refused."""
     if (folder / RESULTS).exists():
         return True
-    refused = (folder / "journal").is_dir() and not any(folder.glob("journal/*.safetensors"))
+    refused = (folder / "journal").is_dir() and not any(folder.glob("journal/*.arrow"))
     return not (refused or (folder / "saliency").is_dir())
 
 
@@ -184,12 +184,12 @@ def widest(runs: Sequence[Run]) -> Run:
 
 
 def _read(folder: Path) -> Run:
-    stored = FinishedRun.open(folder, PER_IMAGE, CURVES)
+    stored = FinishedRun.open(folder, PAIRS)
     stored.check_tables()
-    results, images = stored.results, stored.image_scores
-    truth = scored_on(images, results.findings)
-    settings = _settings(results, truth)
-    return Run(folder, results, images, stored.pair_counts, truth, *settings, "", stored, split=results.split)
+    results, rows = stored.results, stored.rows
+    settings = _settings(results, results.scored_on)
+    tables = Images.of(rows), Pairs.of(rows)
+    return Run(folder, results, *tables, results.scored_on, *settings, "", stored, split=results.split)
 
 
 def own_settings(runs: Sequence[Run]) -> dict[str, Run]:

@@ -19,7 +19,7 @@ from xbench.report.schema import NEAR, Analysis, Correlation, DatasetAnalysis, R
 from xbench.report.statistics.paired import SIGNIFICANT
 from xbench.report.tables.table import Table
 from xbench.report.words import count_of, in_words, listed, whole
-from xbench.runs.results import macro_mean
+from xbench.scoring.numbers import macro_mean
 
 FEW_FILMS = 500
 """Below this number of films the answer says that they are few."""

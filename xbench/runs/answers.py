@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from xbench.predictions.answer import Answer, Box, Counts, Finish, Point, Status
 from xbench.predictions.asking import Kind, Query, Reply, Way
 from xbench.predictions.conventions import Convention
 from xbench.predictions.families import Family
-from xbench.runs.files import WRITING, Table
+from xbench.runs.files import Table
 from xbench.runtime.errors import UserError
-from xbench.runtime.files import atomic_writer
 
-_GROUP = 1024
-"""Rows at a time; fewer if their texts are long."""
-_GROUP_CHARACTERS = 2**24
+if TYPE_CHECKING:
+    from xbench.types import GroundTruth, ModelOutput
 
 
 @dataclass(frozen=True)
@@ -199,8 +195,6 @@ class AnswerRow:
                 row[name] = tuple(kind(*map(float, corners)) for corners in row[name])
         if row["confidence"] is not None:
             row["confidence"] = tuple(row["confidence"])
-        if row["mass"] is not None and 1 < row["mass"] < 1 + 1e-6:
-            row["mass"] = 1.0  # a sum of rounded probabilities, as earlier versions kept it
         asked = row["query"] != "recognise"
         boxes = {name: row[name] or () for name in ("boxes", "annotated")}
         numbers = {name: [*chain(*values)] for name, values in (boxes | {"points": row["points"] or ()}).items()}
@@ -226,7 +220,7 @@ class AnswerRow:
 
 
 _BOXES = pa.list_(pa.list_(pa.float64()))
-_SCHEMA = pa.schema(
+ANSWERS_SCHEMA = pa.schema(
     {"index": pa.int64(), "image_id": pa.string(), "finding": pa.string(), "query": pa.string(), "raw": pa.string()}
     | {"width": pa.int32(), "height": pa.int32(), "escaped": pa.bool_(), "finish": pa.string(), "frame": pa.string()}
     | {"prompt_sha256": pa.string(), "tokens_in": pa.int64(), "tokens_out": pa.int64(), "from_cache": pa.bool_()}
@@ -238,29 +232,29 @@ _SCHEMA = pa.schema(
 )
 
 
-@contextmanager
-def answers_writer(path: Path) -> Iterator[Callable[[Sequence[AnswerRow]], None]]:
-    """Write `answers.parquet`; it appears whole or not at all. Yields a function that takes the next rows."""
-    with atomic_writer(path) as file, pq.ParquetWriter(file, _SCHEMA, **WRITING) as writer:
-        waiting: list[dict[str, Any]] = []
-        characters = 0
+def answers_table(rows: Sequence[AnswerRow]) -> pa.Table:
+    """Return rows as a table of the file."""
+    return pa.Table.from_pylist([_writable(row) for row in rows], ANSWERS_SCHEMA)
 
-        def flush() -> None:
-            nonlocal characters
-            writer.write_table(pa.Table.from_pylist(waiting, _SCHEMA))
-            waiting.clear()
-            characters = 0
 
-        def add(rows: Sequence[AnswerRow]) -> None:
-            nonlocal characters
-            for row in rows:
-                waiting.append(_writable(row))
-                characters += len(row.raw)
-                if len(waiting) >= _GROUP or characters >= _GROUP_CHARACTERS:
-                    flush()
-
-        yield add
-        flush()
+def answer_rows(output: ModelOutput, truth: GroundTruth) -> list[AnswerRow]:
+    """Return what was asked about a batch, image by image, and what became of it."""
+    made, repeated = [], iter(output.repeated)
+    for query, reply in output.replies:
+        row, column = query.row, query.column
+        size = truth.image_sizes[row]
+        if size is None:
+            raise UserError(f"image {truth.image_ids[row]}: nobody knows its size, so boxes on it mean nothing.")
+        boxes = None
+        if query.kind == "locate" and truth.labels[row, column] == 1 and truth.has_region[row, column]:
+            items = truth.instances[row].get(column, ())
+            boxes = (*truth.boxes(row, column), not items or any(item.kind != "box" for item in items))
+        answer = (output.answers or [])[row][column] if query.kind == "locate" else None
+        if query.kind == "again":
+            answer = next(repeated)
+        index, image_id = int(truth.index[row]), truth.image_ids[row]
+        made.append(AnswerRow.of(index, image_id, (size[1], size[0]), query, reply, answer, boxes))
+    return sorted(made, key=lambda one: one.index)
 
 
 def read_answers(path: Path, findings: Sequence[str]) -> Iterator[AnswerRow]:
@@ -270,13 +264,18 @@ def read_answers(path: Path, findings: Sequence[str]) -> Iterator[AnswerRow]:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
     """
     with Table(path) as file:
-        if not file.schema_arrow.equals(_SCHEMA):
+        if not file.schema_arrow.equals(ANSWERS_SCHEMA):
             raise ValueError(f"{path.name} has not the columns that a run writes")
         for group in range(file.num_row_groups):
-            for values in file.read_row_group(group, use_threads=False).to_pylist():
-                if values["finding"] not in findings:
-                    raise ValueError(f"{path.name} speaks of {values['finding']!r:.60}, which the run did not score")
-                yield AnswerRow.checked(values)
+            for row in rows_of(file.read_row_group(group, use_threads=False)):
+                if row.finding not in findings:
+                    raise ValueError(f"{path.name} speaks of {row.finding!r:.60}, which the run did not score")
+                yield row
+
+
+def rows_of(table: pa.Table) -> Iterator[AnswerRow]:
+    """Go through the rows of a table; raise a ValueError for what no run writes."""
+    yield from map(AnswerRow.checked, table.to_pylist())
 
 
 def excerpt(raw: str, most: int = 400) -> str:

@@ -6,7 +6,6 @@ description at a file's end has none.
 
 from __future__ import annotations
 
-import csv
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +19,13 @@ from xbench.runtime.errors import UserError
 
 RESULTS, CONFIG = "results.json", "config.yaml"
 """Written last and first: a folder with a configuration and without results is an unfinished run."""
-PER_CLASS, PER_IMAGE, CURVES = "per_class.csv", "per_image.parquet", "curves.parquet"
+PAIRS = "pairs.parquet"
+"""A row per image, query and condition: what every number follows from."""
 MAPS, REGIONS, PICTURES = "maps.parquet", "regions.parquet", "pictures.parquet"
 ANSWERS = "answers.parquet"
 """Only of a model that answers."""
 INSTANCES = "instances.parquet"
-"""Missing in runs that were made before version 0.2, and in those scored again from them."""
+"""Items that regions are the unions of, one by one."""
 
 WRITING: Final[dict[str, Any]] = {"compression": "zstd", "write_page_checksum": True}
 """How tables are written: options of pyarrow."""
@@ -49,8 +49,6 @@ def reading(folder: Path) -> Iterator[None]:
         give = (
             "a run that was made with CaseKeeper among trainer.callbacks, as it is by default"
             if name in (MAPS, REGIONS, PICTURES)
-            else f"a run that keeps annotated items one by one ({INSTANCES}), as all do since it was made: run it again"
-            if name == INSTANCES
             else f"a run, which holds its {RESULTS}"
         )
         raise RunFileError(
@@ -58,7 +56,7 @@ def reading(folder: Path) -> Iterator[None]:
             exit_status=2,
             reason=f"unfinished: it has no {name}",
         ) from None
-    except (OSError, ValueError, LookupError, TypeError, OverflowError, csv.Error, pa.ArrowException) as error:
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, pa.ArrowException) as error:
         said = f"{type(error).__name__} {error}" if isinstance(error, LookupError) else str(error)
         said = " ".join(said.split())
         raise RunFileError(

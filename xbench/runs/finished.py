@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +16,11 @@ from xbench.geometry.shapes import Shape
 from xbench.predictions import family_named
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow, read_answers
+from xbench.runs.by_finding import Images
 from xbench.runs.files import (
     ANSWERS,
-    CURVES,
-    INSTANCES,
     MAPS,
-    PER_CLASS,
-    PER_IMAGE,
+    PAIRS,
     PICTURES,
     REGIONS,
     RESULTS,
@@ -35,12 +32,12 @@ from xbench.runs.maps import (
     no_maps,
     read_saved_images,
     saved_instances,
-    saved_regions,
     saved_sizes,
     shows_nothing,
 )
 from xbench.runs.results import Results, outputs_depend_on, read_results
-from xbench.runs.scores import ImageScores, PairCounts, read_pair_counts, read_per_image
+from xbench.runs.tables import read_rows
+from xbench.scoring.rows import Rows
 
 if TYPE_CHECKING:
     from xbench.types import GroundTruth, MapScale, ModelOutput, Rules
@@ -67,24 +64,28 @@ class FinishedRun:
             return cls(folder, read_results(folder / RESULTS))
 
     @cached_property
-    def image_scores(self) -> ImageScores:
-        """Scores per image and finding, of `per_image.parquet`."""
+    def rows(self) -> Rows:
+        """What every number follows from, of `pairs.parquet`."""
         with reading(self.folder):
-            answers = self.results.answers is not None
-            return read_per_image(self.folder / PER_IMAGE, self.results.findings, answers)
+            return read_rows(self.folder / PAIRS, self.results.findings)
+
+    @cached_property
+    def image_scores(self) -> Images:
+        """The rows by image and finding."""
+        return Images.of(self.rows)
 
     @cached_property
     def answers(self) -> dict[str, list[AnswerRow]] | None:
         """What a model that answers was asked and what it said, by image, of `answers.parquet`; None of any other."""
         if self.results.answers is None:
             return None
-        found: dict[str, list[AnswerRow]] = {image_id: [] for image_id in self.image_scores.image_ids}
+        found: dict[str, list[AnswerRow]] = {image_id: [] for image_id in self.rows.image_ids}
         with reading(self.folder):
             for row in read_answers(self.folder / ANSWERS, self.results.findings):
                 if row.image_id not in found:
-                    raise ValueError(f"{ANSWERS} speaks of {row.image_id!r:.200}, which is not in {PER_IMAGE}")
+                    raise ValueError(f"{ANSWERS} speaks of {row.image_id!r:.200}, which is not in {PAIRS}")
                 found[row.image_id].append(row)
-            scored = self.image_scores.scored
+            scored = self.rows.matrix("scored")
             for image_id, rows in found.items():
                 asked = [row.finding for row in rows if row.query == "locate"]
                 drawn = [row.finding for row in rows if row.annotated is not None]
@@ -93,27 +94,10 @@ class FinishedRun:
                     raise ValueError(f"{ANSWERS} has not one answer to each scored pair of {image_id!r:.200}")
         return found
 
-    @cached_property
-    def pair_counts(self) -> PairCounts:
-        """Pixel counts per scored pair and threshold, of `curves.parquet`."""
-        with reading(self.folder):
-            return read_pair_counts(self.folder / CURVES, self.results.findings, self.image_scores.image_ids)
-
-    @cached_property
-    def per_class(self) -> list[list[str]]:
-        """Lines of `per_class.csv`, cell by cell."""
-        with reading(self.folder), (self.folder / PER_CLASS).open(newline="", encoding="utf-8") as file:
-            return [line for line in csv.reader(file) if line]
-
     @property
     def saves_maps(self) -> bool:
         """Whether it has the files that `CaseKeeper` saves: maps, regions and pictures."""
         return all((self.folder / name).is_file() for name in (MAPS, REGIONS, PICTURES))
-
-    @property
-    def saves_instances(self) -> bool:
-        """Whether it knows the items that its regions are the unions of: runs of earlier versions do not."""
-        return (self.folder / INSTANCES).is_file()
 
     @cached_property
     def instances(self) -> dict[tuple[str, str], tuple[Shape, ...]]:
@@ -153,62 +137,44 @@ class FinishedRun:
         """Maps, regions and pictures of the scored pairs, read one at a time."""
         return ScoredPairs(self.folder)
 
-    @cached_property
-    def region_digests(self) -> NDArray[np.bytes_]:
-        """Digests of the regions of `regions.parquet` (N, C), 16 bytes each; empty without a region."""
-        columns = {finding: column for column, finding in enumerate(self.results.findings)}
-        digests = np.zeros((len(self.row_of), len(columns)), "S16")
-        with reading(self.folder):
-            for image_id, finding, region in saved_regions(self.folder):
-                if image_id not in self.row_of or finding not in columns:
-                    raise ValueError(f"{self.folder / REGIONS} is of other images or findings than the run")
-                digests[self.row_of[image_id], columns[finding]] = region_digest(region)
-        return digests
-
     def check_tables(self) -> None:
-        """Check that the tables are complete and fit together and to the results."""
-        results, images, pairs, _ = self.results, self.image_scores, self.pair_counts, self.answers
+        """Check that the tables can be read and fit to the results."""
+        rows, results = self.rows, self.results
         with reading(self.folder):
-            images.check_complete(results.answers is not None)
-            if len(images.image_ids) != results.counts.images:
-                raise ValueError(
-                    f"{RESULTS} counts {results.counts.images} images, {PER_IMAGE} has {len(images.image_ids)}"
-                )
-            scored = np.argwhere(images.scored)
-            if not np.array_equal(np.stack([pairs.index, pairs.column], axis=1), scored):
-                raise ValueError(
-                    f"{PER_IMAGE} has {len(scored)} scored pairs, {CURVES} has {len(pairs.index)} or others"
-                )
-            thresholds = len(results.grounding.thresholds)
-            if pairs.mask.shape[1] != thresholds:
-                raise ValueError(f"{RESULTS} names {thresholds} thresholds, {CURVES} has {pairs.mask.shape[1]}")
+            if len(rows.image_ids) != results.counts.images:
+                raise ValueError(f"{RESULTS} counts {results.counts.images} images, {PAIRS} has {len(rows.image_ids)}")
+            thresholds = {len(results.grounding.thresholds)} if results.answers is None else {1}
+            if len(rows.counts.row) and rows.counts.mask.shape[1] not in thresholds:
+                raise ValueError(f"{PAIRS} has {rows.counts.mask.shape[1]} thresholds, unlike {RESULTS}")
 
     def check_maps(self) -> None:
         """Check that maps, regions and pictures can be read, every page of them, and fit to the tables."""
-        for _ in self.saved_images():
-            pass
-        with reading(self.folder):
-            if (self.region_digests != self.image_scores.region_digests).any():
-                raise ValueError(f"{REGIONS} holds other regions than {PER_IMAGE}")
+        digests = self.rows.matrix("region_digest")
+        for row, image in enumerate(self.saved_images()):
+            for column, coverage in image.regions.items():
+                if region_digest(coverage.at(self.rules.gamma)) != digests[row, column]:
+                    with reading(self.folder):
+                        raise ValueError(f"{REGIONS} holds other regions than {PAIRS}")
 
     def saved_images(self) -> Iterator[SavedImage]:
         """Read what the run saved of its images, one by one in the dataset's order."""
-        scores, last = self.image_scores, -1
+        rows_of, last = self.rows, -1
+        has_region, is_scored = rows_of.matrix("has_region"), rows_of.matrix("scored")
         with reading(self.folder):
-            rows = iter(range(len(scores.image_ids)))
+            rows = iter(range(len(rows_of.image_ids)))
             for image in read_saved_images(self.folder, self.results.findings):
                 row = next(rows, None)
-                if row is None or scores.image_ids[row] != image.image_id:
-                    raise ValueError(f"{MAPS} is of other images than {PER_IMAGE}")
-                drawn, scored = (tuple(np.flatnonzero(which[row])) for which in (scores.has_region, scores.scored))
+                if row is None or rows_of.image_ids[row] != image.image_id:
+                    raise ValueError(f"{MAPS} is of other images than {PAIRS}")
+                drawn, scored = (tuple(np.flatnonzero(which[row])) for which in (has_region, is_scored))
                 if image.index <= last or tuple(image.regions) != drawn or image.scored != scored:
-                    raise ValueError(f"{image.image_id}: its place or its regions are not those of {PER_IMAGE}")
+                    raise ValueError(f"{image.image_id}: its place or its regions are not those of {PAIRS}")
                 if scored and image.picture is None:
                     raise ValueError(f"{image.image_id} has no picture")
                 last = image.index
                 yield image
             if next(rows, None) is not None:
-                raise ValueError(f"{MAPS} has fewer images than {PER_IMAGE}")
+                raise ValueError(f"{MAPS} has fewer images than {PAIRS}")
 
     @cached_property
     def rules(self) -> Rules:
@@ -277,12 +243,13 @@ class FinishedRun:
 
         from xbench.types import GroundTruth, ModelOutput
 
-        scores, grid = self.image_scores, self.rules.grid
+        grid, names = self.rules.grid, ("logit", "probability", "label", "reader_dice", "reader_iou")
         rows = [self.row_of[image.image_id] for image in images]
+        scores = {name: self._matrix(name)[rows] for name in names}
         maps = np.stack([image.saliency for image in images])
         output = ModelOutput(
-            torch.from_numpy(scores.logits[rows]),
-            torch.from_numpy(scores.probabilities[rows]),
+            torch.from_numpy(scores["logit"]),
+            torch.from_numpy(scores["probability"]),
             torch.from_numpy(maps),
             missing=torch.from_numpy(no_maps(maps)),
         )
@@ -303,22 +270,31 @@ class FinishedRun:
             GroundTruth.of_image(
                 image.index,
                 image.image_id,
-                scores.patient_ids[row],
+                self.rows.patient_ids[row],
                 image.view,
-                labels=scores.labels[row],
+                labels=scores["label"][place],
                 coverage=image.regions,
-                reader_agreement=np.stack([scores.reader_dice[row], scores.reader_iou[row]], axis=-1),
+                reader_agreement=np.stack([scores["reader_dice"][place], scores["reader_iou"][place]], axis=-1),
                 gamma=gamma,
                 # What the grid of an image without regions was, a run on native grids does not say.
                 size=grid if grid != "native" else next((one.shape for one in image.regions.values()), (0, 0)),
                 image_size=image.image_size,
                 instances=image.instances,
             )
-            for row, image in zip(rows, images, strict=True)
+            for place, (row, image) in enumerate(zip(rows, images, strict=True))
         ]
         return output, GroundTruth.concatenate(truths)
 
     @cached_property
     def row_of(self) -> dict[str, int]:
-        """Row of each image, by its name, in `image_scores`."""
-        return {image_id: row for row, image_id in enumerate(self.image_scores.image_ids)}
+        """Place of each image, by its name, among those of `rows`."""
+        return {image_id: row for row, image_id in enumerate(self.rows.image_ids)}
+
+    @cached_property
+    def _matrices(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    def _matrix(self, column: str) -> NDArray[Any]:
+        if column not in self._matrices:
+            self._matrices[column] = self.rows.matrix(column)
+        return self._matrices[column]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -20,21 +20,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cv2
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.shapes import Shape
-from xbench.runs.files import INSTANCES, MAPS, PICTURES, REGIONS, RESULTS, WRITING, Table, reading
-from xbench.runtime.files import atomic_writer
+from xbench.runs.files import INSTANCES, MAPS, PICTURES, REGIONS, RESULTS, Table, reading
 
 if TYPE_CHECKING:
     from xbench.geometry.grid import View
 
 _Number = TypeVar("_Number", np.uint8, np.float32)
-
-_GROUP = 32
-"""Images to a group of rows: few enough to read one case fast, enough to compress well."""
 
 
 @dataclass(frozen=True)
@@ -56,59 +51,43 @@ class SavedImage:
     instances: Mapping[int, tuple[Shape, ...]] = field(default_factory=dict)
 
 
-def write_saved_images(
-    folder: Path,
-    findings: Sequence[str],
-    gamma: float,
-    depends_on: Mapping[str, Any],
-    images: Iterable[SavedImage],
-    with_instances: bool = True,
-) -> None:
-    """Write maps, regions, instances and pictures, image by image in the dataset's order.
+def saved_tables(
+    findings: Sequence[str], images: Sequence[SavedImage], with_instances: bool = True
+) -> dict[str, pa.Table]:
+    """Return maps, regions, instances and pictures of images, in the dataset's order, as tables by file.
 
-    `gamma` is the share of a grid pixel that a region must cover, `depends_on` what the maps depend on but for the
-    image (weights, preprocessing, prompts), as nested plain values. `with_instances` is false for a run that does not
-    know them.
+    `with_instances` is false for a run that does not know them.
     """
-    schemas = {
-        MAPS: _MAPS.with_metadata({"findings": json.dumps([*findings]), "depends_on": json.dumps(depends_on)}),
-        REGIONS: _REGIONS.with_metadata({"gamma": json.dumps(gamma)}),
-        PICTURES: _PICTURES,
-    } | ({INSTANCES: _INSTANCES} if with_instances else {})
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in schemas}
-    with ExitStack() as stack:
-        writers = {}
-        for name, schema in schemas.items():
-            file = stack.enter_context(atomic_writer(folder / name))
-            # Bytes of one place in a float lie together and so compress better.
-            split = ["saliency.list.element"] if name == MAPS else False
-            options = WRITING | {"use_dictionary": False, "use_byte_stream_split": split, "version": "2.6"}
-            writers[name] = stack.enter_context(pq.ParquetWriter(file, schema, **options))
-
-        def flush(at_least: int) -> None:
-            for name, waiting in rows.items():
-                if len(waiting) >= at_least:
-                    writers[name].write_table(pa.Table.from_pylist(waiting, schemas[name]))
-                    waiting.clear()
-
-        for image in images:
-            named = {"index": image.index, "image_id": image.image_id}
-            maps = image.saliency.astype(np.float32, copy=False)
-            shown = {"image_sha256": image.image_sha256, "view": image.view, "size": image.image_size}
-            rows[MAPS].append(named | shown | {"shape": maps.shape[1:], "saliency": _cells(maps)})
-            for column, coverage in image.regions.items():
-                parts = {name: getattr(coverage, name) for name in Coverage.__slots__}
-                of_finding = {"finding": findings[column], "scored": column in image.scored}
-                rows[REGIONS].append(named | of_finding | parts | {"whole": coverage.whole.tobytes()})
-            for column, items in image.instances.items() if with_instances else ():
-                for number, item in enumerate(items):
-                    which = {"finding": findings[column], "instance": number, "reader": item.reader or None}
-                    parts = {name: getattr(item, name) for name in ("kind", "coordinates", "outline")}
-                    rows[INSTANCES].append(named | which | parts | {"frame": item.size})
-            if image.picture is not None:
-                rows[PICTURES].append({"image_id": image.image_id, "jpeg": image.picture})
-            flush(_GROUP)
-        flush(1)
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SAVED_SCHEMAS if name != MAPS}
+    maps: dict[str, list[Any]] = {name: [] for name in _MAPS.names}
+    for image in images:
+        named = {"index": image.index, "image_id": image.image_id}
+        shown = {"image_sha256": image.image_sha256, "view": image.view, "size": image.image_size}
+        for name, value in (named | shown | {"shape": image.saliency.shape[1:], "saliency": image.saliency}).items():
+            maps[name].append(value)
+        for column, coverage in image.regions.items():
+            parts = {name: getattr(coverage, name) for name in Coverage.__slots__}
+            of_finding = {"finding": findings[column], "scored": column in image.scored}
+            rows[REGIONS].append(named | of_finding | parts | {"whole": coverage.whole.tobytes()})
+        for column, items in image.instances.items() if with_instances else ():
+            for number, item in enumerate(items):
+                which = {"finding": findings[column], "instance": number, "reader": item.reader or None}
+                parts = {"frame": item.size} | {
+                    name: getattr(item, name) for name in ("kind", "coordinates", "outline")
+                }
+                rows[INSTANCES].append(named | which | parts)
+        if image.picture is not None:
+            rows[PICTURES].append({"image_id": image.image_id, "jpeg": image.picture})
+    cells = [image.saliency.astype(np.float32, copy=False).ravel() for image in images]
+    starts = np.cumsum([0, *map(len, cells)], dtype=np.int32)
+    # Cells of maps that nobody drew are null.
+    flat = pa.array(np.concatenate([np.zeros(0, np.float32), *cells]), from_pandas=True)
+    saliency = pa.ListArray.from_arrays(pa.array(starts), flat)
+    columns = [saliency if name == "saliency" else pa.array(maps[name], _MAPS.field(name).type) for name in _MAPS.names]
+    kept = {name: pa.Table.from_pylist(of_file, SAVED_SCHEMAS[name]) for name, of_file in rows.items()}
+    if not with_instances:
+        del kept[INSTANCES]
+    return {MAPS: pa.table(columns, _MAPS)} | kept
 
 
 _IMAGE = {"index": pa.int64(), "image_id": pa.string()}
@@ -129,6 +108,7 @@ _INSTANCES = pa.schema(
     | {"finding": pa.string(), "instance": pa.int32(), "kind": pa.string(), "frame": _INTEGERS}
     | {"coordinates": _FLOATS, "reader": pa.string(), "outline": pa.bool_()}
 )
+SAVED_SCHEMAS = {MAPS: _MAPS, REGIONS: _REGIONS, INSTANCES: _INSTANCES, PICTURES: _PICTURES}
 _SCHEMAS = {MAPS: _MAPS, REGIONS: _REGIONS, PICTURES: _PICTURES}
 
 
@@ -396,12 +376,6 @@ def _saliency(row: Mapping[str, Any], findings: int) -> NDArray[np.float32]:
     if not np.isfinite(maps[~no_maps(maps)]).all():
         raise ValueError("a map is not finite")
     return maps
-
-
-def _cells(maps: NDArray[np.float32]) -> Sequence[float | None] | NDArray[np.float32]:
-    """Return the cells of maps in a row, null for NaN."""
-    cells = maps.ravel()
-    return list(pa.array(cells, from_pandas=True).to_pylist()) if np.isnan(cells).any() else cells
 
 
 def no_maps(maps: NDArray[np.float32]) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""`results.json`: its schema, reading and writing; and `per_class.csv`, which holds the same numbers.
+"""`results.json`: its schema, reading and writing.
 
 The dataclasses mirror the file, from `Results` down. pydantic checks what is read; nothing is checked when a run makes
 its results, so that no run of hours ends there. Needs no torch, so that reports start fast. Numbers are fractions in
@@ -7,13 +7,11 @@ its results, so that no run of hours ends there. Needs no torch, so that reports
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import stat
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -106,7 +104,7 @@ class Counts(_Part):
 
 @dataclass(frozen=True)
 class ScoredOn(_Part):
-    """What a finding was scored on, as `xbench.runs.scores.scored_on` gives it."""
+    """What a finding was scored on, as `xbench.scoring.numbers.scored_on` gives it."""
 
     labels: str
     """Digest of the names and labels of all images whose label is known."""
@@ -139,9 +137,9 @@ class FindingGrounding(_Part):
     iou_curve: list[Number] | None
     """Mean IoU at each threshold."""
     pointing_game_of_minimum: Number | None = None
-    """Share of images where the minimum of the map lies in the region; None in runs of earlier versions."""
+    """Share of images where the minimum of the map lies in the region."""
     sign_p: Number | None = None
-    """Corrected p-value of the minimum lying there more often than the maximum; None in runs of earlier versions."""
+    """Corrected p-value of the minimum lying there more often than the maximum."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ class Grounding(_Part):
     macro: Macro
     """Means over the findings with at least one scored image."""
     sign_test: SignTest | None = None
-    """None in runs of earlier versions."""
+    """None of a model that answers."""
 
 
 @dataclass(frozen=True)
@@ -316,19 +314,21 @@ class Answers(_Part):
 class Results(_Part):
     """The content of `results.json`."""
 
-    schema: Literal[1] = 1
+    schema: Literal[2] = 2
     model: str
     dataset: str
     split: str
     findings: tuple[str, ...]
     """Names of the C findings, in the dataset's order; per finding means in this order."""
     counts: Counts
-    scored_on: dict[str, ScoredOn] | None = None
-    """By finding; None in runs of earlier versions."""
+    scored_on: dict[str, ScoredOn]
+    """By finding."""
     grounding: Grounding
     classification: Classification
     answers: Answers | None = None
     """Only of a model that answers; the file of any other has not the key."""
+    tables: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each table of the run, by its name."""
     provenance: dict[str, Any]
     """What the numbers depend on and how long they took; the one part that differs between runs of one command."""
 
@@ -352,12 +352,6 @@ class Results(_Part):
             f"their maximum, for {', '.join(names)} ({low} against {high}, p = {surest['sign_p'] or 0:.2g}). "
             "Check whether the maps are low where the model sees a finding; if so, negate them and run again."
         )
-
-
-def macro_mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values that exist; None when none does."""
-    existing = [value for value in values if value is not None]
-    return sum(existing) / len(existing) if existing else None
 
 
 def outputs_depend_on(provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -387,7 +381,12 @@ def read_results(path: Path) -> Results:
     if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_BYTES:
         raise ValueError(f"{path} is no results.json: it is a pipe or a device, or has more than {_MAX_BYTES} bytes")
     try:
-        results = _adapter().validate_python(from_json(path.read_bytes(), allow_inf_nan=False))
+        content = from_json(path.read_bytes(), allow_inf_nan=False)
+        if isinstance(content, dict) and content.get("schema", 2) != 2:
+            raise ValueError(
+                f"its schema is {content['schema']!r:.20}, and this version of xbench reads 2: run it again"
+            )
+        results = _adapter().validate_python(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = " / ".join(map(str, first["loc"]))
@@ -430,18 +429,3 @@ def _contradiction(results: Results) -> str | None:
     if grounding.sign_test and not {*grounding.sign_test.may_be_wrong} <= {*findings, MACRO}:
         return "its test of the sign of maps names other findings"
     return None
-
-
-def write_per_class(path: Path, results: Results) -> None:
-    """Write `per_class.csv`: a row per finding, then the macro row; empty where a value does not exist."""
-    names = [field.name for kind in (FindingGrounding, FindingClassification) for field in fields(kind)]
-    columns = [name for name in names if not name.endswith("_curve")]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["finding", *columns])
-    for finding in results.findings:
-        scores = {**vars(results.grounding.per_class[finding]), **vars(results.classification.per_class[finding])}
-        writer.writerow([finding, *(scores[name] for name in columns)])
-    writer.writerow([MACRO, *(results.macro.get(name) for name in columns)])
-    with atomic_writer(path) as file:
-        file.write(text.getvalue().encode())

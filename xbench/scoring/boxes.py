@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from fractions import Fraction
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
-from torchmetrics import Metric
 
-from xbench.predictions.answer import Answer, Status
-from xbench.types import TieRule
+from xbench.predictions.answer import Answer
+from xbench.scoring.numbers import ROUNDING, dice, iou
+
+if TYPE_CHECKING:
+    from xbench.types import TieRule
 
 Boxes = NDArray[np.float64]
-
-STATUSES: tuple[Status, ...] = ("answered", "abstained", "unparsable", "truncated")
-
-_ODD = ("clipped", "reordered", "dropped", "duplicates", "suspect_frame")
-_ROUNDING = 1e-12  # of an IoU: as close to a threshold as that, it lies on it
 
 
 @dataclass(frozen=True)
@@ -49,15 +43,7 @@ class BoxPair:
 
     def accuracy(self, threshold: float) -> int:
         """Return 1 if `box_iou` lies above a threshold, else 0."""
-        return int(self.box_iou > threshold + _ROUNDING)
-
-
-class Matched(NamedTuple):
-    """Precision, recall and F1 over all boxes of a finding; None without a box that they are a share of."""
-
-    precision: float | None
-    recall: float | None
-    f1: float | None
+        return int(self.box_iou > threshold + ROUNDING)
 
 
 class GridScores(NamedTuple):
@@ -133,7 +119,7 @@ def matched_boxes(iou: NDArray[np.float64], threshold: float) -> int:
 
     if not iou.size:
         return 0
-    good = iou >= threshold - _ROUNDING
+    good = iou >= threshold - ROUNDING
     weights = np.where(good, 1 + iou / (1 + min(iou.shape)), 0)
     rows, columns = linear_sum_assignment(weights, maximize=True)
     return int(good[rows, columns].sum())
@@ -190,14 +176,14 @@ def draw_boxes(boxes: ArrayLike, size: tuple[int, int], gamma: float = 0.5) -> N
     """
     corners = np.unique(_boxes(boxes), axis=0)
     height, width = size
-    drawn = _coverage(corners, size, (0, 0, width, height)) >= gamma - _ROUNDING
+    drawn = _coverage(corners, size, (0, 0, width, height)) >= gamma - ROUNDING
     for part in _parts(corners):
         window = np.concatenate([part[:, :2].min(axis=0), part[:, 2:].max(axis=0)]) * [width, height, width, height]
         left, top = np.clip(np.floor(window[:2]), 0, [width - 1, height - 1]).astype(int)
         right, bottom = np.clip(np.ceil(window[2:]), [left + 1, top + 1], [width, height]).astype(int)
         alone = _coverage(part, size, (left, top, right, bottom))
-        if (most := alone.max()) < 1 - _ROUNDING:
-            drawn[top:bottom, left:right] |= alone >= most - _ROUNDING
+        if (most := alone.max()) < 1 - ROUNDING:
+            drawn[top:bottom, left:right] |= alone >= most - ROUNDING
     return drawn
 
 
@@ -230,8 +216,8 @@ def score_on_grid(
     """
     drawn = draw_boxes(boxes, region.shape[:2], gamma) if drawn is None else drawn
     if size := int(drawn.sum()):
-        shared, true = int((drawn & region).sum()), int(region.sum())
-        return GridScores(shared / size, 2 * shared / (size + true), shared / (size + true - shared))
+        pixels = np.array(size), np.array((drawn & region).sum()), np.array(region.sum())
+        return GridScores(int(pixels[1]) / size, float(dice(*pixels)), float(iou(*pixels)))
     places = np.asarray(points, np.float64).reshape(-1, 2)
     if not len(places):
         return GridScores(0.0, 0.0, 0.0)
@@ -242,116 +228,23 @@ def score_on_grid(
     return GridScores(counted[ties], None, None)
 
 
-class BoxScores(Metric):
-    """Scores of answers per finding, over scored pairs of image and finding, with exact sums.
-
-    No box is a miss and counts as 0; how many answers had none, and why, stands beside.
-
-    States are counts and, of scores that are no counts, sums of whole multiples of 2**-40, so neither the order of the
-    pairs nor the number of processes changes a bit.
+def answer_columns(answer: Answer, annotated: ArrayLike | None, one_by_one: bool = True) -> dict[str, Any]:
+    """Return the columns of a row that an answer alone decides, and with annotated boxes what it scores without a grid.
 
     Args:
-        num_classes: Number of findings.
-        **kwargs: Options of every torchmetrics metric.
+        answer: To the question where the finding is.
+        annotated: The annotated boxes (M, 4), as fractions of the radiograph; None for an image that does not show the
+            finding, where any box is a false positive.
+        one_by_one: Whether each annotated box is a lesion; otherwise only their union is known.
     """
-
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
-
-    counts: Tensor
-    sums: Tensor
-
-    _COUNTS = (
-        *("pairs", "instances", "acc_30", "acc_50", "acc_75", "matched_30", "matched_50", "predicted", "annotated"),
-        *(*STATUSES, "boxes", *_ODD, "negatives", "false_alarms"),
-    )
-    _SUMS = ("box_iou", "centre_hit", "best_iou", "false_area")
-    _ONE = 2**40
-
-    def __init__(self, num_classes: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.num_classes = num_classes
-        for name, columns in (("counts", self._COUNTS), ("sums", self._SUMS)):
-            state = torch.zeros(num_classes, len(columns), dtype=torch.int64)
-            self.add_state(name, state, dist_reduce_fx="sum")
-
-    def update(
-        self,
-        answers: Sequence[Answer],
-        classes: Sequence[int],
-        annotated: Sequence[ArrayLike | None],
-        instances: bool = True,
-    ) -> None:
-        """Add pairs of image and finding.
-
-        Args:
-            answers: One per pair.
-            classes: The finding of each.
-            annotated: The annotated boxes of each (M, 4), as fractions of the radiograph; None for an image that does
-                not show the finding, where any box is a false alarm.
-            instances: Whether each annotated box is a lesion; otherwise only their union is known.
-        """
-        for answer, finding, true in zip(answers, classes, annotated, strict=True):
-            if true is None:
-                alarm = bool(answer.boxes)
-                area = union_areas(answer.boxes, np.zeros((0, 4)))[1]
-                self._add(finding, {"negatives": 1, "false_alarms": alarm}, {"false_area": area})
-                continue
-            scores = score_boxes(answer.boxes, true, instances)
-            counts = {"pairs": 1, "instances": instances, answer.status: 1, "boxes": len(answer.boxes)}
-            counts |= {f"acc_{percent}": scores.accuracy(percent / 100) for percent in (30, 50, 75)}
-            counts |= {one.name: getattr(answer.counts, one.name) > 0 for one in fields(answer.counts)}
-            counts["suspect_frame"] = answer.suspect_frame
-            if instances:
-                counts |= {"matched_30": scores.matched_30 or 0, "matched_50": scores.matched_50 or 0}
-                counts |= {"predicted": len(answer.boxes), "annotated": len(_boxes(true))}
-            sums = {"box_iou": scores.box_iou, "centre_hit": scores.centre_hit, "best_iou": scores.best_iou or 0.0}
-            self._add(finding, counts, sums)
-
-    def compute(self) -> list[dict[str, float | int | None]]:
-        """Return the scores of each finding; a value that does not exist is None.
-
-        `false_alarm` and `false_area` are over images without the finding, shares of images and mean area; all else is
-        over scored pairs.
-        """
-        return [
-            self._finding(
-                dict(zip(self._COUNTS, counts, strict=True)),
-                {name: Fraction(total, self._ONE) for name, total in zip(self._SUMS, sums, strict=True)},
-            )
-            for counts, sums in zip(self.counts.tolist(), self.sums.tolist(), strict=True)
-        ]
-
-    def _add(self, finding: int, counts: dict[str, int], sums: dict[str, float]) -> None:
-        self.counts[finding] += self.counts.new_tensor([int(counts.get(name, 0)) for name in self._COUNTS])
-        self.sums[finding] += self.sums.new_tensor([round(sums.get(name, 0) * self._ONE) for name in self._SUMS])
-
-    def _finding(self, counts: dict[str, int], sums: dict[str, Fraction]) -> dict[str, float | int | None]:
-        pairs, instances, negatives = counts["pairs"], counts["instances"], counts["negatives"]
-        found: dict[str, float | int | None] = {"pairs": pairs, "negatives": negatives}
-        found |= {name: _share(sums[name], pairs) for name in ("box_iou", "centre_hit")}
-        found |= {name: _share(counts[name], pairs) for name in ("acc_30", "acc_50", "acc_75")}
-        found["best_iou"] = _share(sums["best_iou"], instances)
-        for percent in (30, 50):
-            matched = matched_shares(counts[f"matched_{percent}"], counts["predicted"], counts["annotated"])
-            found |= {f"{name}_{percent}": value for name, value in matched._asdict().items()}
-        found["count_error"] = _share(counts["predicted"] - counts["annotated"], instances)
-        found |= {name: _share(counts[name], pairs) for name in (*STATUSES, "boxes", *_ODD)}
-        found["false_alarm"] = _share(counts["false_alarms"], negatives)
-        found["false_area"] = _share(sums["false_area"], negatives)
-        return found
-
-
-def matched_shares(matched: int, predicted: int, annotated: int) -> Matched:
-    """Return precision, recall and F1 of so many matched pairs of answered and annotated boxes.
-
-    Examples:
-        >>> matched_shares(1, 2, 2)
-        Matched(precision=0.5, recall=0.5, f1=0.5)
-    """
-    f1 = _share(2 * matched, predicted + annotated) if annotated else None
-    return Matched(_share(matched, predicted), _share(matched, annotated), f1)
+    columns: dict[str, Any] = {"answer_status": answer.status, "boxes": len(answer.boxes), "points": len(answer.points)}
+    columns |= vars(answer.counts) | {"suspect_frame": answer.suspect_frame}
+    if annotated is None:
+        return columns | {"false_area": union_areas(answer.boxes, np.zeros((0, 4)))[1]}
+    scores = score_boxes(answer.boxes, annotated, one_by_one)
+    of_scores = ("box_iou", "centre_hit", "best_iou", "matched_30", "matched_50")
+    columns |= {"one_by_one": one_by_one, "annotated": len(_boxes(annotated))}
+    return columns | {name: getattr(scores, name) for name in of_scores}
 
 
 def _parts(corners: Boxes) -> Iterator[Boxes]:
@@ -407,7 +300,3 @@ def _boxes(boxes: ArrayLike) -> Boxes:
     if not (corners[:, :2] < corners[:, 2:]).all():
         raise ValueError("each box has corners x0, y0, x1, y1 with x0 < x1 and y0 < y1")
     return corners
-
-
-def _share(part: int | Fraction, whole: int) -> float | None:
-    return float(Fraction(part) / whole) if whole else None

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from xbench.scoring.numbers import recognition_macro, recognition_numbers
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ def classification_scores(labels: Tensor, probabilities: Tensor) -> list[Classif
         row, column = wrong.nonzero()[0].tolist()
         raise ValueError(f"probability {probabilities[row, column]} of image {row}, class {column} is not in [0, 1]")
     return [
-        _class_scores(label[label >= 0].long(), probability[label >= 0].double())
-        for label, probability in zip(labels.cpu().unbind(1), probabilities.cpu().unbind(1), strict=True)
+        ClassificationScores(**recognition_numbers(label.numpy(), probability.numpy()))
+        for label, probability in zip(labels.cpu().to(torch.int8).T, probabilities.cpu().double().T, strict=True)
     ]
 
 
@@ -90,45 +91,5 @@ def macro(scores: Sequence[ClassificationScores]) -> MacroScores:
         >>> macro([one, no_negative])
         MacroScores(auroc=0.5, average_precision=0.75, f1=0.5, accuracy=0.5, classes=1)
     """
-    both = [score for score in scores if score.positives and score.negatives]
-    return MacroScores(
-        auroc=_mean([score.auroc for score in both]),
-        average_precision=_mean([score.average_precision for score in both]),
-        f1=_mean([score.f1 for score in both]),
-        accuracy=_mean([score.accuracy for score in both]),
-        classes=len(both),
-    )
-
-
-def _class_scores(labels: Tensor, probabilities: Tensor) -> ClassificationScores:
-    if not len(labels):
-        return ClassificationScores(None, None, None, None, positives=0, negatives=0)
-    positives = int(labels.sum())
-    negatives = len(labels) - positives
-    auroc = average_precision = None
-    if positives and negatives:
-        # True and false positives at each distinct probability, highest first, from (0, 0).
-        ranked, order = probabilities.sort(descending=True)
-        last_of_tied = torch.cat([ranked[1:] != ranked[:-1], torch.tensor([True])])
-        true = F.pad(labels[order].cumsum(0)[last_of_tied], (1, 0))
-        false = F.pad(last_of_tied.nonzero()[:, 0] + 1, (1, 0)) - true
-        area = (false.diff() * (true[1:] + true[:-1])).sum()  # twice the number of rightly ordered pairs, exactly
-        auroc = int(area) / (2 * positives * negatives)
-        precision = true[1:].double() / (true[1:] + false[1:])
-        average_precision = float((true.diff() * precision).sum() / positives)
-    decided = probabilities >= 0.5
-    tp, fp = (int((decided & (labels == label)).sum()) for label in (1, 0))
-    return ClassificationScores(
-        auroc=auroc,
-        average_precision=average_precision,
-        # 2 tp + fp + fn is the number of decisions plus that of positives.
-        f1=2 * tp / (tp + fp + positives) if positives else None,
-        accuracy=(tp + negatives - fp) / len(labels),
-        positives=positives,
-        negatives=negatives,
-    )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return sum(present) / len(present) if present else None
+    classes = sum(bool(score.positives and score.negatives) for score in scores)
+    return MacroScores(**recognition_macro([vars(score) for score in scores]), classes=classes)

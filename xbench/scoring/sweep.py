@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from xbench.geometry.grid import chunk_pixels
+from xbench.scoring import numbers
 
 MAX_THRESHOLDS = 100_001
 
@@ -22,11 +25,14 @@ class PixelCounts:
 
     def dice(self) -> Tensor:
         """Return Dice 2 |B and R| / (|B| + |R|) as (N, T) float64; NaN where both are empty."""
-        return 2 * self.overlap.to(torch.float64) / (self.mask + self.region[:, None])
+        return torch.from_numpy(numbers.dice(*self._arrays()))
 
     def iou(self) -> Tensor:
         """Return IoU |B and R| / |B or R| as (N, T) float64; NaN where both are empty."""
-        return self.overlap.to(torch.float64) / (self.mask + self.region[:, None] - self.overlap)
+        return torch.from_numpy(numbers.iou(*self._arrays()))
+
+    def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        return self.mask.cpu().numpy(), self.overlap.cpu().numpy(), self.region[:, None].cpu().numpy()
 
 
 def threshold_values(thresholds: int = 101, device: torch.device | str = "cpu") -> Tensor:

@@ -494,7 +494,7 @@ def test_a_run_is_gone_on_with_whatever_moves_no_number(bench: Bench, monkeypatc
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("xbench.callbacks.results_writer.write_per_image", full)
+        patch.setattr("xbench.callbacks.results_writer.write_tables", full)
         assert bench("--config", "neutral.yaml").status == 1
     run = bench("--config", "neutral.yaml", "--model.loud", "true")
     assert run.status == 0, run.output

@@ -6,6 +6,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from samples import random_sample
 from scipy.stats import norm
@@ -21,7 +23,9 @@ from xbench.report.statistics.paired import TESTED
 from xbench.report.statistics.sample import Sample
 from xbench.report.statistics.studies import studies
 from xbench.report.tables.contents import comparisons
+from xbench.runs.by_finding import Images, Pairs
 from xbench.runs.results import ConstantMaps, NoteCount, Skipped
+from xbench.scoring.rows import Rows
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +146,7 @@ def test_whole_image_by_plain_loops(analysis):
     dataset = analysis.datasets[0]
     whole, pairs, means = dataset.references[0], dataset.runs[0].run.pairs, []
     for column, finding in enumerate(FINDINGS):
-        scored = zip(pairs.column, pairs.region, pairs.grid, strict=True)
-        values = [2 * region / (region + grid) for of, region, grid in scored if of == column]
+        values = 2 * pairs.area[pairs.column == column] / (1 + pairs.area[pairs.column == column])
         means.append(np.mean(values))
         found = whole.findings[finding]
         for key in ("dice_best", "dice_cross_fitted", "dice_fixed"):
@@ -179,7 +182,7 @@ def test_reader_agreement_is_a_ceiling_for_overlap_only(collection):
 def test_area_bins_hold_all_pairs_in_order(analysis):
     run = run_of(analysis, "KAD")
     pairs = run.run.pairs
-    area = pairs.region / pairs.grid
+    area = pairs.area
     assert sum(part.count for part in run.areas) == len(area)
     assert len(run.areas) == len(area) // 10
     for small, large in zip(run.areas, run.areas[1:], strict=False):
@@ -346,9 +349,9 @@ def test_correlations_take_one_run_per_model(study):
 
 def fewer(run, images):
     """The run without the images from `images` on."""
-    arrays = {name: value[:images] for name, value in vars(run.images).items()}
-    pairs = {name: np.array(value)[run.pairs.index < images] for name, value in vars(run.pairs).items()}
-    return replace(run, images=replace(run.images, **arrays), pairs=replace(run.pairs, **pairs))
+    table = pq.read_table(run.folder / "pairs.parquet")
+    rows = Rows.of(table.filter(pc.field("index") < images), run.results.findings)
+    return replace(run, images=Images.of(rows), pairs=Pairs.of(rows))
 
 
 def test_notes_say_what_makes_runs_hard_to_compare(collection):
@@ -395,7 +398,7 @@ def test_runs_of_one_image_are_reported(collection):
 def test_a_run_without_any_region_still_has_recognition(collection, tmp_path):
     run = next(run for run in collection.runs if run.label == "KAD")
     nowhere = np.full(run.images.labels.shape, np.nan)
-    images = replace(run.images, has_region=np.zeros_like(run.images.has_region), pointing_hit=nowhere)
+    images = replace(run.images, scored=np.zeros_like(run.images.scored), pointing_hit=nowhere)
     bare = replace(fewer(run, 0), images=images)
     found = analyse(Collection((bare, replace(bare, label="again")), ()))
     (dataset,), (first, _) = found.datasets, found.runs

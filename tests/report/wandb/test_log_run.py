@@ -36,8 +36,8 @@ class Logged(OfflineRun):
 
     @property
     def rows(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """The scored pairs of per_image.parquet by image and finding."""
-        rows = pq.read_table(self.finished / "per_image.parquet").to_pylist()
+        """The scored pairs of pairs.parquet by image and finding."""
+        rows = pq.read_table(self.finished / "pairs.parquet").to_pylist()
         return {(row["image_id"], row["finding"]): row for row in rows if row["dice"] is not None}
 
 
@@ -147,7 +147,6 @@ def test_pairs_and_charts(logged):
 def test_masks_of_overlays_give_the_very_scores_of_the_pair(logged):
     """Dice from the pixels of the masks is the stored one, so what W&B shows is what was scored."""
     rows, files = logged.rows, logged.folder / "files"
-    counts = {(r["image_id"], r["finding"]): r for r in pq.read_table(logged.finished / "curves.parquet").to_pylist()}
     grounding = logged.results["grounding"]["per_class"]
     cases = logged.table("cases")
     history = logged.history
@@ -173,8 +172,8 @@ def test_masks_of_overlays_give_the_very_scores_of_the_pair(logged):
         region, fixed, chosen = region > 0, fixed > 0, chosen > 0
         assert 2 * (region & fixed).sum() / (region.sum() + fixed.sum()) == case["dice"]
         place = round(100 * grounding[case["finding"]]["dice_best_threshold"])
-        assert chosen.sum() == counts[pair]["mask_pixels"][place]
-        assert (chosen & region).sum() == counts[pair]["overlap_pixels"][place]
+        assert chosen.sum() == rows[pair]["mask_pixels"][place]
+        assert (chosen & region).sum() == rows[pair]["overlap_pixels"][place]
 
         content = {name: json.loads((files / entry["path"]).read_text())["box_data"] for name, entry in drawn.items()}
         (box,) = (box["position"] for box in content["region"])
@@ -193,7 +192,7 @@ def test_results_are_an_artifact_without_patients_images(logged):
     commit = logged.results["provenance"]["git_commit"]
     assert set(artifact["aliases"]) == {"latest"} | ({commit[:12] + commit[40:]} if commit else set())
     files = {entry["path"]: Path(entry["local_path"]) for entry in artifact["manifest"]["contents"]}
-    assert set(files) == {"results.json", "per_class.csv", "per_image.parquet", "curves.parquet", "config.yaml"}
+    assert set(files) == {"results.json", "pairs.parquet", "config.yaml"}
     for name, staged in files.items():
         assert staged.is_relative_to(logged.folder.parent), "a sync from elsewhere would lose it"
         digests = {hashlib.sha256(path.read_bytes()).hexdigest() for path in (staged, logged.finished / name)}
@@ -211,7 +210,7 @@ def test_pictures_of_patients_are_logged_only_if_asked_for(data, drawn, command,
     logged = OfflineRun.read(offline)
     assert logged.history["progress/images"] == [9]
     text = json.dumps(logged.records)
-    assert "findings" in text and "per_image.parquet" in text
+    assert "findings" in text and "pairs.parquet" in text
     assert ("overlays._type" in text) == ("cases.table.json" in text) == drawn
     assert any(path.suffix in (".png", ".jpg") for path in offline.rglob("*")) == drawn
 

@@ -25,10 +25,10 @@ from xbench.runs.files import CONFIG, RESULTS, RunFileError
 from xbench.runs.finished import FinishedRun
 from xbench.runs.provenance import annotation_digests, options_that_count, versions
 from xbench.runs.results import Results
-from xbench.runs.scores import labels_digest
 from xbench.runtime.digests import file_sha256, source_sha256
 from xbench.runtime.errors import UserError
 from xbench.runtime.yaml_files import load_yaml
+from xbench.scoring.numbers import labels_digest
 
 _LOOKED_AT = 8
 """Images of each dataset that `--check` decodes."""
@@ -65,7 +65,7 @@ class DataState:
         scored = [(image_id, labels) for image_id, labels in self.labels if image_id not in left_out]
         return [
             finding
-            for finding, digests in (results.scored_on or {}).items()
+            for finding, digests in results.scored_on.items()
             if digests.labels != labels_digest((image_id, int(labels.get(finding, -1))) for image_id, labels in scored)
         ]
 

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xbench.findings.names import MACRO
+from xbench.runs.by_finding import Images
 from xbench.runs.results import SIGN_LEVEL, Results
-from xbench.runs.scores import ImageScores
 
 _EXCHANGES = 999
 
 
-def auroc_warning(results: Results, images: ImageScores) -> str:
+def auroc_warning(results: Results, images: Images) -> str:
     """Return a sentence that names the findings with an AUROC significantly below one half; empty without one."""
     scores = results.classification
     auroc = {name: one.auroc for name, one in scores.per_class.items()} | {MACRO: scores.macro.get("auroc")}

@@ -137,7 +137,9 @@ def paired_test(first: Measures, second: Measures, number: str, finding: str | N
     """
     columns = [c for c in _shared(first, second, number) if finding in (None, first.sample.findings[c])]
     refitted = number.endswith("_cross_fitted")
-    if not columns or (refitted and first.sample.dice.shape[1] != second.sample.dice.shape[1]):
+    # The one mask of an answer stands beside any number of thresholds.
+    thresholds = {first.sample.dice.shape[1], second.sample.dice.shape[1]} - {1}
+    if not columns or (refitted and len(thresholds) > 1):
         return None
     if refitted:
         refits = [_refit(first, second, number.partition("_")[0], column) for column in columns]
@@ -264,7 +266,8 @@ def _refit(first: Measures, second: Measures, name: str, column: int) -> PairedT
     mine = np.flatnonzero(sample.pair_column == column)
     # Rounded as in `measure`, so that sums are exact, ties between thresholds stay ties, and no exchange is that.
     scale = exact_scale(len(mine))
-    a, b = (np.rint(getattr(measures.sample, name)[mine] * scale) for measures in (first, second))
+    scores = [np.rint(getattr(measures.sample, name)[mine] * scale) for measures in (first, second)]
+    a, b = np.broadcast_arrays(*scores)
     clusters, place = np.unique(sample.pair_cluster[mine], return_inverse=True)
     apart = np.zeros((len(clusters), a.shape[1]))
     np.add.at(apart, place, a - b)

@@ -20,6 +20,7 @@ from xbench.report.schema import NUMBERS, Estimate, Reference, RunAnalysis
 from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.sample import Sample
 from xbench.runs.maps import saved_regions
+from xbench.scoring.numbers import dice, iou
 
 Kind = Literal["floor", "ceiling"]
 _AGREEMENT = ("dice_best", "iou_best", "dice_cross_fitted", "iou_cross_fitted", "dice_fixed", "iou_fixed")
@@ -100,8 +101,10 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
         (sample.image_ids[image], sample.findings[column]): place
         for place, (image, column) in enumerate(zip(sample.pair_image, sample.pair_column, strict=True))
     }
+    # Not those of the sample, which has one of a model that answers.
+    thresholds = len(run.results.grounding.thresholds)
     hit = np.full(len(sample.hit), np.nan)
-    expected = {name: np.full(sample.dice.shape, np.nan) for name in ("dice", "iou")}
+    expected = {name: np.full((len(hit), thresholds), np.nan) for name in ("dice", "iou")}
     variances = {name: np.full(len(hit), np.nan) for name in ("dice", "iou")}
     maps: dict[tuple[int, int], _Maps] = {}
     for image_id, finding, region in saved_regions(run.folder):
@@ -110,10 +113,10 @@ def chance(run: Run, sample: Sample) -> tuple[Sample, dict[str, float]] | None:
         height, width = (min(side, _LONGEST) for side in region.shape)
         on_grid = Coverage.of(region, (height, width)).at(0.5)
         if (height, width) not in maps:
-            maps[height, width] = _Maps(height, width, sample.dice.shape[1])
+            maps[height, width] = _Maps(height, width, thresholds)
         hit[place] = maps[height, width].density[on_grid].sum()
         for name, scores in zip(expected, maps[height, width].scores(on_grid), strict=True):
-            expected[name][place], variances[name][place] = scores.mean(0), scores.var(0)[sample.fixed]
+            expected[name][place], variances[name][place] = scores.mean(0), scores.var(0)[thresholds // 2]
     if np.isnan(hit).any():
         return None
     alike = np.ones_like(sample.probabilities)
@@ -149,7 +152,7 @@ class _Maps:
     def scores(self, region: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return Dice and IoU of each map at each threshold, (maps, T), on a region (H, W)."""
         overlap, area = self._at_least(self._keys[region.ravel()]), region.sum()
-        return 2 * overlap / (self._mask + area), overlap / (self._mask + area - overlap)
+        return dice(self._mask, overlap, area), iou(self._mask, overlap, area)
 
     def _at_least(self, keys: NDArray[np.int32]) -> NDArray[np.int64]:
         counts = np.bincount(keys.ravel(), minlength=_MAPS * self._thresholds).reshape(_MAPS, -1)

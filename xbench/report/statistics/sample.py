@@ -27,7 +27,7 @@ class Sample:
         probabilities: (N, C); NaN of a model that does not say whether findings are there.
         pair_image, pair_column: Places of each scored pair's image and finding, (P,).
         hit: What the pointing game counts, (P,), 0 to 1; the chance of a hit, as that of a floor, if `chances`.
-        dice, iou: Scores at each threshold, (P, T); of boxes the same at all.
+        dice, iou: Scores at each threshold, (P, T); T is 1 for boxes.
         area: Share of the evaluation grid that the region takes, (P,).
         region: Digest of each pair's region on the grid, (P,).
     """
@@ -53,9 +53,6 @@ class Sample:
         """Return the sample of a run."""
         images, pairs, answers = run.images, run.pairs, run.results.answers
         dice, iou = pairs.dice(), pairs.iou()
-        if answers is not None:
-            # Boxes are one mask, and threshold 0, which is the whole image, is no choice.
-            dice[:, 0], iou[:, 0] = dice[:, 1], iou[:, 1]
         order = np.argsort(np.array(images.image_ids, dtype=object), kind="stable")
         rank = np.argsort(order)
         pair_order = np.lexsort([pairs.column, rank[pairs.index]])
@@ -78,7 +75,7 @@ class Sample:
             hit=images.pointing_hit[pairs.index, pairs.column][pair_order],
             dice=dice[pair_order],
             iou=iou[pair_order],
-            area=(pairs.region / pairs.grid)[pair_order],
+            area=pairs.area[pair_order],
             region=images.region_digests[pairs.index, pairs.column][pair_order],
         )
 

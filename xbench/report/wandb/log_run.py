@@ -23,8 +23,9 @@ from xbench.report.statistics.measures import measure
 from xbench.report.statistics.references import references
 from xbench.report.statistics.sample import Sample
 from xbench.runs.answers import excerpt
-from xbench.runs.files import ANSWERS, CURVES, PER_IMAGE
-from xbench.runs.results import Results, macro_mean
+from xbench.runs.files import ANSWERS, PAIRS
+from xbench.runs.results import Results
+from xbench.scoring.numbers import macro_mean
 
 # Classes of masks and boxes: behind the findings, of which a mask of bytes takes as many.
 _FIXED, _BEST, _POINTED = 253, 254, 255
@@ -190,7 +191,7 @@ def _log_files(target: Any, run: Run) -> None:
     )
     # Neither maps nor pictures: whoever may read the numbers need not be allowed to see the patients' images.
     answers = [ANSWERS] if results.answers is not None else []
-    for name in ("results.json", "per_class.csv", PER_IMAGE, CURVES, "config.yaml", *answers):
+    for name in ("results.json", PAIRS, "config.yaml", *answers):
         artifact.add_file(str(run.folder / name), name)
     commit = results.provenance.get("git_commit")
     short = [re.sub(r"^([0-9a-f]{12})[0-9a-f]*", r"\1", commit)] if commit else []

@@ -1,1 +1,0 @@
-"""From a model's outputs to numbers."""

@@ -1,0 +1,253 @@
+"""Grounding metrics for anybody's loop: raw maps and regions go in, numbers by class come out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from xbench.geometry.grid import FULL_VIEW
+from xbench.predictions.answer import Answer
+from xbench.scoring.boxes import answer_columns
+from xbench.scoring.measures import Measurer, Measures
+from xbench.scoring.metrics import RowMetric
+from xbench.scoring.numbers import (
+    BOX_COUNTS,
+    BOX_SUMS,
+    Sums,
+    box_column_sums,
+    box_numbers,
+    counted,
+    dice,
+    iou,
+    mean,
+    summed,
+)
+from xbench.scoring.pointing_game import check_ties
+from xbench.scoring.sweep import check_thresholds, threshold_values
+from xbench.types import TieRule
+
+
+class _PerClass(RowMetric):
+    """A metric over the valid pairs of image and class; the other pairs are never looked at and may hold anything."""
+
+    _thresholds = 2
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.num_classes = num_classes
+        self._measurer = Measurer()
+
+    def update(self, saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
+        """Add the valid pairs of a batch.
+
+        Args:
+            saliency: (B, C, h, w) floating, raw values.
+            regions: (B, C, H, W) bool on the evaluation grid.
+            valid: (B, C) bool, true where the class is positive and has a region.
+
+        Raises:
+            ValueError: Shapes or dtypes do not fit, or a valid pair's map is not finite or its region is empty.
+        """
+        if saliency.ndim == 4 and saliency.shape[1] != self.num_classes:
+            raise ValueError(
+                f"saliency has {saliency.shape[1]} classes, but the metric was made for {self.num_classes}"
+            )
+        _check_inputs(saliency, regions, valid)
+        rows, classes = valid.nonzero(as_tuple=True)
+        # index_select copies whole maps where indexing goes pixel by pixel, five times as long.
+        places = rows * self.num_classes + classes
+        maps, inside = (part.flatten(0, 1).index_select(0, places) for part in (saliency, regions))
+        measures = self._measurer(maps, list(inside), [FULL_VIEW] * len(maps), self._thresholds)
+        finite = measures.finite
+        fine = finite & (measures.counts().region > 0)
+        if not fine.all():
+            pair = int((~fine).nonzero()[0, 0])
+            problem = (
+                "its region is empty, yet it is valid" if finite[pair] else "its saliency has NaN or infinite values"
+            )
+            raise ValueError(f"pair (image {rows[pair]} of the batch, class {classes[pair]}): {problem}")
+        self.add(self._sums_of(measures, classes.cpu().numpy()))
+
+    @abstractmethod
+    def _sums_of(self, measures: Measures, classes: NDArray[np.int64]) -> Sums:
+        """Return what pairs that were measured at `_thresholds` add to the states."""
+
+    def _mean(self, name: str) -> Tensor:
+        totals = self.totals()
+        return torch.from_numpy(mean(totals[name], totals["count"])).to(self.device)
+
+    def _wrap_compute(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        # torchmetrics squeezes every result of one element, so that with one class (C,) would become a scalar.
+        squeezing = super()._wrap_compute(compute)
+
+        @wraps(compute)
+        def keeping(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
+            values = squeezing(*args, **kwargs)
+            return {name: value.reshape(1) if value.ndim == 0 else value for name, value in values.items()}
+
+        return keeping
+
+
+class PointingGame(_PerClass):
+    """Mean pointing game per class.
+
+    A raw map is brought to the grid of the regions bilinearly (nothing happens to maps that have that size); a pair
+    hits if the map's maximum lies in the region. Tied maxima are frequent, so their rule is an option, described at
+    `pointing_hits`. Sums are exact, as in `ThresholdSweep`.
+
+    Args:
+        num_classes: C, the number of findings, at least 1.
+        ties: `"share"`, `"any"` or `"first"`.
+
+    Examples:
+        >>> metric = PointingGame(num_classes=2)
+        >>> saliency = torch.tensor([[[[0.0, 2.0]], [[5.0, 5.0]]]])
+        >>> regions = torch.tensor([[[[False, True]], [[False, True]]]])
+        >>> metric.update(saliency, regions, torch.tensor([[True, True]]))
+        >>> metric.compute()["pointing_game"]
+        tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
+
+    def __init__(self, num_classes: int, ties: TieRule = "share") -> None:
+        super().__init__(num_classes)
+        check_ties(ties)
+        self.ties: TieRule = ties
+        self.add_sums(count=(num_classes,), hit_sum=(num_classes,))
+
+    def compute(self) -> dict[str, Tensor]:
+        """Average over the valid pairs.
+
+        Returns:
+            `pointing_game` (C,) float64, NaN for a class without valid pairs; `count` (C,) int64, the number of
+            valid pairs.
+        """
+        return {"pointing_game": self._mean("hit_sum"), "count": torch.from_numpy(self.totals()["count"]).clone()}
+
+    def _sums_of(self, measures: Measures, classes: NDArray[np.int64]) -> Sums:
+        hits = measures.hits(self.ties).numpy()
+        return {"count": counted(classes, self.findings), "hit_sum": summed(hits, classes, self.findings)}
+
+
+class ThresholdSweep(_PerClass):
+    """Mean Dice and IoU per class at each of T thresholds.
+
+    A raw map is brought to the grid of the regions bilinearly (nothing happens to maps that have that size), stretched
+    to [0, 1] and compared with each threshold t_k = k / (T - 1) as float32: the mask is M >= t_k. Dice and IoU are
+    averaged over the valid pairs of a class.
+
+    The sums are kept as whole multiples of 2**-40. So neither the order of the batches nor the number of processes
+    changes a bit of the result, and casting the metric to half precision does not touch them.
+
+    Args:
+        num_classes: C, the number of findings, at least 1.
+        thresholds: T, the number of thresholds from 0 to 1, both included.
+
+    Examples:
+        >>> metric = ThresholdSweep(num_classes=1, thresholds=3)
+        >>> saliency = torch.tensor([[[[0.0, 2.0], [3.0, 4.0]]]])
+        >>> metric.update(saliency, saliency > 2, torch.tensor([[True]]))
+        >>> metric.compute()["dice"]
+        tensor([[0.6667, 0.8000, 0.6667]], dtype=torch.float64)
+    """
+
+    def __init__(self, num_classes: int, thresholds: int = 101) -> None:
+        super().__init__(num_classes)
+        check_thresholds(thresholds)
+        self.thresholds = self._thresholds = thresholds
+        shape = (num_classes, thresholds)
+        self.add_sums(count=(num_classes,), dice_sum=shape, iou_sum=shape)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Average over the valid pairs.
+
+        Returns:
+            `dice` and `iou` (C, T) float64, NaN for a class without valid pairs; `count` (C,) int64, the number of
+            valid pairs; `thresholds` (T,) float32.
+        """
+        return {
+            "dice": self._mean("dice_sum"),
+            "iou": self._mean("iou_sum"),
+            "count": torch.from_numpy(self.totals()["count"]).clone(),
+            "thresholds": threshold_values(self.thresholds).to(self.device),
+        }
+
+    def _sums_of(self, measures: Measures, classes: NDArray[np.int64]) -> Sums:
+        counts = measures.counts()
+        mask, overlap, region = counts.mask.numpy(), counts.overlap.numpy(), counts.region.numpy()[:, None]
+        sums = {
+            name: summed(score(mask, overlap, region), classes, self.findings)
+            for name, score in (("dice_sum", dice), ("iou_sum", iou))
+        }
+        return {"count": counted(classes, self.findings)} | sums
+
+
+class BoxScores(RowMetric):
+    """Scores of answers per finding, over scored pairs of image and finding, with exact sums.
+
+    No box is a miss and counts as 0; how many answers had none, and why, stands beside.
+
+    States are counts and, of scores that are no counts, sums of whole multiples of 2**-40, so neither the order of the
+    pairs nor the number of processes changes a bit.
+
+    Args:
+        num_classes: Number of findings.
+        **kwargs: Options of every torchmetrics metric.
+    """
+
+    def __init__(self, num_classes: int, **kwargs: Any) -> None:
+        super().__init__(num_classes, **kwargs)
+        self.add_sums(counts=(num_classes, len(BOX_COUNTS)), score_sum=(num_classes, len(BOX_SUMS)))
+
+    def update(
+        self,
+        answers: Sequence[Answer],
+        classes: Sequence[int],
+        annotated: Sequence[ArrayLike | None],
+        instances: bool = True,
+    ) -> None:
+        """Add pairs of image and finding.
+
+        Args:
+            answers: One per pair.
+            classes: The finding of each.
+            annotated: The annotated boxes of each (M, 4), as fractions of the radiograph; None for an image that does
+                not show the finding, where any box is a false alarm.
+            instances: Whether each annotated box is a lesion; otherwise only their union is known.
+        """
+        rows = [answer_columns(answer, true, instances) for answer, true in zip(answers, annotated, strict=True)]
+        names = {name for row in rows for name in row} | {*BOX_SUMS, "matched_30", "matched_50", "annotated"}
+        values = {name: [row.get(name) for row in rows] for name in (*names, "one_by_one")}
+        columns = {
+            name: np.array([np.nan if one is None else one for one in column]) for name, column in values.items()
+        }
+        positive = np.array([true is not None for true in annotated])
+        self.add(box_column_sums(columns, positive, np.array(classes, np.int64), self.findings))
+
+    def compute(self) -> list[dict[str, float | int | None]]:
+        """Return the scores of each finding, as `xbench.scoring.numbers.box_numbers` does."""
+        return box_numbers(self.totals())
+
+
+def _check_inputs(saliency: Tensor, regions: Tensor, valid: Tensor) -> None:
+    """Check that saliency (B, C, h, w), regions (B, C, H, W) and valid (B, C) belong together."""
+    pairs = saliency.shape[:2]
+    if saliency.ndim != 4 or not saliency.is_floating_point() or 0 in saliency.shape[2:]:
+        raise ValueError(
+            f"saliency must be a floating tensor (B, C, h, w), not {tuple(saliency.shape)} {saliency.dtype}"
+        )
+    if regions.ndim != 4 or regions.dtype != torch.bool or regions.shape[:2] != pairs or 0 in regions.shape[2:]:
+        raise ValueError(
+            f"regions must be a bool tensor ({', '.join(map(str, pairs))}, H, W) beside this saliency, "
+            f"not {tuple(regions.shape)} {regions.dtype}"
+        )
+    if valid.shape != pairs or valid.dtype != torch.bool:
+        raise ValueError(
+            f"valid must be a bool tensor {tuple(pairs)} beside this saliency, not {tuple(valid.shape)} {valid.dtype}"
+        )

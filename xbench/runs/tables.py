@@ -1,0 +1,124 @@
+"""The tables of a run: written batch by batch, so that memory does not grow with the number of images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from xbench.runs.answers import ANSWERS_SCHEMA
+from xbench.runs.files import ANSWERS, INSTANCES, MAPS, PAIRS, PICTURES, REGIONS, WRITING, Table
+from xbench.runs.maps import SAVED_SCHEMAS
+from xbench.runs.results import Results
+from xbench.runtime.digests import file_sha256
+from xbench.runtime.files import atomic_writer
+from xbench.scoring.rows import SCHEMA, Rows
+
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {PAIRS: SCHEMA, ANSWERS: ANSWERS_SCHEMA, **SAVED_SCHEMAS}
+
+# Rows to a group: few enough to read one case fast, enough to compress well.
+_GROUP = {PAIRS: 1024, ANSWERS: 1024, MAPS: 32, REGIONS: 256, INSTANCES: 1024, PICTURES: 32}
+_GROUP_BYTES = 2**26
+_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    # Bytes of one place in a float lie together and so compress better.
+    MAPS: {"use_dictionary": False, "use_byte_stream_split": ["saliency.list.element"], "version": "2.6"},
+    PICTURES: {"use_dictionary": False},
+}
+
+
+def tables_of_run(results: Results, keeps_images: bool) -> list[str]:
+    """Return the names of the tables that a run writes."""
+    names = [PAIRS] if results.answers is None else [PAIRS, ANSWERS]
+    return [*names, *SAVED_SCHEMAS] if keeps_images else names
+
+
+def write_tables(
+    folder: Path, batches: Iterable[Mapping[str, pa.Table]], names: Sequence[str], about: Mapping[str, Any]
+) -> dict[str, str]:
+    """Write the named tables of a run; each appears whole or not at all.
+
+    Args:
+        folder: Of the run.
+        batches: Tables by name, in the dataset's order.
+        names: Tables to write; the others of a batch are left out.
+        about: What the files say beside their rows, as plain values by key.
+
+    Returns:
+        The SHA-256 of each file.
+    """
+    metadata = {key: json.dumps(value) for key, value in about.items()}
+    waiting: dict[str, list[pa.Table]] = {name: [] for name in names}
+    with ExitStack() as stack:
+        writers = {}
+        for name in names:
+            file = stack.enter_context(atomic_writer(folder / name))
+            options = WRITING | dict(_OPTIONS.get(name, {}))
+            schema = SCHEMAS[name].with_metadata(metadata)
+            writers[name] = stack.enter_context(pq.ParquetWriter(file, schema, **options))
+
+        def flush(name: str) -> None:
+            table = pa.concat_tables([SCHEMAS[name].empty_table(), *waiting[name]]).combine_chunks()
+            writers[name].write_table(table.replace_schema_metadata(metadata))
+            waiting[name].clear()
+
+        for batch in batches:
+            for name in names:
+                waiting[name].append(batch[name])
+                rows, size = (sum(getattr(part, of) for part in waiting[name]) for of in ("num_rows", "nbytes"))
+                if rows >= _GROUP[name] or size >= _GROUP_BYTES:
+                    flush(name)
+        for name in names:
+            flush(name)
+    return {name: file_sha256(folder / name) for name in names}
+
+
+_MAX_ROWS = 2 * 10**7
+"""Of a table that is read: ten times those of the largest dataset. A file of a few bytes can claim any number."""
+
+
+def read_rows(path: Path, findings: Sequence[str]) -> Rows:
+    """Read `pairs.parquet` of a run with these findings.
+
+    Raises:
+        OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run with these findings
+            writes.
+    """
+    with Table(path) as file:
+        if not file.schema_arrow.equals(SCHEMA):
+            raise ValueError(f"{path.name} has not the columns that a run writes")
+        if file.metadata.num_rows > _MAX_ROWS:
+            raise ValueError(
+                f"{path.name} claims {file.metadata.num_rows} rows, more than the {_MAX_ROWS} that are read"
+            )
+        table = file.read()
+    needed = ("index", "image_id", "query", "condition", "label", "has_region", "scored", "asked")
+    if lacking := [name for name in needed if table[name].null_count]:
+        raise ValueError(f"{path.name}: {lacking[0]} has gaps that no run leaves")
+    rows = Rows.of(table, findings)
+    scored, counts = rows["scored"], rows.counts
+    wrong = {
+        "label": ~np.isin(rows["label"], (-1, 0, 1)),
+        "scored": scored & ~((rows["label"] == 1) & rows["has_region"]),
+        "logit": np.isinf(rows["logit"]),
+        "pointing_hit": np.isnan(rows["pointing_hit"]) == scored,
+        "region_area": np.isnan(rows["region_area"]) == rows["has_region"],
+    }
+    for name, values in rows.columns.items():
+        if values.dtype.kind == "f" and name != "logit":
+            # Counts of boxes and points may be any, and shares of an image reach 1.
+            most = np.inf if pa.types.is_integer(SCHEMA.field(name).type) else 2**0.5 if name == "peak_distance" else 1
+            wrong[name] = wrong.get(name, np.zeros(len(rows), np.bool_)) | (values < 0) | (values > most)
+    for name, places in wrong.items():
+        for row in np.flatnonzero(places)[:1].tolist():
+            about = f"{rows.queries[rows.query[row]]!r:.60} on {rows.image_ids[rows.image[row]]!r:.200}"
+            raise ValueError(f"{path.name}: {name} of {about} is {rows[name][row]}, which no run writes there")
+    inside = (counts.overlap >= 0) & (counts.overlap <= counts.mask) & (counts.overlap <= counts.region[:, None])
+    if not (inside & (counts.mask <= counts.grid[:, None])).all() or not (counts.region <= counts.grid).all():
+        raise ValueError(f"{path.name} holds sizes of masks and regions that no run writes")
+    return rows

@@ -1,0 +1,214 @@
+"""From what a model said about a batch, and the truth, to rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from xbench.predictions.answer import Point
+from xbench.runtime.errors import UserError
+from xbench.runtime.stopwatch import Stopwatch
+from xbench.scoring.boxes import answer_columns, draw_boxes, score_on_grid
+from xbench.scoring.measures import Measurer
+from xbench.scoring.numbers import dice, iou
+from xbench.scoring.peaks import least_distance
+from xbench.scoring.rows import SCHEMA
+from xbench.types import GroundTruth, ModelOutput, Rules
+
+Check = Callable[[ModelOutput, Tensor], None]
+
+
+def measure(
+    output: ModelOutput,
+    truth: GroundTruth,
+    rules: Rules,
+    findings: Sequence[str],
+    recognises: bool = True,
+    stopwatch: Stopwatch | None = None,
+    measurer: Measurer | None = None,
+    check: Check | None = None,
+) -> pa.Table:
+    """Measure the outputs of a model; return a table of `SCHEMA`, image by image.
+
+    Args:
+        output: Of the model: maps in the frame of its input, or answers.
+        truth: What the dataset says about the same images, at least one; regions are cut at the gamma of `rules`.
+        rules: How maps are scored.
+        findings: Names of the C findings.
+        recognises: Whether a model that draws maps says if a finding is there.
+        stopwatch: Counts measuring the maps as `saliency`, the time before as `metrics`.
+        measurer: Measures the maps.
+        check: Refuses maps. It is given logits and probabilities on the host, the maps as they are, and which of them
+            are finite (B, C) bool.
+    """
+    images, classes = truth.labels.shape
+    image = np.repeat(np.arange(images), classes)
+    rows, columns, _ = truth.scored.T
+    row = rows * classes + columns
+    values: dict[str, Any]
+    if output.answers is None:
+        asked = np.full(images * classes, recognises)
+        scores, values, pixels = _measure_maps(output, truth, rules, stopwatch or Stopwatch(), measurer, check)
+    else:
+        recognise = [query for query, _ in output.replies if query.kind == "recognise"]
+        asked = np.zeros(images * classes, np.bool_)
+        asked[[query.row * classes + query.column for query in recognise]] = True
+        scores = torch.stack([output.logits.flatten(), output.probabilities.flatten()]).double().cpu().numpy()
+        values, pixels = _measure_answers(output, truth, rules)
+    digests = truth.region_digests.ravel()
+    scored = np.zeros(images * classes, np.bool_)
+    scored[row] = True
+    table: dict[str, Any] = {
+        "index": truth.index[image],
+        "image_id": np.array(truth.image_ids, dtype=object)[image],
+        "patient_id": np.array(truth.patient_ids, dtype=object)[image],
+        "query": [*findings] * images,
+        "finding": [*findings] * images,
+        "condition": np.full(len(image), "", dtype=object),
+        "label": truth.labels.ravel(),
+        "has_region": truth.has_region.ravel(),
+        "scored": scored,
+        "asked": asked,
+        "logit": scores[0],
+        "probability": scores[1],
+        **{name: truth.region_places[..., k].ravel() for k, name in enumerate(("region_area", "region_x", "region_y"))},
+        "region_digest": pa.array(digests.astype("U16"), mask=digests == b""),
+        **{f"reader_{name}": truth.reader_agreement[..., k].ravel() for k, name in enumerate(("dice", "iou"))},
+        **{name: _spread(column, row, len(image)) for name, column in (values | pixels).items()},
+    }
+    return pa.table([_array(table.get(field.name), field.type, len(image)) for field in SCHEMA], SCHEMA)
+
+
+def _spread(column: Any, row: NDArray[np.int64], rows: int) -> Any:
+    """Values of scored rows as those of all rows, or what has a value for each already."""
+    if isinstance(column, list):
+        return column
+    if column.ndim == 2:
+        starts = np.zeros(rows + 1, np.int32)
+        starts[row + 1] = column.shape[1]
+        empty = np.ones(rows, np.bool_)
+        empty[row] = False
+        flat = pa.array(column.ravel(), pa.int32())
+        return pa.ListArray.from_arrays(pa.array(starts.cumsum(), pa.int32()), flat, mask=pa.array(empty))
+    values = np.full(rows, np.nan)
+    values[row] = column
+    return values
+
+
+def _array(column: Any, kind: pa.DataType, rows: int) -> pa.Array:
+    if column is None:
+        return pa.nulls(rows, kind)
+    if isinstance(column, pa.Array):
+        return column
+    if isinstance(column, np.ndarray) and column.dtype.kind == "f" and not pa.types.is_floating(kind):
+        return pa.array(column, pa.float64(), from_pandas=True).cast(kind)
+    return pa.array(column, kind, from_pandas=True)
+
+
+def _measure_maps(
+    output: ModelOutput,
+    truth: GroundTruth,
+    rules: Rules,
+    stopwatch: Stopwatch,
+    measurer: Measurer | None,
+    check: Check | None,
+) -> tuple[NDArray[np.float64], dict[str, Any], dict[str, Any]]:
+    """Return logits and probabilities (2, R), and of the scored rows their scores and pixels."""
+    (images, classes), scored = truth.labels.shape, truth.scored
+    rows, columns, _ = scored.T
+    regions: list[Tensor | None] = [None] * (images * classes)
+    for row, column, place in scored.tolist():
+        regions[row * classes + column] = truth.regions[row][place]
+    views = [view for view in truth.views for _ in range(classes)]
+    maps, nobody = output.saliency, np.zeros(len(scored), np.bool_)
+    if output.missing is not None:
+        maps = maps.masked_fill(output.missing[..., None, None], 0)
+        nobody = output.missing.cpu().numpy()[rows, columns]
+    flat = (output.logits.flatten(), output.probabilities.flatten())
+    stopwatch.lap("metrics")
+    every = (measurer or Measurer())(maps.flatten(0, 1), regions, views, rules.thresholds, rules.upsampling, flat)
+    stopwatch.lap("saliency")
+    if check is not None:
+        logits, probabilities = every.scores.view(2, images, classes)
+        check(ModelOutput(logits, probabilities, maps), every.finite.view(images, classes))
+    pairs = every[torch.from_numpy(rows * classes + columns)]
+    counts = pairs.counts()
+    for wrong, what in (
+        (~pairs.finite, "a scored map has NaN, infinity or a range beyond float32"),
+        (counts.region == 0, "a scored region is empty"),
+    ):
+        for place in wrong.nonzero()[:1, 0].tolist():
+            raise ValueError(f"image {truth.image_ids[rows[place]]}: {what}")
+    # What nobody drew is in no mask, not even at threshold 0, which marks the whole image for every map.
+    mask, overlap = (part.numpy() * ~nobody[:, None] for part in (counts.mask, counts.overlap))
+    region, middle = counts.region.numpy(), rules.thresholds // 2
+    sizes = np.array([truth.regions[row].shape[1:] for row in rows], dtype=np.int64).reshape(-1, 2)
+    fixed = mask[:, middle], overlap[:, middle], region
+    scores = {"pointing_hit": pairs.hits(rules.ties).numpy(), "minimum_hit": pairs.minimum_hits().numpy()}
+    found = {name: np.where(nobody, 0, score) for name, score in scores.items()}
+    peaks = dict(zip(("peak_x", "peak_y", "peak_distance"), pairs.peaks(sizes), strict=True))
+    found |= {name: np.where(nobody, np.nan, place) for name, place in peaks.items()}
+    found |= {"dice": dice(*fixed), "iou": iou(*fixed)}
+    found["constant"] = (pairs.constant.numpy() & ~nobody).astype(np.float64)
+    pixels = {"grid_pixels": sizes.prod(1), "region_pixels": region, "mask_pixels": mask, "overlap_pixels": overlap}
+    return every.scores.numpy(), found, pixels
+
+
+def _measure_answers(
+    output: ModelOutput, truth: GroundTruth, rules: Rules
+) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
+    """Return scores and pixels, a value per scored row, and columns of all rows as lists.
+
+    Boxes are drawn on the evaluation grid as annotated regions are, and are one mask. No box is a miss.
+    """
+    answers, scored, classes = output.answers or [], truth.scored, truth.labels.shape[1]
+    names = ("pointing_hit", "dice", "iou", "peak_x", "peak_y", "peak_distance")
+    found = {name: np.full(len(scored), np.nan) for name in names}
+    pixels = {name: np.zeros(len(scored), np.int64) for name in ("grid_pixels", "region_pixels")}
+    pixels |= {name: np.zeros((len(scored), 1), np.int64) for name in ("mask_pixels", "overlap_pixels")}
+    boxes: list[Mapping[str, Any]] = [{}] * truth.labels.size
+    for row, of_image in enumerate(answers):
+        for column, answer in enumerate(of_image):
+            if answer is not None:
+                boxes[row * classes + column] = answer_columns(answer, None)
+    for pair, (row, column, place) in enumerate(scored.tolist()):
+        answer = answers[row][column]
+        if answer is None:
+            raise UserError(f"image {truth.image_ids[row]}: the model was not asked about a pair that is scored.")
+        region = truth.regions[row][place].cpu().numpy()
+        drawn = draw_boxes(answer.boxes, region.shape, rules.gamma)
+        pixels["grid_pixels"][pair], pixels["region_pixels"][pair] = region.size, region.sum()
+        pixels["mask_pixels"][pair], pixels["overlap_pixels"][pair] = drawn.sum(), (drawn & region).sum()
+        on_grid = score_on_grid(answer.boxes, region, answer.points, rules.gamma, drawn, rules.ties)
+        for name, value in zip(names, (*on_grid, *_peak(drawn, answer.points, region)), strict=True):
+            found[name][pair] = np.nan if value is None else value
+        annotated, one_by_one = truth.boxes(row, column)
+        items = truth.instances[row].get(column, ())
+        outlined = {"outlined": not items or any(item.kind != "box" for item in items)}
+        boxes[row * classes + column] = answer_columns(answer, annotated, one_by_one) | outlined
+    of_boxes = dict.fromkeys(name for one in boxes for name in one)
+    return found | {name: [one.get(name) for one in boxes] for name in of_boxes}, pixels
+
+
+def _peak(
+    drawn: NDArray[np.bool_], points: Sequence[Point], region: NDArray[np.bool_]
+) -> tuple[float | None, float | None, float | None]:
+    """Return the middle of the boxes, or else of the points, and how far the nearest of them lies from the region.
+
+    As of a map that is highest there; None without either.
+    """
+    height, width = region.shape
+    if not (pixels := np.argwhere(drawn)).size and points:
+        last = np.array([height - 1, width - 1])
+        pixels = np.minimum(np.array([[y * height, x * width] for x, y in points]), last).astype(np.int64)
+    if not len(pixels):
+        return None, None, None
+    y, x = (pixels + 0.5).mean(axis=0) / (height, width)
+    return float(x), float(y), math.sqrt(least_distance(pixels, region)) / (height * width)

@@ -1,0 +1,329 @@
+"""From rows to sums, which add up exactly over slices, processes and attempts, and from sums to numbers.
+
+The metrics of a run, `verify` and the report call these same functions. Scores are summed as whole multiples of 2**-40,
+so no order changes a bit. A group is any code per row: a finding, a fold, a finding within a subgroup. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from math import fsum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xbench.scoring.rows import Rows
+
+Sums = dict[str, NDArray[np.int64]]
+Numbers = dict[str, Any]
+
+ONE = 2**40
+"""What a score of 1 counts in sums."""
+
+_AT_A_TIME = 1024
+"""Rows: a whole table at once would take five times as long, and a gigabyte."""
+
+
+def dice(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> NDArray[np.float64]:
+    """Return Dice 2 |B and R| / (|B| + |R|) of masks of so many pixels and regions; NaN where both are empty."""
+    return np.asarray(_ratio(2 * np.asarray(overlap, np.float64), mask + region))
+
+
+def iou(mask: NDArray[Any], overlap: NDArray[Any], region: NDArray[Any]) -> NDArray[np.float64]:
+    """Return IoU |B and R| / |B or R| of masks of so many pixels and regions; NaN where both are empty."""
+    return np.asarray(_ratio(np.asarray(overlap, np.float64), mask + region - overlap))
+
+
+def _ratio(part: NDArray[np.float64], whole: NDArray[Any]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):
+        ratio: NDArray[np.float64] = part / whole
+    return ratio
+
+
+def summed(values: NDArray[np.float64], group: NDArray[np.int64], groups: int) -> NDArray[np.int64]:
+    """Return the sums of scores (S, ...) by group (groups, ...), in units of 2**-40; rows of group -1 are left out."""
+    total = np.zeros((groups, *values.shape[1:]), np.int64)
+    kept = group >= 0
+    np.add.at(total, group[kept], np.rint(values[kept] * ONE).astype(np.int64))
+    return total
+
+
+def counted(group: NDArray[np.int64], groups: int) -> NDArray[np.int64]:
+    """Return how many rows each group has; rows of group -1 are left out."""
+    return np.bincount(group[group >= 0], minlength=groups).astype(np.int64)
+
+
+def mean(total: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the means of scores with these sums (groups, ...); NaN for a group without rows."""
+    with np.errstate(invalid="ignore"):
+        means: NDArray[np.float64] = total.astype(np.float64) / ONE / count.reshape(-1, *[1] * (total.ndim - 1))
+    return means
+
+
+def pointing_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
+    """Return the sums of the pointing game over scored rows; `group` has a code per row (R,)."""
+    scored = rows.counts.row
+    return {
+        "count": counted(group[scored], groups),
+        "hit_sum": summed(rows["pointing_hit"][scored], group[scored], groups),
+    }
+
+
+def pointing_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
+    """Return by group `count` and `pointing_game`, None without a row."""
+    return [
+        {"count": count, "pointing_game": value if count else None}
+        for count, value in zip(sums["count"].tolist(), mean(sums["hit_sum"], sums["count"]).tolist(), strict=True)
+    ]
+
+
+def sweep_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
+    """Return the sums of Dice and IoU at each threshold over scored rows; `group` has a code per row (R,)."""
+    counts = rows.counts
+    sums = {
+        "count": counted(group[counts.row], groups),
+        **{name: np.zeros((groups, counts.mask.shape[1]), np.int64) for name in ("dice_sum", "iou_sum")},
+    }
+    for start in range(0, len(counts.row), _AT_A_TIME):
+        part = slice(start, start + _AT_A_TIME)
+        own = group[counts.row[part]]
+        mask, overlap, region = counts.mask[part], counts.overlap[part], counts.region[part, None]
+        sums["dice_sum"] += summed(dice(mask, overlap, region), own, groups)
+        sums["iou_sum"] += summed(iou(mask, overlap, region), own, groups)
+    return sums
+
+
+def sweep_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
+    """Return by group Dice and IoU at the fixed threshold 0.5, the best one, and all; None without a row.
+
+    Of equally good thresholds the lowest is the best. A single threshold is the mask of an answer: nothing is swept.
+    """
+    found = []
+    curves = {name: mean(sums[f"{name}_sum"], sums["count"]).tolist() for name in ("dice", "iou")}
+    for place, count in enumerate(sums["count"].tolist()):
+        numbers: Numbers = {"count": count}
+        for name, of_groups in curves.items():
+            curve = of_groups[place]
+            numbers[f"{name}_fixed"] = curve[len(curve) // 2] if count else None
+            swept = bool(count) and len(curve) > 1
+            best = max(curve) if swept else None
+            numbers[f"{name}_best"] = best
+            numbers[f"{name}_best_threshold"] = curve.index(best) / (len(curve) - 1) if swept else None
+            numbers[f"{name}_curve"] = curve if swept else None
+        found.append(numbers)
+    return found
+
+
+STATUSES = ("answered", "abstained", "unparsable", "truncated")
+_ODD = ("clipped", "reordered", "dropped", "duplicates", "suspect_frame")
+_ACCURACIES = (30, 50, 75)
+ROUNDING = 1e-12
+"""Of an IoU: as close to a threshold as that, it lies on it."""
+BOX_COUNTS = (
+    *("pairs", "instances", *(f"acc_{percent}" for percent in _ACCURACIES), "matched_30", "matched_50", "predicted"),
+    *("annotated", *STATUSES, "boxes", *_ODD, "negatives", "false_alarms"),
+)
+BOX_SUMS = ("box_iou", "centre_hit", "best_iou", "false_area")
+
+
+def with_all(sums: Sums) -> Sums:
+    """Return sums with those of all groups together as a further group, the last."""
+    return {name: np.concatenate([part, part.sum(0, keepdims=True)]) for name, part in sums.items()}
+
+
+def box_sums(rows: Rows, group: NDArray[np.int64], groups: int) -> Sums:
+    """Return counts (groups, K) and sums (groups, 4) of what boxes score without a grid, over rows with an answer.
+
+    Their columns are those of `BOX_COUNTS` and `BOX_SUMS`.
+    """
+    return box_column_sums(rows.columns, rows.columns["scored"].astype(bool), group, groups)
+
+
+def box_column_sums(
+    columns: Mapping[str, NDArray[Any]], positive: NDArray[np.bool_], group: NDArray[np.int64], groups: int
+) -> Sums:
+    """Do what `box_sums` does for columns (R,); `positive` rows have annotated boxes to compare with."""
+    answered = columns["answer_status"] != ""
+    pairs, negatives = answered & positive, answered & ~positive
+    one_by_one = pairs & (np.nan_to_num(columns["one_by_one"]) > 0)
+    per_row: dict[str, NDArray[Any]] = {"pairs": pairs, "instances": one_by_one, "negatives": negatives}
+    per_row |= {f"acc_{t}": pairs & (columns["box_iou"] > t / 100 + ROUNDING) for t in _ACCURACIES}
+    per_row |= {name: np.where(one_by_one, columns[name], 0) for name in ("matched_30", "matched_50", "annotated")}
+    per_row |= {"predicted": np.where(one_by_one, columns["boxes"], 0), "boxes": np.where(pairs, columns["boxes"], 0)}
+    per_row |= {status: pairs & (columns["answer_status"] == status) for status in STATUSES}
+    per_row |= {name: pairs & (np.nan_to_num(columns[name]) > 0) for name in _ODD}
+    per_row["false_alarms"] = negatives & (np.nan_to_num(columns["boxes"]) > 0)
+    where = {"box_iou": pairs, "centre_hit": pairs, "best_iou": one_by_one, "false_area": negatives}
+    scores = np.stack([np.where(where[name], columns[name], 0.0) for name in BOX_SUMS], axis=1)
+    counts = np.stack([per_row[name].astype(np.int64) for name in BOX_COUNTS], axis=1)
+    total, kept = np.zeros((groups, len(BOX_COUNTS)), np.int64), group >= 0
+    np.add.at(total, group[kept], counts[kept])
+    return {"counts": total, "score_sum": summed(np.nan_to_num(scores), group, groups)}
+
+
+def box_numbers(sums: Mapping[str, NDArray[np.int64]]) -> list[Numbers]:
+    """Return by group what boxes score without a grid; a value that does not exist is None.
+
+    `false_alarm` and `false_area` are over images without the finding, shares of images and mean area; all else is over
+    scored pairs.
+    """
+    found = []
+    for of_counts, of_sums in zip(sums["counts"].tolist(), sums["score_sum"].tolist(), strict=True):
+        counts, scores = (dict(zip(*part, strict=True)) for part in ((BOX_COUNTS, of_counts), (BOX_SUMS, of_sums)))
+        pairs, instances, negatives = counts["pairs"], counts["instances"], counts["negatives"]
+        numbers: Numbers = {"pairs": pairs, "negatives": negatives}
+        numbers |= {name: share(scores[name], pairs * ONE) for name in ("box_iou", "centre_hit")}
+        numbers |= {name: share(counts[name], pairs) for name in (f"acc_{t}" for t in _ACCURACIES)}
+        numbers["best_iou"] = share(scores["best_iou"], instances * ONE)
+        for percent in (30, 50):
+            matched, predicted, true = counts[f"matched_{percent}"], counts["predicted"], counts["annotated"]
+            numbers[f"precision_{percent}"] = share(matched, predicted)
+            numbers[f"recall_{percent}"] = share(matched, true)
+            numbers[f"f1_{percent}"] = share(2 * matched, predicted + true) if true else None
+        numbers["count_error"] = share(counts["predicted"] - counts["annotated"], instances)
+        numbers |= {name: share(counts[name], pairs) for name in (*STATUSES, "boxes", *_ODD)}
+        numbers["false_alarm"] = share(counts["false_alarms"], negatives)
+        numbers["false_area"] = share(scores["false_area"], negatives * ONE)
+        found.append(numbers)
+    return found
+
+
+def share(part: int, whole: int) -> float | None:
+    """Return the quotient of two whole numbers; None for a whole of 0. Python divides them exactly, rounding once."""
+    return part / whole if whole else None
+
+
+def recognition_numbers(labels: NDArray[np.int8], probabilities: NDArray[np.float64]) -> Numbers:
+    """Return AUROC, average precision, F1 and accuracy of one finding, with its positives and negatives.
+
+    AUROC and average precision need both labels, F1 a positive; None where they lack, and all four if a probability is
+    NaN, which means that the model does not say whether the finding is there. Ranking is exact: tied pairs count one
+    half, and the area is a whole number. Average precision is a sum of steps.
+
+    Args:
+        labels: (N,), 1 present, 0 absent; -1 is left out.
+        probabilities: (N,) in [0, 1]. Take float64: in float32, confident scores near 1 tie.
+    """
+    known = labels >= 0
+    present, scores = labels[known] == 1, probabilities[known]
+    positives, negatives = int(present.sum()), int((~present).sum())
+    numbers: Numbers = dict.fromkeys(("auroc", "average_precision", "f1", "accuracy"))
+    if len(scores) and not np.isnan(scores).any():
+        decided = scores >= 0.5
+        tp, fp = int((decided & present).sum()), int((decided & ~present).sum())
+        # 2 tp + fp + fn is the number of decisions plus that of positives.
+        numbers |= {"f1": share(2 * tp, tp + fp + positives) if positives else None}
+        numbers |= {"accuracy": (tp + negatives - fp) / len(scores)}
+        if positives and negatives:
+            # True and false positives at each distinct probability, highest first.
+            level = np.unique(-scores, return_inverse=True)[1]
+            true, false = (np.bincount(level, which).astype(np.int64) for which in (present, ~present))
+            above = np.cumsum(true)
+            # Twice the number of pairs in the right order, exactly.
+            area = int((false * (2 * above - true)).sum())
+            numbers["auroc"] = area / (2 * positives * negatives)
+            precision = above / np.cumsum(true + false)
+            numbers["average_precision"] = fsum((true * precision).tolist()) / positives
+    return numbers | {"positives": positives, "negatives": negatives}
+
+
+def macro_mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that exist; None when none does."""
+    existing = [value for value in values if value is not None]
+    return sum(existing) / len(existing) if existing else None
+
+
+def recognition_macro(findings: Sequence[Numbers]) -> dict[str, float | None]:
+    """Average without weights over the findings with both labels, the same findings for all four scores."""
+    both = [one for one in findings if one["positives"] and one["negatives"]]
+    return {name: macro_mean(one[name] for one in both) for name in ("auroc", "average_precision", "f1", "accuracy")}
+
+
+def counted_probabilities(rows: Rows) -> NDArray[np.float64]:
+    """Return the probabilities that recognition counts (R,): NaN where the model was not asked.
+
+    A reply that cannot be read counts as the worst: 0 where the finding is present, 1 where it is absent.
+    """
+    worst = np.where(rows["asked"], (rows["label"] != 1).astype(np.float64), np.nan)
+    return np.where(np.isnan(rows["probability"]), worst, rows["probability"])
+
+
+def scored_on(rows: Rows) -> dict[str, dict[str, str]]:
+    """Return what images were scored on: by finding a digest of the `labels` and one of the `regions`.
+
+    The first is of the name and label of every image whose label is known, the second of the name and region of every
+    scored pair, each the SHA-256 of a list of pairs in JSON, sorted by name. So runs have equal digests just where they
+    scored the same images on the same truth, in whatever order.
+    """
+    names = np.array(rows.image_ids, dtype=object)[rows.image]
+    found = {}
+    for place, finding in enumerate(rows.findings):
+        own = rows.finding == place
+        parts = {"labels": (own & (rows["label"] >= 0), "label"), "regions": (own & rows["scored"], "region_digest")}
+        found[finding] = {
+            part: pairs_digest(zip(names[kept].tolist(), rows[column][kept].tolist(), strict=True))
+            for part, (kept, column) in parts.items()
+        }
+    return found
+
+
+def labels_digest(labels: Iterable[tuple[str, int]]) -> str:
+    """Return the digest of what is known of a finding: names and labels of images, in any order, as in `scored_on`."""
+    return pairs_digest((image_id, label) for image_id, label in labels if label >= 0)
+
+
+def pairs_digest(pairs: Iterable[tuple[str, int | str]]) -> str:
+    """Return the SHA-256 of pairs of a name and a value, in any order."""
+    return hashlib.sha256(json.dumps(sorted(pairs)).encode()).hexdigest()
+
+
+def constant_maps(rows: Rows) -> list[tuple[str, str]]:
+    """Return image and query of the scored rows whose map is the same everywhere, in the dataset's order."""
+    own = np.flatnonzero(rows["constant"] == 1).tolist()
+    return [(rows.image_ids[rows.image[row]], rows.queries[rows.query[row]]) for row in own]
+
+
+def sign_tests(rows: Rows) -> tuple[list[float | None], float | None]:
+    """Test whether the minimum of maps lies in the region more often than the maximum, by an exact sign test.
+
+    A pair votes for the minimum if at least half of the tied minima but not of the tied maxima lie in the region, for
+    the maximum if it is the other way round, and else for neither. Each patient has one vote, that of the majority of
+    the pairs. For maps that know nothing both are equally likely, so the number of patients for the minimum is compared
+    with tosses of a coin (Dixon and Mood 1946). p-values are one-sided and corrected after Holm for all tests of the
+    run.
+
+    Returns:
+        The corrected p-value of each finding, and of all findings together; None without a scored pair.
+    """
+    row = rows.counts.row
+    votes = (rows["minimum_hit"][row] >= 0.5).astype(np.int64) - (rows["pointing_hit"][row] >= 0.5)
+    patients = {name: place for place, name in enumerate(dict.fromkeys(rows.patient))}
+    patient = np.array([patients[name] for name in rows.patient], np.int64)[rows.image[row]]
+    finding = rows.finding[row]
+    parts = [finding == place for place in range(len(rows.findings))] + [np.ones(len(row), np.bool_)]
+    p_values = [_sign_p(np.bincount(patient[part], votes[part])) if part.any() else None for part in parts]
+    corrected = _holm(p_values)
+    return corrected[:-1], corrected[-1]
+
+
+def _sign_p(votes: NDArray[Any]) -> float:
+    """Chance of at least so many positive ones among the votes that are not 0, exact to the last bit."""
+    positive, count = int((votes > 0).sum()), int((votes != 0).sum())
+    ways = term = math.comb(count, positive)
+    for k in range(positive + 1, count + 1):
+        term = term * (count - k + 1) // k
+        ways += term
+    return ways / (1 << count)
+
+
+def _holm(p_values: list[float | None]) -> list[float | None]:
+    ordered = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    least = 0.0
+    for rank, (p, place) in enumerate(ordered):
+        least = corrected[place] = max(least, min(1.0, p * (len(ordered) - rank)))
+    return corrected

@@ -1,0 +1,193 @@
+"""The table that every number follows from: a row per image, query and condition.
+
+Files are Arrow tables of `SCHEMA`; arithmetic is numpy. Needs no torch, so that `verify` and reports start fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+_PIXELS = pa.list_(pa.int32())
+_SCORES = ("pointing_hit", "minimum_hit", "peak_x", "peak_y", "peak_distance", "dice", "iou")
+_COUNTS = ("points", "boxes", "annotated", "matched_30", "matched_50", "clipped", "reordered", "dropped", "duplicates")
+SCHEMA = pa.schema(
+    {"index": pa.int64()}
+    | dict.fromkeys(("image_id", "patient_id", "query", "finding", "condition"), pa.string())
+    | {"label": pa.int8()}
+    | dict.fromkeys(("has_region", "scored", "asked"), pa.bool_())
+    | dict.fromkeys(("logit", "probability", "region_area", "region_x", "region_y"), pa.float64())
+    | {"region_digest": pa.string(), "reader_dice": pa.float64(), "reader_iou": pa.float64()}
+    | dict.fromkeys(_SCORES, pa.float64())
+    | {"constant": pa.bool_()}
+    | {"grid_pixels": pa.int32(), "region_pixels": pa.int32(), "mask_pixels": _PIXELS, "overlap_pixels": _PIXELS}
+    | {"answer_status": pa.string(), "one_by_one": pa.bool_(), "outlined": pa.bool_(), "suspect_frame": pa.bool_()}
+    | dict.fromkeys(_COUNTS, pa.int32())
+    | dict.fromkeys(("box_iou", "centre_hit", "best_iou", "false_area"), pa.float64())
+)
+"""Columns of `pairs.parquet`.
+
+`asked`: whether the model was to say if the finding is there. `scored`: present, with a region, and the prediction
+shows something. Scores, peaks and pixels are null unless scored. `constant`: the map is the same everywhere.
+`mask_pixels` and `overlap_pixels` have a value per threshold, or a single one for an answer. From `answer_status` on,
+columns are null for maps; those that compare with annotated boxes are null where the finding is absent, and
+`false_area`, the share of an image that boxes cover where the finding is absent, is null elsewhere.
+"""
+
+_KEYS = ("index", "image_id", "patient_id", "query", "finding", "condition")
+_LISTS = ("mask_pixels", "overlap_pixels")
+
+
+@dataclass(frozen=True)
+class PixelCounts:
+    """Pixels of the S scored rows.
+
+    Attributes:
+        row: Place of each among the rows (S,).
+        grid: Pixels of the evaluation grid (S,).
+        region: Pixels of the region (S,).
+        mask: Pixels where the normalised map reaches the threshold (S, T), int32; T = 1 for answers.
+        overlap: Those of them in the region (S, T), int32.
+    """
+
+    row: NDArray[np.int64]
+    grid: NDArray[np.int64]
+    region: NDArray[np.int64]
+    mask: NDArray[np.int32]
+    overlap: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """R rows of a run, in the order of the dataset.
+
+    Attributes:
+        findings: Names of the findings of the run.
+        index: Positions in the dataset of the N images that have a row.
+        image_ids: Their names.
+        patient_ids: Whose image each is; None where the dataset does not say.
+        queries: Names of the queries, each once.
+        image: Place of each row's image among the N (R,).
+        query: Place of each row's query (R,).
+        finding: Place of each row's finding (R,); -1 for a query without one.
+        columns: All other columns but the lists, by name (R,): null is NaN in numbers and "" in texts.
+        counts: Pixels of the scored rows.
+    """
+
+    findings: tuple[str, ...]
+    index: NDArray[np.int64]
+    image_ids: tuple[str, ...]
+    patient_ids: tuple[str | None, ...]
+    queries: tuple[str, ...]
+    image: NDArray[np.int64]
+    query: NDArray[np.int64]
+    finding: NDArray[np.int64]
+    columns: Mapping[str, NDArray[Any]]
+    counts: PixelCounts
+
+    @classmethod
+    def of(cls, table: pa.Table, findings: Sequence[str], condition: str = "") -> Rows:
+        """Read the rows of one condition from a table of `SCHEMA`.
+
+        Raises:
+            ValueError: A finding is unknown, a pair of image and query is there twice, or rows of one image differ in
+                its name or patient.
+        """
+        table = table.filter(pc.equal(table["condition"], condition)).combine_chunks()
+        index, first, image = np.unique(table["index"].to_numpy(), return_index=True, return_inverse=True)
+        names: dict[str, tuple[str | None, ...]] = {}
+        for key in ("image_id", "patient_id"):
+            values = np.array(table[key].to_pylist(), dtype=object)
+            names[key] = tuple(values[first].tolist())
+            if len(wrong := np.flatnonzero(values != values[first][image])):
+                raise ValueError(f"row {wrong[0]} has {key} {values[wrong[0]]!r:.200} unlike other rows of its image")
+        (query, queries), (code, known) = (_encoded(table[key]) for key in ("query", "finding"))
+        if unknown := [name for name in known if name not in findings]:
+            raise ValueError(f"there is a finding {unknown[0]!r:.60}, which the run did not score")
+        places = np.array([*map(findings.index, known), -1], np.int64)
+        if len(np.unique(image * (len(queries) + 1) + query)) < len(query):
+            raise ValueError("a pair of image and query is there twice")
+        columns = {
+            name: _column(table[name])
+            for name in table.column_names
+            if name not in (*_KEYS, *_LISTS, "grid_pixels", "region_pixels")
+        }
+        row = np.flatnonzero(columns["scored"])
+        scored = table.take(row)
+        grid, region = (scored[name].to_numpy().astype(np.int64) for name in ("grid_pixels", "region_pixels"))
+        mask, overlap = (_pixels(scored[name]) for name in _LISTS)
+        if mask.shape != overlap.shape or not (region > 0).all():
+            raise ValueError("pixels of masks and regions do not fit together")
+        return cls(
+            findings=tuple(findings),
+            index=index,
+            image_ids=names["image_id"],  # type: ignore[arg-type]
+            patient_ids=names["patient_id"],
+            queries=queries,
+            image=image.astype(np.int64),
+            query=query,
+            finding=places[code],
+            columns=columns,
+            counts=PixelCounts(row, grid, region, mask, overlap),
+        )
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        """Return a column (R,)."""
+        return self.columns[column]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.image)
+
+    def matrix(self, column: str) -> NDArray[Any]:
+        """Return a column by image and finding (N, C): NaN, -1, False or "" where there is no row."""
+        return self.spread(self.columns[column])
+
+    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values of the rows (R,) by image and finding (N, C), as `matrix` does."""
+        empty: Any = {"f": np.nan, "i": -1}.get(values.dtype.kind, values.dtype.type())
+        found = np.full((len(self.image_ids), len(self.findings)), empty, values.dtype)
+        own = self.finding >= 0
+        found[self.image[own], self.finding[own]] = values[own]
+        return found
+
+    @property
+    def patient(self) -> list[str | int]:
+        """Whose image each of the N images is; where the dataset does not say, its place, as a patient of its own."""
+        return [place if name is None else name for place, name in enumerate(self.patient_ids)]
+
+
+def fixed_only(table: pa.Table) -> pa.Table:
+    """Return a table of `SCHEMA` with the pixels of the middle threshold alone, without most of its memory."""
+    for name in _LISTS:
+        lists = table[name].combine_chunks()
+        length = len(lists.flatten()) // max(1, len(lists) - lists.null_count)
+        middle = pc.list_slice(lists, length // 2, length // 2 + 1, return_fixed_size_list=False)
+        table = table.set_column(table.schema.get_field_index(name), SCHEMA.field(name), middle.cast(_PIXELS))
+    return table
+
+
+def _encoded(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return the code of each text and the texts; null has the last code, -1."""
+    encoded = column.combine_chunks().dictionary_encode()
+    return encoded.indices.fill_null(-1).to_numpy().astype(np.int64), tuple(encoded.dictionary.to_pylist())
+
+
+def _column(column: pa.ChunkedArray) -> NDArray[Any]:
+    if pa.types.is_string(column.type):
+        return np.array(column.fill_null("").to_pylist(), dtype=np.str_)
+    if column.null_count and pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    return np.asarray(column.to_numpy())
+
+
+def _pixels(column: pa.ChunkedArray) -> NDArray[np.int32]:
+    values = column.combine_chunks()
+    flat = np.asarray(values.flatten())
+    return flat.reshape(len(values), len(flat) // len(values) if len(values) else 1)
