@@ -92,7 +92,7 @@ def test_calibration_is_that_of_exact_fractions():
         assert scores.mce == pytest.approx(theirs[f"right_closed_{bins}"]["mce"], abs=1e-14)
         assert scores.brier == pytest.approx(theirs["brier"], abs=1e-14)
     assert calibration(np.array([-1]), np.array([math.nan])).ece is None
-    assert math.isnan(adaptive_ece(np.array([-1]), np.array([0.5])))
+    assert adaptive_ece(np.array([-1]), np.array([0.5])) is None
     # Two images a bin: |0.3 - 1| + |1.5 - 1| over 4.
     assert adaptive_ece(np.array([1, 0, 0, 1]), np.array([0.1, 0.2, 0.7, 0.8]), 2) == pytest.approx(1.2 / 4)
     assert adaptive_ece(np.array([1, 0, 1]), np.array([0.5, 0.5, 0.5]), 3) == pytest.approx(0.5 / 3)

@@ -32,9 +32,8 @@ def run_view(run: FinishedRun) -> RunView:
     """Return what decides which protocols can score a run."""
     shows = set() if np.isnan(run.image_scores.probabilities).all() else {"score"}
     if run.results.answers is None:
-        return RunView(
-            run.folder, frozenset(shows | (set() if run.shows_nothing else {"map"})), run.map_scale or "none"
-        )
+        shows |= set() if run.shows_nothing else {"map"}
+        return RunView(run.folder, frozenset(shows), run.map_scale or "none")
     located = [*_located(run)]
     shows |= {"boxes"} if run.results.answers.kind == "boxes" else set()
     shows |= {"points"} if any(answer.points and not answer.boxes for answer in located) else set()
@@ -61,10 +60,7 @@ def _tables(names: Sequence[str], pairs: Iterable[_Pair]) -> dict[str, Table]:
     for about, prediction, truth in pairs:
         scored = bool(truth.region.any()) or len(truth.boxes) > 0
         for protocol in (PROTOCOLS[name] for name in names):
-            if not scored and not protocol.negatives:
-                continue
-            values = protocol.measure(prediction, truth)
-            if values is not None:
+            if (scored or protocol.negatives) and (values := protocol.measure(prediction, truth)) is not None:
                 values = protocol.missed(values, truth.label == 1) if prediction.missing else values
                 rows[protocol.name].append(about | values)
     return {name: _table(of_protocol) for name, of_protocol in rows.items() if of_protocol}
@@ -74,12 +70,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table: Table = {}
     for key, first in rows[0].items():
         values = [row[key] for row in rows]
-        if isinstance(first, list):
-            # As long as there are detections.
-            table[key] = np.empty(len(rows), object)
-            table[key][:] = values
-        else:
-            table[key] = np.array(values)
+        # Lists are as long as there are detections.
+        table[key] = np.fromiter(values, object) if isinstance(first, list) else np.array(values)
     return table
 
 

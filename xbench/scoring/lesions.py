@@ -11,7 +11,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from xbench.scoring.protocols.base import mean
-from xbench.scoring.protocols.detections import IOUS, Floats, average_precision, froc, match
+from xbench.scoring.protocols.detections import IOUS, MOST, Floats, average_precision, froc, match
 
 
 class LesionDetections(Metric):
@@ -31,7 +31,7 @@ class LesionDetections(Metric):
     images: Tensor
     lesions: Tensor
 
-    def __init__(self, num_classes: int, ious: Sequence[float] = IOUS, most: int = 100) -> None:
+    def __init__(self, num_classes: int, ious: Sequence[float] = IOUS, most: int = MOST) -> None:
         super().__init__()
         if num_classes < 1 or not ious or not all(0 < iou <= 1 for iou in ious) or most < 1:
             raise ValueError("there must be a class, overlaps in (0, 1] and a detection")
@@ -41,17 +41,11 @@ class LesionDetections(Metric):
             self.add_state(name, torch.zeros(num_classes, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, index: int, column: int, scores: Floats, iou: Floats) -> None:
-        """Add the detections of one image and finding: scores (D,), IoU with its L lesions (D, L), and its index.
-
-        Of boxes, the IoU is that of `xbench.scoring.boxes.pairwise_iou`, of masks that of
-        `xbench.scoring.protocols.common.mask_overlaps`.
-        """
+        """Add the detections of one image and finding: scores (D,), IoU with its L lesions (D, L), and its index."""
         kept = np.argsort(-scores, kind="stable")[: self.most]
-        scores, iou = scores[kept], iou[kept]
-        rows = np.zeros((len(scores), 4 + len(self.ious)))
-        rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = column, index, np.arange(len(scores)), scores
-        for place, least in enumerate(self.ious, 4):
-            rows[:, place] = match(iou, scores, least) >= 0
+        hits = [match(iou[kept], scores[kept], least) >= 0 for least in self.ious]
+        places = [np.full(len(kept), place) for place in (column, index)]
+        rows = np.stack([*places, np.arange(len(kept)), scores[kept], *hits], axis=1).astype(np.float64)
         self.detections.append(torch.from_numpy(rows).to(self.device))
         self.images[column] += 1
         self.lesions[column] += iou.shape[1]
@@ -67,11 +61,11 @@ class LesionDetections(Metric):
         parts = self.detections if isinstance(self.detections, list) else [self.detections]
         rows = torch.cat(parts).cpu().numpy() if parts else np.zeros((0, 4 + len(self.ious)))
         rows = rows[np.lexsort(rows[:, 2::-1].T)]
-        found: list[Mapping[str, Any]] = []
+        numbers: list[Mapping[str, Any]] = []
         for column, (images, lesions) in enumerate(zip(self.images.tolist(), self.lesions.tolist(), strict=True)):
-            mine = rows[rows[:, 0] == column]
-            hits = {iou: mine[:, 4 + place] > 0 for place, iou in enumerate(self.ious)}
-            ap = {iou: average_precision(mine[:, 3], hit, lesions) for iou, hit in hits.items()}
-            curves = {iou: froc(mine[:, 3], hit, lesions, images) for iou, hit in hits.items()}
-            found.append({"froc": curves, "ap": ap, "map": mean(ap.values())})
-        return found
+            of_class = rows[rows[:, 0] == column]
+            hits = {iou: of_class[:, 4 + place] > 0 for place, iou in enumerate(self.ious)}
+            ap = {iou: average_precision(of_class[:, 3], hit, lesions) for iou, hit in hits.items()}
+            curves = {iou: froc(of_class[:, 3], hit, lesions, images) for iou, hit in hits.items()}
+            numbers.append({"froc": curves, "ap": ap, "map": mean(ap.values())})
+        return numbers

@@ -87,8 +87,6 @@ def overlaps(scale: NDArray[np.float32], region: Region) -> dict[str, float]:
 
 
 class Aep(Protocol):
-    """IoU of the upper half of a smoothed map."""
-
     name = "aep"
     title = "AFLoc, KAF"
     headline = "miou"

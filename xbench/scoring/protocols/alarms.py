@@ -25,8 +25,6 @@ _HALF = HUNDREDTHS.index(0.5)
 
 
 class FalsePositives(Protocol):
-    """False positives of maps on their own scale."""
-
     name = "alarms"
     title = "Alarms"
     headline = "dice"
@@ -58,9 +56,9 @@ class FalsePositives(Protocol):
     def tune(self, groups: Sequence[Group]) -> Tuned:
         tuned: dict[str, dict[str, Any]] = {}
         for group in groups:
-            drawn = group.where(group["region"] > 0)
-            best = best_dice(drawn["mask"], drawn["overlap"], drawn["region"])[1] if len(drawn) else None
-            tuned[group.finding] = {"threshold": best}
+            drawn = group["region"] > 0
+            counts = [group[name][drawn] for name in ("mask", "overlap", "region")]
+            tuned[group.finding] = {"threshold": best_dice(*counts)[1] if drawn.any() else None}
         return tuned
 
     def derive(self, group: Group, tuned: Mapping[str, Any] | None) -> Columns:

@@ -1,8 +1,8 @@
 """What a protocol is: a frame, a map rule, a mask rule, a score and an average, in an object of its own.
 
-Whoever stores runs gives it the pairs of image and finding one by one (`measure`), and gets columns of a table; the
-numbers follow from this table alone (`results`). What the official code does not define is NaN, never 0. Needs no torch
-until a map is brought to the grid.
+A protocol measures pairs of image and finding one by one (`measure`), which gives the columns of a table; its numbers
+follow from the table alone (`results`). What the official code does not define is NaN, never 0. Needs no torch until a
+map is brought to the grid.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Mask = NDArray[np.bool_]
 Columns = dict[str, Any]
 """Values of a pair by column, or columns of several pairs."""
 Table = dict[str, NDArray[Any]]
-"""Columns of pairs: `index`, `image_id`, `column` (of the finding), `label`, `probability`, `chance`, and a protocol's
-own. Sorted by `index`, then `column`."""
+"""Columns of pairs: `index`, `image_id`, `column` (of the finding), `label`, `probability`, `chance` (share of the grid
+that the region takes), and a protocol's own. Sorted by `index`, then `column`."""
 Number = dict[str, Any]
 """A number as it is stored: `value`, `average`, `undefined`, `first_undefined`, `strict` and `per_finding`."""
 Tuned = Mapping[str, Mapping[str, Any]]
@@ -36,28 +36,21 @@ _KINDS = {"map": "maps", "boxes": "boxes", "points": "points", "words": "words",
 _OF_TRUTH = ("pixels", "region", "images", "lesions")
 
 
+def _no_boxes() -> NDArray[np.float64]:
+    return np.zeros((0, 4))
+
+
 @dataclass(frozen=True)
 class PairView:
-    """What a model shows for a pair: a raw map, or boxes.
+    """What a model shows for a pair: a raw map in the frame of the model input, or boxes in fractions."""
 
-    Attributes:
-        cells: Raw map (h, w), in the frame of the model input.
-        crop: Part of the radiograph that the map shows.
-        scale: What its values are, as the model declares it.
-        upsampling: How the run enlarges maps.
-        boxes: (N, 4) answered boxes x0, y0, x1, y1 in fractions of the radiograph, in the order of the answer; where
-            there are boxes, there are no cells.
-        confidence: (N,) of these.
-        missing: Whether nobody drew the map; its cells are 0.
-    """
-
-    cells: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-    crop: View = (0.0, 0.0, 1.0, 1.0)
-    scale: str = "none"
-    upsampling: Upsampling = "bilinear"
-    boxes: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
-    confidence: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    missing: bool = False
+    cells: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))  # (h, w)
+    crop: View = (0.0, 0.0, 1.0, 1.0)  # part of the radiograph that the map shows
+    scale: str = "none"  # what its values are, as the model declares it
+    upsampling: Upsampling = "bilinear"  # how the run enlarges maps
+    missing: bool = False  # whether nobody drew the map; its cells are 0
+    boxes: NDArray[np.float64] = field(default_factory=_no_boxes)  # (N, 4) x0, y0, x1, y1 in the order of the answer
+    confidence: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # (N,)
 
     def on_grid(
         self, size: tuple[int, ...], mode: Upsampling = "bilinear", cells: NDArray[Any] | None = None
@@ -73,23 +66,14 @@ class PairView:
 
 @dataclass(frozen=True)
 class PairTruth:
-    """What is annotated of a finding on an image.
+    """What is annotated of a finding on an image: a region on the grid, or boxes in fractions of the radiograph."""
 
-    Attributes:
-        label: 1 present, 0 absent, -1 unknown.
-        region: (H, W) on the evaluation grid, empty where the finding is absent; (0, 0) of a run without maps.
-        items: Annotated one by one; none where only the region is known.
-        gamma: Share of a grid pixel that an item must cover.
-        boxes: (M, 4) annotated boxes x0, y0, x1, y1 in fractions of the radiograph, of a run with answers.
-        separate: Whether each of these boxes is one item; else only their union is known.
-    """
-
-    label: int
-    region: Mask = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
-    items: Sequence[Shape] = ()
-    gamma: float = 0.5
-    boxes: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
-    separate: bool = True
+    label: int  # 1 present, 0 absent, -1 unknown
+    region: Mask = field(default_factory=lambda: np.zeros((0, 0), np.bool_))  # (H, W), empty without the finding
+    items: Sequence[Shape] = ()  # annotated one by one; none where only the region is known
+    gamma: float = 0.5  # share of a grid pixel that an item must cover
+    boxes: NDArray[np.float64] = field(default_factory=_no_boxes)  # (M, 4) x0, y0, x1, y1
+    separate: bool = True  # whether each box is one item; else only their union is known
 
     def lesions(self) -> list[Mask]:
         """Return the annotated items on the grid, one by one."""
@@ -112,62 +96,36 @@ class Group:
     def __len__(self) -> int:
         return len(self.columns["label"])
 
-    def where(self, rows: Mask) -> Group:
-        """Return some of the rows."""
-        return Group(self.finding, {name: values[rows] for name, values in self.columns.items()})
-
 
 @dataclass(frozen=True)
 class RunView:
-    """What decides whether a run can be scored.
-
-    Attributes:
-        folder: Of the run.
-        shows: Kinds of what it shows, as `Protocol.takes` names them.
-        scale: Of its maps, as the model declares it.
-        unranked: The first pair with a box without a confidence; empty if there is none.
-    """
+    """What decides whether a run can be scored."""
 
     folder: Path
-    shows: frozenset[str]
-    scale: str = "none"
-    unranked: str = ""
+    shows: frozenset[str]  # kinds, as `Protocol.takes` names them
+    scale: str = "none"  # of its maps, as the model declares it
+    unranked: str = ""  # the first pair with a box without a confidence; empty if there is none
 
 
 class Protocol(ABC):
     """A way in which the field scores predictions."""
 
-    name: ClassVar[str]
-    """As `rescore --protocol` knows it."""
-    title: ClassVar[str]
-    """As a report calls it."""
-    headline: ClassVar[str]
-    """The number that models are ranked by."""
-    heading: ClassVar[str]
-    """What a report calls this number."""
-    others: ClassVar[Mapping[str, str]] = {}
-    """Further numbers that a report shows, and what it calls them."""
-    citation: ClassVar[str]
-    """Publication and code that it follows."""
-    rule: ClassVar[str]
-    """Map, mask and score in a few words."""
-    flaw: ClassVar[str]
-    """What is wrong with it, in a sentence."""
-    setting: ClassVar[str]
-    """The image frame of the authors."""
+    name: ClassVar[str]  # as `rescore --protocol` knows it
+    title: ClassVar[str]  # as a report calls it
+    headline: ClassVar[str]  # the number that models are ranked by
+    heading: ClassVar[str]  # what a report calls this number
+    others: ClassVar[Mapping[str, str]] = {}  # further numbers that a report shows, and what it calls them
+    citation: ClassVar[str]  # publication and code that it follows
+    rule: ClassVar[str]  # map, mask and score in a few words
+    flaw: ClassVar[str]  # what is wrong with it, in a sentence
+    setting: ClassVar[str]  # the image frame of the authors
     our_setting: ClassVar[str] = "the whole radiograph on the evaluation grid"
-    in_setting: ClassVar[Literal["always", "native", "never"]] = "never"
-    """Whether a run is scored in the authors' frame: always, on native grids, or never."""
-    limits: ClassVar[tuple[str, ...]] = ()
-    """What cannot be had from a stored run, and so is not given."""
-    takes: ClassVar[frozenset[str]] = frozenset({"map"})
-    """Kinds of predictions, of `map`, `boxes`, `points`, `words` and `score`."""
-    scales: ClassVar[frozenset[str]] = frozenset()
-    """Scales that maps may have; empty: any."""
-    negatives: ClassVar[bool] = False
-    """Whether pairs without the finding are measured."""
-    lower: ClassVar[frozenset[str]] = frozenset()
-    """Numbers of which less is better."""
+    in_setting: ClassVar[Literal["always", "native", "never"]] = "never"  # whether a run is in the authors' frame
+    limits: ClassVar[tuple[str, ...]] = ()  # what cannot be had from a stored run, and so is not given
+    takes: ClassVar[frozenset[str]] = frozenset({"map"})  # of `map`, `boxes`, `points`, `words` and `score`
+    scales: ClassVar[frozenset[str]] = frozenset()  # that maps may have; empty: any
+    negatives: ClassVar[bool] = False  # whether pairs without the finding are measured
+    lower: ClassVar[frozenset[str]] = frozenset()  # numbers of which less is better
 
     def refuses(self, run: RunView, tuned: bool) -> str | None:
         """Return why a run cannot be scored, or None; `tuned` tells whether there are settings from another run."""
@@ -231,13 +189,9 @@ class Protocol(ABC):
         return self.name if theirs else f"{self.name} (our frame)"
 
     def results(self, table: Table, findings: Sequence[str], native: bool, tuned: Tuned | None) -> dict[str, Any]:
-        """Return the numbers and what they mean, as they are stored; adds the columns that follow to the table.
+        """Return the numbers of a table and what they mean, as they are stored; adds the derived columns to the table.
 
-        Args:
-            table: Of the pairs.
-            findings: Of the run.
-            native: Whether it was scored on native grids.
-            tuned: Settings by finding, if some were chosen elsewhere.
+        `native` tells whether the run was scored on native grids, `tuned` has settings by finding, if any.
         """
         order = np.argsort(table["column"], kind="stable")
         groups = groups_of(table, findings)
@@ -247,7 +201,6 @@ class Protocol(ABC):
             table[name] = np.empty_like(values)
             table[name][order] = values
         groups = groups_of(table, findings)
-        chances = [mean(group["chance"]) for group in groups if len(group)]
         title = self.named(native)
         return {
             "schema": 1,
@@ -260,19 +213,16 @@ class Protocol(ABC):
             "cannot": [*self.limits],
             "headline": self.headline,
             "pairs": len(order),
-            "chance_area": mean(chances),
-            "tuned": None if tuned is None else {finding: dict(values) for finding, values in tuned.items()},
+            "chance_area": mean(mean(group["chance"]) for group in groups),
+            "tuned": tuned,
             "numbers": self.numbers(groups),
         }
 
 
 def groups_of(table: Table, findings: Sequence[str]) -> list[Group]:
     """Return the rows of each finding, in the order of the findings."""
-    groups = []
-    for place, finding in enumerate(findings):
-        rows = table["column"] == place
-        groups.append(Group(finding, {name: values[rows] for name, values in table.items()}))
-    return groups
+    rows = [table["column"] == place for place in range(len(findings))]
+    return [Group(name, {key: table[key][of] for key in table}) for name, of in zip(findings, rows, strict=True)]
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -284,24 +234,22 @@ def mean(values: Iterable[float | None]) -> float | None:
 def mean_of_findings(groups: Sequence[Group], name: str, of_negatives: bool = False) -> Number:
     """Return the mean of a column over the pairs of a finding, then over findings.
 
-    `of_negatives` tells that pairs without the finding should have the number, and no other.
+    `of_negatives`: pairs without the finding should have the number, instead of those with a region.
     """
-    return _mean_of(
-        groups, name, "findings", lambda values: mean([math.fsum(one) / len(one) for one in values]), of_negatives
-    )
+    return _mean_of(groups, name, "findings", lambda values: mean(map(mean, values)), of_negatives)
 
 
 def mean_of_pairs(groups: Sequence[Group], name: str) -> Number:
     """Return the mean of a column over all pairs."""
-    return _mean_of(groups, name, "pairs", lambda values: mean([value for one in values for value in one]))
+    return _mean_of(groups, name, "pairs", lambda values: mean(value for one in values for value in one))
 
 
 def mean_weighted_by_squares(groups: Sequence[Group], name: str) -> Number:
     """Return the mean of a column over all pairs, each weighing as much as its finding has pairs."""
 
     def weighted(values: Sequence[list[float]]) -> float | None:
-        total = math.fsum(len(one) * value for one in values for value in one)
-        return total / sum(len(one) ** 2 for one in values) if values else None
+        weights = sum(len(one) ** 2 for one in values)
+        return math.fsum(len(one) * value for one in values for value in one) / weights if weights else None
 
     return _mean_of(groups, name, "squares", weighted)
 
@@ -322,12 +270,11 @@ def of_all(
     groups: Sequence[Group], average: str, function: Callable[[Group], Mapping[str, float | None]]
 ) -> dict[str, Number]:
     """Return numbers of all pairs together, whatever their finding."""
-    names = [name for name in groups[0].columns]
-    whole = function(Group("", {name: np.concatenate([group[name] for group in groups]) for name in names}))
+    whole = {name: np.concatenate([group[name] for group in groups]) for name in groups[0].columns}
     each = {group.finding: function(group) for group in groups}
     return {
         name: _number(average, value, {finding: numbers[name] for finding, numbers in each.items()})
-        for name, value in whole.items()
+        for name, value in function(Group("", whole)).items()
     }
 
 
@@ -338,21 +285,21 @@ def _mean_of(
     combine: Callable[[list[list[float]]], float | None],
     of_negatives: bool = False,
 ) -> Number:
-    missing: list[tuple[int, int, dict[str, str]]] = []
-    defined, strict = [], []
+    missing, defined, strict = [], [], []
     for place, group in enumerate(groups):
         values = group[name].astype(np.float64)
-        absent = np.isnan(values)
-        expected = absent & (group["label"] == 0 if of_negatives else group["chance"] > 0)
-        defined.append(values[~absent].tolist())
-        strict.append(np.where(expected, 0.0, values)[~absent | expected].tolist())
-        for row in np.flatnonzero(expected).tolist():
-            about = {"image_id": str(group["image_id"][row]), "finding": group.finding}
-            missing.append((int(group["index"][row]), place, about))
+        known = ~np.isnan(values)
+        expected = ~known & (group["label"] == 0 if of_negatives else group["chance"] > 0)
+        defined.append(values[known].tolist())
+        strict.append(np.where(expected, 0.0, values)[known | expected].tolist())
+        missing += [(group["index"][row], place, group["image_id"][row]) for row in np.flatnonzero(expected)]
     per_finding = {group.finding: mean(values) for group, values in zip(groups, defined, strict=True)}
-    first = [about for *_, about in sorted(missing, key=lambda one: one[:2])[:10]]
-    number = _number(average, combine([*filter(None, defined)]), per_finding, first)
-    return number | {"undefined": len(missing), "strict": combine([*filter(None, strict)])}
+    first = [{"image_id": str(image), "finding": groups[place].finding} for _, place, image in sorted(missing)[:10]]
+    return _number(average, combine(defined), per_finding) | {
+        "undefined": len(missing),
+        "first_undefined": first,
+        "strict": combine(strict),
+    }
 
 
 def _of_findings(average: str, groups: Sequence[Group], values: Sequence[float | None]) -> Number:
@@ -360,8 +307,6 @@ def _of_findings(average: str, groups: Sequence[Group], values: Sequence[float |
     return _number(average, mean(values), dict(zip(names, values, strict=True)))
 
 
-def _number(
-    average: str, value: float | None, per_finding: Mapping[str, float | None], first: Sequence[Any] = ()
-) -> Number:
-    number: Number = {"value": value, "average": average, "undefined": 0, "first_undefined": [*first]}
+def _number(average: str, value: float | None, per_finding: Mapping[str, float | None]) -> Number:
+    number: Number = {"value": value, "average": average, "undefined": 0, "first_undefined": []}
     return number | {"strict": value, "per_finding": dict(per_finding)}

@@ -20,8 +20,6 @@ def score(saliency: Map, region: Region) -> dict[str, float]:
 
 
 class BioViL(Protocol):
-    """IoU of cosines above fixed thresholds."""
-
     name = "biovil"
     title = "BioViL"
     headline = "miou"

@@ -39,18 +39,6 @@ class CalibrationScores:
     bins: tuple[tuple[int, float, float], ...]
 
 
-def bin_of(probabilities: Probabilities, bins: int = BINS) -> NDArray[np.int64]:
-    """Return the bin of each probability: number k, from 0, holds (k / bins, (k + 1) / bins], and 0 joins the first.
-
-    Examples:
-        >>> bin_of(np.array([0.0, 0.1, 0.3, 0.31, 1.0]), 10).tolist()
-        [0, 0, 2, 3, 9]
-    """
-    # The edges are the float64 nearest to k / bins, as whoever writes 0.3 means.
-    edges = np.arange(1, bins) / bins
-    return np.searchsorted(edges, probabilities, side="left")
-
-
 def calibration(labels: Labels, probabilities: Probabilities, bins: int = BINS) -> CalibrationScores:
     """Score probabilities (N,) of labels (N,): 1 positive, 0 negative, -1 unknown and left out.
 
@@ -68,32 +56,37 @@ def calibration(labels: Labels, probabilities: Probabilities, bins: int = BINS) 
     y, p = labels[known].astype(np.int64), probabilities[known].astype(np.float64)
     if not ((p >= 0) & (p <= 1)).all():
         raise ValueError("probabilities must lie in [0, 1]")
-    where = bin_of(p, bins)
-    total = len(p)
-    if not total:
+    if not len(p):
         return CalibrationScores(None, None, None, 0, 0, ())
-    found = [(int(of.sum()), math.fsum(p[of].tolist()), int(y[of].sum())) for of in (where == k for k in range(bins))]
-    filled = [one for one in found if one[0]]
+    where = _bin_of(p, bins)
+    counts = [(int(of.sum()), math.fsum(p[of].tolist()), int(y[of].sum())) for of in (where == k for k in range(bins))]
+    filled = [(count, mass, positives) for count, mass, positives in counts if count]
     return CalibrationScores(
-        ece=math.fsum(abs(mass - positives) for _, mass, positives in filled) / total,
+        ece=math.fsum(abs(mass - positives) for _, mass, positives in filled) / len(p),
         mce=max(abs(mass - positives) / count for count, mass, positives in filled),
-        brier=math.fsum(((p - y) ** 2).tolist()) / total,
-        count=total,
+        brier=math.fsum(((p - y) ** 2).tolist()) / len(p),
+        count=len(p),
         positives=int(y.sum()),
         bins=tuple((count, mass / count, positives / count) for count, mass, positives in filled),
     )
 
 
-def adaptive_ece(labels: Labels, probabilities: Probabilities, bins: int = BINS) -> float:
+def _bin_of(probabilities: Probabilities, bins: int) -> NDArray[np.int64]:
+    """Number k, from 0, holds (k / bins, (k + 1) / bins], and 0 joins the first."""
+    # The edges are the float64 nearest to k / bins, as whoever writes 0.3 means.
+    return np.searchsorted(np.arange(1, bins) / bins, probabilities, side="left")
+
+
+def adaptive_ece(labels: Labels, probabilities: Probabilities, bins: int = BINS) -> float | None:
     """Return the calibration error over bins of equal counts, in which equal probabilities stay together.
 
-    NaN without a known label. Nixon et al., CVPR workshops 2019.
+    None without a known label. Nixon et al., CVPR workshops 2019.
     """
     known = labels >= 0
     order = np.argsort(probabilities[known], kind="stable")
     y, p = labels[known][order], probabilities[known][order]
     if not len(p):
-        return math.nan
+        return None
     # A bin ends where its share of the images does, and after the last image that has this probability.
     ends = np.unique(np.searchsorted(p, p[np.ceil(len(p) * np.arange(1, bins + 1) / bins).astype(int) - 1], "right"))
     starts = [0, *ends[:-1].tolist()]
@@ -101,17 +94,17 @@ def adaptive_ece(labels: Labels, probabilities: Probabilities, bins: int = BINS)
     return math.fsum(gaps) / len(p)
 
 
-def expected_ece(probabilities: Probabilities, bins: int = BINS, draws: int = 1000, seed: int = 0) -> float:
+def expected_ece(probabilities: Probabilities, bins: int = BINS, draws: int = 1000) -> float | None:
     """Return the mean calibration error of labels drawn from the probabilities themselves: what chance alone gives.
 
-    The error of a finite number of images is never 0, however well the model is calibrated. NaN without a probability.
+    The error of a finite number of images is never 0, however well the model is calibrated. None without a probability.
     """
     if not len(probabilities):
-        return math.nan
+        return None
     p = np.sort(probabilities.astype(np.float64))
-    where = bin_of(p, bins)
+    where = _bin_of(p, bins)
     sums = np.bincount(where, p, minlength=bins)
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     errors = []
     for _ in range(draws):
         positives = np.bincount(where, random.random(len(p)) < p, minlength=bins)
@@ -119,23 +112,19 @@ def expected_ece(probabilities: Probabilities, bins: int = BINS, draws: int = 10
     return math.fsum(errors) / draws
 
 
-def calibration_numbers(labels: Labels, probabilities: Probabilities) -> dict[str, float | None]:
-    """Return `ece`, `ece_adaptive`, `ece_by_chance` (see `expected_ece`), `mce` and `brier`; None without an image."""
-    scores = calibration(labels, probabilities)
-    known = probabilities[labels >= 0]
-    others = (adaptive_ece(labels, probabilities), expected_ece(known)) if len(known) else (None, None)
+def _numbers(group: Group) -> dict[str, float | None]:
+    labels, p = group["label"], group["probability"]
+    scores = calibration(labels, p)
     return {
         "ece": scores.ece,
-        "ece_adaptive": others[0],
-        "ece_by_chance": others[1],
+        "ece_adaptive": adaptive_ece(labels, p),
+        "ece_by_chance": expected_ece(p[labels >= 0]),
         "mce": scores.mce,
         "brier": scores.brier,
     }
 
 
 class Calibration(Protocol):
-    """Errors of probabilities."""
-
     name = "calibration"
     title = "Calibration"
     headline = "ece"
@@ -164,4 +153,4 @@ class Calibration(Protocol):
         return {}
 
     def numbers(self, groups: Sequence[Group]) -> dict[str, Number]:
-        return of_group(groups, lambda group: calibration_numbers(group["label"], group["probability"]))
+        return of_group(groups, _numbers)

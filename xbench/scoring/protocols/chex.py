@@ -32,8 +32,6 @@ def _pooled(group: Group) -> dict[str, float | None]:
 
 
 class CheX(Protocol):
-    """Pooled IoU of stretched maps."""
-
     name = "chex"
     title = "ChEX"
     headline = "mask_miou"

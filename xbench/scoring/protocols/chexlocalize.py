@@ -28,9 +28,8 @@ from xbench.scoring.protocols.base import (
 )
 from xbench.scoring.protocols.common import Mask, first_maximum
 
-THRESHOLDS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-
-RULES = ("otsu", *(f"{threshold:.1f}" for threshold in THRESHOLDS))
+RULES = ("otsu", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8")
+"""Of masks: Otsu's threshold, and those among which one can be tuned."""
 
 
 def scaled(saliency: Map) -> NDArray[np.float32]:
@@ -42,11 +41,7 @@ def scaled(saliency: Map) -> NDArray[np.float32]:
 
 
 def otsu_mask(scale: NDArray[np.float32]) -> Mask:
-    """Return the pixels above Otsu's threshold, with holes filled and without single pixels.
-
-    Args:
-        scale: (H, W) from 0 to 1, as `scaled` gives it.
-    """
+    """Return the pixels of a scaled map above Otsu's threshold, with holes filled and without single pixels."""
     import cv2
 
     levels = (255 * scale).astype(np.uint8)
@@ -75,13 +70,9 @@ def count(saliency: Map, region: Region) -> dict[str, float]:
 
 
 def ious(group: Group, rule: str, empty: NDArray[np.bool_] | None = None, full: bool = False) -> NDArray[np.float64]:
-    """Return the IoU of pairs from their counts (N,).
+    """Return the IoU of pairs (N,) by the mask of a rule, which is emptied where `empty`.
 
-    Args:
-        group: What `count` gave, by name (N,).
-        rule: Of the mask.
-        empty: Pairs whose mask is emptied.
-        full: NaN only if mask and region are both empty; else already if one is ("true positives").
+    NaN if mask or region are empty ("true positives"); with `full` only if both are.
     """
     region = group["region"].astype(np.float64)
     mask, overlap = (
@@ -121,8 +112,6 @@ def tuned_cutoff(group: Group) -> float | None:
 
 
 class CheXlocalize(Protocol):
-    """Two slices of IoU, of Otsu's and tuned masks."""
-
     name = "chexlocalize"
     title = "CheXlocalize"
     headline = "iou"

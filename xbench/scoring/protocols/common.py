@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from xbench.scoring.maps import Map, Region
 
 Mask = NDArray[np.bool_]
-Counts = NDArray[np.int64]
 
 HUNDREDTHS = tuple(k / 100 for k in range(101))
 SIZES = {"small": 0.0, "medium": 0.01, "large": 0.05}
@@ -52,7 +51,9 @@ def first_maximum(saliency: Map) -> tuple[int, int]:
     return row, column
 
 
-def count_above(saliency: Map, region: Region, thresholds: Sequence[float]) -> tuple[Counts, Counts]:
+def count_above(
+    saliency: Map, region: Region, thresholds: Sequence[float]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count the pixels above each threshold, and those of them in the region (T,), compared in float32."""
     limits = np.array(thresholds, np.float32)
     values = [np.sort(part.astype(np.float32, copy=False)) for part in (saliency.ravel(), saliency[region])]

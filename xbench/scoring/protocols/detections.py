@@ -159,8 +159,6 @@ def _hits(iou: float) -> str:
 
 
 class Detections(Protocol):
-    """Free-response curves and average precision."""
-
     name = "detections"
     title = "Detections"
     headline = "froc"

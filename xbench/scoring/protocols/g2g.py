@@ -145,8 +145,6 @@ def _or_zero(value: float) -> float:
 
 
 class G2G(Protocol):
-    """Overlap of a mask that a mixture of Gaussians draws."""
-
     name = "g2g"
     title = "Generate to Ground"
     headline = "miou"

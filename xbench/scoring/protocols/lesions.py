@@ -12,8 +12,6 @@ from xbench.scoring.protocols.common import SIZES, components, mask_overlaps, si
 
 
 class Lesions(Protocol):
-    """Recall of annotated items."""
-
     name = "lesions"
     title = "Lesions"
     headline = "lesion_recall"

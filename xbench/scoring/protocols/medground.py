@@ -31,8 +31,6 @@ def score_union(predicted: ArrayLike, true: ArrayLike) -> dict[str, float]:
 
 
 class MedGround(Protocol):
-    """IoU of unions of boxes."""
-
     name = "medground"
     title = "MedGround-Bench"
     headline = "iou"

@@ -14,30 +14,26 @@ from numpy.typing import NDArray
 from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, mean_of_findings
 
 SIDE = 224
+Boxes = Sequence[Sequence[float]]
 
 
-def score(predicted: Sequence[Sequence[float]], true: Sequence[Sequence[float]]) -> dict[str, float]:
+def score(predicted: Boxes, true: Boxes) -> dict[str, float]:
     """Score boxes x0, y0, x1, y1 in fractions, drawn on whole pixels: `iou`, `precision`, `recall`; NaN over empty."""
+    first, second = _drawn(predicted), _drawn(true)
+    both = int((first & second).sum())
+    sizes = {"iou": first | second, "precision": first, "recall": second}
+    return {name: both / int(mask.sum()) if mask.any() else math.nan for name, mask in sizes.items()}
 
-    def drawn(boxes: Sequence[Sequence[float]]) -> NDArray[np.bool_]:
-        mask = np.zeros((SIDE, SIDE), bool)
-        for box in boxes:
-            left, top, right, bottom = (int(edge * SIDE) for edge in box)
-            mask[top:bottom, left:right] = True
-        return mask
 
-    def share(pixels: NDArray[np.bool_]) -> float:
-        number = int(np.count_nonzero(pixels))
-        return both / number if number else math.nan
-
-    first, second = drawn(predicted), drawn(true)
-    both = int(np.count_nonzero(first & second))
-    return {"iou": share(first | second), "precision": share(first), "recall": share(second)}
+def _drawn(boxes: Boxes) -> NDArray[np.bool_]:
+    mask = np.zeros((SIDE, SIDE), bool)
+    for box in boxes:
+        left, top, right, bottom = (int(edge * SIDE) for edge in box)
+        mask[top:bottom, left:right] = True
+    return mask
 
 
 class RadFact(Protocol):
-    """Precision of boxes in pixels."""
-
     name = "radfact"
     title = "RadFact"
     headline = "precision"

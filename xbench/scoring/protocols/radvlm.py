@@ -11,16 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from xbench.scoring.protocols.base import (
-    Columns,
-    Group,
-    Number,
-    PairTruth,
-    PairView,
-    Protocol,
-    mean_of_pairs,
-    of_all,
-)
+from xbench.scoring.protocols.base import Columns, Group, Number, PairTruth, PairView, Protocol, mean_of_pairs, of_all
 
 
 def score(predicted: ArrayLike, true: ArrayLike) -> dict[str, float]:
@@ -40,11 +31,8 @@ def score(predicted: ArrayLike, true: ArrayLike) -> dict[str, float]:
         best = int(np.argmax(row))
         right.append(row[best] >= 0.5 and best not in taken)
         taken |= {best} if right[-1] else set()
-    return {
-        "iou_sum": math.fsum(ious.ravel().tolist()),
-        "iou_pairs": ious.size,
-        "map": _area(right, ious.shape[1]) if right else 0.0,
-    }
+    area = _area(right, ious.shape[1]) if right else 0.0
+    return {"iou_sum": math.fsum(ious.ravel().tolist()), "iou_pairs": ious.size, "map": area}
 
 
 def _area(right: Sequence[bool], true: int) -> float:
@@ -62,8 +50,6 @@ def _average(group: Group) -> dict[str, float | None]:
 
 
 class RadVLM(Protocol):
-    """Mean IoU over all pairs of boxes."""
-
     name = "radvlm"
     title = "RadVLM"
     headline = "avg_iou"

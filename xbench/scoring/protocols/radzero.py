@@ -31,8 +31,6 @@ def pixel_boxes(truth: PairTruth) -> list[tuple[float, float, float, float]]:
 
 
 class RadZero(Protocol):
-    """Dice and specificity at one threshold of probabilities."""
-
     name = "radzero"
     title = "RadZero"
     headline = "dice"

@@ -39,8 +39,6 @@ def measures(saliency: Map, region: Region) -> dict[str, float]:
 
 
 class XBench(Protocol):
-    """Ranks, mass and contrast of raw maps."""
-
     name = "xbench"
     title = "xbench"
     headline = "rank_accuracy"
