@@ -162,16 +162,16 @@ def squares_with(**changes):
         ({"name": "a\\b"}, "a dataset is called"),
         ({"name": ".."}, "'..'"),
         ({"splits": ("te\nst",)}, r"'te\\nst'"),
-        ({"records": [Record("a", {}), Record("b", {}), Record("a", {})]}, "two records have the image_id 'a'"),
+        ({"records": [Record("a", {}), Record("b", {}), Record("a", {})]}, "image a: two records"),
         ({"records": [Record(7, {})]}, "an image is called 7"),
         ({"records": [Record("a\nb", {})]}, r"'a\\nb'"),
         ({"records": [Record("\udcff.png", {})]}, "no name of an image"),
-        ({"records": [Record("a", {}, patient_id=7)]}, "the patient_id of a, 7"),
+        ({"records": [Record("a", {}, patient_id=7)]}, "image a: its patient_id, 7"),
         *(
-            ({"records": [Record("a", {"Hole": 0}), Record("b", {"Hole": label})]}, "image b has the label .* for Hole")
+            ({"records": [Record("a", {"Hole": 0}), Record("b", {"Hole": label})]}, "b: it has the label .* for Hole")
             for label in (2, -2, 0.5, float("nan"), "1", None, np.array([0, 1]))
         ),
-        ({"records": [Record("a", MappingProxyType({"Hole": 2}))]}, "image a has the label 2 for Hole"),
+        ({"records": [Record("a", MappingProxyType({"Hole": 2}))]}, "image a: it has the label 2 for Hole"),
         ({"findings": ("Square", "Hole ")}, "'Hole ' is no name"),
     ],
 )

@@ -148,7 +148,7 @@ def test_two_files_of_one_image(downloads, name, tmp_path):
         other = path.parent / "more" / path.name
     other.parent.mkdir(parents=True)
     os.link(path, other)
-    refusal(name, official.root, says=[f"image {first} has several files", path, other, "set --data.root"])
+    refusal(name, official.root, says=[f"image {first!r} has several files", path, other, "set --data.root"])
 
 
 # Annotation files

@@ -131,8 +131,8 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     def options(self, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the options that may move a number, as plain values, for the results to tell runs apart by them.
 
-        Left out are those that name a file or a folder: what lies there is digested, wherever it lies. `given` is all
-        options as a configuration has them; without one, they are what the constructor has kept under their own names.
+        Those that name a file or a folder are left out, for what lies there is digested. `given` is all options as a
+        configuration has them; by default what the constructor has kept under their own names.
         """
         if given is None:
             owners = [owner for owner in type(self).__mro__ if issubclass(owner, ChestXrayDataModule)]
@@ -172,39 +172,38 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
         if not is_folder_name(self.name) or not is_name(self.split):
             raise UserError(
                 f"A dataset is called {self.name!r:.60}, its split {self.split!r:.60}: set `name` and `splits` in its "
-                "class to printable characters, with none of = + - @ as the first; results and their folders have "
-                "these names, so `name` has no slash and no dot at its beginning either."
+                "class to printable characters, with none of = + - @ as the first; `name` is that of a folder."
             )
         # Of a text, which ("Nodule") is, each letter would be one.
         problem = f"{self.findings!r:.60} is a text, and no tuple" if isinstance(self.findings, str) else None
         if problem := problem or findings_problem(self.findings):
             raise UserError(f"{self.name}: among its `findings`, {problem}. Set `findings` in its class accordingly.")
         records = self.read_records(annotated)[: self.limit]
-        seen: set[str] = set()
-        for record in records:
-            name = record.image_id
+        # They go into tables, messages and pages: line breaks and what steers a terminal must not.
+        for name in (*(record.image_id for record in records), *(note.image_id for note in self.notes)):
             if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 255:
                 raise UserError(
-                    f"{self.name}: an image is called {name!r:.60}, which is no name of an image: give `image_id` a "
-                    "text of 1 to 255 printable characters."
+                    f"{self.name}: an image is called {name!r:.60}, which is no name of an image: give it 1 to 255 "
+                    "printable characters."
                 )
+        seen: set[str] = set()
+        for record in records:
+            name, labels = record.image_id, record.labels
             if name in seen:
-                raise UserError(
-                    f"{self.name}: two records have the image_id {name!r:.60}, and rows of results are told apart by "
-                    "it: give one record to each image, with all its annotations, and its folder to the name of an "
-                    "image whose name occurs in several."
-                )
-            seen.add(name)
-            if not isinstance(record.patient_id, str | None):
-                raise UserError(f"{self.name}: the patient_id of {name}, {record.patient_id!r:.60}, is no text.")
+                problem = "two records have this `image_id`: give one record to each image, with all its annotations"
+            elif not isinstance(record.patient_id, str | None):
+                problem = f"its patient_id, {record.patient_id!r:.60}, is no text"
             # Labels of another kind are worked out when they are asked for, as those of phantoms, which are drawn then.
-            known = isinstance(record.labels, (dict, MappingProxyType))
-            for finding, label in record.labels.items() if known else ():
-                if np.ndim(label) or label not in (1, 0, -1):
-                    raise UserError(
-                        f"{self.name}: image {name} has the label {label!r:.60} for {finding}. Give 1 where the "
-                        "finding is present, 0 where it is absent, and -1 or no key where that is unknown."
+            elif isinstance(labels, (dict, MappingProxyType)):
+                wrong = (finding for finding, label in labels.items() if np.ndim(label) or label not in (1, 0, -1))
+                if (finding := next(wrong, None)) is not None:
+                    problem = (
+                        f"it has the label {labels[finding]!r:.60} for {finding}: give 1 where the finding is present, "
+                        "0 where it is absent, and -1 or no key where that is unknown"
                     )
+            if problem:
+                raise UserError(f"{self.name}: image {name}: {problem}.")
+            seen.add(name)
         return records
 
     def setup(self, stage: str) -> None:

@@ -74,17 +74,13 @@ def decode_image(path: Path) -> NDArray[np.uint8]:
 
     The step to 8 bits: an image stored in 8 unsigned bits that none of those tags changes is taken as it is. Any other
     (more or fewer bits, signed, 16-bit PNG, LUT, window, palette) is stretched linearly from its own minimum and
-    maximum, after windowing, to 0 and 255, and rounded to nearest. A constant one becomes all zeros.
-
-    Pixels that a DICOM file calls padding (PixelPaddingValue, to PixelPaddingRangeLimit if there is one; both are
-    stored values, before any LUT) are black in the end, and have no part in that minimum and maximum.
+    maximum, after windowing, to 0 and 255, and rounded to nearest. A constant one becomes all zeros. Pixels that a
+    DICOM file calls padding (PixelPaddingValue, to PixelPaddingRangeLimit if there is one; both are stored values,
+    before any LUT) are black in the end, and have no part in that minimum and maximum.
 
     DICOM is told by the letters DICM at byte 128 or by the file's name, `.dcm` or `.dicom`. The result is (H, W) uint8.
-
-    Raises:
-        UserError: The file is missing, empty, damaged, not an image, of several frames, larger than `MAX_PIXELS`,
-            nothing but padding, or compressed in a way that no installed package decodes. Whatever a file holds,
-            nothing else is raised.
+    Whatever a file holds, nothing but a UserError is raised: for a file that is missing, empty, damaged, no image, of
+    several frames, larger than `MAX_PIXELS`, all padding, or compressed in a way that no installed package decodes.
     """
     try:
         about = path.stat()
@@ -202,10 +198,7 @@ def _padding(levels: NDArray[np.float64], signed: bool, header: Dataset) -> NDAr
 
 
 def _distinct(stored: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.integer]]:
-    """The values that occur, and at each pixel the index of its value.
-
-    The tags act on each value by itself, so what takes a pass over millions of pixels takes one over these.
-    """
+    """The values that occur, on each of which the tags act by itself, and at each pixel the index of its value."""
     if stored.itemsize > 2:
         levels, places = np.unique(stored, return_inverse=True)
         return levels.astype(np.float64), places.reshape(stored.shape)
@@ -231,7 +224,6 @@ def _find_decoder(syntax: uid.UID | None) -> str:
 
 
 def _check_size(height: int, width: int, pixel: int = 1) -> None:
-    """Refuse an image of so many pixels, each of so many bytes."""
     if height * width > MAX_PIXELS:
         raise _RefusalError(f"it claims {width} x {height} pixels, more than the {MAX_PIXELS} that are read")
     if height * width * pixel > _MAX_DECODED:
@@ -240,7 +232,6 @@ def _check_size(height: int, width: int, pixel: int = 1) -> None:
 
 
 def _check_stored(header: Dataset, decoder: str, rows: int, columns: int, samples: int) -> None:
-    """Refuse stored pixels that are not one image as the header describes it."""
     if not decoder:
         # Whatever the header says, pydicom would take twice as many bytes for two frames; one byte is padded to two.
         if len(header.PixelData) >= max(4, 2 * rows * columns * samples * -(-int(header.BitsAllocated) // 8)):

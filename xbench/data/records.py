@@ -22,8 +22,8 @@ class Record:
 
     Attributes:
         labels: 1 (present) or 0 (absent) per finding; a finding that is not a key is unknown.
-        source: Whatever the data module needs to load the image: a path, rows of an annotation file ... Only plain
-            values, paths, arrays, and containers and dataclasses of these if the image is to be prepared.
+        source: Whatever the data module needs to load the image. Only plain values, paths, arrays, shapes, and
+            containers and dataclasses of these if the image is to be prepared.
         missing: The annotations name the image, but there is no file; `load` must fail with a `UserError`.
         files: Every file that `load` reads for this image, so that a prepared copy is never used once one has changed.
             Without them (None) the image cannot be prepared.

@@ -88,7 +88,6 @@ class Samples(Dataset[Sample | Failure]):
         return stored or isolated(self._decode, record, self.timeout)
 
     def _decode(self, record: Record) -> PreparedImage:
-        """Bring a radiograph and its regions to the model's input frame and to the evaluation grid."""
         radiograph = self.load(record)
         image, regions, agreement = radiograph.image, radiograph.regions, radiograph.reader_agreement
         pixels, view = self.preprocessing.pixels(image)

@@ -21,7 +21,7 @@ ROOM = 3_000_000_000
 def read(root: Path) -> int:
     """Read the download, and draw its first annotation; return how many images it has."""
     dataset, _, split = root.name.split("~")
-    records = CLASSES[dataset](str(root), split=split or None).read_records(annotated=True)
+    records = CLASSES[dataset](str(root), split=split or None).checked_records(annotated=True)
     for record in records[:1]:
         for annotation in record.source.annotations[:1]:
             one_item(annotation.parts(*(record.source.size or (64, 64)))).draw()

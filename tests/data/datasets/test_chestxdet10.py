@@ -53,7 +53,7 @@ def test_names_of_files(tmp_path):
         ([{"file_name": "1.png", "boxes": []}], "entry 1: 'syms' is missing"),
         ([entry(None)], "entry 1"),
         ([entry("")], "entry 1: file_name is empty"),
-        ([entry(), entry()], "entry 2: 1 is there a second time"),
+        ([entry(), entry()], "'1' is annotated twice"),
         ([entry(syms=["Mass"])], "entry 1"),
         ([entry(boxes=[[1, 2, 3, 4]])], "entry 1"),
         ([entry(syms=["Hernia"], boxes=[[1, 2, 3, 4]])], "'Hernia' is none of the findings"),

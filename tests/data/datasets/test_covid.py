@@ -133,7 +133,7 @@ def test_two_files_about_one_image(tmp_path):
     root = small(tmp_path, labelme())
     (root / "old" / "jsons").mkdir(parents=True)
     (root / "old" / "jsons" / "a.json").write_text(json.dumps(labelme()))
-    assert "a is annotated twice" in refusal("covid", root)
+    assert "'a' is annotated twice" in refusal("covid", root)
     (root / "old" / "jsons" / "a.json").unlink()
     for folder in ("old", "new"):
         write_small(root / folder / "pngs_masks", ["a"])

@@ -238,12 +238,16 @@ def test_every_geometry_has_a_digest_of_its_own(tmp_path):
     assert len(digests) == len(geometries) + 2
 
 
-def test_what_a_geometry_does_counts_and_not_only_what_it_says(tmp_path, monkeypatch):
-    data = pictures(tmp_path)
-    before = digest_of(data)
-    apply = A.Resize.apply
-    monkeypatch.setattr(A.Resize, "apply", lambda self, img, **params: apply(self, img, **params) ^ 1)
-    assert digest_of(data, Preprocessing(stretch((32, 32)))) != before
+def test_the_code_of_a_function_in_a_geometry_counts(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_filter.py").write_text("def turned(image, **_):\n    return image ^ 1\n")
+    from my_filter import turned
+
+    geometry = Preprocessing([A.Lambda(image=turned, name="turned"), *stretch((32, 32))])
+    before = digest_of(pictures(tmp_path), geometry)
+    (tmp_path / "my_filter.py").write_text("def turned(image, **_):\n    return image ^ 2\n")
+    store_key._code_of.cache_clear()
+    assert digest_of(pictures(tmp_path), geometry) != before
 
 
 def test_another_version_of_a_library_or_line_of_code_changes_the_digest(tmp_path, monkeypatch):

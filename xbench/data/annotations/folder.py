@@ -20,9 +20,9 @@ _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar", *(f"{table}.gz" f
 class Folder:
     """Index of the files below a folder.
 
-    Annotation files name images; images are looked up in the index and no name is ever joined to a path, so that
-    nothing in an annotation file can lead out of the folder. Links are followed, for parts of a download often lie on
-    another disk. Hidden files and folders are left aside.
+    Images are looked up in the index and no name is ever joined to a path, so that nothing in an annotation file can
+    lead out of the folder. Links are followed, for parts of a download often lie on another disk. Hidden files and
+    folders are left aside.
 
     Args:
         root: The folder.
@@ -30,8 +30,8 @@ class Folder:
         suffixes: Endings of image files, in lower case.
 
     Attributes:
-        images: Files of each image, by what `key` says, in the order of their paths.
-        archives: Archives that nobody has unpacked, as far as one can tell.
+        images: Files of each image by its key, in the order of their paths.
+        archives: Archives.
     """
 
     def __init__(self, root: Path, key: Callable[[Path], str | None], suffixes: Sequence[str] = IMAGE_SUFFIXES) -> None:
@@ -89,8 +89,7 @@ class Folder:
     def choose(self, dataset: str, names: Sequence[str], layout: str, option: str = "", hint: str = "") -> Path:
         """Return the one file that has one of these names, or the first of several of the same content.
 
-        The message that there is none tells the `layout` that is expected, the option that may name the file, and
-        `hint`, or where else it may be; several that differ are a `UserError` too.
+        Otherwise raises a UserError with the expected `layout`, the option that may name the file, and `hint`.
         """
         found = self.find(*names)
         if len(found) > 1 and not _equal(found):
@@ -120,10 +119,8 @@ class Folder:
             with suppress(OSError):
                 if near := [path for name in names for path in sorted(above.glob(f"*/{name}"))]:
                     return f"There is {near[0]}: set --data.root to the folder that holds both it and the images. "
-        if self.archives:
-            first = ", ".join(str(path) for path in self.archives[:3])
-            return f"There are archives that are not unpacked ({first}): unpack them. "
-        return ""
+        first = ", ".join(map(str, self.archives[:3]))
+        return f"There are archives that are not unpacked ({first}): unpack them. " if first else ""
 
 
 def _equal(paths: Sequence[Path]) -> bool:

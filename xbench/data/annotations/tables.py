@@ -25,7 +25,7 @@ _MAX_BYTES = 2**27
 _MAX_LINES = 1_000_000
 # Brackets and colons. The largest file of the seven datasets has room for a million outline points.
 _MAX_PARTS = 3_000_000
-_LIST_HEADERS = (
+_LIST_HEADERS = {
     "imageid",
     "image_id",
     "id",
@@ -36,15 +36,14 @@ _LIST_HEADERS = (
     "file_name",
     "image",
     "name",
-)
+}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a dataset's table: the line of its file, from 1, and stripped values by stripped column name.
+    """A row of a table: the line of its file, from 1, and stripped values by stripped column name.
 
-    `ended` is False for the last row of a file without a line end, which may have been cut off within its last value;
-    `advice` ends every message.
+    `ended` is False for the last row of a file without a line end, which may have been cut off within its last value.
     """
 
     dataset: str
@@ -109,8 +108,8 @@ def read_csv(
         dataset: Whose table it is, for messages.
         path: The file.
         columns: Columns that it must have; it may have more.
-        header: Names to give the columns by position, where the file's own header cannot be split at its commas; the
-            first two of the file must be the same. Columns after these are left aside.
+        header: Names by position where the file's own header, of the same first two, cannot be split at its commas;
+            columns after these are left aside.
         advice: What to do about a file that is wrong, for messages.
 
     Raises:
@@ -172,10 +171,9 @@ def read_json(dataset: str, path: Path, advice: str = AGAIN) -> Any:
 
 
 def read_image_list(dataset: str, path: Path) -> list[str]:
-    """Return the first column of a text or CSV file, without a header if it has one.
+    """Return the first column of a text or CSV file, without a header such as published lists have.
 
-    A first line that names no file and no image is a header: one of the names that published lists use. A list that
-    cannot be read or names no image is refused with a `UserError`.
+    Raises a UserError for a list that cannot be read or names no image.
     """
     try:
         _check_table(dataset, path, AGAIN)
@@ -196,7 +194,6 @@ def read_image_list(dataset: str, path: Path) -> list[str]:
 
 
 def _check_table(dataset: str, path: Path, advice: str) -> None:
-    """Refuse a file that is none, and a table of so many lines that reading them would take minutes."""
     check_file(path)
     with open(path, "rb") as file:
         lines = sum(part.count(b"\n") for part in iter(lambda: file.read(2**20), b""))

@@ -83,11 +83,9 @@ class COVID19Rural(DownloadedDataset):
                 f"{self.name}: no {_IMAGES}/{_OUTLINES}/<image>.json lies under {self.root}. {folder.hint([_OUTLINES])}"
                 f"Expected in --data.root: {self.layout}."
             )
-        for image, paths in masks.items():
-            if len(paths) > 1:
-                raise UserError(
-                    f"{self.name}: {image} has several masks: {', '.join(map(str, paths))}. Leave one there."
-                )
+        if several := next((image for image, paths in masks.items() if len(paths) > 1), None):
+            paths = ", ".join(map(str, masks[several]))
+            raise UserError(f"{self.name}: {several} has several masks: {paths}. Leave one there.")
         cases = [self._read_labelme(path) for path in files]
         if self.regions == "masks":
             outlined = {case.image_id for case in cases}

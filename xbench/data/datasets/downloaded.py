@@ -28,12 +28,9 @@ _CUT_OFF = "an annotation reaches over the edge of the image and is cut off ther
 
 @dataclass(frozen=True)
 class ImageAnnotations:
-    """What the annotation files say about one image.
+    """Labels of one image as in `Record`, and everything that anyone drew on it.
 
-    Attributes:
-        labels: 1 (present) or 0 (absent) per finding; a finding that is not a key is unknown.
-        annotations: Everything drawn on the image, by anyone; what a finding's region is the union of.
-        size: Height and width of the image that the annotations refer to; None for that of the file.
+    `size` is the height and width that the annotations refer to; None for those of the image file.
     """
 
     image_id: str
@@ -54,7 +51,6 @@ class Source:
 class DownloadedDataset(ChestXrayDataModule):
     """A dataset as it is downloaded: images in some folder, annotations in files that name them.
 
-    A subclass says what it is called, how its files lie and how its annotation files are read (`read_annotations`).
     Images are found by name anywhere below `root`, or below the folder of the split where the download has one;
     annotated images without a file count as missing, files that no annotation names are left out and counted.
 
@@ -91,10 +87,9 @@ class DownloadedDataset(ChestXrayDataModule):
 
     @abstractmethod
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
-        """Read the annotation files of the split, each image once.
+        """Read the annotation files of the split, each image once; UserError where files are missing or malformed.
 
-        Calls `note` for whatever is odd, and `reading` for each file that is read. Raises a `UserError` where files are
-        missing or malformed.
+        Calls `note` for whatever is odd, and `reading` for each file that is read.
         """
 
     def image_key(self, path: Path) -> str | None:
@@ -140,20 +135,17 @@ class DownloadedDataset(ChestXrayDataModule):
     def read_records(self, annotated: bool) -> Sequence[Record]:
         """List the images of the split by name, an annotated one without a file as missing.
 
-        Raises a `UserError` where annotation files are missing or malformed, or an image is annotated twice or has two
-        files.
+        Raises a `UserError` for missing or malformed annotation files, and an image annotated twice or with two files.
         """
         self._files_read = []
         folder = Folder(self.root, self.image_key, self.suffixes)
         self._archives = folder.archives
         images = self._images_of_split(folder)
         cases: dict[str, ImageAnnotations] = {}
-        self._check_names(images)
         for case in self.read_annotations(folder) if annotated else ():
-            self._check_names([case.image_id])
             if case.image_id in cases:
                 raise UserError(
-                    f"{self.name}: {case.image_id} is annotated twice in {self._files_in_words()}. Remove one."
+                    f"{self.name}: {case.image_id!r:.80} is annotated twice in {self._files_in_words()}. Remove one."
                 )
             cases[case.image_id] = case
         names = set(cases) if annotated else set(images)
@@ -169,7 +161,6 @@ class DownloadedDataset(ChestXrayDataModule):
                     f"{self.split!r} (first: {unknown[0]!r}). Give another --data.image_list or --data.split."
                 )
             names = listed
-        self._check_names(note.image_id for note in self.notes)
         self._elsewhere = [folder.images[name][0] for name in sorted(names - images.keys()) if name in folder.images]
         # Notes count images, so each counts once for an image.
         self.notes = [*dict.fromkeys(self.notes)]
@@ -178,8 +169,8 @@ class DownloadedDataset(ChestXrayDataModule):
     def load(self, record: Record) -> Radiograph:
         """Decode an image and draw each finding's region, the union of its annotations, in the size they refer to.
 
-        Raises a `UserError` where the file is missing or unreadable, its proportions are not those of the image that
-        its annotations refer to, or an annotation is malformed.
+        Raises a `UserError` for a missing or unreadable file, other proportions than those of the annotations, and a
+        malformed annotation.
         """
         source: Source = record.source
         if source.path is None:
@@ -237,21 +228,12 @@ class DownloadedDataset(ChestXrayDataModule):
         """Return the files that the records were read from."""
         return self._files_read
 
-    def _check_names(self, names: Iterable[str]) -> None:
-        # They go into tables, messages and pages: line breaks and what steers a terminal must not.
-        if odd := next((name for name in names if not name.isprintable() or len(name) > 255), None):
-            raise UserError(
-                f"{self.name}: an image under {self.root} or in its annotation files is called {odd[:60]!r}"
-                f"{' and so on' if len(odd) > 60 else ''}, which is no name of an image: printable characters, 255 at "
-                f"most. {self.advice}"
-            )
-
     def _record(self, name: str, case: ImageAnnotations, images: Mapping[str, Sequence[Path]]) -> Record:
         paths = images.get(name, [])
         if len(paths) > 1:
             raise UserError(
-                f"{self.name}: image {name} has several files: {', '.join(map(str, paths))}. Which one to score is not "
-                "for us to guess: set --data.root to a folder that holds one copy."
+                f"{self.name}: image {name!r:.80} has several files: {', '.join(map(str, paths))}. Set --data.root to "
+                "a folder that holds one copy."
             )
         # A link may lead nowhere.
         path = paths[0] if paths and os.path.exists(paths[0]) else None
@@ -266,10 +248,7 @@ class DownloadedDataset(ChestXrayDataModule):
         )
 
     def _images_of_split(self, folder: Folder) -> Mapping[str, Sequence[Path]]:
-        """Images in the folder of the split, or all there are if the download does not separate the splits.
-
-        Where there is that folder, nothing else is taken: a copy or a mask elsewhere may have the same name.
-        """
+        # Where there is a folder of the split, nothing else is taken: a copy or mask elsewhere may have the same name.
         return folder.in_folder(*self.folders.get(self.split, ())) or folder.images
 
     def listed_key(self, entry: str) -> str:
@@ -278,6 +257,5 @@ class DownloadedDataset(ChestXrayDataModule):
         return file.rpartition(".")[0] if file.lower().endswith(IMAGE_SUFFIXES) else file
 
     def _files_in_words(self) -> str:
-        """The annotation files, for messages; of many only the first."""
         more = f" and {len(self._files_read) - 3} more" if len(self._files_read) > 3 else ""
         return ", ".join(map(str, self._files_read[:3])) + more

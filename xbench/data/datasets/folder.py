@@ -83,11 +83,6 @@ class ImageFolder(ChestXrayDataModule):
         if not images:
             others = f"{len(paths)} other files do (first: {min(paths)!r:.80})" if paths else "nor does any other"
             raise UserError(f"folder: no PNG, JPEG or DICOM file lies below --data.root {self.root}; {others}.")
-        if odd := next((name for name in images if not name.isprintable() or len(name) > 255), None):
-            raise UserError(
-                f"folder: a file below {self.root} is called {odd[:60]!r}{'...' * (len(odd) > 60)}: names go into "
-                "tables and messages, so rename it to printable characters, 255 at most with its folders."
-            )
         self.notes += [Note(_LEFT_OUT, ascii(name)[1:-1]) for name in sorted(paths.keys() - images.keys())]
         return [Record(name, {}, path, files=(path,)) for name, path in images.items()]
 

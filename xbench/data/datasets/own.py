@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
 from xbench.data.annotations.items import Annotation, Drawn
-from xbench.data.annotations.tables import Row
 from xbench.data.datasets.downloaded import DownloadedDataset, Source
 from xbench.data.decoding import decode_image
 from xbench.data.records import Radiograph, Record
@@ -160,7 +159,12 @@ class OwnDataset(DownloadedDataset):
         """Read a table of labels: a row an image, a column a finding, in each 1, 0, or empty or -1 for unknown."""
         labels: dict[str, dict[str, int]] = {}
         for row in self.rows(self.reading(path), [image_column]):
-            columns = self._columns(row)
+            columns = {
+                finding: [name for name in row.values if name == finding or self.names.get(name) == finding]
+                for finding in self.findings
+            }
+            if missing := [finding for finding, names in columns.items() if not names]:
+                raise row.error(f"there is no column for {', '.join(missing)}; there is {', '.join(row.values)}")
             name = row.name(image_column)
             with row.blamed():
                 image = self.listed_key(name)
@@ -173,15 +177,6 @@ class OwnDataset(DownloadedDataset):
                 finding: int(1 in found) for finding, found in flags.items() if 1 in found or None not in found
             }
         return labels
-
-    def _columns(self, row: Row) -> dict[str, list[str]]:
-        columns = {
-            finding: [name for name in row.values if name == finding or self.names.get(name) == finding]
-            for finding in self.findings
-        }
-        if missing := [finding for finding, names in columns.items() if not names]:
-            raise row.error(f"there is no column for {', '.join(missing)}; there is {', '.join(row.values)}")
-        return columns
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
         """List the images that the annotation files name, by name; for prediction all under `root`."""

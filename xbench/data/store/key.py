@@ -1,8 +1,8 @@
 """What makes a prepared image stale.
 
 What all images of a run depend on is a description, whose digest names the folder of their copies: options, geometry,
-libraries, machine and code. What one image depends on is its key: what the annotations say about it, and the state of
-its files.
+libraries, machine, and the code of the package and of every class from outside of it. What one image depends on is its
+key: what the annotations say about it, and the state of its files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import lightning.pytorch as pl
 import numpy as np
-from numpy.typing import NDArray
 from PIL import features
 
 import xbench
@@ -49,7 +48,6 @@ _LIBRARY_CLASSES = frozenset({"abc", "albumentations", "builtins", "lightning", 
 # entry of its own.
 _NOT_IN_PIXELS = {"batch_arrived", "batch_size", "finished", "gamma", "grid", "limit", "notes", "on_error", "prepared"}
 _NOT_IN_PIXELS |= {"records", "stall_guard"}
-_PROBES = ((48, 64), (331, 250), (400, 701), (512, 512))
 
 
 class Described(Protocol):
@@ -63,20 +61,19 @@ class Described(Protocol):
 def describe(data: Described, preprocessing: Preprocessing) -> dict[str, Any]:
     """Describe, in plain values, what all prepared images of a dataset depend on, for a model's preprocessing.
 
-    Mean and standard deviation are left out, for they are applied later. The geometry is described by its options and
-    by what it does to a few pictures, which also tells when its code or a library has changed.
-
-    The package's own datasets load an image from its record alone. A data module from outside may look at any of its
-    attributes and call any code in its folder, so all of these count. What cannot be written as plain values is refused
-    with a `UserError`.
+    Mean and standard deviation are left out, for they are applied later. The package's own datasets load an image from
+    its record alone. A data module from outside may look at any of its attributes and call any code in its folder, so
+    all of these count. What cannot be written as plain values is refused with a `UserError`.
     """
-    classes = [*type(data).__mro__, *type(preprocessing).__mro__]
+    modules = {cls.__module__ for cls in (*type(data).__mro__, *type(preprocessing).__mro__)}
     transforms: list[A.BasicTransform | A.BaseCompose] = [preprocessing.geometry]
     while transforms:
         transform = transforms.pop()
-        classes += type(transform).__mro__
+        modules |= {cls.__module__ for cls in type(transform).__mro__}
+        # Of a `Lambda`, which is written down by its name alone.
+        modules |= {function.__module__ for function in getattr(transform, "custom_apply_fns", {}).values()}
         transforms += getattr(transform, "transforms", ())
-    code = {cls.__module__: found for cls in classes if (found := _code_of(cls.__module__)) is not None}
+    code = {module: found for module in modules if (found := _code_of(module)) is not None}
     own = all(_code_of(cls.__module__) is None for cls in type(data).__mro__)
     try:
         geometry = [json.loads(_text(preprocessing.geometry.to_dict()))]
@@ -85,10 +82,8 @@ def describe(data: Described, preprocessing: Preprocessing) -> dict[str, Any]:
             f"The model's preprocessing cannot be written down ({error}), and so its images cannot be prepared."
         ) from error
     if type(preprocessing) is not Preprocessing:
-        geometry += [
-            _name(type(preprocessing)),
-            _attributes(preprocessing, vars(Preprocessing(stretch((1, 1)))).keys()),
-        ]
+        own_attributes = vars(Preprocessing(stretch((1, 1)))).keys()
+        geometry += [_name(type(preprocessing)), _attributes(preprocessing, own_attributes)]
     # Pillow may be built with any of these.
     libraries = {f"pillow with {codec}": features.version(codec) for codec in ("libjpeg_turbo", "jpg", "zlib")}
     for library in _LIBRARIES:
@@ -103,7 +98,6 @@ def describe(data: Described, preprocessing: Preprocessing) -> dict[str, Any]:
         "grid": data.grid if isinstance(data.grid, str) else list(data.grid),
         "options": {} if own else _attributes(data, ignored),
         "geometry": geometry,
-        "geometry_on_probes": _behaviour(preprocessing),
         "libraries": libraries,
         "machine": platform.machine(),
         "code": code | {"xbench": _own_code()},
@@ -179,22 +173,6 @@ def _attributes(owner: object, ignored: Collection[str]) -> dict[str, str]:
                 f"cannot be written down ({error}). Keep plain values, paths, arrays and dataclasses of these there."
             ) from None
     return texts
-
-
-def _behaviour(preprocessing: Preprocessing) -> str:
-    """Digest what the geometry makes of pictures of several shapes, with smooth parts, edges and grain."""
-    found = hashlib.sha256()
-    for height, width in _PROBES:
-        y, x = np.ogrid[:height, :width]
-        grain = (x * 2654435761 + y * 40503 + x * y * 97) >> 7
-        grey: NDArray[np.int64] = x * 255 // width + y * 131 // height + (x // 17 + y // 23) % 2 * 60 + grain % 32
-        try:
-            pixels, view = preprocessing.pixels((grey % 256).astype(np.uint8))
-            found.update(f"{pixels.dtype} {pixels.shape} {view}".encode() + pixels.tobytes())
-        # Some geometries need images of a certain size, and raise whatever their library does.
-        except Exception as error:
-            found.update(_name(type(error)).encode())
-    return found.hexdigest()
 
 
 @cache

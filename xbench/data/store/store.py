@@ -31,10 +31,7 @@ _COVERAGE = ("whole", "partial", "share", "kept")
 
 
 class PreparedStore:
-    """Prepared images by the key of their record, in a folder that need not exist.
-
-    `description` says, in plain values, what they depend on.
-    """
+    """Prepared images by the key of their record, in a folder that need not exist; `description` as of `describe`."""
 
     def __init__(self, folder: Path, description: Mapping[str, Any] | None = None) -> None:
         self.folder = folder

@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -51,56 +51,54 @@ class TimedOutError(UserError):
 def isolated(work: Callable[[Record], _Result], record: Record, timeout: float) -> _Result:
     """Do what may crash or hang in a process of its own, if this is a worker of a data loader.
 
-    A record that cannot be pickled is worked on right here. Raises a `TimedOutError` after `timeout` seconds (of the
-    time that this process is stopped, one second at most counts), a `UserError` where the process crashed, and whatever
-    `work` raises.
+    Raises a `TimedOutError` after `timeout` seconds (of the time that this process is stopped, one second at most
+    counts), a `UserError` where the process crashed, and whatever `work` raises.
     """
     global _child
     if sys.platform != "linux" or _inside or get_worker_info() is None:
         return work(record)
     try:
         request = pickle.dumps(record, pickle.HIGHEST_PROTOCOL)
+    # What cannot be sent is worked on right here.
     except (pickle.PicklingError, TypeError, AttributeError):
         return work(record)
-    named = ", ".join(map(str, record.files)) if record.files else f"image {record.image_id}"
-    killed_before = False
-    while True:
+    for last_try in (False, True):
         # Methods are equal if they are of the very same object.
         if _child is None or _child.work != work:
             if _child is not None:
                 _child.end(kill=True)
             _child = _Child(work)
         try:
-            answer = _child.ask(request, timeout)
-            break
-        except TimeoutError:
-            _child.end(kill=True)
+            raised, result = pickle.loads(_child.ask(request, timeout))
+        except (EOFError, OSError) as error:
+            named = ", ".join(map(str, record.files)) if record.files else f"image {record.image_id}"
+            timed_out = isinstance(error, TimeoutError)
+            status = _child.end(kill=timed_out)
             _child = None
-            raise TimedOutError(
-                f"Reading {named} took more than {timeout:g} seconds (a hung network file system?), the limit "
-                "that --data.timeout sets."
-            ) from None
-        except (EOFError, OSError):
-            status = _child.end(kill=False)
-            _child = None
-        # Killed from outside, which need not be this image's doing: once more.
-        if status == -signal.SIGKILL and not killed_before:
-            killed_before = True
-            continue
-        if status is None:
-            how = "crashed"
-        elif status == -signal.SIGKILL:
-            how = "was killed twice (SIGKILL), as the system does when memory runs out,"
-        elif status < 0:
-            how = f"crashed ({signal.Signals(-status).name})"
+            if timed_out:
+                raise TimedOutError(
+                    f"Reading {named} took more than {timeout:g} seconds (a hung network file system?), the limit "
+                    "that --data.timeout sets."
+                ) from None
+            # Killed from outside, which need not be this image's doing: once more.
+            if last_try or status != -signal.SIGKILL:
+                raise UserError(f"The decoder {_ending(status)} on {named}.") from None
         else:
-            how = f"ended its process (exit status {status})"
-        raise UserError(f"The decoder {how} on {named}.")
-    raised, result = pickle.loads(answer[0], buffers=answer[1:])
+            break
     if raised:
         raise result
     done: _Result = result
     return done
+
+
+def _ending(status: int | None) -> str:
+    if status is None:
+        return "crashed"
+    if status == -signal.SIGKILL:
+        return "was killed twice (SIGKILL), as the system does when memory runs out,"
+    if status < 0:
+        return f"crashed ({signal.Signals(-status).name})"
+    return f"ended its process (exit status {status})"
 
 
 class _Child:
@@ -108,7 +106,6 @@ class _Child:
 
     def __init__(self, work: Callable[[Record], Any]) -> None:
         self.work = work
-        self._main = os.getppid()
         _flush()
         self._connection, others = Pipe()
         random_state = random.getstate()
@@ -122,18 +119,15 @@ class _Child:
             _serve(work, others)
         others.close()
 
-    def ask(self, request: bytes, timeout: float) -> list[bytearray]:
+    def ask(self, request: bytes, timeout: float) -> bytearray:
         """Return the answer; raise TimeoutError if it stops coming, EOFError or OSError if the process ended."""
-        _write(self._connection, [request])
-        return _read(self._connection, lambda: self._wait(timeout))
+        _send(self._connection, request)
+        return _receive(self._connection, lambda: self._wait(timeout))
 
     def _wait(self, timeout: float) -> None:
         # Second by second, for clocks go on while a scheduler stops a job, or the user does.
         while not self._connection.poll(min(1.0, timeout)):
             timeout -= 1.0
-            if os.getppid() != self._main:
-                # Nobody waits for this worker any more.
-                os._exit(1)
             if timeout <= 0:
                 raise TimeoutError
 
@@ -161,16 +155,12 @@ def _serve(work: Callable[[Record], Any], connection: Connection) -> NoReturn:
     try:
         _leave_the_worker(connection.fileno())
         while True:
-            (request,) = _read(connection, lambda: None)
-            record = pickle.loads(request)
+            record = pickle.loads(_receive(connection, lambda: None))
             try:
-                # Arrays apart, which would else be copied on both sides.
-                buffers: list[pickle.PickleBuffer] = []
-                result = pickle.dumps((False, work(record)), pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
-                answer: list[bytes | memoryview] = [result, *(buffer.raw() for buffer in buffers)]
+                answer = pickle.dumps((False, work(record)), pickle.HIGHEST_PROTOCOL)
             except Exception as error:
-                answer = [_pickled(error)]
-            _write(connection, answer)
+                answer = _pickled(error)
+            _send(connection, answer)
             _flush()
     except (EOFError, ConnectionError):
         status = 0
@@ -213,16 +203,14 @@ def _pickled(error: Exception) -> bytes:
     return pickle.dumps((True, error))
 
 
-def _write(connection: Connection, parts: Sequence[bytes | memoryview]) -> None:
-    sizes = (len(parts), *map(len, parts))
-    for part in (b"".join(size.to_bytes(8, "little") for size in sizes), *parts):
-        rest = memoryview(part)
-        while rest:
-            rest = rest[os.write(connection.fileno(), rest) :]
+def _send(connection: Connection, content: bytes) -> None:
+    rest = memoryview(len(content).to_bytes(8, "little") + content)
+    while rest:
+        rest = rest[os.write(connection.fileno(), rest) :]
 
 
-def _read(connection: Connection, wait: Callable[[], None]) -> list[bytearray]:
-    """Read what `_write` wrote, waiting before each piece of it; EOFError if the other end is closed."""
+def _receive(connection: Connection, wait: Callable[[], None]) -> bytearray:
+    """Read what `_send` wrote, waiting before each piece of it; EOFError if the other end is closed."""
 
     def exactly(count: int) -> bytearray:
         content = bytearray(count)
@@ -235,10 +223,7 @@ def _read(connection: Connection, wait: Callable[[], None]) -> list[bytearray]:
             rest = rest[got:]
         return content
 
-    def number() -> int:
-        return int.from_bytes(exactly(8), "little")
-
-    return [exactly(size) for size in [number() for _ in range(number())]]
+    return exactly(int.from_bytes(exactly(8), "little"))
 
 
 def _flush() -> None:

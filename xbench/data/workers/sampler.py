@@ -25,12 +25,9 @@ def deal(count: int, batch_size: int, world_size: int) -> list[range]:
 class DealtBatchSampler(Sampler[list[int]]):
     """Sequential batches dealt whole to the processes: a first one to each, and then the next to whoever asks first.
 
-    A process with slow images or on a busy machine asks less often, so the others hardly wait for it at the end.
-
     Nothing is repeated and nothing dropped, and each process gets its batches in the dataset's order. Because a batch
-    is the same whichever process gets it, so is its forward pass, and results depend neither on the number of processes
-    nor on which of them was faster. (Lightning's own sampler repeats images until every process has as many, and so
-    counts some twice.)
+    is the same whichever process gets it, results depend neither on the number of processes nor on which of them was
+    faster. (Lightning's own sampler repeats images until every process has as many, and so counts some twice.)
 
     Args:
         count: Number of images.
