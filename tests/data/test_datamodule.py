@@ -151,20 +151,13 @@ def squares_with(**changes):
     ("changes", "said"),
     [
         ({"findings": ("Square", "Hole", "Square")}, "'Square' is there twice"),
-        ({"findings": ("Square", "macro")}, "'macro' is what tables call the mean"),
         ({"findings": ("Square", "Ho\nle")}, r"'Ho\\nle' is no name"),
-        ({"findings": ("Square", 2)}, "2 is no name"),
-        ({"findings": ("Square", "=1+1")}, "'=1\\+1' is no name"),
         ({"findings": ()}, "there is none"),
         ({"findings": "Nodule"}, "'Nodule' is a text"),
         ({"name": "../outside"}, "'../outside'"),
-        ({"name": "/tmp/outside"}, "'/tmp/outside'"),
-        ({"name": "a\\b"}, "a dataset is called"),
-        ({"name": ".."}, "'..'"),
         ({"splits": ("te\nst",)}, r"'te\\nst'"),
         ({"records": [Record("a", {}), Record("b", {}), Record("a", {})]}, "image a: two records"),
         ({"records": [Record(7, {})]}, "an image is called 7"),
-        ({"records": [Record("a\nb", {})]}, r"'a\\nb'"),
         ({"records": [Record("\udcff.png", {})]}, "no name of an image"),
         ({"records": [Record("a", {}, patient_id=7)]}, "image a: its patient_id, 7"),
         *(
@@ -172,7 +165,6 @@ def squares_with(**changes):
             for label in (2, -2, 0.5, float("nan"), "1", None, np.array([0, 1]))
         ),
         ({"records": [Record("a", MappingProxyType({"Hole": 2}))]}, "image a: it has the label 2 for Hole"),
-        ({"findings": ("Square", "Hole ")}, "'Hole ' is no name"),
     ],
 )
 def test_what_no_result_can_be_of_is_refused(changes, said):

@@ -83,14 +83,9 @@ def test_columns_go_by_name_and_names_are_text(tmp_path):
     ("rows", "said"),
     [
         (["a,1,2,3,4,1", "a,,,,,0"], "line 3: a has Target 0 here and 1 further up"),
-        (["a,,,,,0", "a,1,2,3,4,1"], "line 3: a has Target 1 here and 0 further up"),
         (["a,1,2,3,4,0"], "line 2: there is a box, and Target is 0"),
-        (["a,,,,,1"], "line 2: x is '', not a number"),
-        (["a,1,2,-3,4,1"], "line 2: A box of -3.0 x 4.0 pixels has a negative side"),
         (["a,1,2,3,1e9,1"], "line 2: The coordinate '1000000000.0' is not a pixel"),
         (["a,,,,,"], "line 2: Target is '', not 0 or 1"),
-        (["a,,,,,-1"], "line 2: Target is '-1', not 0 or 1"),
-        (["a,,,,,0", ",,,,,0"], "line 3: patientId is empty"),
     ],
 )
 def test_malformed_rows(tmp_path, rows, said):
@@ -105,7 +100,6 @@ def test_malformed_rows(tmp_path, rows, said):
         (["a,x.dcm,1;2;3;nan,1"], "is not a pixel"),
         (["a,x.dcm,,1"], "line 2: classes is '1', and there are 0 boxes"),
         (["a,x.dcm,1;2;3;4,0"], "line 2: classes is '0', and there are 1 boxes"),
-        (["a,x.dcm,1;2;3;4,"], "line 2: classes is ''"),
         (["a,x.dcm,,0", "a,x.dcm,,0"], "line 3: a is there a second time"),
     ],
 )

@@ -232,7 +232,7 @@ class DownloadedDataset(ChestXrayDataModule):
         paths = images.get(name, [])
         if len(paths) > 1:
             raise UserError(
-                f"{self.name}: image {name!r:.80} has several files: {', '.join(map(str, paths))}. Set --data.root to "
+                f"{self.name}: image {name!r:.80} has several files: {', '.join(map(str, paths))}; set --data.root to "
                 "a folder that holds one copy."
             )
         # A link may lead nowhere.
