@@ -97,6 +97,9 @@ def test_what_was_changed_is_found(run, command, name):
     assert command("rescore", run, "--protocol", name, "--workers", 0).status == 0
     content, pairs = read_protocol(run, name), read_protocol_pairs(run, name)
     headline = content["headline"]
+    path = run / "protocols" / f"{name}.json"
+    path.write_text(json.dumps(content | {"table_sha256": "0" * 64}))
+    assert [one.place for one in disagreements(run)] == [f"protocols/{name}.parquet / SHA-256"]
     for change in ("value", "finding", "pair"):
         numbers, table = json.loads(json.dumps(content)), {key: part.copy() for key, part in pairs.items()}
         if change == "value":

@@ -210,14 +210,57 @@ def test_rescore_reads_again_without_asking(talked, tmp_path, capsys):
     assert stored_protocols(folder) == ["calibration", "medground", "radfact"] and disagreements(folder) == []
 
 
-def test_boxes_are_ranked_by_their_confidence(tmp_path, capsys):
-    assert main(words(tmp_path, model="talkers.Ranker", data=PHANTOMS)) == 0
-    folder = finished(tmp_path)
-    capsys.readouterr()
-    assert main(["rescore", str(folder), "--protocol", "detections"]) == 0
-    run = FinishedRun.open(folder)
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory) -> Path:
+    """A run of boxes with confidences, scored by all protocols of boxes."""
+    folder = tmp_path_factory.mktemp("ranked")
+    assert main(words(folder, model="talkers.Ranker", data=PHANTOMS)) == 0
+    assert main(["rescore", str(finished(folder)), "--protocol", "all"]) == 0
+    assert stored_protocols(finished(folder)) == ["detections", "medground", "radfact", "radvlm"]
+    assert disagreements(finished(folder)) == []
+    return finished(folder)
+
+
+def inside(boxes, xs, ys):
+    """Which points of a mesh lie in a box."""
+    mesh = np.meshgrid(xs, ys)
+    return np.any([(x0 <= mesh[0]) & (mesh[0] < x1) & (y0 <= mesh[1]) & (mesh[1] < y1) for x0, y0, x1, y1 in boxes], 0)
+
+
+def test_boxes_are_scored_as_others_do(ranked):
+    """Unions by the cells between all edges, pixels one by one, pairs of boxes in a loop."""
+    run = FinishedRun.open(ranked)
+    tables = {name: read_protocol_pairs(ranked, name) for name in ("medground", "radvlm", "radfact")}
+    answers = {(row.image_id, row.finding): row for rows in run.answers.values() for row in rows if row.annotated}
+    assert [len(table["label"]) for table in tables.values()] == [len(answers)] * 3
+    for place in range(len(answers)):
+        pair = {name: {key: values[place] for key, values in table.items()} for name, table in tables.items()}
+        row = answers[pair["radvlm"]["image_id"], run.results.findings[pair["radvlm"]["column"]]]
+        edges = np.array([*row.boxes, *row.annotated])
+        xs, ys = np.unique(edges[:, 0::2]), np.unique(edges[:, 1::2])
+        area = np.outer(np.diff(ys), np.diff(xs))
+        first, second = (inside(boxes, xs[:-1], ys[:-1]) for boxes in (row.boxes, row.annotated))
+        both = (area * (first & second)).sum()
+        assert pair["medground"]["iou"] == pytest.approx(both / (area * (first | second)).sum(), abs=1e-12)
+        assert pair["medground"]["precision"] == pytest.approx(both / (area * first).sum(), abs=1e-12)
+        assert pair["medground"]["recall"] == pytest.approx(both / (area * second).sum(), abs=1e-12)
+        pixels = [
+            inside(np.trunc(np.array(boxes) * 224), np.arange(224), np.arange(224))
+            for boxes in (row.boxes, row.annotated)
+        ]
+        assert pair["radfact"]["precision"] == (pixels[0] & pixels[1]).sum() / pixels[0].sum()
+        ious = [pairwise_iou([box], [true])[0, 0] for box in row.boxes for true in row.annotated]
+        assert pair["radvlm"]["iou_sum"] == pytest.approx(sum(ious), abs=1e-12)
+        assert pair["radvlm"]["iou_pairs"] == len(ious)
+    numbers = {name: read_protocol(ranked, name)["numbers"] for name in tables}
+    sums = tables["radvlm"]["iou_sum"].sum(), tables["radvlm"]["iou_pairs"].sum()
+    assert numbers["radvlm"]["avg_iou"]["value"] == pytest.approx(sums[0] / sums[1], abs=1e-12)
+    assert numbers["medground"]["iou"]["value"] == pytest.approx(tables["medground"]["iou"].mean(), abs=1e-12)
+
+
+def test_boxes_are_ranked_by_their_confidence(ranked, tmp_path, capsys):
+    folder, run = ranked, FinishedRun.open(ranked)
     content, pairs = read_protocol(folder, "detections"), read_protocol_pairs(folder, "detections")
-    assert disagreements(folder) == []
     metric = LesionDetections(len(run.results.findings))
     for rows in run.answers.values():
         for row in rows:

@@ -125,7 +125,9 @@ def test_no_digit_and_no_sentence_moves(kind: str, runs: Path):
         lines = [*leaves(results)]
         for path in sorted((run / "protocols").glob("*.json")):
             protocol = json.loads(path.read_text())
-            lines += [*leaves({key: protocol[key] for key in protocol if key != "provenance"}, path.stem)]
+            # The bytes of a table depend on the version of Arrow.
+            del protocol["table_sha256"]
+            lines += [*leaves(protocol, path.stem)]
     expected = HERE / f"{kind}.txt"
     if os.environ.get("UPDATE"):
         expected.write_text("\n".join(lines) + "\n", encoding="utf-8")

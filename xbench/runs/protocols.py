@@ -17,6 +17,7 @@ from xbench.runs.files import WRITING, reading
 from xbench.runs.files import Table as TableFile
 from xbench.runs.finished import FinishedRun
 from xbench.runs.maps import SavedImage, no_maps
+from xbench.runtime.digests import file_sha256
 from xbench.runtime.files import atomic_writer
 from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import PairTruth, PairView, RunView, Table
@@ -143,6 +144,7 @@ def check_protocol(run: FinishedRun, name: str) -> Iterator[tuple[str, Any, Any]
     rows = np.array([run.row_of.get(image_id, -1) for image_id in table["image_id"]], np.int64)
     known = (rows >= 0) & (table["column"] >= 0) & (table["column"] < len(findings)) & (name in PROTOCOLS)
     yield f"{place}.parquet / pairs of the run", int(known.sum()), len(rows)
+    yield f"{place}.parquet / SHA-256", stored.pop("table_sha256", None), file_sha256(run.folder / f"{place}.parquet")
     if not known.all():
         return
     place_of, kept = (rows, table["column"]), dict(table)
@@ -163,7 +165,10 @@ def _different(first: NDArray[Any], second: NDArray[Any]) -> int:
 
 
 def write_protocol(run: Path, name: str, numbers: Mapping[str, Any], table: Mapping[str, NDArray[Any]]) -> Path:
-    """Write the numbers of a protocol and its table of pairs, where NaN is null; return the numbers' path."""
+    """Write the table of pairs of a protocol, where NaN is null, and its numbers with the table's digest.
+
+    Return the numbers' path.
+    """
     folder = run / FOLDER
     folder.mkdir(exist_ok=True)
     columns = {}
@@ -176,9 +181,10 @@ def write_protocol(run: Path, name: str, numbers: Mapping[str, Any], table: Mapp
             columns[key] = pa.array(values, from_pandas=values.dtype.kind == "f")
     with atomic_writer(folder / f"{name}.parquet") as file:
         pq.write_table(pa.table(columns), file, **WRITING)
+    content = {**numbers, "table_sha256": file_sha256(folder / f"{name}.parquet")}
     path = folder / f"{name}.json"
     with atomic_writer(path) as file:
-        file.write(f"{json.dumps(numbers, indent=1, allow_nan=False, ensure_ascii=False)}\n".encode())
+        file.write(f"{json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)}\n".encode())
     return path
 
 
