@@ -133,11 +133,7 @@ class Evaluation(Callback):
             if outputs.answers is None:
                 check_shapes(outputs, batch.truth, model.name, data.findings)
             check = partial(
-                check_values,
-                truth=batch.truth,
-                model=model.name,
-                findings=data.findings,
-                recognises=model.recognises,
+                check_values, truth=batch.truth, model=model.name, findings=data.findings, recognises=model.recognises
             )
             rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties)
             options = model.recognises, self.stopwatch, self._measurer, check

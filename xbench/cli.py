@@ -41,9 +41,7 @@ COMMANDS = {
     "report": Command("tables, figures, one page of runs", "report:report", ("report runs",)),
     "bench": Command("many pairs, then the report", "bench.command:bench", ("bench --config demo",)),
     "convert": Command(
-        "an official checkpoint, made clean",
-        "convert:convert",
-        ("convert carzero official.ckpt carzero.safetensors",),
+        "an official checkpoint, made clean", "convert:convert", ("convert carzero official.ckpt carzero.safetensors",)
     ),
     "verify": Command("every number from the rows again", "verify:verify", ("verify runs/clip_siim/TIME",)),
     "rescore": Command(

@@ -44,7 +44,7 @@ def test_help_and_a_misspelt_configuration_are_answered_without_torch():
     script = (
         "import sys\nfrom xbench.cli import main\n"
         "assert main(['test', '--help']) == 0 and main(['test', '--config', 'dmeo']) == 2\n"
-        "wrong = [['test'], ['convert', 'clpi'], ['rescore'], ['report', 'runs', '--caes', '3'], ['list', 'model']]\n"
+        "wrong = [['test'], ['convert', 'clpi'], ['verify'], ['report', 'runs', '--caes', '3'], ['list', 'model']]\n"
         "assert [main(words) for words in wrong] == [2] * len(wrong)\n"
         "assert not {'torch', 'lightning', 'numpy'} & {*sys.modules}"
     )
@@ -108,7 +108,10 @@ def files(tmp_path, monkeypatch):
         ("demo --model.prompts [a,b]", "--model.prompts: "),
         ("demo --trainer.max_epochs x", "--trainer.max_epochs: 'x' is not a whole number."),
         ("demo --trainer.logger nope", "--trainer.logger: 'nope' is not "),
-        ("oracle_coco --data.root . --data.findings 3", "--data.findings: '3' is not a mapping or a list of texts."),
+        (
+            "oracle_coco --data.root . --data.annotations own.yaml --data.findings 3",
+            "--data.findings: '3' is not a mapping or a list of texts.",
+        ),
         ("demo --data.limit.deeper 3", "--data.limit"),
         ("demo --data.limit", "--data.limit needs a value"),
         ("demo --model", "--model needs a value"),
@@ -178,6 +181,23 @@ def test_what_is_wrong_is_said_without_torch(files):
         "score --config siim --predictions maps --name mine --data.rot films": "--data.rot",
         "score --config clip_siim --predictions maps --name mine": "instead of a model: --config siim",
         "test --config demo --model xbench.models.CLIP": "the model Demo, and then CLIP was asked for",
+        "score --config phantom --predictions maps --name mine --model.x 1": "instead of a model --model.x",
+        "score --config phantom --predictions maps --name mine --names {": "--names {:",
+        "test --config clip_siim --data.root films": "train-rle.csv or stage_2_train.csv films docs/datasets.md#siim",
+        "score --config vindr --predictions maps --name mine --data.root films": "annotations_test.csv #vindr-cxr",
+        "test --config carzero_chexlocalize --data.root films --data.split val": "--model.checkpoint docs/models.md "
+        "gt_segmentations_val.json or gt_annotations_val.json --data.annotations val_labels.csv or valid.csv "
+        "docs/datasets.md#chexlocalize",
+        "prepare --config clip_covid --data.root films": "jsons/*.json docs/datasets.md#covid-19-rural",
+        "test --config demo --data.batch_size abc": "--data.batch_size: 'abc' is not a whole number.",
+        "test --config demo --data.batch_size 1.5": "--data.batch_size: '1.5' is not a whole number.",
+        "test --config clip_phantom --model.image_size x": "--model.image_size: 'x' is not a whole number.",
+        "test --config demo --model.compile maybe": "--model.compile: 'maybe' is not true or false.",
+        "test --config demo --data.on_error skp": "--data.on_error: 'skp' is not stop or skip. mean skip?",
+        "test --config demo --trainer.max_epochs x": "--trainer.max_epochs: 'x' is not a whole number.",
+        "bench --data.limti 3 --dry-run": "--data.limti. Did you mean --data.limit",
+        "bench --config demo --model.promts x": "--model.promts. Did you mean --model.prompts",
+        "bench --config demo --data.limit x --dry-run": "--data.limit: 'x' is not a whole number.",
     }
     script = (
         "import sys\nfrom xbench.cli import main\nsys.path.insert(0, '')\n"
@@ -212,6 +232,8 @@ def test_options_are_the_same_in_every_spelling(words):
 
 
 def test_an_option_given_within_init_args_is_not_missing(tmp_path):
+    (tmp_path / "train-rle.csv").touch()
+    (tmp_path / "annotations.json").touch()
     for words in (["--data.init_args.root", str(tmp_path)], [f'--data={{"init_args": {{"root": "{tmp_path}"}}}}']):
         look("test", ["--config", "clip_siim", *words])
     look("test", ["--config=oracle_coco", "--data.root", str(tmp_path), "--data.findings.eff=Pleural Effusion"])
@@ -245,6 +267,37 @@ def test_arguments_are_read_from_source_as_jsonargparse_reads_them(files):
     assert constructor("mine.Mine") is None
     trainer = constructor(TRAINER)
     assert trainer is not None and {*trainer} == {*inspect.signature(Trainer).parameters}
+
+
+@pytest.mark.parametrize(("name", "missing"), [("coco", "annotations"), ("csv", "annotations labels")])
+def test_annotation_files_of_ones_own_are_looked_for_at_the_first_look(tmp_path, name, missing):
+    words = ["--config", f"oracle_{name}", "--data.root", str(tmp_path), "--data.findings", "[Nodule]"]
+    cls = resolve_class(yaml.safe_load(shipped("data")[name].read_text())["class_path"])
+    with pytest.raises(UserError) as caught:
+        look("test", words)
+    for option in missing.split():
+        assert f"{cls.files[option][0]} in --data.root {tmp_path} (or --data.{option})" in str(caught.value)
+        # The loader looks for the same file.
+        data = cls(str(tmp_path), ["Nodule"])
+        with pytest.raises(UserError, match=cls.files["labels" if "labels" in missing else option][0]):
+            data.read_records(annotated=True)
+    (tmp_path / "elsewhere.json").touch()
+    for option in missing.split():
+        words += [f"--data.{option}", "elsewhere.json"]
+    look("test", words)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("data.limit=null", "data.limit=0x10", "data.gamma=1", "data.gamma=1e-1", "data.grid=native"),
+        *("data.grid=[448, 224]", "data.on_error=skip", "model.compile=yes", "trainer.limit_test_batches=0.5"),
+        *("trainer.devices=auto", "trainer.precision=bf16-mixed", "data.cache=here", "trainer.max_epochs=null"),
+    ],
+)
+def test_a_value_that_is_taken_is_not_refused_at_the_first_look(option):
+    look("test", ["--config", "demo", f"--{option}"])
+    run_parser("test").read(["--config", "demo", f"--{option}"])
 
 
 def test_the_parts_of_a_configuration_are_those_of_the_parser():

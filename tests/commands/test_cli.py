@@ -349,6 +349,8 @@ class Heavy(Brightness):
 @pytest.mark.parametrize("word", ["test", "predict", "prepare"])
 def test_data_are_looked_at_before_weights_are_loaded(command, tmp_path, word):
     (tmp_path / "films").mkdir()
+    # It is there, so the first look, which imports no class, has nothing to say.
+    (tmp_path / "films" / "stage_2_train_labels.csv").write_text("patientId,Target\n")
     config = json.dumps({"model": {"class_path": f"{__name__}.Heavy"}})
     run = command(word, "--config", config, "--config", "rsna", "--data.root", tmp_path / "films")
     assert run.status == 1

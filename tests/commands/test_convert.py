@@ -11,13 +11,14 @@ from tempfile import TemporaryDirectory
 import open_clip
 import pytest
 import torch
+import yaml
 from kad_reference import Decoder, Text, sections, varied
 from safetensors.torch import load_file, save_file
 from small_networks import BLOCKS, shrink
 from transformers import ViTConfig, ViTModel
 
-from xbench.commands import convert
 from xbench.commands.arguments import convertible
+from xbench.commands.configs import resolve_class, shipped
 from xbench.models import CLIP, DeViDe
 from xbench.runtime.errors import UserError
 
@@ -136,4 +137,5 @@ def test_help(command, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_model_that_is_offered_takes_a_checkpoint() -> None:
     for name in convertible():
-        assert "checkpoint" in inspect.signature(convert._model_class(name)).parameters, name
+        path = yaml.safe_load(shipped("models")[name].read_text())["class_path"]
+        assert "checkpoint" in inspect.signature(resolve_class(path)).parameters, name

@@ -8,9 +8,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from downloads import ANNOTATION_FILES, CLASSES, notes_of, records_of, refusal
 from official.base import Official
 
+from xbench.commands.configs import shipped
+from xbench.commands.look import declared, look
+from xbench.data.annotations.folder import names_in
 from xbench.data.datasets.downloaded import Source
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.runtime.errors import UserError
@@ -143,6 +147,42 @@ def test_a_missing_file(downloads, tmp_path, file):
         refusal(file.dataset, tmp_path / "copy", split=file.split, says=[path.name, f"lies under {tmp_path / 'copy'}"])
     else:
         assert records_of(file.open(tmp_path / "copy"))
+
+
+@EACH
+def test_the_first_look_finds_the_annotation_files_that_the_loader_reads(downloads, tmp_path, name):
+    """Neither has a list of its own: without any one of them both refuse, and with all of them neither does."""
+
+    def refused(root: Path, split: str) -> tuple[str, str]:
+        words = ["--config", f"oracle_{name}", "--data.root", str(root), "--data.split", split]
+        told = []
+        for read in (lambda: look("test", words), lambda: CLASSES[name](str(root), split=split).read_records(True)):
+            try:
+                read()
+                told.append("")
+            except UserError as error:
+                told.append(str(error))
+        return told[0], told[1]
+
+    config = yaml.safe_load(shipped("data")[name].read_text())
+    assert declared(config["class_path"], "files") == CLASSES[name].files
+    seen = 0
+    for split in CLASSES[name].splits:
+        first, loader = refused(downloads(name).root, split)
+        assert bool(first) == ("lies under" in loader), (first, loader)
+        if first:
+            continue
+        for number, (option, names) in enumerate(CLASSES[name].files.items()):
+            if wanted := names_in(split, names):
+                root = downloads.copy(name, tmp_path / f"{split}-{number}").root
+                for path in [path for one in wanted for path in root.rglob(one)]:
+                    path.unlink()
+                    seen += 1
+                first, loader = refused(root, split)
+                assert "lies under" in loader and all(one in first for one in wanted), (first, loader)
+                assert (f"(or --data.{option})" in first) == (option == "annotations")
+                look("predict", ["--config", f"oracle_{name}", "--data.root", str(root)])
+    assert seen
 
 
 SPOILT = {

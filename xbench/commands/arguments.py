@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from xbench.commands.configs import did_you_mean
 from xbench.commands.look import look
 from xbench.runtime.errors import UserError
 from xbench.runtime.processes import usable_cores
-from xbench.scoring.protocols import PROTOCOLS
+from xbench.runtime.strict import unique_keys
 
 KINDS = ("models", "datasets", "findings", "configs", "benches")
 """What `list` prints."""
@@ -207,6 +208,9 @@ def reproduce_parser() -> CommandParser:
 
 def rescore_parser() -> CommandParser:
     """Return the parser of `rescore`."""
+    # numpy and scipy behind it take longer to import than other help to print.
+    from xbench.scoring.protocols import PROTOCOLS
+
     parser = CommandParser(
         "rescore",
         description="Scores a finished run again by other rules, without the model and without the dataset, from the "
@@ -257,6 +261,20 @@ data and the trainer are those of `xbench test`: --data.root, --data.limit, --re
 """
 
 
+def _names(text: str) -> dict[str, str]:
+    try:
+        names = json.loads(text, object_pairs_hook=unique_keys)
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise UserError(
+            f"score --names {text:.60}: give what the files call a finding, and its name, as JSON such as "
+            """'{"pl_eff": "Pleural Effusion"}'.""",
+            exit_status=2,
+        )
+    return names
+
+
 def score_parser() -> CommandParser:
     """Return the parser of `score`."""
     parser = CommandParser(
@@ -281,9 +299,8 @@ def score_parser() -> CommandParser:
     parser.add_argument("--scores", metavar="TABLE|none|pickled", help=table)
     pattern = "path of a map without its ending (default {image}/{finding}); {image}: an npz file of all findings"
     parser.add_argument("--pattern", help=pattern)
-    parser.add_argument(
-        "--names", metavar="JSON", help='what the files call findings: \'{"pl_eff": "Pleural Effusion"}\''
-    )
+    example = '\'{"pl_eff": "Pleural Effusion"}\''
+    parser.add_argument("--names", metavar="JSON", type=_names, help=f"what the files call findings: {example}")
     missing = "without a prediction: stop, skip the image, or count the map as a miss with flat (default stop)"
     parser.add_argument("--missing", choices=("stop", "skip", "flat"), help=missing)
     extra = "predictions of no image or finding of the dataset (default stop)"
@@ -373,7 +390,7 @@ PARSERS: Mapping[str, Callable[[], CommandParser]] = {
 
 
 def answer_at_once(command: str, words: Sequence[str]) -> list[str] | None:
-    """Answer what needs none of the packages that take seconds to import: help, and most of what is misspelt.
+    """Answer what needs none of the packages that take seconds to import: help, and what is misspelt or missing.
 
     Returns:
         The words for the command itself, to which `--help-all` is `--help`; None where all is said.

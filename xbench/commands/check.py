@@ -249,11 +249,7 @@ def choose_cells(data: ChestXrayDataModule, regions: Mapping[str, Sequence[Recor
 
 
 def write_contact_sheet(path: Path, data: ChestXrayDataModule, cells: Sequence[Cell]) -> None:
-    """Load the chosen images and write the sheet as PNG.
-
-    Raises:
-        UserError: An image cannot be read any more, or the file cannot be written.
-    """
+    """Load the chosen images and write the sheet as PNG; UserError if one cannot be read, or the file not written."""
     columns = min(_COLUMNS, len(cells))
     rows = -(-len(cells) // columns)
     sheet = Image.new("RGB", (columns * _SIDE, rows * (_SIDE + _CAPTION)), "black")

@@ -82,8 +82,7 @@ def resolve_config(name: str) -> str:
 def read_config(name: str) -> dict[str, Any]:
     """Return what `--config NAME` holds, the files that its parts name read, and options of classes under `init_args`.
 
-    Raises:
-        UserError: There is no such configuration, or it is malformed.
+    Raise a `UserError` if there is no such configuration, or it is malformed.
     """
     found = resolve_config(name)
     is_text = found.startswith("{") or found.endswith("\n")
@@ -92,9 +91,7 @@ def read_config(name: str) -> dict[str, Any]:
     for key in content:
         if str(key).partition(".")[0] not in TOP:
             near = did_you_mean(str(key), TOP)
-            raise UserError(
-                f"--config {name}: there is no part {key}.{near} A configuration has {', '.join(TOP)}.", exit_status=2
-            )
+            raise UserError(f"--config {name}: there is no part {key}.{near} A configuration has {', '.join(TOP)}.", 2)
     parts = {part: content[part] for part in FOLDERS if content.get(part) is not None}
     read = {part: read_part(part, value, folder, f"--config {name}: {part}") for part, value in parts.items()}
     return {key: value for key, value in content.items() if key not in FOLDERS} | read
@@ -108,9 +105,7 @@ def read_part(part: str, value: Any, folder: Path, where: str) -> dict[str, Any]
         if path is None and re.fullmatch(r"[\w.]+\.[A-Z]\w*", value):
             return {"class_path": value, "init_args": {}}
         if path is None:
-            raise UserError(
-                f"{where}: {value} is no file, neither beside the configuration nor shipped.", exit_status=2
-            )
+            raise UserError(f"{where}: {value} is no file, neither beside the configuration nor shipped.", 2)
         content = read_mapping(path, f"{where}: {path}")
         return read_part(part, content.get(part, content), path.parent, where)
     if not isinstance(value, dict):
@@ -155,10 +150,8 @@ def compose(words: Sequence[str], parts: Sequence[str] = ("model", "data")) -> C
     """Read the configurations among the words of a command.
 
     A part that leaves its class to another configuration, or to an option, has it from there; a dataset of the user's
-    own from its options, if these leave no doubt. Where help is asked for, classes and options are empty.
-
-    Raises:
-        UserError: A configuration is wrong, no model or no dataset was chosen, or two were.
+    own from its options, if these leave no doubt. Where help is asked for, classes and options are empty. Raise a
+    `UserError` if a configuration is wrong, no model or no dataset was chosen, or two were.
     """
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("-c", "--config", nargs="?", action="append", default=[])

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import yaml
 from jsonargparse import ArgumentParser
 from rich.console import Console
 from safetensors.torch import save_file
 
 from xbench.commands.arguments import check_convertible
 from xbench.commands.configs import did_you_mean, resolve_class, shipped
-from xbench.commands.options import wrong_value
+from xbench.commands.look import wrong_value
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
+from xbench.runtime.yaml_files import load_yaml
 
 
 def convert(arguments: Sequence[str]) -> None:
@@ -24,7 +24,8 @@ def convert(arguments: Sequence[str]) -> None:
     if not arguments:
         raise UserError(_WANTED, exit_status=2)
     name = arguments[0]
-    model_class = _model_class(name)
+    check_convertible(name)
+    model_class = resolve_class(load_yaml(shipped("models")[name])["class_path"])
     usage = f"xbench convert {name} CHECKPOINT OUT.safetensors [--model.X value ...]"
     parser = _Parser(prog=f"convert {name}", usage=usage, allow_abbrev=False)
     for dest, metavar in (("name", "MODEL"), ("checkpoint", "CHECKPOINT"), ("out", "OUT.safetensors")):
@@ -61,13 +62,4 @@ class _Parser(ArgumentParser):
             raise UserError(f"{self.prog}: {wrong}", exit_status=2)
         unknown = re.match(r"unrecognized arguments: (--\S+)", message)
         near = did_you_mean(unknown[1], self._option_string_actions) if unknown else ""
-        raise UserError(
-            f"{_WANTED} Wrong here: {message}.{near} `xbench {self.prog} --help` shows all options.",
-            exit_status=2,
-        )
-
-
-def _model_class(name: str) -> type[Any]:
-    check_convertible(name)
-    path = yaml.safe_load(shipped("models")[name].read_text(encoding="utf-8"))["class_path"]
-    return resolve_class(path)
+        raise UserError(f"{_WANTED} Wrong here: {message}.{near} `xbench {self.prog} --help` shows all options.", 2)

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Literal, NoReturn
 
@@ -16,7 +17,7 @@ from lightning.pytorch.cli import LightningArgumentParser, instantiate_class
 
 from xbench.commands.arguments import PURPOSES
 from xbench.commands.configs import compose, defaults, did_you_mean, resolve_class
-from xbench.commands.look import check_options, constructor
+from xbench.commands.look import check_options, constructor, wrong_value
 from xbench.data.datamodule import ChestXrayDataModule
 from xbench.models.base import SaliencyModel
 from xbench.runtime.errors import UserError
@@ -39,11 +40,7 @@ class RunParser(LightningArgumentParser):
         raise user_error_behind(ex) or UserError(in_one_paragraph(message, self.command), exit_status=2)
 
     def read(self, words: Sequence[str]) -> Namespace:
-        """Return the options that the words after a command stand for.
-
-        Raises:
-            UserError: They are wrong, or choose another model or dataset than the configuration.
-        """
+        """Return the options that the words after a command stand for; UserError where they are wrong."""
         composed = compose(words)
         # Configurations first, for they would overwrite other options without a word.
         first = [f"--config={json.dumps(config, default=str)}" for config in composed.configs]
@@ -78,46 +75,29 @@ def run_parser(command: Literal["test", "predict", "prepare", "check"]) -> RunPa
         usage=f"xbench {command} --config NAME_OR_PATH [--model.X ...] [--data.X ...] [--trainer.X ...]",
     )
     parser.command = command
-    parser.add_argument(
-        "-c",
-        "--config",
-        action=ActionConfigFile,
-        metavar="NAME_OR_PATH",
-        help="A configuration file, or the name of a shipped one, such as demo or clip_siim; may be repeated.",
-    )
+    named = "A configuration file, or the name of a shipped one, such as demo or clip_siim; may be repeated."
+    parser.add_argument("-c", "--config", action=ActionConfigFile, metavar="NAME_OR_PATH", help=named)
     seeds = "Seed of all random numbers; true chooses one, false sets none."
     parser.add_argument("--seed_everything", type=bool | int, default=0, help=seeds)
     parser.add_lightning_class_args(Trainer, "trainer")
-    parser.add_argument(
-        "--threads",
-        type=PositiveInt,
-        default=1,
-        help="CPU threads that each process computes with. Results depend on it in their last bits, so it is the "
-        "same whatever the number of processes; on a CPU, --trainer.devices N makes N processes work.",
+    threads = (
+        "CPU threads that each process computes with. Results depend on it in their last bits, so it is the same "
+        "whatever the number of processes; on a CPU, --trainer.devices N makes N processes work."
     )
-    parser.add_argument(
-        "--oversubscribe",
-        type=bool,
-        default=False,
-        help="On a CPU, let --trainer.devices start more processes than there are cores for this one to use, which "
-        "is refused otherwise: each loads the model, and together they are slower.",
+    parser.add_argument("--threads", type=PositiveInt, default=1, help=threads)
+    more = (
+        "On a CPU, let --trainer.devices start more processes than there are cores for this one to use, which is "
+        "refused otherwise: each loads the model, and together they are slower."
     )
-    parser.add_argument(
-        "--resume",
-        type=bool,
-        default=False,
-        help="test: go on with the newest unfinished run of this model and dataset under "
-        "--trainer.default_root_dir, if there is one; its finished images are not done again, and the results are "
-        "those of an unbroken run.",
+    parser.add_argument("--oversubscribe", type=bool, default=False, help=more)
+    resume = (
+        "test: go on with the newest unfinished run of this model and dataset under --trainer.default_root_dir, if "
+        "there is one; its finished images are not done again, and the results are those of an unbroken run."
     )
+    parser.add_argument("--resume", type=bool, default=False, help=resume)
     if command == "predict":
-        parser.add_argument(
-            "--overlays",
-            type=bool | list[str] | str,
-            default=True,
-            help="The findings to draw over each image, in a list or with commas between; true for all, false for no "
-            "pictures.",
-        )
+        drawn = "The findings to draw over each image, in a list or with commas between; true for all, false for no "
+        parser.add_argument("--overlays", type=bool | list[str] | str, default=True, help=f"{drawn}pictures.")
     # The data module deals the batches; Lightning's sampler would count some images twice.
     parser.set_defaults({"trainer.use_distributed_sampler": False})
     # Parts are built in this order: a wrong data folder is found before weights are loaded.
@@ -133,51 +113,6 @@ def user_error_behind(error: BaseException | None) -> UserError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
-
-
-_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "a text",
-    "list[int]": "a list of whole numbers",
-    "list[str]": "a list of texts",
-    "tuple[int, int]": "two whole numbers ([448, 224])",
-}
-
-
-def wrong_value(option: str, message: str) -> str:
-    """Say in a sentence what jsonargparse's message about the value of an option does; nothing for other messages.
-
-    >>> wrong_value("data.limit", "Expected a <class 'int'>. Got value: three")
-    "--data.limit: 'three' is not a whole number."
-    >>> wrong_value("x", "Subtypes: [typing.Literal['stop', 'skip'], <class 'NoneType'>]. Given value: skp")
-    "--x: 'skp' is not stop or skip. Did you mean skip?"
-    >>> wrong_value("x", "Subtypes: [<class 'int'>, tuple[int, int], typing.Literal['native']]. Given value: naive")
-    "--x: 'naive' is not a whole number, two whole numbers ([448, 224]) or native. Did you mean native?"
-    """
-    types = re.search(r"Subtypes: \[(.+)\]", message) or re.search(r"Expected an? (.+?)\. Got value", message)
-    value = re.search(r"(?:Got|Given) value: (.+)", message)
-    if limit := re.search(r"Not of type \w+: (\S+) does not conform to restriction v(.+)", message):
-        return f"--{option}: {limit[1]} is not {limit[2].replace('>', 'above ')}."
-    if number := re.search(r"Not of type \w+: invalid literal .+: (.+)", message):
-        return f"--{option}: {number[1].rstrip('.')} is not a whole number."
-    if types is None or value is None:
-        return ""
-    if below := re.match(r"NestedArg\(key='(.+?)', val='(.+)'\)", value[1]):
-        if below[1] == "class_path":
-            return f"--{option}: {below[2]} is not a {'model' if option == 'model' else 'dataset'}."
-        return f"--{option} has no option --{option}.{below[1]} below it."
-    plain = re.sub(r"<class '([\w.]+)'>", r"\1", types[1])
-    # Of a class the name alone; numbers with a point in them stay.
-    plain = re.sub(r"\b(?:[a-z_]\w*\.)+(\w+)", r"\1", plain)
-    choices = [*dict.fromkeys(re.findall(r"[\w-]+", ", ".join(re.findall(r"Literal\[([^]]*)\]", plain))))]
-    # What else is taken stands before them; None, which stands for an option that is not given, is left out.
-    others = re.sub(r"Literal\[[^]]*\]|\bNoneType\b", "", plain)
-    kinds = [part.strip() for part in re.split(r",\s*(?![^[]*\])", others) if part.strip()]
-    names = ["a mapping" if kind.startswith("dict") else _WORDS.get(kind, kind) for kind in kinds] + choices
-    taken = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return f"--{option}: {value[1].strip()!r} is not {taken}.{did_you_mean(value[1].strip(), choices)}"
 
 
 def in_one_paragraph(message: str, command: str) -> str:
@@ -220,11 +155,10 @@ def _about_class(part: str, name: str, problem: str, command: str) -> str:
 
 def _arguments(name: str) -> Mapping[str, str] | None:
     """Return the annotations of the arguments of a class, and of those that it derives from, by name."""
-    if (found := constructor(name)) is not None:
-        return found
-    try:
-        owners = resolve_class(name).__mro__
+    found = constructor(name)
     # What is wrong with the class is said when it is asked to be one.
-    except Exception:
-        return None
-    return {name: str(one.annotation) for owner in owners for name, one in inspect.signature(owner).parameters.items()}
+    with suppress(Exception):
+        if found is None:
+            given = [inspect.signature(owner).parameters for owner in resolve_class(name).__mro__]
+            return {name: str(one.annotation) for parameters in given for name, one in parameters.items()}
+    return found

@@ -23,11 +23,8 @@ from xbench.runtime.errors import UserError
 def prepare(data: ChestXrayDataModule, preprocessing: Preprocessing, progress: bool) -> None:
     """Decode and resize the images that the store does not hold yet, in worker processes, and print what became of all.
 
-    Whatever ends it, the next call goes on from there. The data module is not set up yet.
-
-    Raises:
-        UserError: Images cannot be prepared, or not be written; or an image cannot be read and `on_error` is `stop`,
-            once all others are done.
+    Whatever ends it, the next call goes on from there. The data module is not set up yet. Raise a `UserError` if images
+    cannot be prepared or written; or, once all others are done, if one cannot be read and `on_error` is `stop`.
     """
     data.setup("prepare")
     store = data.store_for(preprocessing)

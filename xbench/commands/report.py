@@ -44,10 +44,8 @@ def write_report(
     """Write a report on `runs`, folders with finished runs at any depth, into `out`, where it replaces an earlier one.
 
     `seed` is that of the exchanges in paired tests, `cases` how many are pictured of each dataset; with `card`
-    every model gets a card. Return what the report says, and its tables.
-
-    Raises:
-        UserError: No finished run, or a folder that cannot be written to.
+    every model gets a card. Return what the report says, and its tables. Raise a `UserError` if there is no finished
+    run, or the folder cannot be written to.
     """
     # Imported only here: they take seconds.
     from rich.console import Console

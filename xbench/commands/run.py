@@ -148,10 +148,7 @@ def _configure(
 
 
 def _with_data(config: Namespace, stage: str) -> Namespace:
-    """Return the options with the dataset built and its records read: what is wrong there is found before weights are.
-
-    Loading weights may take minutes, and a hub that cannot be reached more of them.
-    """
+    """Return the options with the dataset read: what is wrong there is found before weights, which take minutes."""
     data = build(config.data.as_dict())
     if isinstance(data, UserError):
         raise data
@@ -172,9 +169,7 @@ def _refuse_unknown(options: Namespace) -> None:
         given = options[option]
         if isinstance(given, str) and given not in names and "unused" not in given:
             near = did_you_mean(given, names)
-            raise UserError(
-                f"--trainer.{option} expects one of {', '.join(names)}, not {given!r}.{near}", exit_status=2
-            )
+            raise UserError(f"--trainer.{option} expects one of {', '.join(names)}, not {given!r}.{near}", 2)
 
 
 def _build_trainer(options: Namespace, resolved: SaveConfigCallback) -> Trainer:

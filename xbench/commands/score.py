@@ -11,7 +11,6 @@ from xbench.commands.run import run_test
 from xbench.predictions.answered import SUFFIXES
 from xbench.predictions.segmentations import drawn_in
 from xbench.runtime.errors import UserError
-from xbench.runtime.strict import unique_keys
 
 _OPTIONS = {
     "boxes and answers": {"predictions", "frame", "family", "names", "extra"},
@@ -28,22 +27,8 @@ def score(arguments: Sequence[str]) -> None:
 def words_of_test(arguments: Sequence[str]) -> list[str]:
     """Return the words of the `test` that a `score` stands for."""
     given, others = score_parser().parse_known_args(arguments)
-    if strays := [word for word in others if word.startswith("--model")]:
-        raise UserError(f"score: {strays[0]}: there is no model; its options are those of score --help.", exit_status=2)
     # An option that is not given stays away, so that the defaults have one home: the class.
     about = {name: value for name, value in vars(given).items() if name not in ("config", "name") and value is not None}
-    if "names" in about:
-        text = about["names"]
-        try:
-            about["names"] = names = json.loads(text, object_pairs_hook=unique_keys)
-        except (ValueError, RecursionError):
-            names = None
-        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-            raise UserError(
-                f"score --names {text:.60}: give what the files call a finding, and its name, as JSON such as "
-                """'{"pl_eff": "Pleural Effusion"}'.""",
-                exit_status=2,
-            )
     path = Path(given.predictions).expanduser()
     kind = _kind(path)
     if not path.exists() and "scores" in about:

@@ -17,12 +17,7 @@ from typing import Any
 
 _NAME = "torchmetrics"
 # Names by the module that has them; in this order their circular imports work.
-_MODULES = {
-    "__about__": ("__version__",),
-    "utilities": (),
-    "metric": ("Metric",),
-    "collections": ("MetricCollection",),
-}
+_MODULES = {"__about__": ("__version__",), "utilities": (), "metric": ("Metric",), "collections": ("MetricCollection",)}
 
 
 def import_lean_torchmetrics() -> None:

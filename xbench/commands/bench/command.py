@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from xbench.commands.bench.config import Job, parse, part_of, plan, read_bench
+from xbench.commands.configs import compose
+from xbench.commands.look import check_options, constructor
 from xbench.runtime.errors import UserError
 from xbench.runtime.locks import folder_lock
 
@@ -25,6 +27,8 @@ def bench(options: Sequence[str]) -> None:
     jobs = plan(config, out, more)
     if given.part is not None:
         jobs = part_of(jobs, given.part)
+    for job in jobs:
+        check_options("bench", compose(job.options), constructor)
     console = Console()
     if not jobs:
         console.print("There is nothing to run in this part.")

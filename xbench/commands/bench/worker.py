@@ -269,11 +269,7 @@ def run_logged(command: Sequence[str], log: Path, keep_open: int, tick: Callable
 
     A W&B run that the process begins is called like the file unless WANDB_NAME says otherwise. The process inherits
     the descriptor `keep_open`, such as of a lock that must live as long as it does. `tick` is called several times a
-    second.
-
-    Raises:
-        Interrupted: The benchmark was told to stop; the process and all that it started have ended.
-        OSError: The file cannot be written.
+    second. Raise `Interrupted` once a process that was told to stop has ended, an OSError if there is no log to write.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import filecmp
+import fnmatch
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,24 @@ from xbench.runtime.paths import IMAGE_SUFFIXES as IMAGE_SUFFIXES
 
 _TABLES = (".csv", ".json", ".txt")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar", *(f"{table}.gz" for table in _TABLES))
+
+
+def names_in(split: str, names: Sequence[str]) -> list[str]:
+    """Return the names of files of a split: `{split}` stands for it, and what ends in @SPLIT is of that split alone."""
+    return [name.format(split=split) for name, _, only in (one.partition("@") for one in names) if only in ("", split)]
+
+
+def absent(root: Path, wanted: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """Return those lists of names, such as `jsons/*.json`, of which no file lies below a folder; not the empty ones."""
+    missing = {key: names for key, names in wanted.items() if names}
+    for place, files in _walk(root):
+        paths = [f"{place}/{file}".lower() for file in files]
+        for key in [key for key in missing if any(fnmatch.filter(paths, f"*/{one.lower()}") for one in missing[key])]:
+            del missing[key]
+        # A download may have a hundred thousand files more.
+        if not missing:
+            break
+    return missing
 
 
 class Folder:
@@ -39,21 +58,8 @@ class Folder:
         self.archives: list[Path] = []
         self._tables: defaultdict[str, list[Path]] = defaultdict(list)
         images: defaultdict[str, list[Path]] = defaultdict(list)
-        seen = set()
-        for place, folders, files in os.walk(root, followlinks=True):
-            # A link may lead back up.
-            if (real := os.path.realpath(place)) in seen:
-                folders.clear()
-                continue
-            seen.add(real)
-            # Folders before links, which may lead to one of them: it is to be found where it lies.
-            folders[:] = sorted(
-                (folder for folder in folders if not folder.startswith(".")),
-                key=lambda folder: (os.path.islink(os.path.join(place, folder)), folder),
-            )
-            for file in sorted(files):
-                if file.startswith("."):
-                    continue
+        for place, files in _walk(root):
+            for file in files:
                 lower = file.lower()
                 path = Path(place, file)
                 if lower.endswith(tuple(suffixes)):
@@ -86,10 +92,13 @@ class Folder:
                 chosen[image] = inside
         return chosen
 
-    def choose(self, dataset: str, names: Sequence[str], layout: str, option: str = "", hint: str = "") -> Path:
+    def choose(
+        self, dataset: str, names: Sequence[str], layout: str, option: str = "", splits: Sequence[str] = ()
+    ) -> Path:
         """Return the one file that has one of these names, or the first of several of the same content.
 
-        Otherwise raises a UserError with the expected `layout`, the option that may name the file, and `hint`.
+        The message that there is none tells the `layout` that is expected, the option that may name the file, and where
+        else it may be, given all splits, its own first; several that differ are a `UserError` too.
         """
         found = self.find(*names)
         if len(found) > 1 and not _equal(found):
@@ -101,17 +110,18 @@ class Folder:
         if found:
             return found[0]
         elsewhere = f" A file elsewhere is named with --data.{option}." if option else ""
-        if not hint or self.packed(*names):
-            hint = self.hint(names)
         raise UserError(
-            f"{dataset}: no {' or '.join(names)} lies under {self.root}. {hint}Expected in --data.root: {layout}."
-            f"{elsewhere}"
+            f"{dataset}: no {' or '.join(names)} lies under {self.root}. {self.hint(names, splits)}Expected in "
+            f"--data.root: {layout}.{elsewhere}"
         )
 
-    def hint(self, names: Sequence[str]) -> str:
-        """Say where else the download may be: one of the folders above, or still in an archive."""
+    def hint(self, names: Sequence[str], splits: Sequence[str] = ()) -> str:
+        """Say where else a file of the first split may be: of another, in a folder above, or still in an archive."""
         if packed := self.packed(*names):
             return f"There is {packed[0]}: unpack it. "
+        for split in splits:
+            for path in self.find(*(name.replace(splits[0], split) for name in names)):
+                return f"There is {path}, of the split {split}: --data.split {split} takes it. "
         # Not further up: a stranger's file of the same name would be the likelier find.
         for above in [*self.root.absolute().parents][:3]:
             if near := [above / name for name in names if (above / name).is_file()]:
@@ -121,6 +131,23 @@ class Folder:
                     return f"There is {near[0]}: set --data.root to the folder that holds both it and the images. "
         first = ", ".join(map(str, self.archives[:3]))
         return f"There are archives that are not unpacked ({first}): unpack them. " if first else ""
+
+
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the folders below a folder, itself first, each with its files; hidden ones are left aside."""
+    seen = set()
+    for place, folders, files in os.walk(root, followlinks=True):
+        # A link may lead back up.
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        # Folders before links, which may lead to one of them: it is to be found where it lies.
+        folders[:] = sorted(
+            (folder for folder in folders if not folder.startswith(".")),
+            key=lambda folder: (os.path.islink(os.path.join(place, folder)), folder),
+        )
+        yield place, sorted(file for file in files if not file.startswith("."))
 
 
 def _equal(paths: Sequence[Path]) -> bool:

@@ -29,7 +29,7 @@ class ChestXDet(ChestXDet10):
         "ChestX_Det_test.json and test_data/<number>.png (for the split train: ChestX_Det_train.json and "
         "train_data/<number>.png)"
     )
-    file_of_split = "ChestX_Det_{split}.json"
+    files: ClassVar = {"annotations": ("ChestX_Det_{split}.json",)}
     entry_in_words: ClassVar[str] = (
         "file_name, syms, boxes and polygons, with a box [x1, y1, x2, y2] and a polygon [[x, y], ...] for each of the "
         "syms"

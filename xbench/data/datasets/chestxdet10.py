@@ -34,12 +34,12 @@ class ChestXDet10(DownloadedDataset):
     splits = ("test", "train")
     layout = "test.json and test_data/<number>.png (for the split train: train.json and train_data/<number>.png)"
     folders: ClassVar = {"test": ("test_data",), "train": ("train_data",)}
-    file_of_split: ClassVar[str] = "{split}.json"
+    files: ClassVar = {"annotations": ("{split}.json",)}
     entry_in_words: ClassVar[str] = "file_name, syms and boxes, with a box [x1, y1, x2, y2] for each of the syms"
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the JSON file of the split."""
-        path = self.table(folder, self.file_of_split.format(split=self.split))
+        path = self.table(folder, *self.names_of(folder, "annotations"))
         entries = read_json(self.name, path)
         if not isinstance(entries, list):
             raise UserError(f"{self.name}: {path} is not a list of images. Take the file as its owners publish it.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 from xbench.data.annotations.folder import Folder
 from xbench.data.annotations.items import Annotation
@@ -13,9 +14,7 @@ from xbench.findings.names import CHESTXRAY14_CLASSES, FINDINGS, canonical
 from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
-_BOXES = "BBox_List_2017.csv"
 _LABELS = ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
-_LIST = "test_list.txt"
 _FRAME = (1024, 1024)
 # The file's own header has commas within a name and ends in empty ones.
 _HEADER = ("Image Index", "Finding Label", "x", "y", "w", "h")
@@ -42,7 +41,10 @@ class ChestXray14(DownloadedDataset):
     findings = FINDINGS["chestxray14"]
     classes = CHESTXRAY14_CLASSES
     splits = ("boxes", "test")
-    layout = f"images/<image>.png (or images_001/images/..., images_012/images/...), {_BOXES} and {_LABELS[0]}"
+    files: ClassVar = {"annotations": ("BBox_List_2017.csv",), "list": ("test_list.txt@test",)}
+    layout = (
+        f"images/<image>.png (or images_001/images/..., images_012/images/...), BBox_List_2017.csv and {_LABELS[0]}"
+    )
 
     def patient_of(self, image_id: str) -> str | None:
         """Return the patient's number, with which the image's name begins: `00013118` of `00013118_008`."""
@@ -59,7 +61,7 @@ class ChestXray14(DownloadedDataset):
         if self.split == "boxes":
             names: Iterable[str] = boxes
         else:
-            path = self.reading(self.choose(folder, _LIST))
+            path = self.reading(self.choose(folder, *self.names_of(folder, "list")))
             listed = [self.listed_key(entry) for entry in read_image_list(self.name, path)]
             if not any(name in labels or name in boxes or name in folder.images for name in listed):
                 raise UserError(
@@ -81,7 +83,7 @@ class ChestXray14(DownloadedDataset):
         return ImageAnnotations(name, known, tuple(boxes), _FRAME)
 
     def _read_boxes(self, folder: Folder) -> dict[str, list[Annotation]]:
-        path = self.table(folder, _BOXES)
+        path = self.table(folder, *self.names_of(folder, "annotations"))
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
         for row in self.rows(path, _HEADER, header=_HEADER):
             finding = canonical(row["Finding Label"])

@@ -14,7 +14,6 @@ from xbench.findings.names import FINDINGS, canonical
 from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
 
-_CHEXPERT = "valid.csv"
 _AGAIN = "Take the file as its owners publish it."
 
 
@@ -43,8 +42,13 @@ class CheXlocalize(DownloadedDataset):
     layout = (
         "CheXlocalize/gt_segmentations_test.json, CheXpert/test_labels.csv and "
         "CheXpert/test/<patient>/<study>/<view>.jpg (for the split val: val instead of test, and val_labels.csv or "
-        f"CheXpert's {_CHEXPERT})"
+        "CheXpert's valid.csv)"
     )
+    # What CheXlocalize calls val_labels.csv, CheXpert has as valid.csv.
+    files: ClassVar = {
+        "annotations": ("gt_segmentations_{split}.json", "gt_annotations_{split}.json"),
+        "labels": ("{split}_labels.csv", "valid.csv@val"),
+    }
     folders: ClassVar = {"test": ("test",), "val": ("val", "valid")}
 
     def __init__(self, root: str, views: Literal["all", "frontal"] = "all", **kwargs: Any) -> None:
@@ -74,10 +78,7 @@ class CheXlocalize(DownloadedDataset):
         segmented = self._read_segmentations(folder)
         cases = []
         seen = set()
-        own = f"{self.split}_labels.csv"
-        # What CheXlocalize calls so, CheXpert has as valid.csv.
-        other = [_CHEXPERT] if self.split == "val" and not folder.find(own) else []
-        path = self.reading(self.choose(folder, own, *other))
+        path = self.reading(self.choose(folder, *self.names_of(folder, "labels")))
         for row in self.rows(path, ["Path"]):
             name = self.listed_key(row.name("Path"))
             if name in seen:
@@ -98,8 +99,7 @@ class CheXlocalize(DownloadedDataset):
         return [case for case in cases if self.views == "all" or case.image_id.endswith("_frontal")]
 
     def _read_segmentations(self, folder: Folder) -> dict[str, ImageAnnotations]:
-        masks, contours = (f"gt_{kind}_{self.split}.json" for kind in ("segmentations", "annotations"))
-        path = self.table(folder, *([masks] if folder.find(masks) else [masks, contours]))
+        path = self.table(folder, *self.names_of(folder, "annotations"))
         content = read_json(self.name, path)
         cases = {}
         if not isinstance(content, dict):

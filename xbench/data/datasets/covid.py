@@ -54,6 +54,7 @@ class COVID19Rural(DownloadedDataset):
     findings = (_FINDING,)
     splits = ("all",)
     folders: ClassVar = {"all": (_IMAGES,)}
+    files: ClassVar = {"": ("jsons/*.json", "pngs_masks/*.png")}
     layout = f"{_IMAGES}/<image>.jpg and {_IMAGES}/jsons/<image>.json, and for masks {_MASKS}/<image>.png"
 
     def __init__(self, root: str, regions: Literal["polygons", "masks"] = "polygons", **kwargs: Any) -> None:

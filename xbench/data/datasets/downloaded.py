@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder
+from xbench.data.annotations.folder import IMAGE_SUFFIXES, Folder, names_in
 from xbench.data.annotations.items import Annotation, one_item, reader_agreement
 from xbench.data.annotations.tables import AGAIN, Row, read_csv, read_image_list
 from xbench.data.datamodule import ChestXrayDataModule
@@ -66,12 +66,15 @@ class DownloadedDataset(ChestXrayDataModule):
         suffixes: Endings of its image files, in lower case.
         advice: What to do about an annotation file that is wrong, for messages.
         folders: Names of the folders that hold the images of a split, where the download separates them.
+        files: Names of the annotation files that must be there, by the option that names such a file elsewhere: one of
+            each list, as `names_in` reads them. A literal: before PyTorch is imported, it is read from the source.
     """
 
     layout: ClassVar[str]
     suffixes: ClassVar[Sequence[str]] = IMAGE_SUFFIXES
     advice: ClassVar[str] = AGAIN
     folders: ClassVar[Mapping[str, Sequence[str]]] = {}
+    files: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def __init__(self, root: str, annotations: str | None = None, image_list: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -114,11 +117,12 @@ class DownloadedDataset(ChestXrayDataModule):
 
     def choose(self, folder: Folder, *names: str, option: str = "") -> Path:
         """Return the one file under `root` with one of these names; UserError unless there is just one."""
-        hint = ""
-        for split in self.splits:
-            for path in folder.find(*(name.replace(self.split, split) for name in names)):
-                hint = hint or f"There is {path}, of the split {split}: --data.split {split} takes it. "
-        return folder.choose(self.name, names, self.layout, option, hint)
+        return folder.choose(self.name, names, self.layout, option, (self.split, *self.splits))
+
+    def names_of(self, folder: Folder, option: str) -> list[str]:
+        """Return the names that `files` has for an option, the first alone if there is such a file."""
+        names = names_in(self.split, self.files[option])
+        return names[:1] if folder.find(names[0]) else names
 
     def rows(self, path: Path, columns: Sequence[str], header: Sequence[str] | None = None) -> Iterator[Row]:
         """Read a table row by row as `read_csv` does, its first column being the image, and note a doubtful end."""

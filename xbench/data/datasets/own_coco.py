@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from xbench.data.datasets.downloaded import ImageAnnotations
 from xbench.data.datasets.own import OwnDataset, Sides
 from xbench.geometry.shapes import Shape
 from xbench.runtime.errors import UserError
-
-_TABLE = "annotations.json"
 
 Size = tuple[int, int] | None
 
@@ -40,7 +38,8 @@ class CocoDataset(OwnDataset):
     coco_ids: tuple[Mapping[object, str], Mapping[object, str]] | None = None
     """Names of images, and of findings, by their ids in the file, for COCO results; None until it is read."""
     name = "coco"
-    layout = f"{_TABLE} in COCO's format, and the images that it names"
+    files: ClassVar = {"annotations": ("annotations.json",)}
+    layout = "annotations.json in COCO's format, and the images that it names"
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class CocoDataset(OwnDataset):
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the JSON file."""
-        path = self.table(folder, _TABLE)
+        path = self.table(folder, *self.names_of(folder, "annotations"))
         content = read_json(self.name, path, self.advice)
         parts = ("images", "annotations", "categories")
         if not isinstance(content, dict) or not all(isinstance(content.get(part), list) for part in parts):

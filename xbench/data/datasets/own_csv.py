@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from xbench.data.datasets.own import OwnDataset, Sides
 from xbench.geometry.shapes import FRACTIONS, Shape
 from xbench.runtime.errors import UserError
 
-_BOXES, _LABELS = "boxes.csv", "labels.csv"
 _SIDES = {"xywh": ("x", "y", "width", "height"), "xyxy": ("x1", "y1", "x2", "y2")}
 
 
@@ -39,7 +38,8 @@ class CsvDataset(OwnDataset):
     """
 
     name = "csv"
-    layout = f"{_BOXES} and {_LABELS}, and the images that they name"
+    files: ClassVar = {"annotations": ("boxes.csv",), "labels": ("labels.csv",)}
+    layout = "boxes.csv and labels.csv, and the images that they name"
     advice = "Correct it, or say with --data.columns, --data.box and --data.units how it is to be read."
 
     def __init__(
@@ -64,9 +64,10 @@ class CsvDataset(OwnDataset):
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the tables of labels and of boxes."""
-        labels = self.read_labels(self.labels or self.choose(folder, _LABELS, option="labels"), self.columns["image"])
+        table = self.labels or self.choose(folder, *self.names_of(folder, "labels"), option="labels")
+        labels = self.read_labels(table, self.columns["image"])
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
-        path = self.table(folder, _BOXES)
+        path = self.table(folder, *self.names_of(folder, "annotations"))
         drawn, lines, numbers = set(), dict[tuple[str, str, Shape], int](), list[Sides]()
         size = FRACTIONS if self.units == "fractions" else None
         sides = [self.columns[side] for side in _SIDES[self.box]]

@@ -17,7 +17,6 @@ from xbench.runtime.errors import UserError
 
 (_FINDING,) = FINDINGS["rsna"]
 _FRAME = (1024, 1024)
-_TABLE = "stage_2_train_labels.csv"
 _COLUMNS = ("patientId", "x", "y", "width", "height", "Target")
 _LIST_COLUMNS = ("ID", "img_path", "boxes", "classes")
 
@@ -45,7 +44,8 @@ class RSNAPneumonia(DownloadedDataset):
     name = "rsna"
     findings = (_FINDING,)
     splits = ("train",)
-    layout = f"stage_2_train_images/<patientId>.dcm with {_TABLE} beside it"
+    files: ClassVar = {"annotations": ("stage_2_train_labels.csv",)}
+    layout = "stage_2_train_images/<patientId>.dcm with stage_2_train_labels.csv beside it"
     folders: ClassVar = {"train": ("stage_2_train_images",)}
 
     def exhaustive(self) -> bool:
@@ -54,7 +54,7 @@ class RSNAPneumonia(DownloadedDataset):
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the table of boxes, or a list with boxes."""
-        path = self.table(folder, _TABLE)
+        path = self.table(folder, *self.names_of(folder, "annotations"))
         try:
             with open(path, encoding="utf-8-sig", errors="replace") as file:
                 is_list = "boxes" in file.readline(1000)

@@ -15,7 +15,6 @@ from xbench.runtime.errors import UserError
 (_FINDING,) = FINDINGS["siim"]
 # Masks are drawn in the frame of the official images, whatever the size of the copy at hand.
 _FRAME = (1024, 1024)
-_TABLES = ("train-rle.csv", "stage_2_train.csv")
 
 
 class SIIMPneumothorax(DownloadedDataset):
@@ -38,9 +37,10 @@ class SIIMPneumothorax(DownloadedDataset):
     name = "siim"
     findings = (_FINDING,)
     splits = ("all", "stage1_train", "stage1_test")
+    files: ClassVar = {"annotations": ("train-rle.csv", "stage_2_train.csv")}
     layout = (
         "dicom-images-train/<study>/<series>/<image>.dcm, dicom-images-test/... or stage_2_images/<image>.dcm, with "
-        f"{_TABLES[0]} or {_TABLES[1]} beside them"
+        "train-rle.csv or stage_2_train.csv beside them"
     )
     folders: ClassVar = {"stage1_train": ("dicom-images-train",), "stage1_test": ("dicom-images-test",)}
 
@@ -57,7 +57,7 @@ class SIIMPneumothorax(DownloadedDataset):
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the table of masks."""
-        path = self.table(folder, *_TABLES)
+        path = self.table(folder, *self.files["annotations"])
         masks: defaultdict[str, list[Annotation]] = defaultdict(list)
         negative = set()
         for row in self.rows(path, ("ImageId", "EncodedPixels")):
@@ -82,7 +82,8 @@ class SIIMPneumothorax(DownloadedDataset):
         if not chosen:
             raise UserError(
                 f"siim: split {self.split}: none of the images lies in a folder {place} under {self.root} and is "
-                f"annotated. ({_TABLES[0]} annotates the stage-1 training images only; {_TABLES[1]} all of stage 1.)"
+                f"annotated. (train-rle.csv annotates the stage-1 training images only; stage_2_train.csv all of "
+                "stage 1.)"
             )
         for name in sorted(cases.keys() - folder.images.keys()):
             self.note("an annotated image without a file; it is in neither split, which go by the folder", name)

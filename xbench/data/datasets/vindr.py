@@ -20,7 +20,6 @@ from xbench.runtime.errors import UserError
 
 _CORNERS = ("x_min", "y_min", "x_max", "y_max")
 _NOTHING = "no finding"
-_KAGGLE = "train.csv"
 _DICOM = (".dicom", ".dcm")
 _CONVERTED = "a copy in PNG or JPEG; that it has the size of the DICOM file, which boxes refer to, cannot be checked"
 
@@ -53,9 +52,10 @@ class VinDrCXR(DownloadedDataset):
     splits = ("test", "train")
     layout = (
         "test/<image>.dicom and annotations/annotations_test.csv with image_labels_test.csv beside it (for the split "
-        f"train: train instead of test, or {_KAGGLE} of Kaggle)"
+        "train: train instead of test, or train.csv of Kaggle)"
     )
     folders: ClassVar = {"test": ("test",), "train": ("train",)}
+    files: ClassVar = {"annotations": ("annotations_{split}.csv", "train.csv@train")}
 
     def __init__(self, root: str, min_readers: int = 1, **kwargs: Any) -> None:
         super().__init__(root, **kwargs)
@@ -98,10 +98,7 @@ class VinDrCXR(DownloadedDataset):
 
     def read_annotations(self, folder: Folder) -> Iterable[ImageAnnotations]:
         """Read the boxes, and the table of labels if there is one."""
-        tables = [f"annotations_{self.split}.csv"]
-        if self.split == "train" and not folder.find(*tables):
-            tables.append(_KAGGLE)
-        path = self.table(folder, *tables)
+        path = self.table(folder, *self.names_of(folder, "annotations"))
         boxes: defaultdict[str, list[Annotation]] = defaultdict(list)
         readers: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         kaggle = False
