@@ -96,24 +96,19 @@ class ChestXrayDataModule(pl.LightningDataModule, ABC):
     ) -> None:
         super().__init__()
         self.split = self.splits[0] if split is None else split
-        if self.split not in self.splits:
-            raise UserError(f"--data.split {split}: {self.name} has {', '.join(self.splits)}.", exit_status=2)
-        if limit is not None and limit < 1:
-            raise UserError(f"--data.limit {limit} leaves no image: give at least 1.", exit_status=2)
-        if num_workers is None:
-            num_workers = min(4, usable_cores())
-        if batch_size < 1 or num_workers < 0:
-            raise UserError(
-                f"--data.batch_size {batch_size} --data.num_workers {num_workers}: the first must be at least 1, the "
-                "second at least 0.",
-                exit_status=2,
-            )
-        if not 0 < gamma <= 1:
-            raise UserError(f"--data.gamma {gamma} must lie in (0, 1].", exit_status=2)
-        if grid != "native" and min((grid,) if isinstance(grid, int) else grid) < 1:
-            raise UserError(f"--data.grid {grid}: each side must be at least 1 pixel.", exit_status=2)
-        if not 0 < timeout < math.inf:
-            raise UserError(f"--data.timeout {timeout}: give a number of seconds above 0.", exit_status=2)
+        num_workers = min(4, usable_cores()) if num_workers is None else num_workers
+        sides = (1,) if grid == "native" else (grid,) if isinstance(grid, int) else grid
+        problems = {
+            f"split {split}: {self.name} has {', '.join(self.splits)}": self.split not in self.splits,
+            f"limit {limit} leaves no image: give at least 1": limit is not None and limit < 1,
+            f"batch_size {batch_size} must be at least 1": batch_size < 1,
+            f"num_workers {num_workers} must be at least 0": num_workers < 0,
+            f"gamma {gamma} must lie in (0, 1]": not 0 < gamma <= 1,
+            f"grid {grid}: each side must be at least 1 pixel": min(sides) < 1,
+            f"timeout {timeout}: give a number of seconds above 0": not 0 < timeout < math.inf,
+        }
+        if problem := next((problem for problem, is_one in problems.items() if is_one), None):
+            raise UserError(f"--data.{problem}.", exit_status=2)
         self.limit = limit
         self.batch_size = batch_size
         self.num_workers = num_workers

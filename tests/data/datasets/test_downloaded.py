@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,24 +137,6 @@ def test_the_folder_of_the_split_alone_counts_where_there_is_one(tmp_path):
     assert "first: b" in refusal(root), "the mask of that name is not the image"
 
 
-def test_without_the_folder_of_the_split_images_lie_anywhere(tmp_path):
-    root = write(tmp_path, "a,,,,,", "b,,,,,", folder="some/where/else")
-    assert not any(record.missing for record in records_of(toy(root)).values())
-
-
-def test_only_files_with_the_endings_of_the_dataset_are_images(tmp_path):
-    write(tmp_path, "a,,,,,", "b,,,,,")
-    (tmp_path / "pictures" / "b.png").rename(tmp_path / "pictures" / "b.jpg")
-    data = type("Png", (Toy,), {"suffixes": (".png",)})(str(tmp_path), num_workers=0, on_error="skip")
-    assert {name: record.missing for name, record in records_of(data).items()} == {"a": False, "b": True}
-
-
-def test_an_image_that_nothing_asks_for_may_have_several_files(tmp_path):
-    root = write(tmp_path, "b,,,,,")
-    write_small(root / "pictures" / "deeper", ["a"])
-    assert list(records_of(toy(root))) == ["b"]
-
-
 def test_prediction_needs_no_annotations(tmp_path):
     root = write(tmp_path, "a,One,1,1,4,4")
     write_small(root / "training", ["c"])
@@ -174,13 +155,3 @@ def test_the_wrong_root(tmp_path):
     (root / "tables").mkdir()
     (root / TABLE).rename(root / "tables" / TABLE)
     assert f"There is {root / 'pictures'}: did you mean --data.root {root}?" in refusal(root / "tables")
-
-
-def test_paths_are_expanded(tmp_path, monkeypatch):
-    write(tmp_path / "here", "a,,,,,")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PLACE", str(tmp_path))
-    for root in ("~/here", "$PLACE/here"):
-        assert list(records_of(toy(root))) == ["a"]
-    monkeypatch.chdir(tmp_path / "here" / "pictures")
-    assert f"did you mean --data.root {tmp_path / 'here'}?" in refusal(Path("."))

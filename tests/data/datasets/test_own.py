@@ -371,7 +371,6 @@ COCO = {
     "file ambiguous": (with_part("images", file_name="view1.png"), "6 images under"),
     "no file name": (with_part("images", file_name=None), "file_name is empty"),
     "file gone": (with_part("images", file_name="p0/none.png"), "annotated images have no file (first: p0/none)"),
-    "path too long": (with_part("images", file_name="data/p0/view0.png"), "the annotation files call it data/p0/view0"),
     "size": (with_part("images", width=0), "An image of 0 x 90 pixels is not possible"),
     "no list": (own.coco_content() | {"annotations": [7]}, "annotation 1: "),
     "nothing drawn": (with_first(segmentation=[], bbox=[]), "neither a segmentation nor a bbox"),

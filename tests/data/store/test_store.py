@@ -356,11 +356,6 @@ def test_a_damaged_file_counts_as_absent(tmp_path, whole, data):
     assert same(PreparedStore(tmp_path).read(record), expected if damaged == content else None)
 
 
-@pytest.mark.parametrize("content", [b"", bytes(4), bytes(1000)], ids=len)
-def test_a_file_that_a_crash_left_empty_counts_as_absent(content):
-    assert unpack(content) is None
-
-
 @pytest.mark.parametrize("damage", ["flipped", "gone", "killed while it was written"])
 def test_prepare_replaces_what_is_damaged(tmp_path, damage, capsys):
     data = pictures(tmp_path)
@@ -406,15 +401,6 @@ def test_a_full_disk_keeps_what_fits(tmp_path, monkeypatch, capsys):
     prepare(data, GEOMETRY, progress=False)
     assert "already there: 2, prepared: 4" in capsys.readouterr().out
     assert all(map(same, stored(data), decoded(data)))
-
-
-def test_a_device_without_any_room(tmp_path):
-    data = pictures(tmp_path)
-    folder = data.store_for(GEOMETRY).folder
-    folder.mkdir(parents=True)
-    (folder / "about.json").symlink_to("/dev/full")
-    with pytest.raises(UserError, match="cannot be written"):
-        prepare(data, GEOMETRY, progress=False)
 
 
 def test_a_second_writer_is_turned_away(tmp_path):

@@ -79,7 +79,6 @@ class OwnDataset(DownloadedDataset):
         self._by_last: dict[str, list[str]] = {}
         self._images: Mapping[str, Sequence[Path]] = {}
         self._patients: dict[str, str] = {}
-        self._elsewhere_named = ""
 
     def place(self, path: str | Path | None) -> Path | None:
         """Return the path of a file or folder that an option names: in the working directory, or else in `root`."""
@@ -186,19 +185,7 @@ class OwnDataset(DownloadedDataset):
             drawn = {*self.recognition_only, *(one.finding for one in record.source.annotations)}
             for finding in sorted(f for f, label in record.labels.items() if label == 1 and f not in drawn):
                 self.note(f"{finding} is present but not drawn, so it is scored for recognition only", record.image_id)
-        missing = (record.image_id for record in records if record.missing)
-        self._elsewhere_named = next((name for name in missing if _last(name) in self._by_last), "")
         return records
-
-    def where_images_are(self) -> str:
-        """Say where images are expected."""
-        if name := self._elsewhere_named:
-            found = self._images[self._by_last[_last(name)][0]][0]
-            return (
-                f"There is {found}, and the annotation files call it {name}: name images by their path below "
-                f"--data.root, which is {self.root}."
-            )
-        return super().where_images_are()
 
     def load(self, record: Record) -> Radiograph:
         """Load an image with its regions.

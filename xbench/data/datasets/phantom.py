@@ -14,16 +14,14 @@ from xbench.data.records import Radiograph, Record
 from xbench.geometry.shapes import connected_parts
 from xbench.runtime.errors import UserError
 
-_LEAST_SIZE = 32
 _TRAINING_SEEDS = 1_000_000
 
 
 class PhantomCXR(ChestXrayDataModule):
     """Procedurally drawn chest radiographs with eight findings, whose place is known to the pixel.
 
-    Every finding is annotated on every image, and every finding that is present has a region, each connected part of
-    which is an item of its own. Phantoms measure whether
-    the harness and a model's saliency work; they say nothing about a model's skill on patients.
+    Every finding is annotated on every image, and each connected part of the region of a present one is an item.
+    Phantoms measure whether the harness and a model's saliency work; they show nothing of a model's skill on patients.
 
     Args:
         images: Number of images.
@@ -38,16 +36,11 @@ class PhantomCXR(ChestXrayDataModule):
 
     def __init__(self, images: int = 200, seed: int = 0, size: int | tuple[int, int] = 320, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if images < 1 or seed < 0:
-            raise UserError(
-                f"--data.images {images} --data.seed {seed}: the first must be at least 1, the second at least 0.",
-                exit_status=2,
-            )
-        self.images = images
-        self.seed = seed
+        self.images, self.seed = images, seed
         self.size = (size, size) if isinstance(size, int) else size
-        if min(self.size) < _LEAST_SIZE:
-            raise UserError(f"--data.size {size}: a phantom needs at least {_LEAST_SIZE} pixels.", exit_status=2)
+        for option, value, least in (("images", images, 1), ("seed", seed, 0), ("size", min(self.size), 32)):
+            if value < least:
+                raise UserError(f"--data.{option} {value} must be at least {least}.", exit_status=2)
 
     def read_records(self, annotated: bool) -> Sequence[Record]:
         """List the phantoms of the set in the order of their numbers."""

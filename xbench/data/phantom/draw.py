@@ -40,10 +40,6 @@ def draw_phantom(seed: int, index: int, height: int = _SIDE, width: int = _SIDE)
         height: Rows, at least 32.
         width: Columns, at least 32.
     """
-    if seed < 0 or index < 0:
-        raise ValueError(f"seed and index must not be negative, got {seed} and {index}")
-    if min(height, width) < 32:
-        raise ValueError(f"a phantom needs at least 32 x 32 pixels, got {height} x {width}")
     return _draw(seed, index, height, width, with_lesions=True)
 
 

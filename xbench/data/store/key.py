@@ -18,14 +18,14 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import numpy as np
 from PIL import features
 
 import xbench
-from xbench.data.records import Grid, Record
+from xbench.data.records import Record
 from xbench.geometry.preprocessing import Preprocessing, stretch
 from xbench.geometry.shapes import Shape
 from xbench.runtime.digests import files_sha256
@@ -33,6 +33,8 @@ from xbench.runtime.errors import UserError
 
 if TYPE_CHECKING:
     import albumentations as A
+
+    from xbench.data.datamodule import ChestXrayDataModule
 
 _PACKAGE = Path(xbench.__file__).parent
 # The code that turns a record into a prepared image; xbench.types and xbench.runtime.errors only name things.
@@ -50,15 +52,7 @@ _NOT_IN_PIXELS = {"batch_arrived", "batch_size", "finished", "gamma", "grid", "l
 _NOT_IN_PIXELS |= {"records", "stall_guard"}
 
 
-class Described(Protocol):
-    """What prepared images depend on in every data module; attributes of its own count too."""
-
-    findings: tuple[str, ...]
-    grid: Grid
-    neutral_options: ClassVar[frozenset[str]]
-
-
-def describe(data: Described, preprocessing: Preprocessing) -> dict[str, Any]:
+def describe(data: ChestXrayDataModule, preprocessing: Preprocessing) -> dict[str, Any]:
     """Describe, in plain values, what all prepared images of a dataset depend on, for a model's preprocessing.
 
     Mean and standard deviation are left out, for they are applied later. The package's own datasets load an image from

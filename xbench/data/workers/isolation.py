@@ -192,7 +192,7 @@ def _leave_the_worker(connection: int) -> None:
 
 
 def _pickled(error: Exception) -> bytes:
-    note = "In the process that decoded it:\n" + "".join(traceback.format_exception(error))
+    note = f"In the process that decoded it:\n{''.join(traceback.format_exception(error))}"
     try:
         error.add_note(note)
         pickle.loads(pickle.dumps(error))
