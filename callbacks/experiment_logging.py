@@ -15,12 +15,13 @@ from xbench.models.base import SaliencyModel
 from xbench.report.runs import collect
 from xbench.report.wandb.log_run import log_run
 from xbench.runs.folder import saved_config
+from xbench.runs.results import Results
 from xbench.runtime.distributed import shared_counter
 from xbench.runtime.errors import UserError
 
 from .evaluation import Evaluation, find
 from .results_writer import ResultsWriter
-from .wandb_logger import WandbLogger, prompt_style
+from .wandb_logger import FAILED, WandbLogger, prompt_style
 
 _EVERY = 30.0
 """Seconds between two entries of progress."""
@@ -32,19 +33,8 @@ class ExperimentLogging(Callback):
     Every logger gets the macro numbers under the names `grounding/<number>` and `classification/<number>`. Weights &
     Biases also gets progress during the run and, from the finished files, intervals, floors, numbers per finding,
     tables, charts, the files of the run as an artifact and, if its logger is told to, overlays with masks and boxes
-    that can be toggled. So `ResultsWriter` must come first, and nothing that goes wrong here can cost a result.
+    that can be toggled, so `ResultsWriter` must come first. Nothing that goes wrong with it can cost a result.
     """
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check that `ResultsWriter` comes first if Weights & Biases is on, so that there are files to log."""
-        before = trainer.callbacks[: trainer.callbacks.index(self)]  # type: ignore[attr-defined]
-        wanted = stage == "test" and any(isinstance(logger, WandbLogger) for logger in trainer.loggers)
-        if wanted and not any(isinstance(callback, ResultsWriter) for callback in before):
-            raise UserError(
-                "ExperimentLogging logs the files of a run to Weights & Biases, so ResultsWriter must stand before it "
-                "among trainer.callbacks.",
-                exit_status=2,
-            )
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Name the run and log its configuration, now that the model can no longer refuse its prompts."""
@@ -70,7 +60,7 @@ class ExperimentLogging(Callback):
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *place: int
     ) -> None:
-        """Log to Weights & Biases how far the run is, if the last entry is old enough; warn once if that fails."""
+        """Log how far the run is, if the last entry is old enough."""
         batches, self._latest = self._count() + 1, time.monotonic()  # of all processes
         if self._failed or self._latest - self._logged < _EVERY:
             return
@@ -92,36 +82,31 @@ class ExperimentLogging(Callback):
                 logger.log_metrics({f"progress/{name}": value for name, value in progress.items()})
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the results; warn if Weights & Biases fails."""
-        results = Evaluation.of(trainer).results
+        """Log the results."""
+        results, writer = Evaluation.of(trainer).results, find(trainer, ResultsWriter)
         if results is None:
             return
-        parts = {"grounding": results.grounding.macro, "classification": results.classification.macro}
-        if results.answers is not None:
-            tokens = results.answers.tokens
-            spent = {} if tokens is None else {"tokens_sent": tokens.sent, "tokens_received": tokens.received}
-            parts["answers"] = results.answers.macro | spent
-        scalars = {
-            f"{part}/{name}": value
-            for part, macro in parts.items()
-            for name, value in macro.items()
-            if value is not None
-        }
+        scalars = _scalars(results)
         for logger in trainer.loggers:
             if not isinstance(logger, WandbLogger):
                 logger.log_metrics(scalars)
                 logger.save()
                 continue
-            writer = find(trainer, ResultsWriter)
-            assert writer is not None  # setup has seen it
-            (run,) = collect([writer.folder]).runs
             try:
                 self._log_progress(trainer, inf)
                 logger.log_metrics(scalars)
+                (run,) = collect([writer.folder] if writer is not None else []).runs
                 log_run(logger.experiment, run, logger.pictures(trainer.datamodule))  # type: ignore[attr-defined]
-            except (wandb.errors.Error, OSError) as error:
-                warnings.warn(
-                    f"Weights & Biases failed and shows this run in part or not at all ({error}). The run's own files "
-                    f"are complete: {writer.folder}.",
-                    stacklevel=2,
-                )
+            except (wandb.errors.Error, OSError, UserError) as error:
+                kept = "" if writer is None else f" The run's own files are complete: {writer.folder}."
+                warnings.warn(f"{FAILED} ({error}).{kept}", stacklevel=2)
+
+
+def _scalars(results: Results) -> dict[str, float]:
+    parts = {"grounding": results.grounding.macro, "classification": results.classification.macro}
+    if results.answers is not None:
+        tokens = results.answers.tokens
+        spent = {} if tokens is None else {"tokens_sent": tokens.sent, "tokens_received": tokens.received}
+        parts["answers"] = results.answers.macro | spent
+    named = {f"{part}/{name}": value for part, macro in parts.items() for name, value in macro.items()}
+    return {name: value for name, value in named.items() if value is not None}

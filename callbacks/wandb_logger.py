@@ -20,6 +20,8 @@ from xbench.models.base import SaliencyModel
 from xbench.report.wandb.session import begin_run, offline_folder
 from xbench.runtime.errors import UserError
 
+FAILED = "Weights & Biases failed and shows this run in part or not at all"
+
 
 class WandbLogger(loggers.WandbLogger):
     """Lightning's `WandbLogger`, offline unless the user is logged in or asks otherwise.
@@ -102,7 +104,7 @@ class WandbLogger(loggers.WandbLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """The W&B run, begun at first use (see `begin_run`)."""
+        """The W&B run, begun at first use."""
         if self._experiment is None:
             # Lightning would set WANDB_MODE=dryrun for the whole process and keep later runs offline.
             self._experiment = begin_run(Path(self._wandb_init["dir"]), self._wandb_init, self._wanted_offline)
@@ -123,7 +125,7 @@ class WandbLogger(loggers.WandbLogger):
             run.finish(exit_code=0 if status == "success" else 1)
         # W&B raises many internal kinds, and none must hide how the run itself ended.
         except Exception as error:
-            warnings.warn(f"Weights & Biases failed and shows this run in part or not at all ({error}).", stacklevel=2)
+            warnings.warn(f"{FAILED} ({error}).", stacklevel=2)
             # Or wandb would try to end the dead service once more at exit, with a traceback.
             with suppress(Exception):
                 wandb.teardown()

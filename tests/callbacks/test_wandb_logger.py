@@ -16,9 +16,7 @@ from toys import Brightness, Squares
 from wandb_offline import shut_out
 
 from xbench.callbacks import experiment_logging
-from xbench.callbacks.evaluation import Evaluation
 from xbench.callbacks.experiment_logging import ExperimentLogging
-from xbench.callbacks.results_writer import ResultsWriter
 from xbench.callbacks.wandb_logger import WandbLogger
 from xbench.data.datasets.phantom import PhantomCXR
 from xbench.report.wandb import session
@@ -86,15 +84,6 @@ def test_disabled_means_disabled(command, toy_config, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("runs/wandb/*run*"))
 
 
-def test_logging_comes_after_the_files_it_logs():
-    logging = ExperimentLogging()
-    trainer = SimpleNamespace(loggers=[WandbLogger(offline=True)], callbacks=[Evaluation(), logging, ResultsWriter()])
-    with pytest.raises(UserError, match="ResultsWriter must stand before"):
-        logging.setup(trainer, None, "test")
-    trainer.callbacks = [Evaluation(), ResultsWriter(), logging]
-    logging.setup(trainer, None, "test")
-
-
 def test_pictures_are_those_asked_for_and_of_phantoms_alone_without_asking():
     class Films(PhantomCXR):
         """Might read films of patients."""
@@ -132,16 +121,6 @@ def test_online_only_with_a_key_and_a_server_that_answers(mode, key, reachable, 
         monkeypatch.setenv("NETRC", str(netrc))
         assert not session._has_key(["wandb.elsewhere.org"])
     assert session.server_answers() is online
-
-
-def test_csv_logger(command, toy_config, tmp_path):
-    logger = "lightning.pytorch.loggers.CSVLogger"
-    run = command("test", "--config", toy_config, "--trainer.logger", logger, "--trainer.logger.save_dir", "runs")
-    assert run.status == 0, run.errors
-    (metrics,) = tmp_path.glob("runs/lightning_logs/*/metrics.csv")
-    header, values = metrics.read_text().splitlines()[:2]
-    logged = dict(zip(header.split(","), values.split(","), strict=True))
-    assert float(logged["grounding/dice_best"]) == pytest.approx(run.results["grounding"]["macro"]["dice_best"])
 
 
 def test_a_server_that_refuses_leaves_an_offline_run(command, toy_config, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from synthetic import write_run
 
 from xbench.report.charts import apart
 from xbench.report.figures import write as figures
-from xbench.report.figures.style import drawing, save, wrapped
+from xbench.report.figures.style import drawing, save
 from xbench.report.overlay import coloured, tinted
 from xbench.report.runs import collect
 from xbench.report.statistics.analyse import analyse
@@ -156,21 +156,10 @@ def test_things_are_moved_apart_as_little_as_needed():
     assert found == [5, 25, 45]
 
 
-def test_names_are_broken_at_words_and_only_long_words_within():
-    assert wrapped("DeViDe (re-implementation)", 20) == "DeViDe\n(re-implementation)"
-    assert wrapped("DeViDe (re-implementation)", 15) == "DeViDe (re-\nimplementation)"
-
-
-def test_an_overlay_leaves_the_radiograph_alone_where_the_map_is_zero():
-    display = np.array([[0, 100, 255]], np.uint8)
-    picture = tinted(display, np.array([[0, 0, 1]], np.float32))
-    assert picture[0, :2].tolist() == [[0, 0, 0], [100, 100, 100]]
-    assert picture[0, 2, 0] > 240 > picture[0, 2, 2], "the highest value is yellow"
-
-
 def test_the_higher_a_map_the_less_of_the_film_is_seen_and_the_brighter_it_is():
     colours = coloured(np.linspace(0, 1, 101, dtype=np.float32)[None])[0].astype(int)
     assert (colours[:18, 3] == 0).all() and colours[-1, 3] == 200
+    assert colours[-1, 0] > 240 > colours[-1, 2], "the highest value is yellow"
     assert (np.diff(colours[:, 3]) >= 0).all() and (np.diff(colours[:, :2].sum(axis=1)) >= 0).all()
     film = np.arange(101, dtype=np.uint8)[None]
     expected = [

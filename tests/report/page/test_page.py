@@ -5,7 +5,6 @@ import json
 import re
 from dataclasses import replace
 from importlib.resources import files
-from itertools import product
 
 import cv2
 import html5lib
@@ -174,7 +173,7 @@ def overlap(drawn, region):
     return 2 * (true & (drawn > 0)).sum() / (true.sum() + (drawn > 0).sum())
 
 
-def testoutline_ofs_of_odd_regions():
+def test_outlines_of_odd_regions():
     region = np.zeros((40, 60), bool)
     region[5:30, 8:40] = True
     region[12:20, 15:25] = False
@@ -224,30 +223,3 @@ def test_it_does_with_one_run_and_without_maps(tmp_path):
 
 def test_a_page_is_the_same_every_time(made, three_runs, tmp_path):
     assert built(three_runs, tmp_path / "index.html")[1] == made[1]
-
-
-def luminance(colour):
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one, other):
-    bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (bright + 0.05) / (dark + 0.05)
-
-
-@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-def test_contrast_is_enough_by_wcag_aa(theme):
-    style = TEMPLATES.joinpath("page.css").read_text()
-    found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", style)
-    palette = {name: pair[theme] for name, *pair in found}
-    assert contrast("#ffffff", "#000000") == pytest.approx(21)
-    text = [("on-accent", "accent"), ("ink", "mark")]
-    text += product(("ink", "quiet", "accent", "hit", "miss"), ("ground", "surface", "raised", "good", "warn"))
-    for name, ground in text:
-        assert contrast(palette[name], palette[ground]) >= 4.5, (name, ground)
-    for name in ("edge", "caution"):
-        assert contrast(palette[name], palette["surface"]) >= 3, name
-    for colour in ("#eef2f6", "#a9b4bf", "#42dcee", "#ffad42", "#98a4b0"):
-        assert contrast(colour, "#0b0f14") >= 4.5, "in the light box"

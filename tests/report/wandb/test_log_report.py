@@ -76,13 +76,6 @@ def test_pictures_of_patients_are_logged_only_if_asked_for(three_analysed, writt
         assert "overlays" not in shown and "index.html" not in shown and "report_" not in shown
 
 
-def test_a_page_too_large_for_a_dashboard_is_in_the_artifact_alone(three_analysed, written, monkeypatch):
-    monkeypatch.setattr(log_report_module, "_LARGEST_PAGE", 3)
-    offline = log_report(three_analysed, (), written, pictures=True)
-    assert not list(offline.glob("files/media/html/*"))
-    assert "index.html" in json.dumps(OfflineRun.read(offline).artifact("report"))
-
-
 def test_a_failure_names_the_finished_report(three_analysed, written, monkeypatch):
     monkeypatch.setattr(wandb.Run, "log", Mock(side_effect=ConnectionResetError("Connection lost")))
     with pytest.raises(UserError, match=rf"report is complete in {written}.*Connection lost"):

@@ -41,23 +41,25 @@ class Logged(OfflineRun):
         return {(row["image_id"], row["finding"]): row for row in rows if row["dice"] is not None}
 
 
-@pytest.fixture(scope="module")
-def logged(tmp_path_factory):
-    """A run logged offline, made without any network."""
-    root = tmp_path_factory.mktemp("logged")
-    words = (
-        *("--model", "toys.Brightness", "--data", "toys.Squares", "--data.num_workers", "0", "--data.batch_size", "4"),
-        *("--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--data.limit", "18"),
-        *(*LOGGER, "--trainer.logger.tags", '["mine"]', "--trainer.logger.pictures", "24"),
-    )
+def log(root: Path, *words: str) -> Logged:
+    """Make a run on squares and log it offline, without any network."""
+    quiet = ("--data.num_workers", "0", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment_logging, "_EVERY", 0)
         patch.chdir(root)
         shut_out(patch, root)
-        assert main(["test", *words]) == 0
+        usual = ("--data", "toys.Squares", *quiet, *LOGGER, "--trainer.logger.pictures", "24")
+        assert main(["test", *usual, *words]) == 0
     (folder,) = (path.parent for path in root.glob("runs/*/*/results.json"))
     (offline,) = (root / "runs" / "wandb").glob("offline-run-*")
     return Logged(offline, OfflineRun.read(offline).records, folder)
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    size = ("--data.batch_size", "4", "--data.limit", "18")
+    tags = ("--trainer.logger.tags", '["mine"]')
+    return log(tmp_path_factory.mktemp("logged"), "--model", "toys.Brightness", *tags, *size)
 
 
 def test_runs_are_grouped_by_dataset_then_model_and_tagged(logged):
@@ -239,34 +241,11 @@ def test_overlays_show_each_image_on_its_grid_but_never_larger_than_a_screen(lon
 
 
 def test_a_model_that_answers(tmp_path):
-    words = (
-        *(
-            "--model",
-            "talkers.Talker",
-            "--model.recognise",
-            "true",
-            "--data",
-            "toys.Squares",
-            "--data.num_workers",
-            "0",
-        ),
-        *("--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"),
-        *(*LOGGER, "--trainer.logger.pictures", "24"),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        shut_out(patch, tmp_path)
-        assert main(["test", *words]) == 0
-    (folder,) = (path.parent for path in tmp_path.glob("runs/*/*/results.json"))
-    (offline,) = (tmp_path / "runs" / "wandb").glob("offline-run-*")
-    logged = Logged(offline, OfflineRun.read(offline).records, folder)
+    logged = log(tmp_path, "--model", "talkers.Talker", "--model.recognise", "true")
     answers = logged.results["answers"]
     assert logged.summary["answers/unparsable"] == pytest.approx(answers["macro"]["unparsable"])
     assert logged.summary["answers/box_iou/Square"] == pytest.approx(answers["per_class"]["Square"]["box_iou"])
-    kept = pq.read_table(folder / "answers.parquet").to_pylist()
-    table = logged.table("answers")
-    assert [row["status"] for row in table] == [row["status"] for row in kept]
+    kept = pq.read_table(logged.finished / "answers.parquet").to_pylist()
+    assert [row["status"] for row in logged.table("answers")] == [row["status"] for row in kept]
     assert not any(name.startswith("curves/") for name in logged.history)
-    assert any(
-        "answered box" in json.dumps(record) for path in offline.rglob("*.json") for record in [path.read_text()]
-    )
+    assert any("answered box" in path.read_text() for path in logged.folder.rglob("*.json"))
