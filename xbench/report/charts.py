@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from xbench.report.facts import Standings, standings
+from xbench.report.facts import Facts, Standings
 from xbench.report.names import model_title, shared_name
 from xbench.report.runs import Run
 from xbench.report.schema import (
@@ -198,12 +198,12 @@ class Scatter:
     means: tuple[Point, ...] = ()
 
 
-def scatters(analysis: Analysis) -> tuple[list[Scatter], list[Scatter]]:
+def scatters(facts: Facts) -> tuple[list[Scatter], list[Scatter]]:
     """Return the large scatters of the page, of which one is shown at a time, and the small ones of each dataset.
 
     From three models on points are models with their own settings; below, they are the findings of a series.
     """
-    looks, found, recognised = series_of(analysis.runs), standings(analysis), standings(analysis, "auroc")
+    analysis, looks, found, recognised = facts.analysis, facts.series, facts.pointing, facts.recognition
     own = [label for label, series in looks.items() if series.own]
     if len(own) < 3:
         return [scatter for label in looks if (scatter := _findings(analysis, label, looks[label].name)).points], []
@@ -308,6 +308,35 @@ def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: flo
     found = np.empty(len(size))
     found[order] = along + np.maximum(np.minimum(start, last), first)
     return [float(place) for place in found]
+
+
+# Parts of the film
+
+
+@dataclass(frozen=True)
+class Thirds:
+    """The film in nine parts, row by row: each with a share, and how many lesions lie there; `label` is the series."""
+
+    title: str
+    label: str
+    cells: tuple[tuple[float | None, str], ...]
+
+
+def positions(facts: Facts) -> Iterator[Thirds]:
+    """Yield the pointing game by part, of every series on one dataset or of the first on several; then the peaks."""
+    if not (standings := facts.shown).rows:
+        return
+    several = len(facts.analysis.datasets) > 1
+    head = standings.head
+    for dataset in facts.analysis.datasets:
+        runs = {label: entry for label, entry in in_order(dataset.runs).items() if entry.positions}
+        for label in [head.label] if several else [*runs][:7]:
+            if label in runs:
+                cells = tuple((cell.scores["pointing_game"].value, f"{cell.count:,}") for cell in runs[label].positions)
+                yield Thirds(facts.analysis.heading(dataset), "" if several else label, cells)
+        if not several and head.label in runs:
+            name = head.series.name if len(runs) > 1 else f"its {'answers' if head.answers else 'maps'}"
+            yield Thirds(f"Peaks of {name}, %", "", tuple((cell.peaks, "") for cell in runs[head.label].positions))
 
 
 # Lines

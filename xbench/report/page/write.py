@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.resources import files
 from itertools import groupby
@@ -21,10 +21,10 @@ from xbench.report.cases import CaseMap, choose_cases, read_maps
 from xbench.report.facts import Facts, Standing, facts_of
 from xbench.report.notes import warnings
 from xbench.report.overlay import coloured
-from xbench.report.page.films import films_of
+from xbench.report.page.films import Film, films_of
 from xbench.report.page.pictures import band_of, encoded, names_of, outline_of, path_of
-from xbench.report.schema import NEAR, NUMBERS, Analysis, RunAnalysis, in_order, parts_of
-from xbench.report.series import Series, outline, own_in_words
+from xbench.report.schema import NEAR, NUMBERS, Analysis, in_order, parts_of
+from xbench.report.series import outline, own_in_words
 from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
 from xbench.report.words import p_words, whole
@@ -49,93 +49,47 @@ def write_page(
         lstrip_blocks=True,
     )
     facts = facts_of(analysis)
-    looks, found, scored = facts.series, facts.shown, bool(facts.pointing.rows)
-    head = found.head if found.rows else None
+    head = facts.shown.head if facts.shown.rows else None
     case_data = _case_data(analysis, cases, progress, head.label if head else "")
-    large, small = charts.scatters(analysis) if scored else ([], [])
     notes = [*analysis.notes, *(note for dataset in analysis.datasets for note in dataset.notes)]
-    context = {
-        "analysis": analysis,
-        "looks": looks,
-        "keys": {label: f"k-{number}" for number, label in enumerate(looks)},
-        "outline": outline,
-        "path_of": path_of,
-        "band_of": band_of,
-        "names_of": names_of,
-        "whole": whole,
-        "what": sentences.what_was_run(facts),
-        "answer": sentences.answer(facts),
-        "found": found,
-        "averaged": sentences.averaged(found),
-        "outcomes": charts.outcomes(found.datasets, head.label) if head and scored else None,
-        "films": films_of(_entries(facts, head)) if head and scored else {},
-        "whose": f"by {head.label}" if head else "",
-        "own_words": own_in_words(analysis.runs),
-        "near": f"{100 * NEAR:g}",
-        "warnings": warnings(analysis.runs),
-        "best": sentences.best(facts) if found.rows else None,
-        "matrix": charts.matrix(analysis, found) if found.rows else [],
-        "large": large,
-        "small": small,
-        "opened": next((at for at, one in enumerate(large) if head and one.points[0].label == head.label), 0),
-        "recognition": sentences.recognition(facts),
-        "floor_words": found.floor.does if found.floor else "",
-        "many_models": len({entry.run.model for entry in analysis.runs}) > 1,
-        "several_datasets": len(analysis.datasets) > 1,
-        "head": head,
-        "drawn": lambda panels: {line.label for panel in panels for line in panel.lines},
-        "sizes": charts.sizes(analysis) if scored else [],
-        "positions": list(_positions(analysis, head, looks)) if head and scored else [],
-        "failures": sentences.failures(facts) if scored else None,
-        "has_cases": bool(case_data["cases"]),
-        "gaps": charts.gaps(analysis) if scored else [],
-        "curves": charts.curves(analysis) if scored else [],
-        "thresholds": sentences.thresholds(facts) if scored else None,
-        "forests": (forests := charts.forests(analysis)),
-        "other_pairs": sum(
-            one.number == "pointing_game" for dataset in analysis.datasets for one in dataset.comparisons
-        )
-        > sum(len(forest.rows) for forest in forests),
-        "differences": sentences.differences(facts),
-        "turned": sentences.order_of_protocols(analysis),
-        "calibration": (calibration := sentences.calibration(tables)),
-        "answered": sentences.answered(analysis),
-        "answers_with": head.answers if head else "",
-        "any_answers": any(entry.run.results.answers for entry in analysis.runs),
-        "signed": _signed,
-        "p_words": p_words,
-        "folds": analysis.folds,
-        "notes": notes,
-        "runs": [(analysis.heading(dataset), run) for dataset in analysis.datasets for run in dataset.runs],
-        "numbers": list(NUMBERS.values()),
-        "spans": _spans,
-        "missing": MISSING,
-        "tied": TIED,
-        "asset": _asset,
-        "written": partial(json.dumps, indent=2, ensure_ascii=False),
-        "cases": _json(case_data),
+    text = environment.get_template("page.html").render(
+        analysis=analysis,
+        facts=facts,
+        found=facts.shown,
+        head=head,
+        looks=facts.series,
+        keys={label: f"k-{number}" for number, label in enumerate(facts.series)},
+        many_models=len({entry.run.model for entry in analysis.runs}) > 1,
+        several_datasets=len(analysis.datasets) > 1,
+        sentences=sentences,
+        charts=charts,
+        films=_films(facts, head) if head else {},
+        cases=case_data,
         # Red, green, blue and opacity of the 256 values of a map's grey picture.
-        "colours": _json(coloured(np.linspace(0, 1, 256, dtype=np.float32)[None])[0].tolist()),
-    }
-    published = any(table.name.startswith("published") for table in tables)
-    parts = {
-        "answer": "Answer",
-        "ranking": ("Models" if context["many_models"] else "Settings" if len(looks) > 1 else "Findings")
-        * bool(found.rows),
-        "recognition": "Recognition" * bool(large),
-        "failures": "Failures" * bool(context["sizes"] or context["positions"]),
-        "cases": "Cases" * bool(context["has_cases"]),
-        "thresholds": "Thresholds" * bool(context["gaps"]),
-        "differences": "Differences" * bool(context["forests"]),
-        "answers": "Answers" * any(table.name.startswith("answers") for table in tables),
-        "protocols": "Protocols" * any(dataset.protocols for dataset in analysis.datasets),
-        "calibration": "Calibration" * bool(calibration),
-        "published": "Published" * published,
-        "method": "Method",
-    }
-    shelf = _Shelf(each_note_once(tables, notes))
-    sections = [(place, name) for place, name in parts.items() if name]
-    text = environment.get_template("page.html").render(context, tables=shelf, sections=sections)
+        colours=coloured(np.linspace(0, 1, 256, dtype=np.float32)[None])[0].tolist(),
+        notes=notes,
+        warnings=warnings(analysis.runs),
+        own_words=own_in_words(analysis.runs),
+        kinds={table.name.split("_")[0] for table in tables},
+        tables=_Shelf(each_note_once(tables, notes)),
+        calibration=sentences.calibration(tables),
+        numbers=[*NUMBERS.values()],
+        near=f"{100 * NEAR:g}",
+        missing=MISSING,
+        tied=TIED,
+        outline=outline,
+        path_of=path_of,
+        band_of=band_of,
+        names_of=names_of,
+        whole=whole,
+        signed=_signed,
+        p_words=p_words,
+        spans=_spans,
+        labels_of=lambda panels: {line.label for panel in panels for line in panel.lines},
+        asset=_asset,
+        as_data=_json,
+        written=partial(json.dumps, indent=2, ensure_ascii=False),
+    )
     with atomic_writer(path) as file:
         file.write(text.encode("utf-8"))
 
@@ -169,29 +123,10 @@ def _json(value: Any) -> Markup:
     return htmlsafe_json_dumps(value, dumps=partial(json.dumps, allow_nan=False, separators=(",", ":")))
 
 
-def _entries(facts: Facts, head: Standing) -> list[tuple[str, RunAnalysis]]:
-    headings = [facts.analysis.heading(dataset) for dataset in facts.pointing.datasets]
-    return list(zip(headings, head.runs, strict=True))
-
-
-def _positions(
-    analysis: Analysis, head: Standing, looks: Mapping[str, Series]
-) -> Iterator[tuple[str, str | None, list[tuple[float | None, str]]]]:
-    """Give the pictures of position: of every series on one dataset, of the head on several; then where maps peak."""
-    several = len(analysis.datasets) > 1
-    for dataset in analysis.datasets:
-        by_label = {entry.run.label: entry for entry in dataset.runs if entry.positions}
-        for label in [head.label] if several else [label for label in looks if label in by_label][:7]:
-            if label in by_label:
-                cells = [(cell.scores["pointing_game"].value, f"{cell.count:,}") for cell in by_label[label].positions]
-                yield analysis.heading(dataset), None if several else label, cells
-        if not several and head.label in by_label:
-            own = f"its {'answers' if head.answers else 'maps'}"
-            yield (
-                f"Peaks of {looks[head.label].name if len(by_label) > 1 else own}, %",
-                None,
-                [(cell.peaks, "") for cell in by_label[head.label].positions],
-            )
+def _films(facts: Facts, head: Standing) -> dict[str, Film]:
+    """Return the films of the light box, by the series that the report is about."""
+    headings = [facts.analysis.heading(dataset) for dataset in facts.shown.datasets]
+    return films_of(list(zip(headings, head.runs, strict=True)))
 
 
 def _signed(value: float | None) -> str:
