@@ -108,7 +108,10 @@ def write_run(
         "checkpoint_sha256": None,
         "preprocessing": {},
         "prompts": {finding: [f"There is {finding.lower()}."] for finding in findings},
-        "model": {"class": f"xbench.models.{model}", "map_scale": "cosine", "image_size": 224, **model_settings},
+        "model": {
+            **{"class": f"xbench.models.{model}", "map_scale": "cosine", "saliency_upsample": "bilinear"},
+            **{"image_size": 224, **model_settings},
+        },
         "data": {"class": "x", "batch_size": 8, "limit": None, "grid": [GRID, GRID], "gamma": 0.5},
         "evaluation": {"thresholds": THRESHOLDS, "ties": "share"},
         "seconds": {"forward": 1.0},
