@@ -85,12 +85,12 @@ class WandbLogger(loggers.WandbLogger):
         for option, (variable, word) in words.items():
             if self._wandb_init[option] is None and not os.environ.get(variable):
                 self._wandb_init[option] = word
-        theirs = [tag.strip() for tag in os.environ.get("WANDB_TAGS", "").split(",") if tag.strip()]
+        given = [tag.strip() for tag in os.environ.get("WANDB_TAGS", "").split(",") if tag.strip()]
         own = [model.name, data.name, data.split, precision, f"{prompt_style(model)} prompts"]
         if data.limit is not None:
             own.append(f"limit {data.limit}")
         # W&B refuses tags of more than 64 characters.
-        tags = tuple(dict.fromkeys(tag[:64] for tag in (*self._wandb_init["tags"], *theirs, *own)))
+        tags = tuple(dict.fromkeys(tag[:64] for tag in (*self._wandb_init["tags"], *given, *own)))
         self._wandb_init["tags"] = list(tags)
         run: Any = self._experiment
         if run is not None and run.tags != tags:

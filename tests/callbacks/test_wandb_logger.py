@@ -52,13 +52,6 @@ def test_a_service_that_is_killed_in_the_middle_costs_no_result(command, toy_con
     assert first == second
 
 
-def test_a_service_that_fails_at_the_very_end_only_warns(tmp_path):
-    logger = WandbLogger(save_dir=str(tmp_path), offline=True)
-    logger._experiment = Mock(**{"finish.side_effect": RuntimeError("the service is gone")})
-    with pytest.warns(UserWarning, match="the service is gone"):
-        logger.finalize("success")
-
-
 def test_name_group_and_tags_of_the_user_are_kept(monkeypatch):
     monkeypatch.setenv("WANDB_RUN_GROUP", "theirs")
     monkeypatch.setenv("WANDB_TAGS", "one, two")

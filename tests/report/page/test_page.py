@@ -197,19 +197,9 @@ def test_maps_are_normalised_as_the_metrics_do(three_runs, view, mode):
         np.testing.assert_array_equal(map_on_grid(run, case), expected[0].numpy())
 
 
-@pytest.mark.parametrize(
-    ("p", "words"),
-    [
-        (None, "not tested"),
-        (0.00005, "p < 0.001"),
-        (0.0004, "p < 0.001"),
-        (0.049, "p = 0.049"),
-        (0.3, "p = 0.30"),
-        (1.0, "p = 1.00"),
-    ],
-)
-def test_p_values_are_never_zero(p, words):
-    assert p_words(p) == words
+def test_p_values_are_never_zero():
+    words = {None: "not tested", 0.00005: "p < 0.001", 0.049: "p = 0.049", 0.3: "p = 0.30", 1.0: "p = 1.00"}
+    assert {p: p_words(p) for p in words} == words
 
 
 def test_it_does_with_one_run_and_without_maps(tmp_path):

@@ -177,13 +177,10 @@ def test_best_and_second_and_ties():
     # What is printed alike is marked alike.
     found = marked(scores(a=0.20201, b=0.20199, c=0.1, d=0.05))
     assert found == [(mark, False) for mark in ("best", "best", "second", None)]
+    tied = rows_of_models(["a", "b"], [scores(a=0.1, b=0.2, tied=("a", "b"))])
+    assert TIED in marks(tied) and TIED not in marks(rows_of_models(["a", "b"], [scores(a=0.1, b=0.2)]))
     for column in (scores(a=0.0, b=0.0), scores(False, a=0.1, b=0.2), scores(a=0.1)):
         assert {*marked(column)} == {(None, False)}
-
-
-def test_the_caption_explains_the_sign_only_where_it_stands():
-    assert TIED in marks(rows_of_models(["a", "b"], [scores(a=0.1, b=0.2, tied=("a", "b"))]))
-    assert TIED not in marks(rows_of_models(["a", "b"], [scores(a=0.1, b=0.2)]))
 
 
 def test_a_note_stands_under_the_first_table_that_has_it():

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from xbench.report.cases import CaseMap, ChosenCase, read_maps
-from xbench.report.figures.style import COLUMN, PAGE, bare, legend, wrapped
+from xbench.report.figures.style import COLUMN, PAGE, bare, legend, name_rows, wrapped, write_number
 from xbench.report.overlay import tinted
 from xbench.report.schema import DatasetAnalysis, Estimate, PositionCell, in_order
 from xbench.report.series import Series
@@ -62,15 +62,10 @@ def quadrants(dataset: DatasetAnalysis, look: Mapping[str, Series]) -> Figure | 
             left += widths
         for place in known:
             of = shares[findings[place]]
-            text = f"{100 * (of.both + of.grounded_only):.0f}"
-            across = axis.get_yaxis_transform()
-            axis.annotate(text, (1.0, place), (21, 0), across, "offset points", ha="right", va="center", weight="bold")
+            write_number(axis, place, f"{100 * (of.both + of.grounded_only):.0f}")
         if len(runs) > 1:
             axis.set_title(wrapped(look[label].name, 20 if columns < 5 else 15), linespacing=1.05)
-        axis.set(xlim=(0, 100), ylim=(len(findings) - 0.5, -0.5), xticks=[0, 50, 100])
-        axis.set_yticks(range(len(findings)), names, linespacing=1.0)
-        axis.tick_params(axis="y", length=0)
-        axis.spines["left"].set_visible(False)
+        name_rows(axis, names, [0, 50, 100], linespacing=1.0)
     for axis in places[max(0, len(runs) - columns) : len(runs)]:
         axis.tick_params(labelbottom=True)
     drawn = [
@@ -146,8 +141,8 @@ def overlays(dataset: DatasetAnalysis, cases: Sequence[ChosenCase], look: Mappin
         ]
         _draw_case(axes, maps)
         place: dict[str, Any] = {"ha": "right", "va": "center", "multialignment": "right", "linespacing": 1.05}
-        said = [(case.finding, 3), *((reason, 3) for reason in case.reasons[:1]), (case.image_id, 3)]
-        text = "\n".join(wrapped(part, int(words / 0.072), lines) for part, lines in said)
+        lines = (case.finding, *case.reasons[:1], case.image_id)
+        text = "\n".join(wrapped(line, int(words / 0.072), 3) for line in lines)
         figure.text((words - 0.06) / width, (bottom + side / 2) / high, text, **place)
     for column, title in enumerate(titles, 1):
         middle = (words + side * (column + 0.5)) / width
@@ -168,8 +163,8 @@ def _draw_case(axes: Sequence[Axes], maps: Sequence[CaseMap]) -> None:
             for colour, weight in (("black", 2.4), ("white", 1.1)):
                 axis.plot(width * x, height * y, "+", color=colour, ms=6, mew=weight)
         hit = shown.scores.pointing_hit
-        said = shown.scores.look if hit in (0, 1) else f"hit {hit:.2f}"
-        text = f"{said}\nDice {100 * shown.scores.dice:.0f}"
+        look = shown.scores.look if hit in (0, 1) else f"hit {hit:.2f}"
+        text = f"{look}\nDice {100 * shown.scores.dice:.0f}"
         axis.set_title(text, weight="normal", loc="center", pad=1.5, linespacing=1.0)
 
 

@@ -20,8 +20,10 @@ from xbench.report.figures.style import (
     label_left,
     look_of,
     name_curves,
+    name_rows,
     panels,
     wrapped,
+    write_number,
 )
 from xbench.report.schema import NUMBERS, Analysis, in_order
 from xbench.report.series import Series
@@ -52,7 +54,7 @@ def intervals(analysis: Analysis, number: str, look: Mapping[str, Series]) -> Fi
             draw_interval(axis, score, row, look[entry.label].colour)
             draw_mark(axis, 100 * score.value, row, look[entry.label])
             ends = [_whole(end) for end in (score.low, score.high) if end is not None]
-            _write(axis, row, _whole(score.value), "\u2013".join(ends) if len(ends) == 2 and not narrow else "")
+            write_number(axis, row, _whole(score.value), "\u2013".join(ends) if len(ends) == 2 and not narrow else "")
     return figure
 
 
@@ -74,7 +76,7 @@ def dice_gap(analysis: Analysis, look: Mapping[str, Series]) -> Figure | None:
             axis.plot(100 * best, row, "o", **dot)
             if entry.score.value is not None:
                 axis.plot(100 * entry.score.value, row, "|", **{**dot, "color": "black", "markersize": 8})
-            _write(axis, row, f"{100 * (best - fixed):.1f}")
+            write_number(axis, row, f"{100 * (best - fixed):.1f}")
         axis.text(1.04, 1.0, "gap", transform=axis.transAxes, va="bottom", color=FAINT)
     figure.supxlabel("Dice \u00d7 100:  \u25cb at 0.5   | cross-fitted   \u25cf best", fontsize="medium")
     return figure
@@ -93,26 +95,14 @@ def _rows(
     for axis, column in zip(axes, columns, strict=True):
         if several:
             axis.set_title(wrapped(column.title, 20), pad=15, linespacing=1.05)
-        axis.set(xlim=(0, 100), xticks=[0, 50, 100] if several else [0, 25, 50, 75, 100])
-        axis.set_ylim(len(names) - 0.5, -0.5)
-        axis.set_yticks(range(len(names)), names)
-        axis.tick_params(axis="y", length=0)
-        axis.spines["left"].set_visible(False)
+        name_rows(axis, names, [0, 50, 100] if several else [0, 25, 50, 75, 100])
         for row, entry in enumerate(column.entries):
             if entry.score.value is None and entry.none == "not run":
                 axis.text(50, row, entry.none, ha="center", va="center", color=FAINT)
             elif entry.score.value is None and len(entry.marks) < 2:
-                _write(axis, row, "\u2013")
+                write_number(axis, row, "\u2013")
     figure.supxlabel(quantity, fontsize="medium")
     return figure, axes
-
-
-def _write(axis: Axes, row: int, value: str, more: str = "") -> None:
-    """Write a number at the right edge of a row, and behind it what belongs to it."""
-    place = axis.get_yaxis_transform()
-    axis.annotate(value, (1.0, row), (22, 0), place, "offset points", ha="right", va="center", weight="bold")
-    if more:
-        axis.annotate(more, (1.0, row), (27, 0), place, "offset points", va="center", color=FAINT)
 
 
 def _draw_ends(axis: Axes, column: charts.Column, narrow: bool) -> None:

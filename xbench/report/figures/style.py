@@ -75,6 +75,22 @@ def label_left(axis: Axes, text: str) -> None:
         axis.set_ylabel(text)
 
 
+def name_rows(axis: Axes, names: Sequence[str], ticks: Sequence[int], **options: Any) -> None:
+    """Make an axis of rows with names, from the top, on a scale from 0 to 100."""
+    axis.set(xlim=(0, 100), ylim=(len(names) - 0.5, -0.5), xticks=ticks)
+    axis.set_yticks(range(len(names)), names, **options)
+    axis.tick_params(axis="y", length=0)
+    axis.spines["left"].set_visible(False)
+
+
+def write_number(axis: Axes, row: int, value: str, more: str = "") -> None:
+    """Write a number at the right edge of a row, and behind it what belongs to it."""
+    place = axis.get_yaxis_transform()
+    axis.annotate(value, (1.0, row), (22, 0), place, "offset points", ha="right", va="center", weight="bold")
+    if more:
+        axis.annotate(more, (1.0, row), (27, 0), place, "offset points", va="center", color=FAINT)
+
+
 def bare(axis: Axes) -> None:
     """Take ticks and frame away."""
     axis.set(xticks=[], yticks=[])
@@ -103,12 +119,11 @@ def draw_mark(axis: Axes, x: float, y: float, series: Series, **more: Any) -> No
     axis.plot(x, y, **{**look_of(series), "zorder": 3, "linestyle": "none", **more})
 
 
-def draw_interval(axis: Axes, estimate: Estimate, at: float, colour: str, upright: bool = False) -> None:
+def draw_interval(axis: Axes, estimate: Estimate, row: int, colour: str) -> None:
     """Draw an interval in per cent as a bar beside which its mark is put."""
     if estimate.low is not None and estimate.high is not None:
-        ends, place = [100 * estimate.low, 100 * estimate.high], [at, at]
         bar: dict[str, Any] = {"color": colour, "alpha": 0.42, "linewidth": 2.6, "solid_capstyle": "butt", "zorder": 2}
-        axis.plot(*((place, ends) if upright else (ends, place)), **bar, clip_on=False)
+        axis.plot([100 * estimate.low, 100 * estimate.high], [row, row], **bar, clip_on=False)
 
 
 def name_curves(

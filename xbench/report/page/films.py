@@ -20,12 +20,12 @@ from xbench.runs.maps import shrunk
 class Film:
     """A film with the map of one run: JPEG and PNG in base64, the outline as an SVG path in a square of 100.
 
-    `peak` is where the map is highest, in per cent of width and height; `finding`, `called` and `said` are the caption.
+    `peak` is where the map is highest, in per cent of width and height; `finding`, `called`, `details` are the caption.
     """
 
     finding: str
     called: str
-    said: str
+    details: str
     film: str
     map: str
     outline: str
@@ -59,13 +59,13 @@ def _film(shown: CaseMap, case: ChosenCase, dataset: str, entry: RunAnalysis) ->
     probability = "< 0.001" if scores.probability < 0.001 else f"{scores.probability:.3f}"
     quadrants = entry.quadrants.get(case.finding)
     least = f", threshold {quadrants.threshold:.2g}" if quadrants is not None and scores.recognised is not None else ""
-    said = f" (probability {probability}{least}). The peak is {where}."
+    details = f" (probability {probability}{least}). The peak is {where}."
     radiograph = shrunk(shown.pair.display, 448)
     over = cv2.cvtColor(coloured(shrunk(shown.saliency, 160)), cv2.COLOR_RGBA2BGRA).astype(np.uint8, copy=False)
     return Film(
         case.finding,
         f"{on}, {called}",
-        said,
+        details,
         encoded(".jpg", radiograph, (cv2.IMWRITE_JPEG_QUALITY, 80)),
         encoded(".png", over, (cv2.IMWRITE_PNG_COMPRESSION, 9)),
         outline_of(shown.pair.region, (100 / width, 100 / height)),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice, zip_longest
 
-from xbench.report.schema import Analysis, DatasetAnalysis, RunAnalysis, in_order
+from xbench.report.schema import Analysis, RunAnalysis, in_order
 from xbench.report.tables.table import MISSING, Cell, Column, Row, Table, decimal, percentage, row, table_of
 from xbench.runs.answers import AnswerRow, excerpt
-from xbench.runs.results import Answers
+from xbench.runs.results import Answers, Recognised
 
 _BOXES = {
     "box_iou": Column("IoU", "Of the boxes"),
@@ -37,13 +38,19 @@ _SENSITIVITY = {
     "unparsable_as_useless": "unparsable useless",
     "unparsable_as_perfect": "unparsable perfect",
 }
+_WITHOUT_BOX = ("unparsable", "truncated", "abstained")
 _EXAMPLES = 12
 
 
 def answer_tables(analysis: Analysis) -> Iterator[Table]:
     """Yield the tables of the models that answer; of none, if all have maps."""
-    found = [(analysis.heading(dataset), entry, said) for dataset in analysis.datasets for entry, said in _of(dataset)]
-    if not found:
+    runs = [
+        (analysis.heading(dataset), entry, entry.run.results.answers)
+        for dataset in analysis.datasets
+        for entry in in_order(dataset.runs).values()
+        if entry.run.results.answers is not None
+    ]
+    if not runs:
         return
     yield table_of(
         "answers_boxes",
@@ -55,19 +62,19 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
         ["Dataset", "Model"],
         _BOXES.values(),
         [
-            *(row(where, entry.run.label, *(said.macro[name] for name in _BOXES)) for where, entry, said in found),
+            *(row(where, entry.run.label, *map(answers.macro.get, _BOXES)) for where, entry, answers in runs),
             *(
-                row(analysis.heading(dataset), one.title, *map(one.boxes.get, _BOXES), kind=one.kind)
+                row(analysis.heading(dataset), reference.title, *map(reference.boxes.get, _BOXES), kind=reference.kind)
                 for dataset in analysis.datasets
-                for one in dataset.references
-                if one.boxes
+                for reference in dataset.references
+                if reference.boxes
             ),
         ],
         [
-            f"{entry.run.label}: {said.outlined} of {said.overall['pairs']:.0f} pairs are annotated by outlines or "
-            "masks; their boxes are those around them."
-            for _, entry, said in found
-            if said.outlined
+            f"{entry.run.label}: {answers.outlined} of {answers.overall['pairs']:.0f} pairs are annotated by outlines "
+            "or masks; their boxes are those around them."
+            for _, entry, answers in runs
+            if answers.outlined
         ],
     )
     yield table_of(
@@ -80,14 +87,14 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
         ["Answers", Column("Boxes", "Per answer"), *_RATES.values(), "Tokens sent", "Tokens received"],
         [
             row(
-                *(where, entry.run.label, said.family, said.frame),
-                *(int(said.overall["pairs"] or 0), decimal(said.overall["boxes"], 2)),
-                *(said.overall[name] for name in _RATES),
-                *((None, None) if said.tokens is None else (said.tokens.sent, said.tokens.received)),
+                *(where, entry.run.label, answers.family, answers.frame),
+                *(int(answers.overall["pairs"] or 0), decimal(answers.overall["boxes"], 2)),
+                *map(answers.overall.get, _RATES),
+                *((None, None) if answers.tokens is None else (answers.tokens.sent, answers.tokens.received)),
             )
-            for where, entry, said in found
+            for where, entry, answers in runs
         ],
-        [f"{entry.run.label}: {said.repeats.in_words()}" for _, entry, said in found if said.repeats],
+        [f"{entry.run.label}: {answers.repeats.in_words()}" for _, entry, answers in runs if answers.repeats],
     )
     yield table_of(
         "answers_sensitivity",
@@ -96,9 +103,8 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
         "otherwise. Models are compared by the headline alone.",
         ["Dataset", "Model", "Counted"],
         ["Answers", "Pointing game", "Dice", "IoU", "IoU of the boxes", "IoU > 0.5"],
-        [one for where, entry, said in found for one in _sensitivity(where, entry, said)],
+        [one for where, entry, answers in runs for one in _sensitivity(where, entry, answers)],
     )
-    recognised = [_recognised(where, entry, said) for where, entry, said in found if said.recognition]
     yield table_of(
         "answers_recognition",
         "How they were asked whether it is there",
@@ -107,7 +113,7 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
         "no have at the first token.",
         ["Dataset", "Model", "By", "Kind"],
         ["Asked", "Unreadable", "Bounded", "Mass", Column("AUROC", "Readable only"), Column("F1", "Readable only")],
-        recognised,
+        [_recognised(where, entry, answers.recognition) for where, entry, answers in runs if answers.recognition],
     )
     yield table_of(
         "answers_examples",
@@ -117,50 +123,39 @@ def answer_tables(analysis: Analysis) -> Iterator[Table]:
         [],
         [
             row(where, entry.run.label, one.image_id, one.finding, _status(one), excerpt(one.raw, 240) or "(empty)")
-            for where, entry, _ in found
+            for where, entry, _ in runs
             for one in _examples(entry)
         ],
     )
 
 
-def _of(dataset: DatasetAnalysis) -> Iterator[tuple[RunAnalysis, Answers]]:
-    for entry in in_order(dataset.runs).values():
-        if entry.run.results.answers is not None:
-            yield entry, entry.run.results.answers
-
-
-def _sensitivity(where: str, entry: RunAnalysis, said: Answers) -> Iterator[Row]:
+def _sensitivity(where: str, entry: RunAnalysis, answers: Answers) -> Iterator[Row]:
     grounding = entry.run.results.grounding.macro
-    headline = {"pairs": said.overall["pairs"], **grounding, **said.macro}
+    headline = {"pairs": answers.overall["pairs"], **grounding, **answers.macro}
     names = ("pointing_game", "dice_fixed", "iou_fixed", "box_iou", "acc_50")
-    variants = {"headline": headline} | {text: said.sensitivity[name] for name, text in _SENSITIVITY.items()}
+    variants = {"headline": headline} | {text: answers.sensitivity[name] for name, text in _SENSITIVITY.items()}
     for text, numbers in variants.items():
         values = (numbers.get(name) for name in names)
         yield row(where, entry.run.label, text, int(numbers["pairs"] or 0), *values)
 
 
-def _recognised(where: str, entry: RunAnalysis, said: Answers) -> Row:
-    found = said.recognition
-    assert found is not None
-    ways = ", ".join(f"{way} ({count:,})" for way, count in found.ways.items()) or MISSING
-    kind = "decisions only" if found.decisions_only else "probabilities"
-    counts = (found.asked, found.unreadable, found.bounded)
-    numbers = (found.readable_only.get("auroc"), found.readable_only.get("f1"))
-    mass = MISSING if found.median_mass is None else percentage(found.median_mass)
-    return row(where, entry.run.label, ways, kind, *counts, Cell(mass, found.median_mass), *numbers)
+def _recognised(where: str, entry: RunAnalysis, asked: Recognised) -> Row:
+    ways = ", ".join(f"{way} ({count:,})" for way, count in asked.ways.items()) or MISSING
+    kind = "decisions only" if asked.decisions_only else "probabilities"
+    mass = MISSING if asked.median_mass is None else percentage(asked.median_mass)
+    readable = (asked.readable_only.get("auroc"), asked.readable_only.get("f1"))
+    counts = (asked.asked, asked.unreadable, asked.bounded)
+    return row(where, entry.run.label, ways, kind, *counts, Cell(mass, asked.median_mass), *readable)
 
 
 def _examples(entry: RunAnalysis) -> list[AnswerRow]:
     rows = [row for rows in (entry.run.stored.answers or {}).values() for row in rows if row.query == "locate"]
     # Those in which something is wrong come before those that say there is nothing.
-    groups = [
-        [one for one in rows if one.status == status and not one.boxes]
-        for status in ("unparsable", "truncated", "abstained")
-    ]
-    groups.insert(2, [one for one in rows if one.suspect_frame])
+    statuses = [[row for row in rows if row.status == status and not row.boxes] for status in _WITHOUT_BOX]
+    groups = [*statuses[:2], [row for row in rows if row.suspect_frame], statuses[2]]
     chosen: list[AnswerRow] = []
-    for place in range(_EXAMPLES):
-        chosen += [group[place] for group in groups if place < len(group) and group[place] not in chosen]
+    for turn in islice(zip_longest(*groups), _EXAMPLES):
+        chosen += [row for row in turn if row is not None and row not in chosen]
     return chosen[:_EXAMPLES]
 
 

@@ -109,7 +109,7 @@ def _tables(analysis: Analysis) -> Iterator[Table]:
 
 
 def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title: str, caption: str) -> Table:
-    """A table with a row per model and a group of columns per dataset."""
+    """Return a table with a row per model and a group of columns per dataset."""
     columns = [
         scores_of(dataset, key, Column(short, analysis.heading(dataset)))
         for dataset in analysis.datasets
@@ -122,7 +122,7 @@ def _over_datasets(analysis: Analysis, numbers: dict[str, str], name: str, title
 
 
 def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
-    """A table with a row per model and a column per finding, as the paper's Tables 2 to 5."""
+    """Return a table with a row per model and a column per finding, as the paper's Tables 2 to 5."""
     name, title, caption = _PER_FINDING[key]
     ranked, several = key not in _UNRANKED, len(dataset.findings) > 1
     columns = [scores_of(dataset, key, Column("Mean" if several else dataset.findings[0]), ranked=ranked)]
@@ -135,26 +135,16 @@ def _per_finding(dataset: DatasetAnalysis, key: str) -> Table:
 
 
 def _protocols(dataset: DatasetAnalysis) -> Table:
-    """A row per model and a column per protocol, with ranks."""
-    labels = _labels_of_protocols(dataset)
-    columns = [Column(PROTOCOLS[one.name].heading, _title(one)) for one in dataset.protocols]
-    rows = []
-    for label in labels:
-        cells = []
-        for scores in dataset.protocols:
-            rank = scores.ranks.get(label)
-            if rank is None:
-                cells.append(Cell(MISSING))
-                continue
-            placed = f" ({rank})" if len(scores.ranks) > 1 else ""
-            mark: Literal["best"] | None = "best" if rank == 1 and placed else None
-            cells.append(Cell(f"{percentage(scores.values[label])}{placed}", scores.values[label], mark=mark))
-        rows.append(row(label, *cells))
-    kinds = {reference.title: reference.kind for reference in dataset.references}
-    for title in kinds:
-        values = [scores.references.get(title) for scores in dataset.protocols]
+    """Return a table with a row per model and a column per protocol, with ranks."""
+    columns = [Column(PROTOCOLS[scores.name].heading, _title(scores)) for scores in dataset.protocols]
+    rows = [
+        row(label, *(_with_rank(scores, label) for scores in dataset.protocols))
+        for label in _labels_of_protocols(dataset)
+    ]
+    for reference in dataset.references:
+        values = [scores.references.get(reference.title) for scores in dataset.protocols]
         if any(value is not None for value in values):
-            rows.append(row(title, *values, kind=kinds[title]))
+            rows.append(row(reference.title, *values, kind=reference.kind))
     caption = (
         "Each protocol's headline number in per cent, and the model's rank by it; numbers of two columns do not "
         "compare. *: on our evaluation grid instead of the authors' frame, so no copy of published numbers. Floors and "
@@ -164,13 +154,22 @@ def _protocols(dataset: DatasetAnalysis) -> Table:
     return table_of("protocols", "The same maps as others score them on", caption, ["Model"], columns, rows, notes)
 
 
+def _with_rank(scores: ProtocolScores, label: str) -> Cell:
+    if label not in scores.values:
+        return Cell(MISSING)
+    text, rank = percentage(scores.values[label]), scores.ranks[label]
+    if len(scores.ranks) == 1:
+        return Cell(text, scores.values[label])
+    return Cell(f"{text} ({rank})", scores.values[label], mark="best" if rank == 1 else None)
+
+
 def _rule_and_flaw(protocol: Protocol) -> str:
     rule = f"{protocol.rule[0].upper()}{protocol.rule[1:]}"
     return f"{protocol.title}: {rule}. Flaw: {protocol.flaw} Source: {protocol.citation}."
 
 
 def _calibration(dataset: DatasetAnalysis) -> Table:
-    """The protocol that scores probabilities, so it is no part of how maps are ranked."""
+    """Return the table of the protocol that scores probabilities: it does not rank maps."""
     (protocol,) = (protocol for protocol in PROTOCOLS.values() if "score" in protocol.takes)
     columns = {protocol.headline: protocol.heading, **protocol.others}
     rows = []
@@ -200,16 +199,16 @@ def _title(scores: ProtocolScores) -> str:
 
 
 def _turned(dataset: DatasetAnalysis) -> Table:
-    """The pairs of models whose order depends on the protocol."""
+    """Return the table of pairs of models whose order depends on the protocol."""
     rows = []
     for first, second in combinations(_labels_of_protocols(dataset), 2):
         leads = [(scores, lead) for scores in dataset.protocols if (lead := scores.lead(first, second))]
         if len({lead > 0 for _, lead in leads}) < 2:
             continue
         for scores, lead in leads:
-            one, other = sorted((first, second))
+            lower, upper = sorted((first, second))
             ahead = "first" if lead > 0 else "second"
-            p = scores.p.get(one, {}).get(other)
+            p = scores.p.get(lower, {}).get(upper)
             rows.append(row(first, second, _title(scores), ahead, number(Estimate(abs(lead))), p_value(p)))
     caption = (
         "Pairs of models that one protocol ranks one way and another the other way. Under each: who is ahead, by how "
@@ -221,7 +220,7 @@ def _turned(dataset: DatasetAnalysis) -> Table:
 
 
 def _grounding_honest(analysis: Analysis) -> Table:
-    """Thresholds chosen on other images, and the fixed one, beside the one chosen on the images that are scored."""
+    """Return the table of thresholds chosen on other images, the fixed one, and the best on the scored images."""
     rows: list[Row] = []
     for dataset in analysis.datasets:
         columns = [scores_of(dataset, key, heading, ranked=key not in _UNRANKED) for key, heading in _HONEST.items()]
@@ -377,7 +376,7 @@ def _correlations(analysis: Analysis) -> Table:
 
 
 def _studies(analysis: Analysis) -> Iterator[Table]:
-    """One table per setting that was varied."""
+    """Yield a table per setting that was varied."""
     models = [model_title(entry.run.model) for entry in in_order(analysis.runs).values()]
     for study in sorted({of.study for of in analysis.studies}):
         studied = [of for of in analysis.studies if of.study == study]

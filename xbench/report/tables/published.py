@@ -89,7 +89,7 @@ def _pointing_game(analysis: Analysis, dataset: DatasetAnalysis) -> Table:
 
 
 def _counts(dataset: DatasetAnalysis) -> Iterator[Row]:
-    """How many images stand behind each finding's number: ours, and what the published digits imply."""
+    """Yield how many images are behind the number of each finding: ours, and what the published digits imply."""
     numbers = {
         tuple(entry.run.results.grounding.per_class[finding].count for finding in dataset.findings)
         for entry in dataset.runs
@@ -148,30 +148,30 @@ def _correlation(analysis: Analysis, datasets: Sequence[DatasetAnalysis]) -> Tab
 
 
 def _rows(runs: Sequence[RunAnalysis], columns: Sequence[tuple[Scores, Mapping[str, float | None]]]) -> list[Row]:
-    """Three rows for each model that the paper has: our numbers, the published ones, the differences.
+    """Return our numbers, the published ones and the differences of each model that the paper has.
 
     Columns are our scores with the published numbers by model.
     """
     rows = []
     for label, model in _published_models(runs).items():
-        mine = [ours.models.get(label, Estimate(None)) for ours, _ in columns]
-        printed = [theirs.get(model) for _, theirs in columns]
+        ours = [scores.models.get(label, Estimate(None)) for scores, _ in columns]
+        published = [numbers.get(model) for _, numbers in columns]
         differences = [
-            None if one.value is None or other is None else one.value - other
-            for one, other in zip(mine, printed, strict=True)
+            None if score.value is None or value is None else score.value - value
+            for score, value in zip(ours, published, strict=True)
         ]
         if any(value is not None for value in differences):
             signed = [number(Estimate(value), signed=True) for value in differences]
             rows += [
-                row(label, *mine),
-                row(f"{label}, published", *printed, kind="published"),
+                row(label, *ours),
+                row(f"{label}, published", *published, kind="published"),
                 row(f"{label}, difference", *signed, kind="difference"),
             ]
     return rows
 
 
 def _published_models(runs: Sequence[RunAnalysis]) -> dict[str, str]:
-    """The models that the paper has, by label."""
+    """Return the models that the paper has, by label."""
     return {
         label: entry.run.model for label, entry in in_order(runs).items() if entry.run.model in published_dice_gaps()
     }
