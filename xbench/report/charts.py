@@ -335,7 +335,7 @@ def positions(facts: Facts) -> Iterator[Thirds]:
                 cells = tuple((cell.scores["pointing_game"].value, f"{cell.count:,}") for cell in runs[label].positions)
                 yield Thirds(facts.analysis.heading(dataset), "" if several else label, cells)
         if not several and head.label in runs:
-            name = head.series.name if len(runs) > 1 else f"its {'answers' if head.answers else 'maps'}"
+            name = head.label if len(runs) > 1 else f"its {'answers' if head.answers else 'maps'}"
             yield Thirds(f"Peaks of {name}, %", "", tuple((cell.peaks, "") for cell in runs[head.label].positions))
 
 
