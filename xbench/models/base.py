@@ -268,3 +268,10 @@ def check_image_size(image_size: int, cell: int) -> None:
             f"multiple of {cell}.",
             exit_status=2,
         )
+
+
+def check_at_least_one(**options: int | None) -> None:
+    """Raise a UserError for an option below 1; None is allowed."""
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise UserError(f"--model.{name} {value} must be at least 1.", exit_status=2)

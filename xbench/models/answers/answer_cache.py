@@ -21,16 +21,13 @@ class AnswerCache:
     """A file for each request, under its digest; it is there complete or not at all, and any process may add some.
 
     Only its owner may read them: they hold no image, but may tell what an image of a patient shows.
-
-    Args:
-        folder: Where they lie; created if need be.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def get(self, request: Mapping[str, Any]) -> Any:
-        """Return the response to a request; None if there is none that can be read."""
+        """Return the response to a request; None without a readable one."""
         try:
             kept = json.loads(self._file(request).read_bytes())
             return kept["response"] if kept["request"] == request else None
@@ -38,7 +35,7 @@ class AnswerCache:
             return None
 
     def put(self, request: Mapping[str, Any], response: Any, **about: Any) -> None:
-        """Keep the response to a request, plain values both, and more about it; a UserError if it cannot be written."""
+        """Keep the response to a request, plain values both, and more about it, or raise a UserError."""
         path = self._file(request)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

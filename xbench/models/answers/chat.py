@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from xbench.models.base import check_at_least_one
 from xbench.runtime.errors import UserError
 
 _CONNECT = 10.0  # seconds
@@ -37,38 +38,24 @@ _Result = TypeVar("_Result")
 
 
 class NoAnswer(Exception):
-    """A request brought nothing back, after all attempts; the text says what came instead."""
+    """A request brought nothing back; `after` are seconds that the server asks to wait."""
 
-
-class _Again(Exception):
-    """A request brought nothing back, and another attempt may; `after` are seconds that the server asks to wait."""
-
-    def __init__(self, what: str, after: float | None = None) -> None:
-        super().__init__(what)
+    def __init__(self, problem: str, after: float | None = None) -> None:
+        super().__init__(problem)
         self.after = after
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What a server says to a request.
+    """A server's answer; None where it does not count, list or think."""
 
-    Attributes:
-        text: As received; a refusal's words if there are no others.
-        finish: Why it ended, in the server's word.
-        tokens_in: Tokens of the request; None where the server does not count.
-        tokens_out: Tokens of the answer; None where the server does not count.
-        top: Likeliest first tokens with their log-probabilities; None where the server lists none.
-        reasoning: What it gives apart as thinking.
-        served: Name of the model and of the server's state, as it gives them.
-    """
-
-    text: str
-    finish: str | None
+    text: str  # as received; a refusal's words if there are no others
+    finish: str | None  # why it ended, in the server's word
     tokens_in: int | None
     tokens_out: int | None
-    top: tuple[tuple[str, float], ...] | None
+    top: tuple[tuple[str, float], ...] | None  # likeliest first tokens with their log-probabilities
     reasoning: str | None
-    served: str
+    served: str  # name of the model and of the server's state
 
     @classmethod
     def read(cls, response: Any) -> Completion:
@@ -104,7 +91,7 @@ class Completion:
             _count(counts.get("completion_tokens")),
             _first_tokens(choice.get("logprobs")),
             _whole_text(reasoning) if isinstance(reasoning, str) else None,
-            _whole_text(" ".join(one for one in served if isinstance(one, str))),
+            _whole_text(" ".join(name for name in served if isinstance(name, str))),
         )
 
 
@@ -134,18 +121,7 @@ def _first_tokens(logprobs: Any) -> tuple[tuple[str, float], ...] | None:
 
 
 class ChatClient:
-    """Asks one server; any number of threads may do so at once.
-
-    Args:
-        base_url: Where its API begins, as `http://localhost:8000/v1`.
-        model: Name of the model that it serves.
-        send_images_to: Host that images may be sent to; none is needed for this machine.
-        key_variable: Environment variable that holds the key, if the server wants one.
-        environment_proxies: Whether to reach another machine through the proxies that the environment names.
-        timeout: Seconds that an answer may take.
-        attempts: How often a request is made at most.
-        back_off: Seconds before the second attempt, at most; doubled from one attempt to the next.
-    """
+    """Asks one server, from any number of threads; the arguments are options of `xbench.models.Endpoint`."""
 
     def __init__(
         self,
@@ -158,9 +134,14 @@ class ChatClient:
         attempts: int = 6,
         back_off: float = 1.0,
     ) -> None:
+        if not (0 < timeout < math.inf and 0 <= back_off < math.inf):
+            raise UserError(
+                f"--model.timeout {timeout} must be above 0, and --model.back_off {back_off} at least 0.", exit_status=2
+            )
+        check_at_least_one(attempts=attempts)
         url = _checked_url(base_url)
         self.host, self.base_url = url.host, str(url).rstrip("/")
-        self._allowed(url, model, send_images_to)
+        _check_allowed(url, model, send_images_to)
         self._model, self._key_variable = model, key_variable
         self._proxies = environment_proxies and not _is_loopback(url.host)
         self._timeout, self._attempts, self._back_off = timeout, attempts, back_off
@@ -170,38 +151,16 @@ class ChatClient:
         self._warned = False
         self._made: httpx.Client | None = None
 
-    @staticmethod
-    def _allowed(url: httpx.URL, model: str, send_images_to: str | None) -> None:
-        """Refuse a server that is not on this machine unless its host is named."""
-        named = (send_images_to or "").strip().rstrip(".").lower() == url.host.rstrip(".").lower()
-        if named:
-            return
-        if not _is_loopback(url.host):
-            given = f" (it names {send_images_to})" if send_images_to else ""
-            raise UserError(
-                f"--model.base_url is on {url.host}, so radiographs would leave this machine. If they may, add "
-                f"--model.send_images_to {url.host}{given}. Agreements on credentialed data (MIMIC, VinDr, PadChest, "
-                "CheXpert and others) forbid most third parties, PhysioNet's by name; sent are pixels alone, with "
-                "whatever text is burnt into them.",
-                exit_status=2,
-            )
-        if "cloud" in model.lower():
-            raise UserError(
-                f"--model.model {model}: servers on this machine pass models of a cloud on to it, as ollama does, so "
-                f"radiographs would leave this machine. If they may, add --model.send_images_to {url.host}.",
-                exit_status=2,
-            )
-
     def begin(self) -> None:
-        """Ask again after a stop."""
+        """Allow requests again after a stop."""
         self._stopped.clear()
 
     def stop(self) -> None:
-        """End all waiting: requests that would be made again are not."""
+        """End all waiting; nothing is asked again."""
         self._stopped.set()
 
     def complete(self, body: Mapping[str, Any]) -> tuple[Completion, dict[str, Any]]:
-        """Ask; return what is said and the server's whole response.
+        """Ask; return the answer and the server's whole response.
 
         Raises:
             NoAnswer: Nothing came back, however often it was asked.
@@ -223,15 +182,13 @@ class ChatClient:
         """Return what the server says of the weights behind the model's name, as JSON; nothing if it does not say.
 
         Servers may put other weights behind the same name: vLLM says which (`root`), llama.cpp how many (`meta`).
-
-        Raises:
-            NoAnswer: It cannot be reached.
+        Raises NoAnswer if it cannot be reached.
         """
         try:
             listed = self._patiently(lambda: self._json("GET", "models"))
             (entry,) = [entry for entry in listed["data"] if entry["id"] == self._model]
-            said = {name: entry[name] for name in ("root", "meta") if name in entry}
-            return json.dumps(said, sort_keys=True)[:2000] if said else ""
+            about = {name: entry[name] for name in ("root", "meta") if name in entry}
+            return json.dumps(about, sort_keys=True)[:2000] if about else ""
         except (UserError, KeyError, TypeError, ValueError, RecursionError):
             return ""
 
@@ -241,7 +198,7 @@ class ChatClient:
             self._wait_for_turn()
             try:
                 return make()
-            except (_Again, ValueError) as error:
+            except (NoAnswer, ValueError) as error:
                 problem = self.without_key(str(error), 4)
                 after = getattr(error, "after", None)
             if attempt + 1 < self._attempts:
@@ -250,16 +207,11 @@ class ChatClient:
         raise NoAnswer(problem)
 
     def models(self) -> list[str]:
-        """Return the names of the models that the server says it serves, sorted.
-
-        Raises:
-            NoAnswer: It cannot be reached, or gives no such list.
-            UserError: It refuses to say.
-        """
+        """Return the names of the models that the server serves, sorted; NoAnswer or UserError if it does not say."""
         try:
             listed = self._json("GET", "models")["data"]
             return sorted(entry["id"] for entry in listed if isinstance(entry["id"], str))
-        except (_Again, ValueError) as error:
+        except (NoAnswer, ValueError) as error:
             raise NoAnswer(self.without_key(str(error), 4)) from None
         except (KeyError, TypeError):
             raise NoAnswer("another thing than a list of models") from None
@@ -283,7 +235,7 @@ class ChatClient:
             return self._made
 
     def _json(self, method: str, path: str, content: bytes | None = None) -> Any:
-        """Make a request and return the JSON that comes back; `_Again` or ValueError where none does."""
+        """Make a request and return the JSON that comes back; NoAnswer or ValueError where none does."""
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
         if key := self._key():
             headers["Authorization"] = f"Bearer {key}"
@@ -297,22 +249,22 @@ class ChatClient:
                 for part in response.iter_raw():
                     body += part
                     if len(body) > _MOST_BYTES:
-                        raise _Again(f"more than {_MOST_BYTES >> 20} MiB")
+                        raise NoAnswer(f"more than {_MOST_BYTES >> 20} MiB")
         except httpx.TimeoutException as error:
             waited = _CONNECT if isinstance(error, httpx.ConnectTimeout) else self._timeout
-            raise _Again(f"no answer within {min(waited, self._timeout):g} s") from None
+            raise NoAnswer(f"no answer within {min(waited, self._timeout):g} s") from None
         except httpx.HTTPError as error:
-            raise _Again(str(error) or type(error).__name__) from None
+            raise NoAnswer(str(error) or type(error).__name__) from None
         if not response.is_success:
             readable = b"" if "content-encoding" in response.headers else bytes(body)
-            self._refuse(response, _message(readable, lambda said: self.without_key(said, 4)), method, content)
+            self._refuse(response, _message(readable, lambda value: self.without_key(value, 4)), method, content)
         kind = self.without_key(response.headers.get("content-type", "")).partition(";")[0].strip().lower()
         if not kind.endswith("json"):
-            raise _Again(f"{kind[:60] or 'text of no type'} in place of JSON")
+            raise NoAnswer(f"{kind[:60] or 'text of no type'} in place of JSON")
         try:
             return self.without_key(json.loads(bytes(body)))
         except (ValueError, RecursionError):
-            raise _Again("JSON that is cut off or malformed") from None
+            raise NoAnswer("JSON that is cut off or malformed") from None
 
     def _key(self) -> str:
         key = os.environ.get(self._key_variable, "").strip()
@@ -320,21 +272,21 @@ class ChatClient:
             raise UserError(f"The key in the environment variable {self._key_variable} has characters that no key has.")
         return key
 
-    def without_key(self, said: Any, shortest: int = 8) -> Any:
-        """Return what a server said, a text or JSON, without the key, which some servers repeat.
+    def without_key(self, value: Any, shortest: int = 8) -> Any:
+        """Return a text or JSON of a server without the key, which some servers repeat.
 
         Shorter keys stay: words such as `none`, given to a server that needs no key, may be part of an answer.
         """
         key = os.environ.get(self._key_variable, "").strip()
         if len(key) < shortest:
-            return said
-        if isinstance(said, str):
-            return said.replace(key, "***")
-        if isinstance(said, list):
-            return [self.without_key(one, shortest) for one in said]
-        if isinstance(said, dict):
-            return {self.without_key(name, shortest): self.without_key(one, shortest) for name, one in said.items()}
-        return said
+            return value
+        if isinstance(value, str):
+            return value.replace(key, "***")
+        if isinstance(value, list):
+            return [self.without_key(part, shortest) for part in value]
+        if isinstance(value, dict):
+            return {self.without_key(name, shortest): self.without_key(part, shortest) for name, part in value.items()}
+        return value
 
     def _refuse_head(self, response: httpx.Response) -> None:
         """Refuse a redirect, and an answer that is compressed: a few bytes of it can unpack to gigabytes."""
@@ -343,46 +295,41 @@ class ChatClient:
             target = self.without_key(response.headers.get("location", ""), 4)
             raise UserError(
                 f"{self.host} answers {status}: it sends requests on to {target[:200] or 'another address'}, and "
-                "redirects are not followed, for they could carry radiographs anywhere. If that is the server, give "
-                "its address as --model.base_url."
+                "redirects are not followed. If that is the server, give its address as --model.base_url."
             )
         if response.is_success and encoding.lower() not in ("", "identity"):
             raise UserError(
-                f"{self.host} sends answers that are compressed ({encoding[:60]}), although the "
-                "request allows none such, and they are not unpacked. Turn compression off in the server, or in the "
-                "proxy in front of it."
+                f"{self.host} sends answers that are compressed ({encoding[:60]}), and they are not unpacked. Turn "
+                "compression off in the server, or in the proxy in front of it."
             )
 
-    def _refuse(self, response: httpx.Response, said: str, method: str, content: bytes | None) -> None:
-        """Raise what a status is: worth another attempt, or not."""
-        status, where = response.status_code, f"{self.host} answers {response.status_code}"
-        says = f" and says: {said}" if said else ""
-        if status in (408, 409, 429) or status >= 500:
-            if "insufficient_quota" in said:
-                raise UserError(f"{where}{says}. The account has nothing left to spend.")
-            raise _Again(f"status {status}{says}", _seconds(response.headers.get("retry-after")))
-        known = "is not set" if not os.environ.get(self._key_variable, "").strip() else "is not accepted"
-        hints = {
-            401: f"The key in the environment variable {self._key_variable} (--model.key_variable) {known}.",
-            403: f"The key in the environment variable {self._key_variable} (--model.key_variable) may not do this.",
-            404: f"Look at --model.base_url, which usually ends in /v1, and at --model.model{self._offered(method)}.",
-        }
-        hint = hints.get(status, f"Look at the options of --model{self._offered(method) if status == 400 else ''}.")
-        if content is not None and (status == 413 or ("image" in said.lower() and "size" in said.lower())):
-            hint = (
-                f"The request has {len(content):,} bytes: give --model.longest_side, or --model.image_format jpeg, for "
-                "smaller images."
-            )
-        elif "max_completion_tokens" in said:
+    def _refuse(self, response: httpx.Response, message: str, method: str, content: bytes | None) -> None:
+        """Raise NoAnswer for a status that is worth another attempt, else a UserError."""
+        status, says = response.status_code, f" and says: {message}" if message else ""
+        again = status in (408, 409, 429) or status >= 500
+        if again and "insufficient_quota" not in message:
+            raise NoAnswer(f"status {status}{says}", _seconds(response.headers.get("retry-after")))
+        key = f"The key in the environment variable {self._key_variable} (--model.key_variable)"
+        if again:
+            hint = "The account has nothing left to spend."
+        elif content is not None and (status == 413 or ("image" in message.lower() and "size" in message.lower())):
+            hint = f"The request has {len(content):,} bytes: give --model.longest_side, or --model.image_format jpeg."
+        elif "max_completion_tokens" in message:
             hint = "Give --model.max_tokens_name max_completion_tokens."
-        elif "logprobs" in said:
+        elif "logprobs" in message:
             hint = "Give --model.top_logprobs 0, or as many as the server allows."
-        raise UserError(f"{where}{says}. {hint}")
+        elif status == 401:
+            hint = f"{key} {'is not accepted' if os.environ.get(self._key_variable, '').strip() else 'is not set'}."
+        elif status == 403:
+            hint = f"{key} may not do this."
+        else:
+            offered = self._offered() if method != "GET" and status in (400, 404) else ""
+            places = {404: "--model.base_url, which usually ends in /v1, and at --model.model"}
+            hint = f"Look at {places.get(status, 'the options of --model')}{offered}."
+        raise UserError(f"{self.host} answers {status}{says}. {hint}")
 
-    def _offered(self, method: str) -> str:
-        """Return which models there are, for the message that one is not."""
-        if method == "GET":
-            return ""
+    def _offered(self) -> str:
+        """Return which models there are, if the server does not have the one that is asked for."""
         try:
             names = self.models()
         except (NoAnswer, UserError):
@@ -390,7 +337,7 @@ class ChatClient:
         return "" if self._model in names else f"; it serves {near_names(self._model, names)}"
 
     def _warn(self, problem: str) -> None:
-        """Say once that requests fail: waiting in silence looks like a run that hangs."""
+        """Warn once that requests fail: waiting in silence looks like a run that hangs."""
         with self._lock:
             warned, self._warned = self._warned, True
         if not warned:
@@ -421,7 +368,7 @@ class ChatClient:
 
 @contextmanager
 def _cut_off(seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield the extensions of a request whose connection is shut down after so many seconds; `_Again` if it was.
+    """Yield the extensions of a request whose connection is shut down after so many seconds; NoAnswer if it was.
 
     The time-outs of httpx begin anew with each byte and with each `100 Continue`.
     """
@@ -430,9 +377,10 @@ def _cut_off(seconds: float) -> Iterator[dict[str, Any]]:
 
     def shut_down() -> None:
         late.set()
-        for one in sockets:
+        for connection in sockets:
             with suppress(OSError):
-                socket.socket.shutdown(one, socket.SHUT_RDWR)  # of its class: SSLSocket's is not for other threads
+                # Of the base class: SSLSocket's is not for other threads.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def trace(event: str, about: Mapping[str, Any]) -> None:
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
@@ -451,7 +399,7 @@ def _cut_off(seconds: float) -> Iterator[dict[str, Any]]:
     finally:
         timer.cancel()
     if late.is_set():
-        raise _Again(f"no answer within {seconds:g} s")
+        raise NoAnswer(f"no answer within {seconds:g} s")
 
 
 def near_names(name: str, names: list[str]) -> str:
@@ -478,6 +426,25 @@ def _checked_url(text: str) -> httpx.URL:
     return url
 
 
+def _check_allowed(url: httpx.URL, model: str, send_images_to: str | None) -> None:
+    """Refuse a server that is not on this machine unless its host is named."""
+    if (send_images_to or "").strip().rstrip(".").lower() == url.host.rstrip(".").lower():
+        return
+    if not _is_loopback(url.host):
+        reason = f"--model.base_url is on {url.host}"
+    elif "cloud" in model.lower():
+        reason = f"--model.model {model}: servers on this machine pass models of a cloud on to it, as ollama does"
+    else:
+        return
+    given = f" (it names {send_images_to})" if send_images_to else ""
+    raise UserError(
+        f"{reason}, so radiographs would leave this machine. If they may, add --model.send_images_to {url.host}{given}"
+        ". Agreements on credentialed data (MIMIC, VinDr, PadChest, CheXpert and others) forbid most third parties, "
+        "PhysioNet's by name; sent are pixels alone, with whatever text is burnt into them.",
+        exit_status=2,
+    )
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -501,18 +468,18 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _message(body: bytes, without_key: Callable[[Any], Any]) -> str:
-    """Return what a response that is no answer says, in a line; the key is taken out before anything is cut off."""
+    """Return the message of an error response in a line; the key is taken out before anything is cut off."""
     try:
-        said = without_key(json.loads(body))
+        message = without_key(json.loads(body))
     except (ValueError, RecursionError):
-        said = without_key(body.decode("utf-8", "replace"))[:2000]
-    while isinstance(said, dict):
-        code = said.get("code")
-        inner = next((said[name] for name in ("error", "message", "detail") if said.get(name)), None)
+        message = without_key(body.decode("utf-8", "replace"))[:2000]
+    while isinstance(message, dict):
+        code = message.get("code")
+        inner = next((message[name] for name in ("error", "message", "detail") if message.get(name)), None)
         if isinstance(inner, str) and isinstance(code, str) and code not in inner:
             inner = f"{inner} ({code})"
-        said = inner
-    return _brief(said) if said else ""
+        message = inner
+    return _brief(message) if message else ""
 
 
 def _brief(value: Any) -> str:

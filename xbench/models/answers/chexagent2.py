@@ -10,19 +10,20 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 import transformers
 from numpy import asarray, float32
 from PIL import Image
+from safetensors import safe_open
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import PhiConfig, PhiForCausalLM, SiglipVisionConfig, SiglipVisionModel
 
-from xbench.models.answers.local import Architecture, Local, load_network
-from xbench.models.networks.checkpoint import first_line
-from xbench.models.networks.reads_patches import ReadsPatches, tensor_shapes, with_image
+from xbench.models.answers.local import Architecture, Dtype, Local, load_network
+from xbench.models.networks.checkpoint import explained, first_line
+from xbench.models.networks.reads_patches import PatchProcessor, ReadsPatches
 from xbench.runtime.errors import UserError
 
 EXAMPLE = "StanfordAIMI/CheXagent-2-3b"
@@ -39,47 +40,29 @@ _SETTINGS = (
 class CheXagent2(Local):
     """CheXagent-2 (Stanford AIMI): where findings are, and whether they are there.
 
-    The radiograph is stretched to the square that the network sees, so its numbers are hundredths of the whole. Queries
-    go through the network together only if they are about one image.
+    The radiograph is stretched to the square that the network sees, so its numbers are hundredths of the whole.
 
     Args:
         checkpoint: Folder as `hf download` leaves it, or the name of a checkpoint that was downloaded before.
-        frame: What the numbers mean; hundredths of the whole radiograph if None.
-        prompts: A YAML file of questions; the package's, in the words of the authors, if None.
-        ask_negatives: Whether to ask where a finding is on images without it too.
-        recognise: Whether to ask if a finding is there, on every image whose label is known.
-        max_tokens: Most tokens of an answer.
-        together: Queries about an image that go through the network at once.
         dtype: Of the weights; the authors run it in bfloat16. `auto` as they are stored.
+        **options: Those of `xbench.models.Local`.
     """
 
     families: ClassVar[Mapping[str, Architecture]] = {
         "chexagent2": Architecture({"phi": "", "chexagent": ""}, EXAMPLE, tokens=512)
     }
 
-    def __init__(
-        self,
-        checkpoint: str | None = None,
-        frame: str | None = None,
-        prompts: str | None = None,
-        ask_negatives: bool = False,
-        recognise: bool = False,
-        max_tokens: int | None = None,
-        together: int = 8,
-        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "bfloat16",
-    ) -> None:
-        super().__init__(
-            "chexagent2", checkpoint, frame, prompts, ask_negatives, recognise, None, max_tokens, together, dtype
-        )
+    def __init__(self, checkpoint: str | None = None, dtype: Dtype = "bfloat16", **options: Any) -> None:
+        super().__init__("chexagent2", checkpoint, processor=None, dtype=dtype, **options)
 
     def _load(self, dtype: str) -> tuple[Any, Any]:
-        config = _config(self.checkpoint, tensor_shapes(self.checkpoint))
+        config = _config(self.checkpoint)
         advice = f"Give the files of {EXAMPLE}."
         network = load_network(CheXagent2Network, self.checkpoint, dtype, advice, config=config)
-        words = _tokenizer(self.checkpoint)
-        network.image_token = words.convert_tokens_to_ids(IMAGE)
-        network.generation_config.eos_token_id = words.eos_token_id
-        return network, Processor(words, config.visual["image_size"], len(network.model.visual.pos_embed))
+        tokenizer = _tokenizer(self.checkpoint)
+        network.image_token = tokenizer.convert_tokens_to_ids(IMAGE)
+        network.generation_config.eos_token_id = tokenizer.eos_token_id
+        return network, Processor(tokenizer, config.visual["image_size"], len(network.model.visual.pos_embed))
 
 
 class CheXagent2Network(ReadsPatches, PhiForCausalLM):
@@ -113,52 +96,37 @@ class Patches(nn.Module):
         return self.ln_post(self.attn_pool(layers + self.pos_embed)) @ self.proj  # type: ignore[no-any-return]
 
 
-class Processor:
-    """What transformers' processors are to other networks: turns in words, and an image in numbers.
-
-    Args:
-        tokenizer: Of the words.
-        side: Pixels of the square that an image is stretched to.
-        patches: Tokens that stand for it.
-    """
-
-    chat_template = "built in"
-    image_processor = "built in"
+class Processor(PatchProcessor):
+    """Puts turns into the words of CheXagent-2, and stretches an image to the square."""
 
     def __init__(self, tokenizer: Any, side: int, patches: int) -> None:
-        self.tokenizer = tokenizer
-        self._side, self._patches = side, patches
+        self.tokenizer, self.side = tokenizer, side
+        self.mark, self.span = START_IMAGE + END_IMAGE, START_IMAGE + IMAGE * patches + END_IMAGE
 
-    def apply_chat_template(self, turns: Sequence[Any], tokenize: bool, **options: Any) -> Any:
-        """Return the words of conversations that have an image each, or the tokens and the pixels of that image."""
-        texts = ["".join(map(self._words, turn)) + "<|assistant|>\n" for turn in turns]
-        if not tokenize:
-            return texts
-        image = next(part["image"] for part in turns[0][-1]["content"] if part["type"] == "image")
-        span = START_IMAGE + IMAGE * self._patches + END_IMAGE
-        spanned = [text.replace(START_IMAGE + END_IMAGE, span, 1) for text in texts]
-        return with_image(self.tokenizer, spanned, self.pixels(image))
+    def words(self, turn: Sequence[Any]) -> str:
+        """Return the words of a conversation, up to where the answer begins."""
+        words = ""
+        for message in turn:
+            parts = (f"Picture 1:{self.mark}\n" if "image" in part else part["text"] for part in message["content"])
+            words += f"<|{message['role']}|>\n{''.join(parts)}{END}\n"
+        return f"{words}<|assistant|>\n"
 
     def pixels(self, image: Image.Image) -> Tensor:
         """Return an image of any size as SigLIP gets it: (1, 3, S, S), in [-1, 1]."""
-        square = image.convert("RGB").resize((self._side, self._side), Image.Resampling.BICUBIC)
+        square = image.convert("RGB").resize((self.side, self.side), Image.Resampling.BICUBIC)
         return torch.from_numpy(asarray(square, float32) / 127.5 - 1).permute(2, 0, 1)[None]
 
-    @staticmethod
-    def _words(turn: Mapping[str, Any]) -> str:
-        parts = (
-            f"Picture 1:{START_IMAGE}{END_IMAGE}\n" if "image" in part else part["text"] for part in turn["content"]
-        )
-        return f"<|{turn['role']}|>\n{''.join(parts)}{END}\n"
 
-
-def _config(folder: Path, shapes: Mapping[str, Sequence[int]]) -> PhiConfig:
+def _config(folder: Path) -> PhiConfig:
     """Return the settings of Phi-2, with those of SigLIP, which the checkpoint shows only in its tensors."""
-    try:
+    with explained(f"{folder} has no config.json of CheXagent-2", "Fetch it again."):
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         missing = [name for name in _SETTINGS if name not in settings]
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{folder} has no config.json of CheXagent-2 ({first_line(error)}). Fetch it again.") from error
+    shapes: dict[str, list[int]] = {}
+    with explained(f"The weights in {folder} cannot be read", "Fetch them again."):
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(path, framework="pt") as file:
+                shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     tower = "model.visual.model."
     try:
         width, _, patch, _ = shapes[f"{tower}embeddings.patch_embedding.weight"]
@@ -166,14 +134,13 @@ def _config(folder: Path, shapes: Mapping[str, Sequence[int]]) -> PhiConfig:
         wide, _ = shapes[f"{tower}encoder.layers.0.mlp.fc1.weight"]
     except (LookupError, ValueError):
         raise UserError(
-            f"The weights in {folder} are not CheXagent-2's, for they have no SigLIP under {tower}*. Give "
+            f"The weights in {folder} are not CheXagent-2's: they have no SigLIP under {tower}*. Give "
             f"--model.checkpoint a folder as `hf download {EXAMPLE} --local-dir FOLDER` leaves it."
         ) from None
     if missing:
         raise UserError(f"The config.json in {folder} lacks {', '.join(missing)}. Fetch it again from {EXAMPLE}.")
-    config = PhiConfig.from_dict(
-        {name: value for name, value in settings.items() if name not in ("auto_map", "visual")}
-    )
+    own = {name: value for name, value in settings.items() if name not in ("auto_map", "visual")}
+    config = PhiConfig.from_dict(own)
     config.visual = {
         "hidden_size": width,
         "intermediate_size": wide,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from PIL import Image
 from xbench.models.answering import AnsweringModel
 from xbench.models.answers.answer_cache import AnswerCache, digest
 from xbench.models.answers.chat import ChatClient, Completion, NoAnswer, in_threads, near_names
+from xbench.models.base import check_at_least_one
 from xbench.predictions.answer import Size
 from xbench.predictions.asking import Query, Reply
 from xbench.predictions.conventions import smart_resize
@@ -39,12 +39,12 @@ class _Picture:
 
     @cached_property
     def digest(self) -> str:
-        found = hashlib.sha256(f"{self.format} {self.image.size}".encode() + self.image.tobytes())
-        return f"sha256:{found.hexdigest()}"
+        content = f"{self.format} {self.image.size}".encode() + self.image.tobytes()
+        return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
     @cached_property
     def url(self) -> str:
-        """All of it, as a data URL; nothing but pixels is in it."""
+        """The data URL, of nothing but pixels."""
         encoded = io.BytesIO()
         options = {"quality": 95} if self.format == "jpeg" else {"compress_level": 4}
         self.image.save(encoded, self.format.upper(), **options)
@@ -59,7 +59,8 @@ class Endpoint(AnsweringModel):
     """A model behind a server that speaks OpenAI's chat completions: vLLM, SGLang, ollama, llama.cpp, or hosted.
 
     Sent are the pixels of the radiograph, made into a new image, and the question. Images leave the machine only with
-    `send_images_to`; the key comes from the environment and is written nowhere.
+    `send_images_to`; the key comes from the environment and is written nowhere. For the frame `thousand_padded` the
+    image is padded to a square.
 
     Args:
         base_url: Where the server's API begins, as http://localhost:8000/v1.
@@ -67,10 +68,6 @@ class Endpoint(AnsweringModel):
         send_images_to: The host of `base_url`, to allow sending radiographs there; not needed for this machine.
         key_variable: Environment variable that holds the key, if the server wants one.
         family: How answers are written: `endpoint` as the package asks for it, or the family of the model.
-        frame: What their numbers mean; the family's own if None. For `thousand_padded` the image is padded to a square.
-        prompts: A YAML file of questions; the package's for this family if None.
-        ask_negatives: Whether to ask where a finding is on images without it too.
-        recognise: Whether to ask if a finding is there, on every image whose label is known.
         text_first: Whether the question comes before the image.
         longest_side: Pixels that the longer side is reduced to before sending; None sends the radiograph as it is.
         image_format: PNG, or JPEG of quality 95, which is smaller and not exact.
@@ -92,6 +89,7 @@ class Endpoint(AnsweringModel):
         prices: Of a million tokens of requests and of answers, in whatever currency.
         limit_cost: Stop in the same way once that much is spent, by these prices.
         environment_proxies: Whether to reach another machine through the proxies that the environment names.
+        **options: Those of `xbench.models.AnsweringModel`.
     """
 
     neutral_options = frozenset(
@@ -106,10 +104,6 @@ class Endpoint(AnsweringModel):
         send_images_to: str | None = None,
         key_variable: str = "OPENAI_API_KEY",
         family: str = "endpoint",
-        frame: str | None = None,
-        prompts: str | None = None,
-        ask_negatives: bool = False,
-        recognise: bool = False,
         text_first: bool = False,
         longest_side: int | None = None,
         image_format: Literal["png", "jpeg"] = "png",
@@ -130,39 +124,39 @@ class Endpoint(AnsweringModel):
         prices: tuple[float, float] | None = None,
         limit_cost: float | None = None,
         environment_proxies: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(family, frame, prompts, ask_negatives, recognise)
-        least = {"longest_side": longest_side, "max_tokens": max_tokens, "concurrency": concurrency, "repeats": repeats}
-        for name, value in (least | {"attempts": attempts, "limit_tokens": limit_tokens}).items():
-            if value is not None and value < 1:
-                raise UserError(f"--model.{name} {value} must be at least 1.", exit_status=2)
-        if not (0 < timeout < math.inf and 0 <= back_off < math.inf and top_logprobs >= 0):
-            raise UserError(
-                f"--model.timeout {timeout} must be above 0, --model.back_off {back_off} and --model.top_logprobs "
-                f"{top_logprobs} at least 0.",
-                exit_status=2,
-            )
-        if owned := [name for name in _OWN if name in (extra_body or {})]:
-            raise UserError(f"--model.extra_body has {owned[0]}, which xbench sets itself.", exit_status=2)
-        self.served_model, self.revision, self.repeats = model, revision, repeats
+        super().__init__(family, **options)
         self.client = ChatClient(
             base_url, model, send_images_to, key_variable, environment_proxies, timeout, attempts, back_off
         )
+        check_at_least_one(
+            longest_side=longest_side,
+            max_tokens=max_tokens,
+            concurrency=concurrency,
+            repeats=repeats,
+            limit_tokens=limit_tokens,
+        )
+        if top_logprobs < 0:
+            raise UserError(f"--model.top_logprobs {top_logprobs} must be at least 0.", exit_status=2)
+        if reserved := [name for name in _OWN if name in (extra_body or {})]:
+            raise UserError(f"--model.extra_body has {reserved[0]}, which xbench sets itself.", exit_status=2)
+        if limit_cost is not None and prices is None:
+            raise UserError("--model.limit_cost needs --model.prices.", exit_status=2)
+        self.served_model, self.revision, self.repeats = model, revision, repeats
         sampling = {"temperature": temperature, "seed": seed, max_tokens_name: max_tokens}
         self._settings = {name: value for name, value in sampling.items() if value is not None} | (extra_body or {})
         self._text_first, self._longest_side, self._image_format = text_first, longest_side, image_format
-        if limit_cost is not None and prices is None:
-            raise UserError("--model.limit_cost needs --model.prices.", exit_status=2)
         self._top_logprobs, self._concurrency = top_logprobs, concurrency
         self._limit_tokens, self._prices, self._limit_cost = limit_tokens, prices, limit_cost
         folder = cache_folder() / "answers" if cache is True else expand(cache or "")
         self._cache = None if cache is False else AnswerCache(Path(folder))
-        self._weights: str | None = None  # as the server tells of them
+        self._weights: str | None = None  # in the server's words
         self._served_by: set[str] = set()
         self._counts, self._lock = [0, 0], threading.Lock()  # answers that were asked for, and that were kept
 
     def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
-        """Ask the server; what it said before to the same request comes from the cache."""
+        """Ask the server, or take answers to the same request from the cache."""
         images = {row: self._picture(batch, row) for row in {query.row for query in queries}}
         self.client.begin()
         try:
@@ -246,7 +240,7 @@ class Endpoint(AnsweringModel):
 
     @property
     def cost(self) -> float | None:
-        """What this process has spent, if the prices are known."""
+        """Spent by this process, if the prices are known."""
         if self._prices is None:
             return None
         return sum(tokens * price for tokens, price in zip(self.client.spent, self._prices, strict=True)) / 1e6
@@ -258,7 +252,7 @@ class Endpoint(AnsweringModel):
                 raise UserError(f"--model.limit_{name} {limit}: {spent:,} is spent. Raise the limit to go on.")
 
     def on_test_end(self) -> None:
-        """Say what was asked and spent."""
+        """Print what was asked and spent."""
         asked, kept = self._counts
         spent = "{:,} tokens of requests and {:,} of answers".format(*self.client.spent)
         money = "" if self.cost is None else f", which cost {self.cost:,.2f}"

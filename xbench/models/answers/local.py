@@ -21,12 +21,12 @@ import transformers
 from huggingface_hub import hf_hub_download
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError
 from torch import Tensor
 
 from xbench.models.answering import AnsweringModel
 from xbench.models.answers.answer_cache import digest
-from xbench.models.networks.checkpoint import first_line
+from xbench.models.base import check_at_least_one
+from xbench.models.networks.checkpoint import explained, first_line
 from xbench.predictions.asking import Query, Reply
 from xbench.predictions.recognition import first_tokens
 from xbench.runtime.digests import file_sha256
@@ -39,31 +39,18 @@ WAYS_OUT = (
     "score answers that exist already with `xbench score`."
 )
 
-# What transformers raises of files that are missing or spoilt.
-_BROKEN = (OSError, ValueError, RuntimeError, ImportError, LookupError, TypeError, AttributeError)
-
 
 @dataclass(frozen=True)
 class Architecture:
-    """What sets the models of a family apart from those of another.
+    """What sets the models of a family apart from those of another."""
 
-    Attributes:
-        networks: Class in transformers by the `model_type` of a config.json.
-        example: A checkpoint on the Hugging Face hub.
-        tokens: Most tokens of an answer.
-        text_first: Whether the question stands before the image.
-        chat: Whether there are turns, worded by the checkpoint's template; else the question alone is the input.
-        beams: Of the search; 1 takes the likeliest token each time.
-        recognises: Whether it can be asked if a finding is there.
-    """
-
-    networks: Mapping[str, str]
-    example: str
-    tokens: int = 1024
-    text_first: bool = False
-    chat: bool = True
-    beams: int = 1
-    recognises: bool = True
+    networks: Mapping[str, str]  # class in transformers by the `model_type` of a config.json
+    example: str  # a checkpoint on the Hugging Face hub
+    tokens: int = 1024  # most of an answer
+    text_first: bool = False  # whether the question stands before the image
+    chat: bool = True  # whether there are turns, worded by the checkpoint's template; else the question alone
+    beams: int = 1  # of the search; 1 takes the likeliest token each time
+    recognises: bool = True  # whether it can be asked if a finding is there
 
 
 _FLORENCE = {"florence2": "Florence2ForConditionalGeneration"}
@@ -91,26 +78,26 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
 """The families that transformers has networks of."""
 
 
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
 class Local(AnsweringModel):
     """A vision-language model that transformers has a class for, by the family of its answers.
 
     A reply is the likeliest one token by token: settings of the checkpoint that sample, or that punish repeated tokens,
     are left out. Queries go through the network together only if they are about one image, so that no answer depends on
-    which images come together.
+    which images come together. The frame `thousand_padded` pads the image to a square before it is shown,
+    `loc1000_padded512` to one of 512 pixels.
 
     Args:
         family: Which one: a name in `ARCHITECTURES`.
         checkpoint: Folder as `save_pretrained` writes it, weights as safetensors; or a name on the Hugging Face hub
             that was downloaded before.
-        frame: What the numbers mean; the family's own if None. `thousand_padded` pads the image to a square before it
-            is shown, `loc1000_padded512` to one of 512 pixels.
-        prompts: A YAML file of questions; the package's for this family if None.
-        ask_negatives: Whether to ask where a finding is on images without it too.
-        recognise: Whether to ask if a finding is there, on every image whose label is known.
         processor: Folder or name of tokeniser, image processor and chat template, where not those of the checkpoint.
         max_tokens: Most tokens of an answer; the family's if None.
         together: Queries about an image that go through the network at once.
         dtype: Of the weights; `auto` as they are stored.
+        **options: Those of `xbench.models.AnsweringModel`.
     """
 
     families: ClassVar[Mapping[str, Architecture]] = ARCHITECTURES
@@ -119,14 +106,11 @@ class Local(AnsweringModel):
         self,
         family: str,
         checkpoint: str | None = None,
-        frame: str | None = None,
-        prompts: str | None = None,
-        ask_negatives: bool = False,
-        recognise: bool = False,
         processor: str | None = None,
         max_tokens: int | None = None,
         together: int = 8,
-        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
+        dtype: Dtype = "auto",
+        **options: Any,
     ) -> None:
         if family not in self.families:
             raise UserError(
@@ -136,15 +120,12 @@ class Local(AnsweringModel):
         self.architecture = self.families[family]
         self.recognises = self.architecture.recognises
         self.name = family
-        super().__init__(family, frame, prompts, ask_negatives, recognise)
-        for option, value in (("max_tokens", max_tokens), ("together", together)):
-            if value is not None and value < 1:
-                raise UserError(f"--model.{option} {value} must be at least 1.", exit_status=2)
+        super().__init__(family, **options)
+        check_at_least_one(max_tokens=max_tokens, together=together)
         example = self.architecture.example
-        self.checkpoint = _place(checkpoint, "checkpoint", family, example)
-        self.processor_source = (
-            self.checkpoint if processor is None else _place(processor, "processor", family, example)
-        )
+        self.checkpoint = self.processor_source = _place(checkpoint, "checkpoint", family, example)
+        if processor is not None:
+            self.processor_source = _place(processor, "processor", family, example)
         self._together = together
         self.network, self.processor = self._load(dtype)
         self._check_fit()
@@ -169,9 +150,8 @@ class Local(AnsweringModel):
         for (row, kind), group in groupby(queries, key=lambda query: (query.row, query.kind)):
             image, of_image = self._picture(batch.radiographs[row].numpy()), list(group)
             for start in range(0, len(of_image), self._together):
-                some = of_image[start : start + self._together]
                 try:
-                    prompts, inputs = self._inputs(image, some)
+                    prompts, inputs = self._inputs(image, of_image[start : start + self._together])
                 except ValueError as error:
                     raise UserError(
                         f"The processor of {self.name} does not take the image {batch.truth.image_ids[row]} of "
@@ -253,7 +233,7 @@ class Local(AnsweringModel):
             return picture
         longest = max(width, height)
         if longest != side:
-            shrunk = [max(1, (2 * side * one + longest) // (2 * longest)) for one in (width, height)]  # as the frame
+            shrunk = [max(1, (2 * side * edge + longest) // (2 * longest)) for edge in (width, height)]  # as the frame
             picture = picture.resize((shrunk[0], shrunk[1]), Image.Resampling.BILINEAR)
         square = Image.new("RGB", (side, side))
         square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
@@ -371,63 +351,50 @@ def _place(source: str | None, option: str, family: str, example: str) -> Path:
         try:
             return Path(hf_hub_download(source, "config.json", local_files_only=True)).parent
         except (OSError, ValueError):
-            pass
-        raise UserError(
-            f"--model.{option} {source} is no folder, and not among the downloads of the Hugging Face hub. Run "
-            f"`hf download {source}` first: nothing is fetched while a run is waiting.",
-            exit_status=2,
-        )
+            raise UserError(
+                f"--model.{option} {source} is no folder, and not among the downloads of the Hugging Face hub. Run "
+                f"`hf download {source}` first.",
+                exit_status=2,
+            ) from None
     raise UserError(f"The folder {source} does not exist. Check --model.{option}.", exit_status=2)
 
 
 def _network(folder: Path, architecture: Architecture, family: str, dtype: str) -> Any:
     """Return the network with its weights, every one of which must be there and be used."""
-    try:
+    example = architecture.example
+    advice = f"Give --model.checkpoint a folder as `hf download {example} --local-dir FOLDER` leaves it."
+    with explained(f"{folder} has no config.json that names its model_type", advice):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         kind, remote = config["model_type"], "auto_map" in config
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(
-            f"{folder} has no config.json that names its model_type ({first_line(error)}). Give --model.checkpoint a "
-            f"folder as `hf download {architecture.example} --local-dir FOLDER` leaves it."
-        ) from error
     if kind not in architecture.networks:
         raise UserError(
-            f"{folder} holds a model of type {kind!r}, and {family} is {' or '.join(architecture.networks)} "
-            f"(for example {architecture.example}). "
-            + (WAYS_OUT if remote else "Check --model.checkpoint and --model.family.")
+            f"{folder} holds a model of type {kind!r}, and {family} is {' or '.join(architecture.networks)} (for "
+            f"example {example}). {WAYS_OUT if remote else 'Check --model.checkpoint and --model.family.'}"
         )
-    cls = getattr(transformers, architecture.networks[kind], None)
-    if cls is None:
-        raise UserError(
-            f"transformers {transformers.__version__} has no {architecture.networks[kind]}: install a newer one."
-        )
-    advice = f"Give a checkpoint such as {architecture.example}."
-    return load_network(cls, folder, dtype, WAYS_OUT if remote else advice)
+    name = architecture.networks[kind]
+    if not hasattr(transformers, name):
+        raise UserError(f"transformers {transformers.__version__} has no {name}: install a newer one.")
+    advice = WAYS_OUT if remote else f"Give a checkpoint such as {example}."
+    return load_network(getattr(transformers, name), folder, dtype, advice)
 
 
-def load_network(cls: Any, folder: Path, dtype: str, advice: str, **given: Any) -> Any:
+def load_network(cls: Any, folder: Path, dtype: str, advice: str, **options: Any) -> Any:
     """Return a network of transformers with its weights, every one of which must be there and be used.
 
-    Args:
-        advice: What to do about weights that do not fit.
-        given: More arguments of `from_pretrained`.
+    `advice` says what to do about weights that do not fit; `options` are more arguments of `from_pretrained`.
     """
-    try:
+    whole = f"Weights must be safetensors and whole. {advice}"
+    with explained(f"The weights in {folder} cannot be loaded as {cls.__name__}", whole):
         network, report = cls.from_pretrained(
             folder,
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             trust_remote_code=False,
             use_safetensors=True,
             local_files_only=True,
-            ignore_mismatched_sizes=True,  # they are told below, with the rest
+            ignore_mismatched_sizes=True,  # they are listed below, with the rest
             output_loading_info=True,
-            **given,
+            **options,
         )
-    except (*_BROKEN, SafetensorError) as error:
-        raise UserError(
-            f"The weights in {folder} cannot be loaded as {cls.__name__} ({first_line(error)}). Weights must be "
-            f"safetensors and whole. {advice}"
-        ) from error
     misfits = {
         kind: sorted(map(str, report.get(f"{kind}_keys") or ())) for kind in ("missing", "unexpected", "mismatched")
     }
@@ -438,20 +405,18 @@ def load_network(cls: Any, folder: Path, dtype: str, advice: str, **given: Any) 
 
 
 def _processor(folder: Path, family: str, chat: bool) -> Any:
-    try:
+    advice = (
+        "It needs the files of tokeniser and image processor (preprocessor_config.json, tokenizer.json ...), as "
+        f"{ARCHITECTURES[family].example} has them; give a folder that has them as --model.processor."
+    )
+    with explained(f"The processor in {folder} cannot be loaded", advice):
         processor = transformers.AutoProcessor.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except _BROKEN as error:
-        raise UserError(
-            f"The processor in {folder} cannot be loaded ({first_line(error)}). It needs the files of tokeniser and "
-            f"image processor (preprocessor_config.json, tokenizer.json ...), as {ARCHITECTURES[family].example} has "
-            "them; give a folder that has them as --model.processor."
-        ) from error
     if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
         raise UserError(f"{folder} has no processor of images and text: files are missing. Give --model.processor.")
     if chat and not processor.chat_template:
         raise UserError(
-            f"{folder} has no chat template (chat_template.jinja or .json), without which a question would not be put "
-            "as the model was trained. Fetch it from the model's page, or give --model.processor."
+            f"{folder} has no chat template (chat_template.jinja or .json), in which the model was trained to be "
+            "asked. Fetch it from the model's page, or give --model.processor."
         )
     return processor
 

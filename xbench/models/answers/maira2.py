@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformers import Dinov2Backbone, Dinov2Config, LlamaConfig, LlamaForCausalLM
 
 from xbench.models.answers.local import Architecture, Local, load_network
-from xbench.models.networks.checkpoint import first_line
-from xbench.models.networks.reads_patches import ReadsPatches, with_image
+from xbench.models.networks.checkpoint import explained
+from xbench.models.networks.reads_patches import PatchProcessor, ReadsPatches
 from xbench.predictions.asking import Query
 from xbench.runtime.errors import UserError
 
@@ -44,30 +44,15 @@ class Maira2(Local):
 
     Args:
         checkpoint: Folder as `hf download` leaves it, or the name of a checkpoint that was downloaded before.
-        frame: What the numbers mean; hundredths of the square in the middle if None.
-        prompts: A YAML file of questions, in which `<image>` stands where the image is shown; the package's, in the
-            words of the authors, if None.
-        ask_negatives: Whether to ask where a finding is on images without it too.
-        max_tokens: Most tokens of an answer.
-        together: Queries about an image that go through the network at once.
-        dtype: Of the weights; `auto` as they are stored.
+        **options: Those of `xbench.models.Local`; in questions of your own, `<image>` stands where the image is shown.
     """
 
     families: ClassVar[Mapping[str, Architecture]] = {
         "maira2": Architecture({"maira2": ""}, EXAMPLE, tokens=150, recognises=False)
     }
 
-    def __init__(
-        self,
-        checkpoint: str | None = None,
-        frame: str | None = None,
-        prompts: str | None = None,
-        ask_negatives: bool = False,
-        max_tokens: int | None = None,
-        together: int = 8,
-        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
-    ) -> None:
-        super().__init__("maira2", checkpoint, frame, prompts, ask_negatives, False, None, max_tokens, together, dtype)
+    def __init__(self, checkpoint: str | None = None, **options: Any) -> None:
+        super().__init__("maira2", checkpoint, recognise=False, processor=None, **options)
 
     def _load(self, dtype: str) -> tuple[Any, Any]:
         config = _config(self.checkpoint)
@@ -118,20 +103,15 @@ class Projector(nn.Module):
         return self.layers(patches)  # type: ignore[no-any-return]
 
 
-class Processor:
-    """What transformers' processors are to other networks: turns in words, and an image in numbers.
-
-    Args:
-        folder: With the files of tokeniser, chat template and image processor.
-        image_token: Stands for a patch.
-        side: Pixels of the square that the network sees.
-        patches: Tokens that stand for it.
-    """
-
-    image_processor = "built in"
+class Processor(PatchProcessor):
+    """Puts turns into the words of the checkpoint's template, and cuts out the square in the middle of an image."""
 
     def __init__(self, folder: Path, image_token: int, side: int, patches: int) -> None:
-        try:
+        advice = (
+            "It needs tokenizer.json, tokenizer_config.json, the chat template and preprocessor_config.json of "
+            f"{EXAMPLE}: fetch them again."
+        )
+        with explained(f"The processor in {folder} cannot be loaded", advice):
             self.tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(
                 folder, trust_remote_code=False, local_files_only=True
             )
@@ -139,33 +119,22 @@ class Processor:
             settings = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
             self._mean, self._std = (torch.tensor(settings[name]).view(3, 1, 1) for name in ("image_mean", "image_std"))
             sides = {settings["size"]["shortest_edge"], *settings["crop_size"].values()}
-        except (OSError, ValueError, LookupError, TypeError, RuntimeError, AttributeError) as error:
-            raise UserError(
-                f"The processor in {folder} cannot be loaded ({first_line(error)}). It needs tokenizer.json, "
-                f"tokenizer_config.json, the chat template and preprocessor_config.json of {EXAMPLE}: fetch them again."
-            ) from error
-        self._image = self.tokenizer.convert_ids_to_tokens(image_token)
-        if not self.chat_template or self._image is None or sides != {side}:
-            lacks = "shows images of another size than the network sees" if sides != {side} else "has no chat template"
-            lacks = f"has no token {image_token}, which stands for the image" if self._image is None else lacks
-            raise UserError(f"The processor in {folder} {lacks}. Fetch its files from {EXAMPLE}.")
-        self._side, self._patches = side, patches
+        self.side, self.mark = side, self.tokenizer.convert_ids_to_tokens(image_token)
+        problems = {
+            f"has no token {image_token}, which stands for the image": self.mark is None,
+            "shows images of another size than the network sees": sides != {side},
+            "has no chat template": not self.chat_template,
+        }
+        if any(problems.values()):
+            problem = next(text for text, there in problems.items() if there)
+            raise UserError(f"The processor in {folder} {problem}. Fetch its files from {EXAMPLE}.")
+        self.span = self.mark * patches
 
-    def apply_chat_template(self, turns: Sequence[Any], tokenize: bool, **options: Any) -> Any:
-        """Return the words of conversations that have an image each, or the tokens and the pixels of that image."""
-        texts = [
-            self.tokenizer.apply_chat_template(
-                turn, chat_template=self.chat_template, tokenize=False, add_generation_prompt=True
-            )
-            for turn in turns
-        ]
-        if not tokenize:
-            return texts
-        image = next(part["image"] for part in turns[0][-1]["content"] if part["type"] == "image")
-        spanned = [text.replace(self._image, self._image * self._patches, 1) for text in texts]
-        # A text begins once, whether the template or the tokeniser says so.
-        begun = spanned[0].startswith(self.tokenizer.bos_token or "\0")
-        return with_image(self.tokenizer, spanned, self.pixels(image), special=not begun)
+    def words(self, turn: Sequence[Any]) -> str:
+        """Return the words of a conversation, up to where the answer begins."""
+        return self.tokenizer.apply_chat_template(  # type: ignore[no-any-return]
+            turn, chat_template=self.chat_template, tokenize=False, add_generation_prompt=True
+        )
 
     def pixels(self, image: Image.Image) -> Tensor:
         """Return the square in the middle of an image as DINOv2 gets it: (1, 3, S, S), normalised.
@@ -176,10 +145,10 @@ class Processor:
         low, high = grey.min(), grey.max()
         stretched = ((grey - low) / (high - low) * 255 if high > low else np.zeros_like(grey)).astype(np.uint8)
         shorter = min(stretched.shape)
-        height, width = (int(self._side * one / shorter) for one in stretched.shape)
+        height, width = (int(self.side * one / shorter) for one in stretched.shape)
         shown = Image.fromarray(stretched).convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
-        left, top = (width - self._side) // 2, (height - self._side) // 2
-        square = np.asarray(shown.crop((left, top, left + self._side, top + self._side)), np.float32) / 255
+        left, top = (width - self.side) // 2, (height - self.side) // 2
+        square = np.asarray(shown.crop((left, top, left + self.side, top + self.side)), np.float32) / 255
         return ((torch.from_numpy(square).permute(2, 0, 1) - self._mean) / self._std)[None]
 
 
@@ -194,24 +163,22 @@ def _template(folder: Path) -> str | None:
 
 def _config(folder: Path) -> LlamaConfig:
     """Return the settings of Vicuna, with those of DINOv2 and of what lies between them."""
-    try:
+    advice = f"Give --model.checkpoint a folder as `hf download {EXAMPLE} --local-dir FOLDER` leaves it."
+    with explained(f"{folder} has no config.json of MAIRA-2", advice):
         settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if settings["model_type"] != "maira2":
             raise ValueError(f"it is of type {settings['model_type']!r}")
         if (kind := settings.get("projector_hidden_act", "gelu")) != "gelu":
             raise ValueError(f"it has {kind} between the layers of its projector")
-        words, visual = dict(settings["text_config"]), dict(settings["vision_config"])
-        config = LlamaConfig(**{name: value for name, value in words.items() if name != "model_type"})
-        visual |= {"apply_layernorm": True, "reshape_hidden_states": False}
-        config.visual = {name: value for name, value in visual.items() if name != "model_type"}
+        words, visual = (
+            {name: value for name, value in settings[part].items() if name != "model_type"}
+            for part in ("text_config", "vision_config")
+        )
+        config = LlamaConfig(**words)
+        config.visual = visual | {"apply_layernorm": True, "reshape_hidden_states": False}
         config.projector_layers = int(settings["projector_n_layers"])
         config.image_token = int(settings.get("image_token_index", settings.get("image_token_id")))
         tower = Dinov2Config(**config.visual)
         if tower.out_features != tower.stage_names[-1:]:
             raise ValueError(f"it takes {', '.join(tower.out_features)} of DINOv2")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{folder} has no config.json of MAIRA-2 ({first_line(error)}). Give --model.checkpoint a folder as "
-            f"`hf download {EXAMPLE} --local-dir FOLDER` leaves it."
-        ) from error
     return config

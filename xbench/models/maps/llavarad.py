@@ -15,17 +15,18 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import torch
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from transformers import DynamicCache, GenerationConfig, LlamaConfig, LlamaForCausalLM, LlamaTokenizer
-from transformers.convert_slow_tokenizer import generate_merges
+from transformers.convert_slow_tokenizer import generate_merges, import_protobuf
 from transformers.initialization import no_init_weights
 
 from xbench.findings.prompts import phrase
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
-from xbench.models.base import VLM
-from xbench.models.networks.checkpoint import fill, first_line, read_tensors
+from xbench.models.base import VLM, check_at_least_one
+from xbench.models.networks.checkpoint import explained, fill, read_tensors
 from xbench.models.networks.query_decoder import Layers, choose
 from xbench.models.networks.reads_patches import ReadsPatches
 from xbench.runtime.digests import file_sha256
@@ -99,8 +100,7 @@ class LLaVARad(VLM):
         report_tokens: int = 256,
     ) -> None:
         super().__init__(prompts)
-        if report_tokens < 1:
-            raise UserError(f"--model.report_tokens {report_tokens} must be at least 1.", exit_status=2)
+        check_at_least_one(report_tokens=report_tokens)
         self._reports = None if reports is None else Path(reports).expanduser()
         self._report_tokens = report_tokens
         if sentence.count("{finding}") != 1:
@@ -135,10 +135,10 @@ class LLaVARad(VLM):
         for name in self.one_of_each(prompts):
             before, after = self.sentence.split("{finding}")
             start = f"\n{QUESTION} ASSISTANT: {before}"
-            found = self._tokens(f"{start}{name}{after}", return_offsets_mapping=True)
+            encoded = self._tokens(f"{start}{name}{after}", return_offsets_mapping=True)
             begin, end = len(start), len(start) + len(name)
-            named = [first < end and last > begin for first, last in found["offset_mapping"]]
-            tokens = torch.tensor(found["input_ids"], device=self.device)
+            named = [first < end and last > begin for first, last in encoded["offset_mapping"]]
+            tokens = torch.tensor(encoded["input_ids"], device=self.device)
             queries.append((tokens, torch.tensor(named, device=self.device)))
         return queries
 
@@ -174,9 +174,9 @@ class LLaVARad(VLM):
             pixel_values=image[None].to(network.dtype),
             generation_config=settings,
         )
-        said = sequences[0, tokens.shape[1] :].tolist()
-        ended = said[-1:] == [end]
-        return str(self.tokenizer.decode(said[:-1] if ended else said, skip_special_tokens=False)).strip(), ended
+        written = sequences[0, tokens.shape[1] :].tolist()
+        ended = written[-1:] == [end]
+        return str(self.tokenizer.decode(written[:-1] if ended else written, skip_special_tokens=False)).strip(), ended
 
     def provenance(self) -> dict[str, Any]:
         """Return whose weights they are, and how a map is made."""
@@ -192,16 +192,12 @@ class LLaVARad(VLM):
 
     def _keep_report(self, name: str, text: str, ended: bool) -> None:
         path = self._reports / f"{quote(name, safe='')}.json"  # type: ignore[operator]
-        said = {"image_id": name, "text": text, "finish": "stop" if ended else "length"}
-        try:
+        report = {"image_id": name, "text": text, "finish": "stop" if ended else "length"}
+        advice = "Give --model.reports a folder that can be written to, or leave it out."
+        with explained(f"The report of {name} cannot be written to {path}", advice):
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_writer(path, shared=True) as file:
-                file.write((json.dumps(said, ensure_ascii=False) + "\n").encode())
-        except OSError as error:
-            raise UserError(
-                f"The report of {name} cannot be written to {path} ({first_line(error)}). Give --model.reports a "
-                "folder that can be written to, or leave it out."
-            ) from error
+                file.write((json.dumps(report, ensure_ascii=False) + "\n").encode())
 
     def _attend(self, images: Tensor, queries: Sequence[tuple[Tensor, Tensor]], names: Sequence[str]) -> ModelOutput:
         grid = self.network.visual.trunk.patch_embed.grid_size
@@ -281,57 +277,22 @@ def read_tokenizer(path: Path) -> LlamaTokenizer:
     Raises:
         UserError: The file is missing or no byte-pair encoding of SentencePiece.
     """
-    try:
-        pieces = list(_pieces(path.read_bytes()))
-        vocabulary = {piece: at for at, (piece, _) in enumerate(pieces)}
-        if [piece for piece, _ in pieces[:3]] != ["<unk>", "<s>", "</s>"] or "<0x0A>" not in vocabulary:
+    model = import_protobuf().ModelProto()
+    with explained(f"The tokeniser {path} cannot be read", f"Fetch tokenizer.model of {BASE} again."):
+        try:
+            model.ParseFromString(path.read_bytes())
+        except DecodeError as error:
+            raise ValueError(error) from error
+        pieces = {piece.piece: piece.score for piece in model.pieces}
+        vocabulary = {piece: place for place, piece in enumerate(pieces)}
+        if [*pieces][:3] != ["<unk>", "<s>", "</s>"] or "<0x0A>" not in vocabulary:
             raise ValueError("its pieces are not Vicuna's")
-        return LlamaTokenizer(vocabulary, generate_merges(vocabulary, dict(pieces)), legacy=False)
-    except (OSError, ValueError, IndexError) as error:
-        raise UserError(
-            f"The tokeniser {path} cannot be read ({first_line(error)}). Fetch tokenizer.model of {BASE} again."
-        ) from error
+        return LlamaTokenizer(vocabulary, generate_merges(vocabulary, pieces), legacy=False)
 
 
 def merged(weight: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
     """Return a matrix with its low-rank change: `weight + scale * up @ down`, worked out in float32."""
     return weight.float() + scale * (up.float() @ down.float())
-
-
-def _pieces(data: bytes) -> Iterator[tuple[str, float]]:
-    """Yield the pieces of a SentencePiece model and their scores, from its protocol buffer."""
-    for field, value in _fields(data):
-        if field == 1 and isinstance(value, bytes):
-            piece = dict(_fields(value))
-            score = torch.frombuffer(bytearray(piece.get(2, bytes(4))), dtype=torch.float32).item()
-            yield piece[1].decode(), score
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the fields of a protocol buffer by number: bytes, or a whole number."""
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            value |= (data[at] & 127) << shift
-            at, shift = at + 1, shift + 7
-            if data[at - 1] < 128:
-                return value
-
-    while at < len(data):
-        field, kind = divmod(number(), 8)
-        if kind == 0:
-            yield field, number()
-            continue
-        if kind not in (1, 2, 5):
-            raise ValueError(f"a field of kind {kind}")
-        length = {1: 8, 5: 4}.get(kind) or number()
-        if at + length > len(data):
-            raise ValueError("it ends too early")
-        yield field, data[at : at + length]
-        at += length
 
 
 def _folder(given: str | None, option: str, example: str) -> Path:
@@ -345,34 +306,24 @@ def _folder(given: str | None, option: str, example: str) -> Path:
 
 
 def _read(folder: Path, name: str, check: Callable[[dict[str, Any]], str | None]) -> dict[str, Any]:
-    """Return the settings in a file of the checkpoint, once `check` finds nothing wrong with them."""
-    try:
-        settings = json.loads((folder / name).read_text(encoding="utf-8"))
-        problem = check(settings)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        problem = first_line(error)
-    if problem:
-        raise UserError(f"{folder} has no {name} of LLaVA-Rad ({problem}). Fetch it again from {EXAMPLE}.")
-    return settings  # type: ignore[no-any-return]
+    """Return the settings in a file of the checkpoint, if `check` finds no problem with them."""
+    with explained(f"{folder} has no {name} of LLaVA-Rad", f"Fetch it again from {EXAMPLE}."):
+        settings: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
+        if problem := check(settings):
+            raise ValueError(problem)
+    return settings
 
 
 def _config(folder: Path) -> LlamaConfig:
     """Return the settings of Vicuna, and which block of the tower is read."""
 
     def problem(settings: dict[str, Any]) -> str | None:
-        expected = {
-            "mm_projector_type": "mlp2x_gelu",
-            "mm_use_im_start_end": False,
-            "mm_use_im_patch_token": False,
-        }
-        found = {name: settings[name] for name in expected}
-        missing = [name for name in (*_SETTINGS, "mm_vision_select_layer") if name not in settings]
-        feature, shape = settings.get("mm_vision_select_feature", "patch"), settings.get("image_aspect_ratio", "square")
-        if missing:
+        if missing := [name for name in (*_SETTINGS, "mm_vision_select_layer") if name not in settings]:
             return f"it lacks {', '.join(missing)}"
-        if found != expected or feature != "patch" or shape != "square":
-            return f"it says {found | {'mm_vision_select_feature': feature, 'image_aspect_ratio': shape}}"
-        return None
+        usual = {"mm_vision_select_feature": "patch", "image_aspect_ratio": "square"}
+        expected = {"mm_projector_type": "mlp2x_gelu", "mm_use_im_start_end": False, "mm_use_im_patch_token": False}
+        given = {name: settings[name] for name in expected} | {name: settings.get(name, usual[name]) for name in usual}
+        return None if given == expected | usual else f"it has {given}"
 
     settings = _read(folder, "config.json", problem)
     more = ("rope_theta", "rope_scaling", "bos_token_id", "eos_token_id", "pad_token_id")
@@ -407,32 +358,30 @@ def _tensors(folder: Path, files: Sequence[Path], dtype: torch.dtype) -> dict[st
 
     settings = _read(folder, "adapter_config.json", problem)
     scale = float(settings["lora_alpha"]) / int(settings["r"])
-    adapter, *others = files[0], files[1], files[2]
+    adapter, projector, tower, *vicuna = files
     tensors: dict[str, Tensor] = {}
-    for path in files[3:]:
+    for path in vicuna:
         tensors |= read_tensors(path)
-    changes = {name.removeprefix(_PEFT): one for name, one in read_tensors(adapter).items()}
-    stems = {name.rpartition(".lora_")[0] for name in changes}
-    for stem in sorted(stems):
-        pair = [changes.pop(f"{stem}.lora_{side}.weight", None) for side in "AB"]
+    changes = _unprefixed(adapter)
+    for stem in sorted({name.rpartition(".lora_")[0] for name in changes}):
+        down, up = (changes.pop(f"{stem}.lora_{side}.weight", None) for side in "AB")
         weight = tensors.get(f"{stem}.weight")
-        down, up = pair
         if weight is None or down is None or up is None or weight.shape != (len(up), down.shape[-1]):
             raise UserError(
-                f"The adapter in {adapter} does not fit {files[3].parent}: {stem}. Give the files of {EXAMPLE} and "
+                f"The adapter in {adapter} does not fit {vicuna[0].parent}: {stem}. Give the files of {EXAMPLE} and "
                 f"{BASE}."
             )
         tensors[f"{stem}.weight"] = merged(weight, down, up, scale).to(dtype)
-    for path in others:
-        tensors |= {name.removeprefix(_PEFT): one for name, one in read_tensors(path).items()}
-    return tensors | changes
+    return tensors | _unprefixed(projector) | _unprefixed(tower) | changes
+
+
+def _unprefixed(path: Path) -> dict[str, Tensor]:
+    return {name.removeprefix(_PEFT): tensor for name, tensor in read_tensors(path).items()}
 
 
 def _network(config: LlamaConfig, tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype) -> Any:
     """Return the network with its weights, every one of which must be there and be used."""
-    side = _read(folder, "biomedclipcxr_518.json", lambda settings: _tower_problem(settings))["vision_cfg"][
-        "image_size"
-    ]
+    side = _read(folder, "biomedclipcxr_518.json", _tower_problem)["vision_cfg"]["image_size"]
     try:
         width, _, patch, _ = tensors["visual.trunk.patch_embed.proj.weight"].shape
         wide, _ = tensors["visual.trunk.blocks.0.mlp.fc1.weight"].shape

@@ -6,7 +6,8 @@ import pickle
 import re
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,12 +36,12 @@ def locate(checkpoint: str | None, model: str, source: str) -> Path:
 def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
     """Read a file of weights, safetensors or what torch.save wrote; a UserError if it holds no plain weights.
 
-    Names lose the prefixes that parallel and compiled training leaves (`module.`, `_orig_mod.`), tensors come out of
-    the dict (`state_dict`, `model`) that they are wrapped in. Of everything else in the file nothing is kept.
+    Names lose the prefixes of parallel and compiled training (`module.`, `_orig_mod.`), tensors come out of the dict
+    (`state_dict`, `model`) that they are wrapped in. Nothing else in the file is kept.
 
     Args:
-        sections: Keys of an official file that keeps its networks in several dicts. Their names are returned with the
-            key in front (`image_encoder.conv1.weight`), as a file without sections must have them already.
+        sections: Keys of an official file that keeps its networks in several dicts. Names get the key in front
+            (`image_encoder.conv1.weight`), as a file without sections must have them already.
     """
     _check_file(path)
     content = _load(path, sections)
@@ -60,14 +61,14 @@ def read_tensors(path: Path, sections: Sequence[str] = ()) -> dict[str, Tensor]:
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:
-    """Return the settings that a training script left beside the weights, under `config`; nothing of any other file."""
+    """Return the settings that a training script left beside the weights, under `config`; empty without any."""
     content = None if path.suffix == ".safetensors" else _load(path)
     settings = content.get("config") if isinstance(content, dict) else None
     return settings if isinstance(settings, dict) else {}
 
 
 def read_remarks(path: Path) -> Mapping[str, str]:
-    """Return what the command `convert` wrote into a file beside the tensors; nothing of any other file."""
+    """Return what the command `convert` wrote beside the tensors; empty for any other file."""
     if path.suffix != ".safetensors":
         return {}
     with safe_open(path, framework="pt") as file:
@@ -147,11 +148,24 @@ def fill(
     network.load_state_dict({name: torch.zeros_like(wanted[name]) for name in wanted.keys() - found.keys()} | found)
 
 
+@contextmanager
+def explained(problem: str, advice: str) -> Iterator[None]:
+    """Turn what libraries raise of files that are missing or damaged into a UserError: `problem (cause). advice`."""
+    try:
+        yield
+    except _BROKEN as error:
+        raise UserError(f"{problem} ({first_line(error)}). {advice}") from error
+
+
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, the rest of which belongs in a traceback."""
+    """Return the first line of an error's message."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
+_BROKEN = (
+    *(OSError, ValueError, RuntimeError, ImportError, LookupError, TypeError, AttributeError, AssertionError),
+    *(EOFError, SafetensorError),
+)
 _COUNTER = "*num_batches_tracked"
 
 # Endings of names by which a released file is recognised, special ones first.
@@ -207,15 +221,16 @@ def _check_no_text(path: Path) -> None:
 
 def _load(path: Path, sections: Sequence[str] = ()) -> Any:
     try:
-        _check_no_text(path)
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        zipped = zipfile.is_zipfile(path)
-        if zipped:
-            _check_archive(path)
-        with torch.serialization.safe_globals(_STAND_INS):
-            # Mapped, the state of an optimiser, often twice the size of the weights, is never fetched from the disk.
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        with explained(f"The file of weights {path} cannot be read", "Fetch it again."):
+            _check_no_text(path)
+            if path.suffix == ".safetensors":
+                return load_file(path)
+            zipped = zipfile.is_zipfile(path)
+            if zipped:
+                _check_archive(path)
+            with torch.serialization.safe_globals(_STAND_INS):
+                # Mapped, the state of an optimiser, often twice as large as the weights, is never read.
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
         culprit = re.search(r"GLOBAL (\S+)", str(error))
         parts = list(dict.fromkeys((*sections, "model", "state_dict")))
@@ -224,15 +239,10 @@ def _load(path: Path, sections: Sequence[str] = ()) -> Any:
             "further could run code hidden in it. If you trust the file, keep its weights alone: torch.save({key: part "
             f"for key, part in torch.load(FILE, weights_only=False).items() if key in {parts}}}, NEW_FILE)."
         ) from error
-    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"The file of weights {path} cannot be read ({first_line(error)}). Fetch it again.") from error
 
 
 def _check_archive(path: Path) -> None:
-    """Raise for a program, and for an archive that unpacks to many times its bytes, before memory is taken.
-
-    torch.save compresses nothing and TorchScript only its code; others may pack a file again, which saves little.
-    """
+    """Raise for a program, and for an archive that unpacks to many times its bytes, before memory is taken."""
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
     unpacked = sum(entry.file_size for entry in entries)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from PIL import Image
 from torch import Tensor
 from transformers import BatchFeature
-
-from xbench.models.networks.checkpoint import first_line
-from xbench.runtime.errors import UserError
 
 
 class ReadsPatches:
@@ -43,32 +39,39 @@ class ReadsPatches:
         return super().generate(*inputs, inputs_embeds=read, **options)  # type: ignore[misc]
 
 
-def with_image(tokenizer: Any, texts: Sequence[str], pixels: Tensor, special: bool = True) -> BatchFeature:
-    """Return the input of queries about one image: tokens, padded as the tokeniser does, and its pixels (1, 3, S, S).
+class PatchProcessor:
+    """What transformers' processors are to other networks: turns in words, and an image in numbers.
 
-    Args:
-        tokenizer: Of the words.
-        texts: With the token of the image as often as it has patches.
-        pixels: Of the image.
-        special: Whether the tokeniser adds the tokens with which a text begins.
+    Attributes:
+        side: Pixels of the square that the network sees.
+        mark: Stands in the words for an image; `span` is what the network reads there.
     """
-    tokens = tokenizer(
-        list(texts), padding=True, return_tensors="pt", return_token_type_ids=False, add_special_tokens=special
-    )
-    return BatchFeature({**tokens, "pixel_values": pixels})
 
+    tokenizer: Any
+    chat_template: Any = "built in"
+    image_processor = "built in"
+    side: int
+    mark: str
+    span: str
 
-def tensor_shapes(folder: Path) -> dict[str, list[int]]:
-    """Return the shapes of all tensors of a checkpoint of safetensors.
+    @abstractmethod
+    def words(self, turn: Sequence[Any]) -> str:
+        """Return the words of a conversation, with the mark of its image."""
 
-    Raises:
-        UserError: A file cannot be read.
-    """
-    try:
-        shapes: dict[str, list[int]] = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            with safe_open(path, framework="pt") as file:
-                shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-        return shapes
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"The weights in {folder} cannot be read ({first_line(error)}). Fetch them again.") from error
+    @abstractmethod
+    def pixels(self, image: Image.Image) -> Tensor:
+        """Return an image of any size as the network gets it: (1, 3, S, S)."""
+
+    def apply_chat_template(self, turns: Sequence[Any], tokenize: bool, **options: Any) -> Any:
+        """Return the words of conversations that have an image each, or the tokens and the pixels of that image."""
+        texts = [self.words(turn) for turn in turns]
+        if not tokenize:
+            return texts
+        image = next(part["image"] for part in turns[0][-1]["content"] if part["type"] == "image")
+        spanned = [text.replace(self.mark, self.span, 1) for text in texts]
+        # A text begins once, whether the template or the tokeniser says so.
+        begun = spanned[0].startswith(self.tokenizer.bos_token or "\0")
+        tokens = self.tokenizer(
+            spanned, padding=True, return_tensors="pt", return_token_type_ids=False, add_special_tokens=not begun
+        )
+        return BatchFeature({**tokens, "pixel_values": self.pixels(image)})
