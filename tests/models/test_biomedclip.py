@@ -103,7 +103,7 @@ def test_text_encoder_beside_a_folder(bert_folder: Path, tiny: BiomedCLIP, tmp_p
     place = copy_of(bert_folder, tmp_path / "hub", **names)
     with pytest.raises(UserError, match="cannot build"):
         BiomedCLIP(checkpoint=str(place))
-    with pytest.raises(UserError, match=r"--model\.text_encoder org/bert: its config\.json cannot be had"):
+    with pytest.raises(UserError, match=r"--model\.text_encoder org/bert: its config\.json cannot be loaded"):
         BiomedCLIP(checkpoint=str(place), text_encoder="org/bert")
     model = BiomedCLIP(checkpoint=str(place), text_encoder=str(bert_folder), image_size=64)
     same(model, tiny)

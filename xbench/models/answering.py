@@ -26,9 +26,9 @@ _WORDS: dict[Kind, Kind] = {"locate": "locate", "again": "locate", "recognise": 
 class AnsweringModel(SaliencyModel):
     """A model that is asked about findings, one by one, and answers.
 
-    A subclass gives `ask` and hands these arguments on for them to be options. It gets whole radiographs of whatever
-    size, as `Batch.radiographs`, and resizes, crops and pads them itself; what numbers then mean it declares as the
-    frame, for all images, or with each reply.
+    A subclass gives `ask` and passes these arguments on as options. It gets whole radiographs of any size, as
+    `Batch.radiographs`, and resizes, crops and pads them itself; what numbers then mean it declares as the frame, for
+    all images, or with each reply.
 
     Args:
         family: How answers are written: a name in `xbench.predictions.FAMILIES`.
@@ -81,22 +81,18 @@ class AnsweringModel(SaliencyModel):
         return {kind: "" if self.questions is None else self.questions.text(kind, finding) for kind in kinds}
 
     def input_problem(self, batch: Batch, seen: Tensor | None = None) -> None:
-        """Radiographs come as they are: nothing is normalised that could be wrong."""
+        """Return None: nothing is normalised."""
 
     @abstractmethod
     def ask(self, batch: Batch, queries: Sequence[Query]) -> Sequence[Reply]:
         """Ask about the radiographs of a batch; return a reply to each query, in their order.
 
-        Raise a UserError if something cannot be asked: the run ends there, and goes on with `--resume true`. A reply
-        that nothing came back for is none.
+        Raise a UserError if a request returned nothing; do not return an empty reply. The run ends there, and goes on
+        with `--resume true`.
         """
 
     def queries(self, batch: Batch) -> list[Query]:
-        """Return what is asked about a batch.
-
-        These are the places of the pairs that are scored, and, if asked for, of those without the finding; then these
-        again, `repeats` times in all; then whether the findings are there, where that is known and asked for.
-        """
+        """Return the queries of a batch: the places of findings, these again for `repeats`, then recognition."""
         labels, where = batch.truth.labels, batch.truth.has_region & (batch.truth.labels == 1)
         where = where | (labels == 0) if self._ask_negatives else where
         asked: list[tuple[Kind, int, Any]] = [("locate", 0, where)]
@@ -131,31 +127,25 @@ class AnsweringModel(SaliencyModel):
                 else:
                     answers[query.row][query.column] = answer
             else:
-                found = reply.recognition()
-                values = [np.nan if value is None else value for value in (found.logit, found.probability)]
+                decision = reply.recognition()
+                values = [np.nan if value is None else value for value in (decision.logit, decision.probability)]
                 scores[:, query.row, query.column] = values
         logits, probabilities = torch.from_numpy(scores)
-        told = list(zip(queries, replies, strict=True))
-        return ModelOutput(logits, probabilities, torch.zeros(*shape, 0, 0), answers, told, repeated)
+        exchange = list(zip(queries, replies, strict=True))
+        return ModelOutput(logits, probabilities, torch.zeros(*shape, 0, 0), answers, exchange, repeated)
 
     def problems(self, findings: Sequence[str]) -> list[str]:
         """Return what `check` finds wrong, a sentence each: by default with the questions about these findings."""
-        found = []
+        problems: dict[str, None] = {}
         for finding in findings:
             try:
                 self.words(finding)
             except UserError as error:
-                found.append(str(error))
-        return list(dict.fromkeys(found))
+                problems[str(error)] = None
+        return list(problems)
 
     def asked_of(self, positive: int, negative: int, annotated: int) -> int:
-        """Return how many queries there are about a finding.
-
-        Args:
-            positive: Images with it.
-            negative: Images without it.
-            annotated: Images that show where it is.
-        """
+        """Return how many queries there are about a finding, given the numbers of its images."""
         located = annotated + self._ask_negatives * negative
         return self.repeats * located + self._recognise * (positive + negative)
 

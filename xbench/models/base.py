@@ -24,22 +24,19 @@ from xbench.types import Batch, MapScale, ModelOutput
 class SaliencyModel(pl.LightningModule, ABC):
     """Anything that gives every finding of a radiograph a score and a map.
 
-    Vision-language models derive from `VLM`; derive from this class directly only for references, which read no text.
+    Vision-language models derive from `VLM`; derive from this class directly for a model that reads no text.
 
     Attributes:
         name: Short name in results and run folders; the class name in lower case unless the class sets it.
         preprocessing: How the model wants its input. Set it in the constructor.
         findings: Names of the C findings of the dataset, known from `setup` on.
-        seen: What the first layer got of the first batch (B, 3, h, w), if it could be seen: not in a compiled model.
-        saliency_upsample: How maps are enlarged to the evaluation grid; results name it. Set it for a model whose
-            authors do not do it bilinearly.
-        map_scale: What the values of the raw maps are; what compares maps of different images, such as false alarms,
-            needs another than `none`.
-        recognises: Whether the model says if a finding is there; else its logits and probabilities are NaN.
-        exploratory: Why the maps are nothing that the model's authors stand for, as the end of a sentence; empty if
-            they do. `xbench list`, results, the console and reports say it.
-        neutral_options: Options that move no number: runs that differ in these alone are the same run. A class with
-            such options of its own adds them to those of its parent.
+        seen: Input of the first layer in the first batch (B, 3, h, w), unless the model is compiled.
+        saliency_upsample: How maps are enlarged to the evaluation grid, if not bilinearly.
+        map_scale: What the values of the raw maps are; other than `none` if maps of different images compare.
+        recognises: Whether the model scores if a finding is there; else its logits and probabilities are NaN.
+        exploratory: Reason why the maps are exploratory, as the end of a sentence; empty if the authors published them.
+        neutral_options: Options that move no number: runs that differ in these alone are the same run. A class adds
+            its own to those of its parent.
     """
 
     name: str = ""
@@ -58,25 +55,16 @@ class SaliencyModel(pl.LightningModule, ABC):
             cls.name = cls.__name__.lower()
 
     def setup(self, stage: str) -> None:
-        """Take the findings from the data module, and check `saliency_upsample`."""
-        ways = get_args(Upsampling)
-        if self.saliency_upsample not in ways:
-            raise UserError(
-                f"{self.name}: saliency_upsample is {self.saliency_upsample!r}; give one of {', '.join(ways)}.",
-                exit_status=2,
-            )
-        if self.map_scale not in get_args(MapScale):
-            raise UserError(
-                f"{self.name}: map_scale is {self.map_scale!r}; give one of {', '.join(get_args(MapScale))}.",
-                exit_status=2,
-            )
+        """Take the findings from the data module, and check `saliency_upsample` and `map_scale`."""
+        for attribute, known in (("saliency_upsample", get_args(Upsampling)), ("map_scale", get_args(MapScale))):
+            if (value := getattr(self, attribute)) not in known:
+                raise UserError(
+                    f"{self.name}: {attribute} is {value!r}; give one of {', '.join(known)}.", exit_status=2
+                )
         self.findings = tuple(self.trainer.datamodule.findings)  # type: ignore[attr-defined]
 
     def input_problem(self, batch: Batch, seen: Tensor | None = None) -> str | None:
-        """Return what is wrong with the normalised images of a batch of at least one image; None if nothing is.
-
-        `seen` is what the network itself gets of it (B, 3, h, w), if that is known.
-        """
+        """Return what is wrong with the normalised images of a batch, and with what the first layer got of them."""
         return self.preprocessing.problem(batch.images, batch.display, seen)
 
     @abstractmethod
@@ -100,41 +88,34 @@ class SaliencyModel(pl.LightningModule, ABC):
         return self.score(batch) if len(batch) else None
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the numbers depend on beyond the code, as plain values.
-
-        `checkpoint_sha256` and `prompts` have places of their own in `results.json`; add everything else.
-        """
+        """Return what the numbers depend on beyond the code, as plain values."""
         return {}
 
 
 @contextmanager
 def first_layer_input(batch: Batch) -> Iterator[list[Tensor]]:
-    """Record the input of the first layer that takes the images of a batch, (B, 3, h, w) or (B, 1, h, w).
-
-    The list that this yields holds it afterwards, and stays empty if no layer takes the images.
-    """
-    found: list[Tensor] = []
+    """Record the input of the first layer that takes the images of a batch, (B, 3, h, w) or (B, 1, h, w)."""
+    inputs: list[Tensor] = []
 
     def keep(layer: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
         images = arguments[0] if arguments else None
-        if found or not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point():
+        if inputs or not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point():
             return
-        # One that holds others, such as the model itself, may normalise before it calls them.
-        weighs = any(True for _ in layer.parameters()) and not any(True for _ in layer.children())
+        # A layer that holds others, such as the model itself, may normalise before it calls them.
+        innermost = any(True for _ in layer.parameters()) and not any(True for _ in layer.children())
         # Networks for grey images take one of the three equal channels.
-        if weighs and len(images) == len(batch) and images.shape[1] in (1, 3):
-            found.append(images.detach().clone())
+        if innermost and len(images) == len(batch) and images.shape[1] in (1, 3):
+            inputs.append(images.detach().clone())
 
     with register_module_forward_pre_hook(keep):
-        yield found
+        yield inputs
 
 
 class VLM(SaliencyModel):
     """A vision-language model: prompts are encoded once, images batch by batch.
 
-    A subclass gives `default_prompts`, `encode_prompts` and `forward`, and hands these arguments on for them to be
-    options; it raises a UserError for weights that cannot be had or do not fit, and options out of range. Calling the
-    model with images and queries works outside a trainer too.
+    A subclass gives `default_prompts`, `encode_prompts` and `forward`, and passes these arguments on as options. It can
+    be called with images and queries outside a trainer too.
 
     Args:
         prompts: Words for the findings other than the model's own: a style of the package (`name`, `phrase`,
@@ -225,7 +206,7 @@ class VLM(SaliencyModel):
         return self.state_dict()
 
     def remarks(self) -> Mapping[str, str]:
-        """Return what the tensors alone do not tell, for `convert` to note in its file."""
+        """Return what `convert` notes beside the tensors."""
         return {}
 
     def on_test_start(self) -> None:
@@ -239,7 +220,7 @@ class VLM(SaliencyModel):
     on_predict_start = on_test_start
 
     def asked(self) -> Sequence[Sequence[str]]:
-        """Return what is encoded for a run, by class: the prompts of the findings, unless a model asks for more."""
+        """Return the prompts that are encoded for a run, by class: those of the findings, unless a model asks more."""
         return self.prompts
 
     def score(self, batch: Batch) -> ModelOutput:
@@ -261,11 +242,10 @@ class VLM(SaliencyModel):
 
 
 def check_image_size(image_size: int, cell: int) -> None:
-    """Check that cells of so many pixels, each of which becomes one value of the map, tile the square input."""
+    """Raise a UserError unless cells of so many pixels tile the square input."""
     if image_size < cell or image_size % cell:
         raise UserError(
-            f"--model.image_size {image_size}: the image encoder makes a token of every {cell} x {cell} pixels; give a "
-            f"multiple of {cell}.",
+            f"--model.image_size {image_size}: a token stands for {cell} x {cell} pixels; give a multiple of {cell}.",
             exit_status=2,
         )
 

@@ -1,7 +1,6 @@
 """The demo model: a tiny CLIP-style model that comes with the package.
 
-It was trained on PhantomCXR by `scripts/train_demo_model.py`, from images and sentences alone: no mask, box or point
-was ever shown to it, so what its saliency knows of places it learned from words.
+It was trained on PhantomCXR by `scripts/train_demo_model.py`, from images and sentences without any annotation.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Demo(VLM):
     Args:
         template: The prompt, with `{finding}`.
         image_size: Side of the input in pixels, a multiple of 8; it was trained at 224.
-        **options: Those of every vision-language model. Of a finding it takes one prompt, so `aspects` are too many.
+        **options: Those of every vision-language model; it takes one prompt per finding.
     """
 
     map_scale = "cosine"
@@ -54,7 +53,7 @@ class Demo(VLM):
         return fill_templates([self.template], finding)
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Encode C prompts, one per finding, to (C, D) vectors of unit length; a UserError if a finding has several."""
+        """Encode C prompts, one per finding, to (C, D) vectors of unit length, or raise a UserError."""
         encoded = self.tokenizer.encode_batch(self.one_of_each(prompts))
         ids, mask = zip(*((tokens.ids, tokens.attention_mask) for tokens in encoded), strict=True)
         return self.encode_tokens(torch.tensor(ids), torch.tensor(mask))
@@ -81,9 +80,7 @@ class DemoNetwork(nn.Module):
     """A CLIP-style network whose score is a smooth maximum of patch-sentence similarities.
 
     The logit of image b and sentence c is `log mean exp(scale * s) + bias` over the cosine similarities s (h, w) of its
-    patches with the sentence, with a learned scale and bias; the similarities are the saliency map. The sigmoid of the
-    logit is the probability that the sentence is true of the image.
-    The vocabulary is the number of tokens, of which 0 is padding; the joint space has D = 96 dimensions.
+    patches with the sentence, which are the saliency map. The joint space has D = 96 dimensions.
     """
 
     def __init__(self, vocabulary: int = 320) -> None:

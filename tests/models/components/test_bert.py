@@ -121,7 +121,7 @@ def test_files_of_an_encoder_that_are_no_good(folder: str, tmp_path: Path, monke
         raise OSError("no network in tests")
 
     monkeypatch.setattr(module, "hf_hub_download", refuse)
-    with pytest.raises(UserError, match=r"some/bert can be had \(no network in tests\).*HF_HUB_OFFLINE=1"):
+    with pytest.raises(UserError, match=r"some/bert can be had \(no network in tests\)"):
         load_bert("some/bert")
     with pytest.raises(UserError, match=r"vocab\.txt or tokenizer\.json of other/bert"):
         tokenise_without_separator("other/bert", ["a"])

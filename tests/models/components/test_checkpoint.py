@@ -186,7 +186,7 @@ def test_torchscript_is_refused_with_a_way_out(tmp_path: Path) -> None:
     [
         (b"<!DOCTYPE html><html><head><title>Google Drive - Virus scan warning</title>", r"title 'Google .* warning'"),
         (b"\xef\xbb\xbf\n <HTML lang=en><body>Sign in" + 5000 * b" ", "is no file of weights but a web page: file"),
-        (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "download the file again"),
+        (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code></Error>", "download it again"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "pointer of Git LFS.*`git lfs pull`"),
     ],
     ids=["warning", "sign-in", "xml", "pointer"],

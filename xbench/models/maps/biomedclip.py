@@ -17,7 +17,7 @@ from typing import Any
 import transformers
 from open_clip.tokenizer import HFTokenizer
 
-from xbench.models.networks.checkpoint import first_line
+from xbench.models.networks.checkpoint import explained
 from xbench.models.networks.open_clip import OpenCLIP, from_hub, read_config, weights_in
 from xbench.runtime.errors import UserError
 
@@ -54,11 +54,10 @@ class BiomedCLIP(OpenCLIP):
         checkpoint: File of the authors' weights (open_clip_pytorch_model.bin, or as .safetensors), or a folder in the
             layout of open_clip, with or without `local-dir:` before it: weights, open_clip_config.json and files of
             the tokeniser. Without, the weights are fetched from the Hugging Face hub.
-        text_encoder: Folder, or name on the Hugging Face hub, of a BERT's config.json and tokeniser; its weights are
-            in the checkpoint. By default what the folder of the checkpoint has, or else the authors': the
-            configuration is known here, the tokeniser is fetched when prompts are encoded.
+        text_encoder: Folder, or name on the Hugging Face hub, of a BERT's config.json and tokeniser. By default those
+            in the folder of the checkpoint, or the authors'.
         templates: Present and absent prompt, each with `{finding}`.
-        **options: Those of `xbench.models.networks.open_clip.OpenCLIP` and of every vision-language model.
+        **options: Those of `xbench.models.networks.open_clip.OpenCLIP`.
     """
 
     def __init__(
@@ -93,14 +92,12 @@ class BiomedCLIP(OpenCLIP):
 
     @cached_property
     def _tokenizer(self) -> Any:
-        try:
+        advice = (
+            f"Without a network, give --model.text_encoder a folder with the files of {_TEXT_ENCODER}: vocab.txt, "
+            "tokenizer_config.json and config.json."
+        )
+        with explained(f"The tokeniser of {self.text_encoder} cannot be loaded", advice):
             tokenizer = HFTokenizer(self.text_encoder, context_length=self._context_length, trust_remote_code=False)
-        except (OSError, ValueError, RuntimeError, ImportError, TypeError) as error:
-            raise UserError(
-                f"The tokeniser of {self.text_encoder} cannot be loaded ({first_line(error)}). Without a network, give "
-                f"--model.text_encoder a folder with the files of {_TEXT_ENCODER}: vocab.txt, tokenizer_config.json "
-                "and config.json."
-            ) from error
         known, expected = len(tokenizer.tokenizer), self.model.text.config.vocab_size
         if known != expected:
             raise UserError(
@@ -129,15 +126,10 @@ def _config(folder: Path | None) -> dict[str, Any]:
 def _text_config(text_encoder: str | None, configured: str, folder: Path | None, bert: str) -> str:
     """Return where the configuration of the BERT is; the folder `bert` is there to write one to."""
     if text_encoder is not None:
-        try:
+        advice = f"Give a folder with the files of {_TEXT_ENCODER}, or leave the option out for the authors' own."
+        with explained(f"--model.text_encoder {text_encoder}: its config.json cannot be loaded", advice):
             place = os.path.expanduser(text_encoder)
             transformers.AutoConfig.from_pretrained(place, trust_remote_code=False).save_pretrained(bert)
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"--model.text_encoder {text_encoder}: its config.json cannot be had ({first_line(error)}). Give a "
-                f"folder with the files of {_TEXT_ENCODER}, or leave the option out: the configuration of the authors' "
-                "text encoder is known."
-            ) from error
     elif configured in _TEXT_ENCODERS:
         transformers.BertConfig(vocab_size=30522).save_pretrained(bert)
     elif not Path(configured).is_dir() and folder is not None and (folder / "config.json").is_file():

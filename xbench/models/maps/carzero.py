@@ -66,21 +66,18 @@ class CARZero(DecoderModel):
     Args:
         checkpoint: The authors' `CARZero_best_model.ckpt`, or its tensors in a .safetensors file.
         text_encoder: Hugging Face id or local folder of the tokeniser. The weights come from the checkpoint.
-        **options: Those of `xbench.models.networks.query_decoder.DecoderModel` and of every vision-language model.
-            The canvas that the input is cropped from grows with `image_size`. The authors repeat each value of a map
-            16 x 16 (`saliency_upsample` of `nearest`). With the styles `name` and `phrase` prompts are still
-            sentences, and `aspects` are too many texts.
+        **options: Those of `xbench.models.networks.query_decoder.DecoderModel`. The canvas that the input is cropped
+            from grows with `image_size`. The authors repeat each value of a map 16 x 16 (`saliency_upsample` of
+            `nearest`).
 
     Attributes:
-        word_pieces: Which tokens make a word, by the vocabulary. It is read from the tokeniser when it is first
-            needed; assign one to encode tokens without a tokeniser.
+        word_pieces: Which tokens make a word, read from the tokeniser on first use; assign one to do without.
     """
 
     def __init__(self, checkpoint: str | None = None, text_encoder: str = _TOKENISER, **options: Any) -> None:
         path = locate(checkpoint, "CARZero", _SOURCE)
         super().__init__(path, _PATCH, (_LAYERS, _HEADS), text_encoder=text_encoder, **options)
         self.preprocessing = preprocessing(self.image_size)
-        self._without_vocabulary = ""  # the source of texts that was last found to have none
         # Official names have the module `CARZero` of the training script in front.
         tensors = {name.rpartition("CARZero.")[2]: tensor for name, tensor in read_tensors(path).items()}
         first = tensors.get("fusion_module.mlp_head.0.weight")
@@ -108,9 +105,7 @@ class CARZero(DecoderModel):
                 f"CARZero drops sentences of a single word, and of the prompt {raw[cleaned.index('')]!r} nothing is "
                 'left. Write a sentence, such as "There is Edema".'
             )
-        tokens = tokenise(self.text_source, cleaned, TOKENS, self.name)
-        self._without_vocabulary = ""
-        return tokens
+        return tokenise(self.text_source, cleaned, TOKENS, self.name)
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> TextQueries:
         """Encode tokenised prompts, and project what direction B attends to once for all images.
@@ -149,26 +144,23 @@ class CARZero(DecoderModel):
 
     def _pieces(self, input_ids: Tensor, attention_mask: Tensor) -> WordPieces:
         """Return the vocabulary's word pieces; without a vocabulary, every token is a word and the last one `[SEP]`."""
-        if "word_pieces" not in vars(self) and self._without_vocabulary != self.text_source:
-            try:
-                vocabulary(self.text_source)
-            except UserError as lack:
-                # Only reached with token ids from elsewhere: to make them from prompts takes the same files.
-                rank_zero_warn(
-                    f"CARZero cannot tell which tokens make a word, and takes each for one. Maps are not concerned, "
-                    f"scores are, slightly. {lack}"
-                )
-                # With a hub out of reach it takes a minute to look again.
-                self._without_vocabulary = self.text_source
-        if "word_pieces" in vars(self) or self._without_vocabulary != self.text_source:
+        if self.word_pieces is not None:
             return self.word_pieces
         continues = torch.zeros(self.text_encoder.model.config.vocab_size, dtype=torch.bool)
         return WordPieces(continues, int(input_ids[0, int(attention_mask[0].sum()) - 1]))
 
     @cached_property
-    def word_pieces(self) -> WordPieces:
-        """Return the vocabulary's word pieces."""
-        pieces = WordPieces.of(vocabulary(self.text_source))
+    def word_pieces(self) -> WordPieces | None:
+        """Return the vocabulary's word pieces; None, with a warning, without a vocabulary."""
+        try:
+            pieces = WordPieces.of(vocabulary(self.text_source))
+        except UserError as error:
+            # Only reached with token ids from elsewhere: to make them from prompts takes the same files.
+            rank_zero_warn(
+                f"CARZero cannot tell which tokens make a word, and takes each for one. Maps are not concerned, scores "
+                f"are, slightly. {error}"
+            )
+            return None
         known = self.text_encoder.model.config.vocab_size
         if len(pieces.continues) > known:
             raise UserError(

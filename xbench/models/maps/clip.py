@@ -16,7 +16,7 @@ from typing import Any
 
 import open_clip
 
-from xbench.models.networks.checkpoint import first_line
+from xbench.models.networks.checkpoint import explained
 from xbench.models.networks.open_clip import OpenCLIP, activation_error, downloaded, from_hub, read_config, weights_in
 from xbench.runtime.errors import UserError
 
@@ -32,8 +32,8 @@ class CLIP(OpenCLIP):
         checkpoint: File of weights to load instead (.safetensors, .pt, .pth or .bin). open_clip's default mean,
             standard deviation and resizing go with it, unless the architecture is a `local-dir:` or `hf-hub:` one.
         templates: Present and absent prompt, each with `{finding}`.
-        **options: Those of `xbench.models.networks.open_clip.OpenCLIP` and of every vision-language model. Other
-            `prompts` replace the present one; of several the mean direction counts.
+        **options: Those of `xbench.models.networks.open_clip.OpenCLIP`. Other `prompts` replace the present one; of
+            several the mean direction counts.
     """
 
     def __init__(
@@ -66,16 +66,13 @@ class CLIP(OpenCLIP):
         config = read_config(folder, "")["model_cfg"] if folder else open_clip.get_model_config(self.architecture)
         # open_clip's own tokenisers do not know the option.
         of_transformers = config.get("text_cfg", {}).get("hf_tokenizer_name")
-        try:
-            return open_clip.get_tokenizer(
-                self.architecture, **({"trust_remote_code": False} if of_transformers else {})
-            )
-        except (OSError, ValueError, RuntimeError, ImportError) as error:
-            raise UserError(
-                f"The tokeniser of {self.architecture} cannot be loaded ({first_line(error)}). Without a network, put "
-                "its files into one folder with the model's open_clip_config.json and give --model.architecture "
-                "local-dir:FOLDER."
-            ) from error
+        options = {"trust_remote_code": False} if of_transformers else {}
+        advice = (
+            "Without a network, put its files into one folder with the model's open_clip_config.json and give "
+            "--model.architecture local-dir:FOLDER."
+        )
+        with explained(f"The tokeniser of {self.architecture} cannot be loaded", advice):
+            return open_clip.get_tokenizer(self.architecture, **options)
 
 
 def _config_folder(architecture: str) -> Path | None:
@@ -103,7 +100,7 @@ def _known_architecture(architecture: str) -> str:
 
 
 def _known_tag(architecture: str, pretrained: str | None) -> dict[str, Any]:
-    """Return what open_clip knows of a tag: where the weights are, and mean, std and resizing that go with them."""
+    """Return open_clip's entry of a tag: where the weights are, and their mean, std and resizing."""
     tag = open_clip.get_pretrained_cfg(architecture, pretrained) if pretrained else {}
     if not tag:
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(architecture)) or "none"

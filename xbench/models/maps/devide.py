@@ -52,10 +52,10 @@ class DeViDe(KEBERTModel):
         decoder_layers: Number of decoder layers.
         decoder_heads: Attention heads of the decoder, which the shapes of its weights do not tell.
         decoder_feedforward: Width of the decoder's hidden layers.
-        ask: What is asked together, for each score depends on all of it: the findings of the `dataset`, or a list of
-            names with these among them.
+        ask: What is asked together, on which each score depends: the findings of the `dataset`, or a list of names with
+            these among them.
         key_map: What the beginnings of names in the file become, the longest that fits; null drops a name.
-        **options: Those of `xbench.models.networks.query_decoder.DecoderModel` and of every vision-language model.
+        **options: Those of `xbench.models.networks.query_decoder.DecoderModel`.
     """
 
     model: _Model
@@ -94,7 +94,6 @@ class DeViDe(KEBERTModel):
         trained = any(name.startswith("model.image_proj.") for name in tensors)
         if not trained:
             tensors |= {"model.image_proj.weight": torch.eye(WIDTH), "model.image_proj.bias": torch.zeros(WIDTH)}
-        # Drawing random weights would take a second, only to be replaced.
         with torch.device("meta"):
             image_encoder = ViTB16(side, norm_eps=image_encoder_eps, final_norm=image_encoder_norm)
             model = _Model(description_pooling, head_outputs, decoder_layers, decoder_heads, decoder_feedforward)

@@ -34,19 +34,17 @@ class KAD(KEBERTModel):
 
     Args:
         checkpoint: File of weights, such as `best_valid.pt`. The knowledge encoder's file is not needed.
-        image_size: Side in pixels of the square that the radiograph is stretched to. By default what the checkpoint's
-            own settings say (`img_res`), which is what the authors' scripts read, or 224 where it says nothing.
+        image_size: Side in pixels of the square that the radiograph is stretched to. By default `img_res` of the
+            checkpoint's own settings, as in the authors' scripts, or 224.
         layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`. Officially `last`, of which
             all `heads` count.
-        ask: What is asked together, for each score depends on all of it: `official` asks all classes that the authors'
-            script asks of a dataset (the 14 of ChestX-ray14), `dataset` the findings that are scored and nothing else,
-            which is also what `official` comes to where there is no such script; a list of names asks these, the
-            dataset's findings among them.
-        **options: Those of `xbench.models.networks.query_decoder.DecoderModel` and of every vision-language model.
+        ask: What is asked together, on which each score depends: `official` asks all classes of the authors' script for
+            a dataset (the 14 of ChestX-ray14), or those of the dataset without one; `dataset` asks the findings that
+            are scored; a list of names asks these, the dataset's findings among them.
+        **options: Those of `xbench.models.networks.query_decoder.DecoderModel`.
     """
 
-    # In the order of the authors' script. Their lists for CheXpert (5 classes) and ChestX-Det10 are those classes
-    # themselves, and what they ask of PadChest (193) is not known to this package.
+    # In the order of the authors' script. Their lists for CheXpert and ChestX-Det10 are the classes of the datasets.
     official_lists = (
         (
             *("Atelectasis", "Cardiomegaly", "Pleural Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),
@@ -70,7 +68,6 @@ class KAD(KEBERTModel):
         settings = {**read_settings(path), **read_remarks(path)}
         size = next((str(settings[name]) for name in _SIZES if name in settings), "")
         trained_size = int(size) if size.isdecimal() and int(size) else None
-        # Drawing random weights would take a second, only to be replaced.
         with torch.device("meta"):
             name, encoder, stride, tensors, unused, aliases = _image_encoder(tensors)
             model = QueryModel()
@@ -135,12 +132,7 @@ class _DenseNet121(nn.Module):
 def _image_encoder(
     tensors: dict[str, Tensor],
 ) -> tuple[str, nn.Module, int, dict[str, Tensor], tuple[str, ...], dict[str, str]]:
-    """Choose the image encoder by names and shapes.
-
-    Returns:
-        What to call it, the network, its stride, the tensors as it names them, and which names of them are needless or
-        second ones.
-    """
+    """Return name, network and stride of the image encoder, its tensors renamed, needless names, and second names."""
     if "image_encoder.dense_l1.weight" in tensors:
         aliases = {"image_encoder.densenet.features.": "image_encoder.dense_features."}
         unused: tuple[str, ...] = ("image_encoder.densenet.classifier.*",)

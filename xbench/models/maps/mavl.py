@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from xbench.models.networks.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, trunk
 from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
-from xbench.models.networks.query_decoder import choose
+from xbench.models.networks.query_decoder import absent_or_present, choose, classify
 from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput
 
@@ -32,8 +32,7 @@ class MAVL(BookModel):
     """MAVL with the weights of its authors.
 
     The nine texts of a finding are its explanation and then statements on border, fluid, location, opacity, other,
-    patterns, shape and texture. The book works as for `xbench.models.MedKLIP`; COVID-19 has an
-    entry of its own, `covid19`, in the authors' files.
+    patterns, shape and texture. The book works as for `xbench.models.MedKLIP`.
 
     Args:
         checkpoint: A file of the authors (`checkpoint_full_46.pth`), or its tensors as safetensors.
@@ -43,9 +42,8 @@ class MAVL(BookModel):
             and clear lungs; the authors use it for COVID-19 and for rare findings.
         aspects: Texts, from 0, the explanation, whose attention makes the map.
         merge: How: `avg` and `max` over `aspects`, or `global`, which takes the explanation alone.
-        **options: Those of `xbench.models.networks.book.BookModel` and of every vision-language model, see
-            `xbench.models.base.VLM`. Of a finding's prompts, nine stand in the place of its texts, eight in that of all
-            but the explanation, one in that of the explanation.
+        **options: Those of `xbench.models.networks.book.BookModel`. Of a finding's prompts, nine replace its texts,
+            eight all but the explanation, one the explanation.
     """
 
     def __init__(
@@ -94,16 +92,12 @@ class MAVL(BookModel):
         """
         features = self.model.backbone(images)
         decoded, attention = self.decode(self.model.image_tokens(features), queries)
-        if self.mode == "feature":
-            absent_present = self.model.classify(decoded.flatten(2))
-            logits = absent_present[..., 1] - absent_present[..., 0]
-            probabilities = absent_present.softmax(dim=-1)[..., 1]
-        else:
-            probabilities = self._compared(self.model.pool(features), queries)
-            logits = probabilities.logit()
         seen = attention[:, :, self.aspects]
         saliency = seen.amax(dim=2) if self.merge == "max" else seen.mean(dim=2)
-        return ModelOutput(logits=logits, probabilities=probabilities, saliency=saliency)
+        if self.mode == "feature":
+            return absent_or_present(classify(self.model.classifier, decoded.flatten(2)), saliency)
+        probabilities = self._compared(self.model.pool(features), queries)
+        return ModelOutput(probabilities.logit(), probabilities, saliency)
 
     def provenance(self) -> dict[str, Any]:
         """Add the mode, aspects and their merging."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from xbench.models.networks.book import TRUNK_WIDTH, WIDTH, BookModel, BookNetwork, trunk
 from xbench.models.networks.checkpoint import fill, locate, read_tensors, undrawn
+from xbench.models.networks.query_decoder import absent_or_present, classify
 from xbench.types import ModelOutput
 
 _SOURCE = (
@@ -24,17 +25,15 @@ _SOURCE = (
 class MedKLIP(BookModel):
     """MedKLIP with the weights of its authors.
 
-    Every image is asked about all entries of a book together, on which the scores depend, and the dataset's findings
-    are picked. The authors' book is the file `observation explanation.json` of their repository, which has no licence
-    and so does not come along: give its path as `book`. Findings are then scored by the entries that the scripts of the
-    authors use, Pulmonary Fibrosis by the generic `tail_abnorm_obs`, and the findings of CheXpert by those that MAVL's
-    scripts pick from the same book. A finding without an entry is appended, in the words of the package. Without
-    `book` everything is in the words of the package: a normal radiograph, clear lungs, and all its findings.
+    Every image is asked about all entries of a book together, on which the scores depend. The authors' book is the file
+    `observation explanation.json` of their repository, which has no licence and so is not included: give its path as
+    `book`. Findings are then scored by the entries of the authors' scripts, those of CheXpert by MAVL's. A finding
+    without an entry is appended, in the words of the package. Without `book` everything is in the words of the package:
+    a normal radiograph, clear lungs, and all its findings.
 
     Args:
         checkpoint: The authors' file (`checkpoint_final.pth`), or its tensors as safetensors.
-        **options: Those of `xbench.models.networks.book.BookModel` and of every vision-language model, see
-            `xbench.models.base.VLM`. A finding's prompt stands in the place of its explanation.
+        **options: Those of `xbench.models.networks.book.BookModel`. A finding's prompt replaces its explanation.
     """
 
     def __init__(self, checkpoint: str | None = None, **options: Any) -> None:
@@ -51,9 +50,7 @@ class MedKLIP(BookModel):
             columns), the attention of each query to the image. Each map sums to 1. All float32.
         """
         decoded, attention = self.decode(self.model.image_tokens(images), queries)
-        logits = self.model.classify(decoded.squeeze(2))
-        probabilities = logits.softmax(dim=-1)[..., 1]
-        return ModelOutput(logits[..., 1] - logits[..., 0], probabilities, attention.squeeze(2))
+        return absent_or_present(classify(self.model.classifier, decoded.squeeze(2)), attention.squeeze(2))
 
 
 class _Network(BookNetwork):

@@ -18,7 +18,7 @@ from tokenizers import BertWordPieceTokenizer
 from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from xbench.models.networks.checkpoint import fill, first_line, read_tensors, undrawn
+from xbench.models.networks.checkpoint import explained, fill, first_line, read_tensors, undrawn
 from xbench.runtime.errors import UserError
 
 BIO_CLINICAL_BERT = "emilyalsentzer/Bio_ClinicalBERT"
@@ -28,13 +28,8 @@ BIO_CLINICAL_BERT = "emilyalsentzer/Bio_ClinicalBERT"
 def load_bert(source: str) -> BertModel:
     """Load a BERT without its pooler, frozen, from a folder or hub repository, or raise a UserError."""
     file = find_file(source, "config.json")
-    try:
+    with explained(f"--model.text_encoder {source}: {file} is no configuration of a BERT", "Fetch it again."):
         config = BertConfig.from_json_file(file)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"--model.text_encoder {source}: {file} is no configuration of a BERT ({first_line(error)}). Fetch it "
-            "again."
-        ) from error
     bert = _without_weights(config, pooler=False)
     path = weights_file(source)
     # Files converted from TensorFlow have its names of the weights of a layer norm.
@@ -86,11 +81,7 @@ def bert_like(tensors: Mapping[str, Tensor], prefix: str) -> BertModel:
 def encode_in_chunks(
     encode: Callable[[Tensor, Tensor], Tensor], input_ids: Tensor, attention_mask: Tensor, size: int = 64
 ) -> Tensor:
-    """Encode N prompts, `size` at a time and sorted by length, as padding costs time and changes nothing.
-
-    Ids and mask are (N, L) int64; `encode` takes some rows of both to one vector or matrix per prompt, which are
-    returned in the order of the prompts.
-    """
+    """Encode N prompts, ids and mask (N, L), `size` at a time and sorted by length, to one vector or matrix each."""
     positions = torch.arange(1, attention_mask.shape[1] + 1, device=attention_mask.device)
     lengths = (attention_mask * positions).amax(dim=1).clamp(min=1)
     order = lengths.argsort(stable=True)
@@ -114,17 +105,15 @@ def tokenise(source: str, texts: Sequence[str], length: int, model: str) -> tupl
     if mask[:, length].any():
         raise UserError(
             f"The prompt {texts[int(mask[:, length].argmax())]!r} is longer than the {length} tokens that {model} "
-            "reads. Shorten it, or, where the model takes several for a finding, split it in the file of "
-            "--model.prompts."
+            "reads. Shorten it, or split it if the model takes several."
         )
     return ids[:, :length], mask[:, :length]
 
 
 def tokenise_without_separator(source: str, texts: Sequence[str], length: int = 64) -> tuple[Tensor, Tensor]:
-    """Tokenise N texts as the authors of MedKLIP do, ids and mask (N, length) int64, or raise without a vocabulary.
+    """Tokenise N texts as the authors of MedKLIP do: ids and mask (N, length) int64.
 
-    Their tokeniser adds no [SEP], lower-cases although the vocabulary of Bio_ClinicalBERT is cased, and cuts longer
-    texts off without notice.
+    Their tokeniser adds no [SEP], lower-cases although the vocabulary is cased, and cuts longer texts off silently.
     """
     ids = vocabulary(source)
     tokeniser = BertWordPieceTokenizer(ids, lowercase=True, strip_accents=True)
@@ -141,7 +130,7 @@ def tokenise_without_separator(source: str, texts: Sequence[str], length: int = 
 def vocabulary(source: str) -> dict[str, int]:
     """Return the ids of a tokeniser's tokens, by token, from a folder or hub repository, or raise a UserError."""
     file = find_file(source, "vocab.txt", "tokenizer.json")
-    try:
+    with explained(f"{file} is no vocabulary of a BERT", "Fetch it again."):
         text = file.read_text(encoding="utf-8")
         ids: dict[str, int]
         if file.suffix == ".json":
@@ -150,8 +139,6 @@ def vocabulary(source: str) -> dict[str, int]:
             ids = {word: number for number, word in enumerate(text.removesuffix("\n").split("\n"))}
         if missing := {"[CLS]", "[SEP]"} - {*ids}:
             raise ValueError(f"no {' and '.join(sorted(missing))} in it")
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{file} is no vocabulary of a BERT ({first_line(error)}). Fetch it again.") from error
     return ids
 
 
@@ -165,12 +152,8 @@ def _without_weights(config: BertConfig, pooler: bool) -> BertModel:
 
 @cache
 def _tokeniser(source: str) -> Any:
-    try:
+    with explained(f"The tokeniser of {source} cannot be loaded", _offline(source)):
         return AutoTokenizer.from_pretrained(str(_folder(source) or source), trust_remote_code=False)
-    except (OSError, ValueError, RuntimeError, ImportError, KeyError) as error:
-        raise UserError(
-            f"The tokeniser of {source} cannot be loaded ({first_line(error)}). {_offline(source)}"
-        ) from error
 
 
 def find_file(source: str, *names: str) -> Path:
@@ -204,6 +187,5 @@ def _offline(source: str) -> str:
     return (
         f"Without a network, fetch config.json, vocab.txt or tokenizer.json, and model.safetensors or "
         f"pytorch_model.bin of {source if _folder(source) is None else 'the model'} from huggingface.co elsewhere, put "
-        "them into one folder and give --model.text_encoder FOLDER. With HF_HUB_OFFLINE=1 in the environment only "
-        "what was downloaded before is used, without a try."
+        "them into one folder and give --model.text_encoder FOLDER."
     )

@@ -1,8 +1,7 @@
-"""The book that MedKLIP and MAVL read an image with, and what their networks share.
+"""The book that MedKLIP and MAVL read an image with, and the parts that their networks share.
 
 A book is all that these models ask about, always together: queries attend to one another, so the score of a finding
-depends on what else is in the book. The authors decode a fixed book of 75 entries and pick the columns that a dataset
-has. So does the harness. The networks share a ResNet-50 cut after its third stage, Bio_ClinicalBERT and a decoder.
+depends on the rest of the book. As the authors do, all entries are decoded and the columns of the dataset picked.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ Entries = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Book:
-    """What is asked in a run: the entry of each finding (`columns`), and which were appended for lack of one."""
+    """The entries of a run, the entry of each finding (`columns`), and which findings were appended."""
 
     entries: Entries
     columns: tuple[str, ...]
@@ -76,7 +75,7 @@ class Book:
 
 
 def own_texts(finding: str, texts: int) -> list[str]:
-    """Return the package's texts on a finding: its description and, if an entry has several texts, its aspects."""
+    """Return the package's texts on a finding: its description, and its aspects if an entry has several texts."""
     return [*prompts_in_style("description", finding), *(prompts_in_style("aspects", finding) if texts > 1 else ())]
 
 
@@ -86,11 +85,7 @@ def own_entries(texts: int) -> Entries:
 
 
 def read_entries(book: str, concepts: str | None, texts: int) -> Entries:
-    """Read the authors' book, or one in its form: by entry an explanation and, from `concepts`, the other texts.
-
-    Raises:
-        UserError: A file cannot be read, or an entry has another number of texts than `texts`.
-    """
+    """Read the authors' book: by entry an explanation and, from `concepts`, the other texts; or raise a UserError."""
     explanations = {}
     for name, value in read_prompts(book).items():
         if len(value) != 1:
@@ -106,14 +101,14 @@ def read_entries(book: str, concepts: str | None, texts: int) -> Entries:
     for name in explanations:
         if len(aspects.get(name, ())) != texts - 1:
             raise UserError(
-                f"--model.concepts {concepts} has {len(aspects.get(name, ()))} texts on {name}, an entry of the book "
-                f"{book}: these weights need {texts - 1} for every entry. Give the two files that belong together."
+                f"--model.concepts {concepts} has {len(aspects.get(name, ()))} texts on {name} of the book {book}: the "
+                f"weights need {texts - 1} for every entry. Give the two files that belong together."
             )
     return {name: [*explanation, *aspects[name]] for name, explanation in explanations.items()}
 
 
 def entry_of(finding: str, entries: Entries) -> str | None:
-    """Return the name of a finding's entry in a book: that of the authors' scripts, or one that is called the same."""
+    """Return the name of a finding's entry in a book: that of the authors' scripts, or one of the same name."""
     official = _ENTRY_OF.get(finding, finding.lower())
     if official in entries:
         return official
@@ -127,13 +122,13 @@ def with_findings(entries: Entries, findings: Sequence[str], prompts: Sequence[S
     texts that an entry has, or the explanation alone, or the aspects alone: the others stay as they are. Of a book with
     the 75 official entries, others stay out unless they belong to a finding.
     """
-    found = {finding: entry_of(finding, entries) for finding in findings}
+    entry = {finding: entry_of(finding, entries) for finding in findings}
     official = {*OFFICIAL_ENTRIES} <= {*entries}
     texts = len(next(iter(entries.values())))
-    kept = {*OFFICIAL_ENTRIES, *found.values()} if official else {*entries}
+    kept = {*OFFICIAL_ENTRIES, *entry.values()} if official else {*entries}
     asked = {name: list(value) for name, value in entries.items() if name in kept}
     for finding, given in zip(findings, prompts, strict=True):
-        name = found[finding] or finding
+        name = entry[finding] or finding
         if len(given) == texts:
             asked[name] = list(given)
         elif len(given) in (1, texts - 1):
@@ -145,8 +140,8 @@ def with_findings(entries: Entries, findings: Sequence[str], prompts: Sequence[S
                 + (f", or the explanation alone, or the {texts - 1} aspects alone." if texts > 1 else "."),
                 exit_status=2,
             )
-    added = tuple(finding for finding in findings if found[finding] is None)
-    return Book(asked, tuple(found[finding] or finding for finding in findings), added)
+    added = tuple(finding for finding in findings if entry[finding] is None)
+    return Book(asked, tuple(entry[finding] or finding for finding in findings), added)
 
 
 def trunk() -> nn.Sequential:
@@ -155,7 +150,7 @@ def trunk() -> nn.Sequential:
 
 
 def preprocessing(image_size: int, equalise: bool) -> Preprocessing:
-    """Return the preprocessing of both models: equalised if wanted, then stretched to a square."""
+    """Return the preprocessing of both models: equalise if wanted, then stretch to a square."""
     geometry = [*([HistogramEqualisation()] if equalise else []), PillowResize(image_size, "both", "bilinear")]
     return Preprocessing(geometry, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
@@ -169,11 +164,6 @@ class BookNetwork(nn.Module):
         self.decoder = QueryDecoder(WIDTH, heads=4)
         self.classifier = nn.Linear(head_inputs, 2)
 
-    def classify(self, decoded: Tensor) -> Tensor:
-        """Return the logits of absent and present (..., 2), float32, as half precision has too few digits to rank."""
-        with torch.autocast(decoded.device.type, enabled=False):
-            return nn.functional.linear(decoded.float(), self.classifier.weight.float(), self.classifier.bias.float())
-
 
 class BookModel(DecoderModel):
     """A model that reads every image with a book; `texts` is the number of texts of an entry.
@@ -182,7 +172,7 @@ class BookModel(DecoderModel):
         text_encoder: Bio_ClinicalBERT: its name on the Hugging Face hub, or a folder with config.json, vocab.txt (or
             tokenizer.json) and model.safetensors (or pytorch_model.bin).
         book: File with an explanation of every entry, as JSON or YAML.
-        equalise: Equalise the histogram before resizing, as the authors of MedKLIP do for RSNA and for nothing else.
+        equalise: Equalise the histogram before resizing, as the authors of MedKLIP do for RSNA alone.
         **options: Those of `xbench.models.networks.query_decoder.DecoderModel` and of every vision-language model.
             Training was at an `image_size` of 224. The authors of MedKLIP enlarge maps by repeating every cell
             (`saliency_upsample` of `nearest`), those of MAVL bilinearly between corners (`corners`).
@@ -256,9 +246,7 @@ class BookModel(DecoderModel):
     def decode(self, tokens: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Decode queries (C, K, 256) together over image tokens (B, 256, rows, columns).
 
-        Returns:
-            Decoded queries (B, C, K, 256), and their attention to the tokens, mean over the chosen layers and heads,
-            (B, C, K, rows, columns), which sums to 1 over the tokens.
+        Returns decoded queries (B, C, K, 256), and their mean attention (B, C, K, rows, columns), which sums to 1.
         """
         decoder = self.model.decoder
         memory = decoder.keys_values(tokens.flatten(2).transpose(1, 2))

@@ -23,7 +23,7 @@ T = TypeVar("T", bound=nn.Module)
 
 
 def locate(checkpoint: str | None, model: str, source: str) -> Path:
-    """Return the path of a checkpoint that the user has to bring; errors name the model and where to get the file."""
+    """Return the path of a checkpoint that the user has to bring, or raise a UserError that names its source."""
     if not checkpoint:
         raise UserError(
             f"{model} needs the weights of its authors: give --model.checkpoint FILE. {source}", exit_status=2
@@ -76,7 +76,7 @@ def read_remarks(path: Path) -> Mapping[str, str]:
 
 
 def undrawn(build: Callable[[], T]) -> T:
-    """Build a network for `fill`: drawing random weights would take a second, only to be replaced."""
+    """Build a network for `fill`, without drawing random weights."""
     with torch.device("meta"):
         network = build()
     return network.to_empty(device="cpu")
@@ -204,7 +204,7 @@ def _check_file(path: Path, source: str = "") -> None:
 
 
 def _check_no_text(path: Path) -> None:
-    """Raise for what is left in the place of a large file where its host or Git wanted something else first."""
+    """Raise for a pointer of Git LFS, and for a web page in the place of the file."""
     with path.open("rb") as file:
         start = file.read(4096)
     if start.startswith(b"version https://git-lfs.github.com/"):
@@ -214,8 +214,7 @@ def _check_no_text(path: Path) -> None:
         raise UserError(
             f"{path} is no file of weights but a web page"
             + (f" with the title {title[1].decode(errors='replace')!r}" if title else "")
-            + ": file hosts send one in the place of a large file, to warn or to ask who you are. Open the link in a "
-            "browser and download the file again."
+            + ": file hosts send one in the place of a large file. Open the link in a browser and download it again."
         )
 
 
@@ -248,8 +247,8 @@ def _check_archive(path: Path) -> None:
     unpacked = sum(entry.file_size for entry in entries)
     if unpacked > 4 * path.stat().st_size + 2**20:
         raise UserError(
-            f"{path} has {path.stat().st_size:,} bytes and would unpack to {unpacked:,}, which no file of weights "
-            "does. Fetch it again from its authors."
+            f"{path} has {path.stat().st_size:,} bytes and would unpack to {unpacked:,}. Fetch it again from its "
+            "authors."
         )
     if any(entry.filename.endswith("/constants.pkl") for entry in entries):
         raise UserError(

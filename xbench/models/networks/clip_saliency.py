@@ -71,9 +71,7 @@ def check_saliency(visual: nn.Module, saliency: str, architecture: str) -> None:
 def features_and_maps(model: Any, images: Tensor, text: Tensor, saliency: Saliency) -> tuple[Tensor, Tensor]:
     """Encode square, normalised images (B, 3, h, w) and map the classes of vectors of unit length (C, D) in one pass.
 
-    Returns:
-        Image vectors (B, D) as the model gives them, and maps (B, C, rows, columns) of the patch grid, float32. The
-        gradient-based maps are at least 0, the others cosines.
+    Returns image vectors (B, D) as the model gives them, and maps (B, C, rows, columns) of the patch grid, float32.
     """
     visual = model.visual
     if saliency == "patch":

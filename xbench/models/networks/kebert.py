@@ -1,4 +1,4 @@
-"""What KAD and DeViDe share: Med-KEBERT turns texts into queries, a decoder asks image tokens about them."""
+"""Med-KEBERT of KAD and DeViDe, which turns texts into queries, and the decoder that asks image tokens about them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xbench.findings.names import canonical
 from xbench.geometry.preprocessing import PillowResize, Preprocessing
 from xbench.models.networks.bert import bert_base, encode_in_chunks, tokenise
 from xbench.models.networks.checkpoint import fill
-from xbench.models.networks.query_decoder import DecoderModel, QueryDecoder
+from xbench.models.networks.query_decoder import DecoderModel, QueryDecoder, absent_or_present, classify
 from xbench.runtime.errors import UserError
 from xbench.types import ModelOutput
 
@@ -30,7 +29,7 @@ Ask = Literal["official", "dataset"] | list[str]
 
 
 def class_name(finding: str) -> str:
-    """Return the query that the authors of KAD ask a finding by: a bare name in lower case.
+    """Return KAD's query for a finding: a bare name in lower case.
 
     >>> class_name("Mass"), class_name("Lung Opacity")
     ('lung mass', 'lung opacity')
@@ -71,10 +70,7 @@ class QueryModel(nn.Module):
         """
         memory = self.decoder.keys_values(self.decoder.norm(tokens))
         decoded, attention = self.decoder(self.decoder.norm(queries)[None], memory, attention_of)
-        # Half precision has too few digits to rank scores by.
-        weight, bias = self.mlp_head.parameters()
-        with torch.autocast(decoded.device.type, enabled=False):
-            return F.linear(decoded.float(), weight.float(), bias.float()), attention
+        return classify(cast(nn.Linear, self.mlp_head[0]), decoded), attention
 
 
 def projection() -> nn.Sequential:
@@ -90,18 +86,15 @@ class KEBERTModel(DecoderModel):
 
     Args:
         image_encoder: Turns images (B, 3, H, W) into tokens (B, rows, columns, 768). Like `model`, the decoder and its
-            head, it is on the device `meta` and gets its weights here.
-        unused: For `fill`, as are `aliases` and `advice`.
+            head, it is on the device `meta` and gets its weights here; `unused`, `aliases` and `advice` are for `fill`.
         ask: What is asked together with the dataset's findings, see `xbench.models.KAD`.
         mean: Of the pixels in [0, 1], per channel.
         std: Standard deviation, per channel.
-        text_encoder: Where the tokeniser of Med-KEBERT is: Hugging Face id or local folder. Its weights are in the
-            checkpoint.
+        text_encoder: Hugging Face id or local folder of the tokeniser; the weights are in the checkpoint.
 
     Attributes:
         official_lists: What the authors' scripts ask together, a list for each set of classes.
-        ask: What the option `ask` means in a run, known from `setup` on.
-        together: What is asked together, in this order, with the prompts of each; known from `setup` on.
+        ask: Resolved option `ask`, and `together`, what is asked with its prompts, in order; known from `setup` on.
     """
 
     official_lists: ClassVar[tuple[tuple[str, ...], ...]] = ()
@@ -137,7 +130,7 @@ class KEBERTModel(DecoderModel):
         self.preprocessing = Preprocessing([PillowResize(self.image_size, "both", "bicubic")], mean, std)
 
     def setup(self, stage: str) -> None:
-        """Decide what is asked together, and word it; a UserError if `ask` lacks a finding or names one twice."""
+        """Word what is asked together; a UserError if `ask` lacks a finding or names one twice."""
         super().setup(stage)
         classes = {*self.findings, *getattr(self.trainer.datamodule, "classes", ())}  # type: ignore[attr-defined]
         fitting = [names for names in self.official_lists if {*names} == classes]
@@ -164,7 +157,7 @@ class KEBERTModel(DecoderModel):
         return list(self.together.values())
 
     def default_prompts(self, finding: str) -> list[str]:
-        """Return the bare name of the finding, which is all that KAD is asked."""
+        """Return the bare name of the finding."""
         return [class_name(finding)]
 
     def tokenise(self, prompts: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
@@ -179,10 +172,7 @@ class KEBERTModel(DecoderModel):
         return input_ids, attention_mask
 
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Encode tokenised texts as queries (C, 768), each the mean over the texts of its class.
-
-        Token ids are (C, L) int64 for one text per class, or (C, K, L) for up to K, of which the rest is masked.
-        """
+        """Encode token ids (C, L), or (C, K, L) for up to K texts per class, as mean queries (C, 768)."""
         ids, mask = self.by_class(input_ids, attention_mask, None)
         given = mask.any(dim=-1)
         counts = given.sum(dim=1).tolist()
@@ -208,14 +198,14 @@ class KEBERTModel(DecoderModel):
         saliency = self.mean_attention(attention).unflatten(-1, tokens.shape[1:3])
         if logits.shape[-1] == 1:
             return ModelOutput(logits[..., 0], logits[..., 0].sigmoid(), saliency)
-        return ModelOutput(logits[..., 1] - logits[..., 0], logits.softmax(dim=-1)[..., 1], saliency)
+        return absent_or_present(logits, saliency)
 
     def provenance(self) -> dict[str, Any]:
         """Add what is asked together."""
         return {"ask": self.ask, "asked": self.together, **super().provenance()}
 
     def _prompts_of_other(self, name: str) -> list[str]:
-        """Return the prompts of what is no finding of the dataset, or its bare name if nobody worded it."""
+        """Return the prompts of a finding that the dataset lacks, or its bare name."""
         with suppress(UserError):
             return list(self.prompts_of(name))
         return self.default_prompts(name)

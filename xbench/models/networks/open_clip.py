@@ -1,4 +1,4 @@
-"""What CLIP and BiomedCLIP share: loading a model of open_clip, encoding pairs of prompts, scores and preprocessing."""
+"""Loading, prompts, scores and preprocessing of models of open_clip, such as CLIP and BiomedCLIP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from transformers import dynamic_module_utils
 from xbench.findings.prompts import fill_templates
 from xbench.geometry.preprocessing import CentreCrop, PillowResize, Preprocessing
 from xbench.models.base import VLM, check_image_size
-from xbench.models.networks.checkpoint import fill, first_line, read_remarks, read_tensors
+from xbench.models.networks.checkpoint import explained, fill, read_remarks, read_tensors
 from xbench.models.networks.clip_saliency import Saliency, check_saliency, features_and_maps
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
@@ -47,13 +47,11 @@ class OpenCLIP(VLM):
         advice: What to do if the weights do not fit.
         tag: What open_clip knows of the weights: mean, standard deviation and resizing that go with them.
         templates: Present and absent prompt, each with `{finding}`.
-        resize_mode: `shortest` resizes the shorter side and crops the rest of the longer one away, `longest` resizes
-            the longer side and pads with black, `squash` stretches. By default what the weights were trained with.
-        image_size: Side of the square input in pixels, a multiple of the patch size. At another size than the weights
-            were trained with, the position embeddings are interpolated. By default the size of the architecture.
-        saliency: Definition of the maps, see `xbench.models.networks.clip_saliency`: `patch`, `maskclip`, `vv` and
-            `gem` cost one pass over the image tower or little more, `grad_attention` one more token of one block per
-            class, `legrad` two more blocks per class.
+        resize_mode: `shortest` resizes the shorter side and crops the longer one, `longest` resizes the longer side and
+            pads with black, `squash` stretches. By default what the weights were trained with.
+        image_size: Side of the square input in pixels, a multiple of the patch size, by default the architecture's. At
+            another size than that of training, the position embeddings are interpolated.
+        saliency: Definition of the maps, see `xbench.models.networks.clip_saliency`.
     """
 
     pretrained: str | None = None
@@ -107,17 +105,14 @@ class OpenCLIP(VLM):
         return fill_templates(self.templates, finding)
 
     def word_prompts(self, finding: str, texts: Sequence[str]) -> list[str]:
-        """Return the texts as prompts of the present finding, and the absent prompt last.
-
-        Names and phrases go into the template; what says more than that stands for itself.
-        """
+        """Return the texts, names and phrases in the present template, and the absent prompt last."""
         absent = self.default_prompts(finding)[1]
         if self.prompt_source in ("name", "phrase"):
             texts = [self.templates[0].format(finding=text) for text in texts]
         return [*texts, absent]
 
     def encode_prompts(self, prompts: Sequence[Sequence[str]]) -> Tensor:
-        """Encode C pairs (or C single prompts) as `encode_tokens` does; a UserError if the model cannot take them.
+        """Encode C pairs (or C single prompts) as `encode_tokens` does, or raise a UserError.
 
         Of more than two prompts the last is the absent one, and the mean direction of the others the present one.
         """
@@ -157,8 +152,8 @@ class OpenCLIP(VLM):
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encode tokenised prompts as text vectors of unit length, (C, D) or (C, 2, D) float32.
 
-        Token ids are (C, L) or (C, 1, L) int64 for one prompt per class, (C, 2, L) for pairs of present and absent.
-        open_clip derives its own attention mask from the padding, so the one given must agree.
+        Token ids are (C, L) or (C, 1, L) int64 for one prompt per class, (C, 2, L) for pairs of present and absent. The
+        mask must be that of the padding.
         """
         if input_ids.ndim == 3 and input_ids.shape[1] == 1:
             input_ids = input_ids[:, 0]
@@ -183,10 +178,7 @@ class OpenCLIP(VLM):
         """Score normalised images (B, 3, h, w) against text vectors.
 
         Given pairs (C, 2, D), a class is scored against its own absent prompt; given single prompts (C, D), the
-        probabilities are the softmax over the C classes, as in the CLIP paper.
-
-        Returns:
-            Logits and probabilities (B, C); saliency (B, C, rows, columns) of the patch grid. All float32.
+        probabilities are the softmax over the C classes, as in the CLIP paper. Maps are those of the patch grid.
         """
         present = queries[:, 0] if queries.ndim == 3 else queries
         pooled, saliency = features_and_maps(self.model, images, present, self.saliency)
@@ -220,10 +212,8 @@ class OpenCLIP(VLM):
 def read_config(folder: Path, option: str) -> dict[str, Any]:
     """Return the open_clip_config.json of a folder that the user named by `option`, or raise a UserError."""
     file = folder / "open_clip_config.json"
-    try:
+    with explained(f"{option}: {file} cannot be read", "Fetch it again."):
         config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{option}: {file} cannot be read ({error}).") from error
     if not isinstance(config, dict) or "model_cfg" not in config:
         raise UserError(f"{option}: {file} lacks the key model_cfg.")
     return config
@@ -234,13 +224,13 @@ def weights_in(folder: Path, option: str) -> Path:
     for usual in ("open_clip_model.safetensors", "open_clip_pytorch_model.bin"):
         if (folder / usual).is_file():
             return folder / usual
-    found = sorted(file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".pth"))
-    if len(found) != 1:
+    files = sorted(file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".pth"))
+    if len(files) != 1:
         raise UserError(
             f"{option}: the folder should hold one file of weights, as open_clip_model.safetensors, and holds "
-            f"{', '.join(file.name for file in found) or 'none'}. Put it there or give it by --model.checkpoint."
+            f"{', '.join(file.name for file in files) or 'none'}. Put it there or give it by --model.checkpoint."
         )
-    return found[0]
+    return files[0]
 
 
 def _activation(model: nn.Module) -> str:
@@ -269,39 +259,37 @@ def from_hub(architecture: str, filename: str | None = None) -> Path:
 
 
 def downloaded(architecture: str, source: str, download: Callable[[], str]) -> Path:
-    """Return what a function of open_clip downloads, or raise a UserError that says how to do without a network."""
-    try:
+    """Return the file that a function of open_clip downloads, or raise a UserError."""
+    advice = (
+        "Fetch it where there is a network, copy the file of weights here and give --model.checkpoint FILE; or copy "
+        "the repository and give --model.architecture local-dir:FOLDER to CLIP, or --model.checkpoint FOLDER to "
+        "BiomedCLIP."
+    )
+    with explained(f"{source} of {architecture} could not be downloaded", advice):
         return Path(download())
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"{source} of {architecture} could not be downloaded ({first_line(error)}). Fetch it where there is a "
-            "network, copy the file of weights here and give --model.checkpoint FILE; or copy the whole repository and "
-            "give --model.architecture local-dir:FOLDER to CLIP, or --model.checkpoint FOLDER to BiomedCLIP."
-        ) from error
 
 
 def _build(architecture: str, folder: Path | None, tag: Mapping[str, Any], image_size: int | None) -> Any:
     """Build a model without its weights, and without fetching any."""
     silenced, seconds_to_agree = logging.root.manager.disable, dynamic_module_utils.TIME_OUT_REMOTE_CODE
+    advice = (
+        "If its text tower comes from the Hugging Face hub and there is no network, use local-dir:FOLDER and make "
+        "text_cfg.hf_model_name in its open_clip_config.json the absolute path of a folder that holds the text tower's "
+        "config.json."
+    )
     try:
         # open_clip cannot pass trust_remote_code on; without time to agree, transformers refuses instead of asking.
         dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
         # open_clip warns that the model is random, as it cannot know that the weights come next.
         logging.disable(max(silenced, logging.WARNING))
-        return open_clip.create_model(
-            architecture if folder is None else f"local-dir:{folder}",
-            load_weights=False,
-            pretrained_text=False,
-            force_image_size=image_size,
-            force_preprocess_cfg={key: tag.get(key) for key in ("mean", "std", "interpolation", "resize_mode")},
-        )
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError, AssertionError) as error:
-        raise UserError(
-            f"open_clip {open_clip.__version__} cannot build {architecture} ({first_line(error)}). If its text tower "
-            "comes from the Hugging Face hub and there is no network, use local-dir:FOLDER and make "
-            "text_cfg.hf_model_name in its open_clip_config.json the absolute path of a folder that holds the text "
-            "tower's config.json."
-        ) from error
+        with explained(f"open_clip {open_clip.__version__} cannot build {architecture}", advice):
+            return open_clip.create_model(
+                architecture if folder is None else f"local-dir:{folder}",
+                load_weights=False,
+                pretrained_text=False,
+                force_image_size=image_size,
+                force_preprocess_cfg={key: tag.get(key) for key in ("mean", "std", "interpolation", "resize_mode")},
+            )
     finally:
         logging.disable(silenced)
         dynamic_module_utils.TIME_OUT_REMOTE_CODE = seconds_to_agree
@@ -334,12 +322,12 @@ def _resize_positions(tensors: dict[str, Tensor], visual: Any) -> None:
         prefix = 0 if visual.trunk.no_embed_class else visual.trunk.num_prefix_tokens
     else:
         name, grid, prefix = "visual.positional_embedding", visual.grid_size, 1
-    found = tensors.get(name)
+    stored = tensors.get(name)
     # Anything but a square grid is left for the check of the weights to name.
-    if found is not None and found.ndim >= 2 and math.isqrt(count := found.shape[-2] - prefix) ** 2 == count > 0:
-        positions = found.reshape(1, *found.shape[-2:])
+    if stored is not None and stored.ndim >= 2 and math.isqrt(count := stored.shape[-2] - prefix) ** 2 == count > 0:
+        positions = stored.reshape(1, *stored.shape[-2:])
         resized = resample_abs_pos_embed(positions, list(grid), num_prefix_tokens=prefix)
-        tensors[name] = resized.reshape(*found.shape[:-2], *resized.shape[-2:])
+        tensors[name] = resized.reshape(*stored.shape[:-2], *resized.shape[-2:])
 
 
 def _check_activation(found: Mapping[str, Tensor], path: Path, model: nn.Module, architecture: str) -> None:
@@ -353,10 +341,7 @@ def _check_activation(found: Mapping[str, Tensor], path: Path, model: nn.Module,
 
 
 def _named_activation(path: Path, architecture: str) -> str | None:
-    """Return the activation of the weights whose tag a path names; None if it names none, or an unknown architecture's.
-
-    Names tell where nothing in a file does: `ViT-B-16-laion2b_s34b_b88k.bin`, or the repository in the hub's cache.
-    """
+    """Return the activation of the weights whose tag a path names, as `ViT-B-16-laion2b_s34b_b88k.bin`; else None."""
     plain = architecture.removesuffix("-quickgelu")
     both = (plain, f"{plain}-quickgelu")
     if not {*both} <= {*open_clip.list_models()}:

@@ -1,7 +1,7 @@
-"""What MedKLIP, MAVL, KAD, DeViDe and CARZero share: a transformer decoder in which text queries look at image tokens.
+"""The transformer decoder of MedKLIP, MAVL, KAD, DeViDe and CARZero, in which text queries look at image tokens.
 
-Parameters have the names of the authors' files (`layers.0.multihead_attn.in_proj_weight`, ..., `norm.weight`). Where a
-model's saliency map is read, attention weights are computed explicitly; everywhere else attention is fused.
+Parameters have the names of the authors' files. Where a saliency map is read, attention weights are computed
+explicitly; everywhere else attention is fused.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from xbench.geometry.grid import Upsampling
 from xbench.models.base import VLM, check_image_size
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
-from xbench.types import MapScale
+from xbench.types import MapScale, ModelOutput
 
 Layers = Literal["all", "last"] | list[int]
 """Decoder layers, from 0, whose attention makes the map."""
 
 KeysValues = tuple[Tensor, Tensor]
-"""What one layer makes of the memory: keys and values, each (B, heads, N, width of a head)."""
+"""Keys and values of the memory in one layer, each (B, heads, N, width of a head)."""
 
 
 class QueryDecoder(nn.Module):
-    """Pre-norm decoder layers of a width D with a final layer norm, which some models apply to their inputs as well.
+    """Pre-norm decoder layers of width D with a final layer norm, which some models apply to their inputs as well.
 
-    Dropout, masks and position terms play no part at test time. With `self_attention`, queries attend to one another
-    before they look at the memory.
+    With `self_attention`, queries attend to one another before they look at the memory.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class QueryDecoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def keys_values(self, memory: Tensor) -> list[KeysValues]:
-        """Project the memory (B, N, D) for every layer, which none of them changes; it can serve many queries."""
+        """Project the memory (B, N, D) for every layer; it can serve many queries."""
         return [layer.multihead_attn.keys_values(memory) for layer in self.layers]  # type: ignore[union-attr, operator]
 
     def forward(
@@ -68,11 +67,9 @@ class DecoderModel(VLM):
 
     Args:
         cell: Side in pixels of the square that an image token stands for.
-        decoder: How many layers the decoder has, and how many heads.
-        text_encoder: Hugging Face id or local folder of the text encoder. Unless the class says otherwise only the
-            tokeniser comes from there, and the weights from the checkpoint.
-        image_size: Side of the square input in pixels. Where position embeddings were learned on another size, they are
-            interpolated.
+        decoder: Numbers of layers and of heads of the decoder.
+        text_encoder: Hugging Face id or local folder of the text encoder, by default for the tokeniser alone.
+        image_size: Side of the square input in pixels. Position embeddings of another size are interpolated.
         layers: Decoder layers, from 0, whose attention makes the map, or `all` or `last`.
         heads: Attention heads, from 0, whose mean the map is; all by default.
         saliency_upsample: How maps are enlarged to the evaluation grid.
@@ -131,7 +128,7 @@ class DecoderModel(VLM):
         return torch.stack([attention[layer][:, self.heads] for layer in self.layers]).float().mean(dim=(0, 2))
 
     def provenance(self) -> dict[str, Any]:
-        """Return weights, text encoder, input size, what the map is made of, and the prompts."""
+        """Return weights, text encoder, input size, kind of map, and the prompts."""
         return {
             "checkpoint": str(self.checkpoint),
             "checkpoint_sha256": file_sha256(self.checkpoint),
@@ -140,6 +137,17 @@ class DecoderModel(VLM):
             "saliency": {"kind": "cross-attention", "layers": self.layers, "heads": self.heads},
             **super().provenance(),
         }
+
+
+def classify(head: nn.Linear, decoded: Tensor) -> Tensor:
+    """Return the logits of a linear head in float32: half precision has too few digits to rank by."""
+    with torch.autocast(decoded.device.type, enabled=False):
+        return F.linear(decoded.float(), head.weight.float(), head.bias.float())
+
+
+def absent_or_present(logits: Tensor, saliency: Tensor) -> ModelOutput:
+    """Return the output of a model with logits of absent and present (B, C, 2): their difference and softmax."""
+    return ModelOutput(logits[..., 1] - logits[..., 0], logits.softmax(dim=-1)[..., 1], saliency)
 
 
 def choose(option: str, given: str | Sequence[int] | None, count: int) -> list[int]:
