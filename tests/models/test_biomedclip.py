@@ -171,17 +171,3 @@ def test_file_and_text_encoder(bert_folder: Path, tiny: BiomedCLIP, small: None)
     provenance = model.provenance()
     assert (provenance["architecture"], provenance["text_encoder"]) == (HUB, str(bert_folder))
     assert torch.equal(model.encode_prompts(PAIRS), tiny.encode_prompts(PAIRS))
-
-
-def test_folder_of_another_model(tmp_path: Path) -> None:
-    (tmp_path / "open_clip_config.json").write_text(
-        json.dumps({"model_cfg": {"embed_dim": 8, "text_cfg": {"width": 8}}})
-    )
-    with pytest.raises(UserError, match=r"holds none"):
-        BiomedCLIP(checkpoint=str(tmp_path))
-    (tmp_path / "weights.bin").touch()
-    with pytest.raises(UserError, match=r"not that of a BiomedCLIP.*--model\.architecture local-dir:"):
-        BiomedCLIP(checkpoint=str(tmp_path))
-    (tmp_path / "open_clip_config.json").write_text("[]")
-    with pytest.raises(UserError, match="lacks the key model_cfg"):
-        BiomedCLIP(checkpoint=str(tmp_path))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +11,7 @@ import tiny_chexagent2
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from local_models import check_refusal, radiographs, speak, spoil, spoil_weights
 from small_networks import attached
 from torchvision.transforms import v2
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -39,19 +36,13 @@ def loaded(folder, **options):
     return model
 
 
-def images(sizes=SIZES):
-    draw = np.random.default_rng(0)
-    shown = [torch.from_numpy(draw.integers(0, 256, size, dtype=np.uint8)) for size in sizes]
-    return SimpleNamespace(radiographs=shown, truth=SimpleNamespace(image_ids=["a", "b", "c"]))
-
-
 def queries(kind="locate", rows=(0, 1, 2)):
     return [Query(kind, row, 0, "Nodule", text, "You are.") for row in rows for text in QUESTIONS]
 
 
 def test_the_network_is_its_parts(folder):
     """Greedily, token by token and without a cache; images stretched as torchvision does; one query at a time."""
-    model, batch = loaded(folder), images()
+    model, batch = loaded(folder), radiographs(SIZES)
     words, added = tiny_chexagent2.vocabulary()
     normalised = v2.Compose(
         [
@@ -82,7 +73,7 @@ def test_the_network_is_its_parts(folder):
 
 
 def test_yes_and_no_at_the_first_position(folder):
-    model, batch = loaded(folder, recognise=True), images()
+    model, batch = loaded(folder, recognise=True), radiographs(SIZES)
     attached(model, "Nodule")
     words, added = tiny_chexagent2.vocabulary()
     assert model._yes_no == (
@@ -100,22 +91,18 @@ def test_yes_and_no_at_the_first_position(folder):
 
 def test_answers_do_not_depend_on_what_is_asked_together(folder):
     together, alone = loaded(folder), loaded(folder, together=1)
-    several = together.ask(images(), queries())
-    assert several == alone.ask(images(), queries())
-    assert together.ask(images(), queries(rows=[1])) == several[3:6]
+    several = together.ask(radiographs(SIZES), queries())
+    assert several == alone.ask(radiographs(SIZES), queries())
+    assert together.ask(radiographs(SIZES), queries(rows=[1])) == several[3:6]
 
 
 @pytest.mark.parametrize("size", [(37, 200), (600, 90), (64, 64)])
 def test_the_truth_survives_its_tokens(folder, size, monkeypatch):
     """Written in the family's words, through the tokeniser and back, read in hundredths of the whole radiograph."""
-    model, batch, box = loaded(folder), images([size]), Box(0.25, 0.3, 0.5, 0.8)
+    model, batch, box = loaded(folder), radiographs([size]), Box(0.25, 0.3, 0.5, 0.8)
     said = model.family.write([box, Box(0, 0, 0.1, 0.2)], "Nodule", model.convention, size[::-1])
     tokens = [*model.processor.tokenizer(said)["input_ids"], model.processor.tokenizer.eos_token_id]
-
-    def generate(**inputs):
-        return SimpleNamespace(sequences=torch.cat([inputs["input_ids"], torch.tensor([tokens])], 1))
-
-    monkeypatch.setattr(model.network, "generate", generate)
+    speak(monkeypatch, model, tokens)
     (reply,) = model.ask(batch, queries(rows=[0])[:1])
     answer = reply.read(model.family, model.convention, size[::-1])
     assert answer.status == "answered" and answer.boxes == (box, Box(0, 0, 0.1, 0.2))
@@ -172,20 +159,6 @@ def _tokenizer(folder):
     TOKENIZER = loaded(folder).processor.tokenizer
 
 
-def spoil(folder, file, **values):
-    content = json.loads((folder / file).read_text())
-    (folder / file).write_text(json.dumps({name: one for name, one in (content | values).items() if one is not None}))
-
-
-def spoil_weights(folder, change):
-    for path in sorted(folder.glob("*-of-00002.safetensors")):
-        tensors = load_file(path)
-        change(tensors)
-        save_file(tensors, path, metadata={"format": "pt"})
-    places = {name: path.name for path in sorted(folder.glob("*-of-00002.safetensors")) for name in [*load_file(path)]}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -204,11 +177,7 @@ def spoil_weights(folder, change):
     ],
 )
 def test_a_checkpoint_that_cannot_be_used(change, said, folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "m")
-    change(tmp_path / "m")
-    with pytest.raises(UserError) as refused:
-        loaded(tmp_path / "m")
-    assert said in str(refused.value) and len(str(refused.value)) < 900
+    check_refusal(loaded, folder, change, said, tmp_path)
 
 
 def test_weights_must_be_given():

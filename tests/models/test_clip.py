@@ -135,11 +135,6 @@ def test_preprocessing_is_open_clips(folder: Path, shape: tuple[int, int], resiz
     assert covered.get(resize_mode, left <= 0 and top <= 0 and right >= 1 and bottom >= 1)
 
 
-def test_oblong_input_is_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match="32 x 40"):
-        CLIP("tiny-oblong", checkpoint=str(folder / "tiny-oblong.safetensors"))
-
-
 # Other input sizes
 
 
@@ -188,14 +183,6 @@ def test_weights_of_another_size_are_kept(folder: Path, bert_folder: Path, tmp_p
         CLIP(architecture, checkpoint=str(file))
 
 
-def test_odd_position_embeddings_are_a_misfit(folder: Path, weights: dict[str, Tensor], tmp_path: Path) -> None:
-    file = tmp_path / "odd.pt"
-    for shape in ((18, 32), (17, 8), (3,), (1, 1)):
-        torch.save(weights | {"visual.positional_embedding": torch.zeros(shape)}, file)
-        with pytest.raises(UserError, match=r"1 of another shape \(visual\.positional_embedding"):
-            CLIP("tiny-clip", checkpoint=str(file), image_size=48)
-
-
 # Prompts
 
 
@@ -217,11 +204,6 @@ def test_of_several_prompts_the_mean_direction_is_present(tiny: CLIP) -> None:
         *present, absent = (tiny.encode_prompts([[text]])[0] for text in texts)
         mean = sum(present) / len(present)
         torch.testing.assert_close(query, torch.stack([mean / mean.norm(), absent]))
-
-
-def test_an_absent_prompt_for_some_findings_alone_is_an_error(tiny: CLIP) -> None:
-    with pytest.raises(UserError, match="for every finding or for none"):
-        tiny.encode_prompts([["edema", "no edema"], ["a mass"]])
 
 
 def test_attention_mask_must_follow_the_padding(bert: CLIP) -> None:
@@ -253,12 +235,6 @@ def test_openai_weights_need_quickgelu(weights: dict[str, Tensor], tmp_path: Pat
 
 
 # Names
-
-
-def test_unknown_architecture_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="ViT-B-16-quickgelu") as caught:
-        CLIP("ViT-B-16-quickgellu")
-    assert caught.value.exit_status == 2
 
 
 def test_unknown_tag_names_the_known() -> None:
@@ -321,12 +297,6 @@ def test_image_tower_without_comparable_patches(folder: Path, architecture: str)
         CLIP(architecture, checkpoint=str(folder / f"{architecture}.safetensors"))
 
 
-def test_checkpoint_comes_before_the_tag(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_clip, "get_pretrained_cfg", lambda *_: pytest.fail("the tag was looked up"))
-    model = CLIP("tiny-clip", pretrained="openai", checkpoint=str(folder / "tiny-clip.safetensors"))
-    assert model.pretrained is None
-
-
 def test_tag_brings_weights_and_preprocessing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tag = {"hf_hub": "org/name/", "mean": (0.5,) * 3, "std": (0.25,) * 3, "interpolation": "bilinear"}
     tag |= {"resize_mode": "squash"}
@@ -375,11 +345,3 @@ def test_local_folder_that_is_incomplete(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(weights)
     with pytest.raises(UserError, match=r"holds a\.safetensors, b\.safetensors"):
         CLIP(f"local-dir:{tmp_path}")
-
-
-def test_tokeniser_out_of_reach(bert_folder: Path, tmp_path: Path) -> None:
-    for name in ("open_clip_config.json", "open_clip_pytorch_model.bin"):
-        (tmp_path / name).symlink_to(bert_folder / name)
-    model = CLIP(f"local-dir:{tmp_path}")
-    with pytest.raises(UserError, match="tokeniser"):
-        model.encode_prompts(PAIRS)

@@ -10,7 +10,7 @@ import timm
 import torch
 from kad_reference import Decoder, Text, ViTEncoder, sections, varied
 from safetensors.torch import load_file
-from small_networks import BLOCKS, attached, largest, shrink
+from small_networks import BLOCKS, largest, shrink
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTModel
 
@@ -187,13 +187,6 @@ def test_names_of_a_file_are_mapped_by_the_config(model: DeViDe, content: dict[s
         DeViDe(checkpoint=path, key_map=both)
 
 
-def test_a_classifier_on_the_image_encoder_is_left_aside(
-    model: DeViDe, content: dict[str, Any], tmp_path: Path
-) -> None:
-    encoder = {**content["image_encoder"], "head.weight": torch.zeros(14, 768), "head.bias": torch.zeros(14)}
-    assert torch.equal(score(DeViDe(checkpoint=write(tmp_path, {**content, "image_encoder": encoder}))), score(model))
-
-
 def test_the_decoder_has_the_size_that_is_given(content: dict[str, Any], checkpoint: str, tmp_path: Path) -> None:
     shorter = {name: tensor for name, tensor in content["model"].items() if not name.startswith("decoder.layers.3.")}
     path = write(tmp_path, {**content, "model": shorter})
@@ -217,12 +210,3 @@ def test_pixels_come_in_with_the_constants_that_are_given(checkpoint: str, model
     assert largest(pixels, white[:, None, None].expand(3, 224, 224)) < 1e-6
     other = DeViDe(checkpoint=checkpoint, image_size=64, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     assert torch.equal(other.preprocessing(image)[0], torch.ones(3, 64, 64))
-
-
-def test_it_says_that_it_is_a_reimplementation(model: DeViDe) -> None:
-    provenance = attached(model, "Mass", "Edema").provenance()
-    assert (provenance["ask"], list(provenance["asked"])) == ("dataset", ["Mass", "Edema"])
-    assert "published neither code nor weights" in provenance["implementation"]
-    assert provenance["saliency"] == {"kind": "cross-attention", "layers": [0, 1, 2, 3], "heads": [0, 1, 2, 3]}
-    assert provenance["design"]["description_pooling"] == "mean"
-    assert model.default_prompts("Mass") == ["lung mass"]

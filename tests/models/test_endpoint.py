@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from processes import until
 
-from xbench.models.answers.answer_cache import AnswerCache
 from xbench.models.answers.chat import ChatClient, Completion, NoAnswer, _seconds
 from xbench.models.answers.endpoint import Endpoint
 from xbench.predictions.asking import Query
@@ -320,12 +319,6 @@ def test_a_damaged_answer_is_asked_again(address, tmp_path, content):
         if number == 1:
             path.write_bytes(content)
     assert len(log(address, script)) == 2 and json.loads(path.read_text())["response"]["choices"]
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"Give another --model\.cache"):
-        AnswerCache(tmp_path / "file").put({}, {})
 
 
 def test_answers_come_in_the_order_of_the_questions(address, tmp_path):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -310,15 +309,6 @@ def test_other_words_hold_for_all_that_is_asked_where_there_are_any(asking: Call
     assert model.together["Hernia"] == ["hernia"]
 
 
-def test_weights_in_half_precision_stay_near(released: KAD) -> None:
-    expected = released(IMAGES, released.encode_tokens(IDS))
-    model = copy.deepcopy(released).bfloat16()
-    output = model(IMAGES.bfloat16(), model.encode_tokens(IDS))
-    assert output.logits.dtype == output.probabilities.dtype == output.saliency.dtype == torch.float32
-    assert largest(output.logits, expected.logits) < 0.1
-    assert largest(output.saliency, expected.saliency) < 0.05
-
-
 def test_prompts_become_tokens(released: KAD, tmp_path: Path) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "edema", "lung", "mass", "nod", "##ule"]
     released.text_source = write_tokeniser(tmp_path, words)
@@ -334,12 +324,3 @@ def test_prompts_become_tokens(released: KAD, tmp_path: Path) -> None:
     assert released.encode_prompts([["lung " * 254]]).shape == (1, 768)
     with pytest.raises(UserError, match="longer than the 256 tokens that kad reads"):
         released.encode_prompts([["mass"], ["edema", "lung " * 255]])
-
-
-def test_token_ids_of_no_use_are_told(released: KAD) -> None:
-    with pytest.raises(UserError, match="of one shape"):
-        released.encode_tokens(IDS, MASK[:, :3])
-    with pytest.raises(UserError, match=r"\(C, L\) or \(C, K, L\)"):
-        released.encode_tokens(IDS[0])
-    with pytest.raises(UserError, match="Class 1 has no text"):
-        released.encode_tokens(IDS, MASK * torch.tensor([1, 0, 1, 1])[:, None])

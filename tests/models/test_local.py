@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from local_models import check_refusal, radiographs, speak, spoil, spoil_weights
 from small_networks import attached
 from tiny_multimodal import FAMILY_OF, build
 
-from xbench.models.answers.local import ARCHITECTURES, Local
+from xbench.models.answers.local import Local
 from xbench.predictions import family_named
 from xbench.predictions.answer import Box, Size
 from xbench.predictions.asking import Query
@@ -37,12 +37,6 @@ def folder(tmp_path_factory):
     return of
 
 
-def images(sizes=SIZES):
-    draw = np.random.default_rng(0)
-    shown = [torch.from_numpy(draw.integers(0, 256, size, dtype=np.uint8)) for size in sizes]
-    return SimpleNamespace(radiographs=shown, truth=SimpleNamespace(image_ids=[f"image {at}" for at in range(9)]))
-
-
 def local(kind, folder, family=None, **options):
     model = Local(family or FAMILY_OF[kind], str(folder(kind)), **({"max_tokens": 10} | options))
     model.findings = ["Nodule"]
@@ -62,7 +56,7 @@ def shown(model, pixels, text):
 def test_answers_do_not_depend_on_what_is_asked_together(kind, folder):
     """Shorter prompts are padded on the left, which must not show: not in the words, nor in the logits."""
     together, alone = local(kind, folder), local(kind, folder, together=1)
-    batch = images()
+    batch = radiographs(SIZES)
     several, single = together.ask(batch, queries()), alone.ask(batch, queries())
     assert [reply.text for reply in several] == [reply.text for reply in single]
     assert several == single
@@ -82,7 +76,7 @@ def test_answers_do_not_depend_on_what_is_asked_together(kind, folder):
 def test_tokens_become_the_answer_that_they_write(kind, folder, monkeypatch):
     """The truth, generated token by token: it is read in the frame of what the processor showed."""
     model = local(kind, folder, max_tokens=200)
-    batch, box = images(), Box(0.25, 0.3, 0.5, 0.8)
+    batch, box = radiographs(SIZES), Box(0.25, 0.3, 0.5, 0.8)
     for row, pixels in enumerate(batch.radiographs):
         size = pixels.shape[1], pixels.shape[0]
         _, inputs = shown(model, pixels, "Where?")
@@ -99,16 +93,6 @@ def test_tokens_become_the_answer_that_they_write(kind, folder, monkeypatch):
             assert answer.boxes[0] == pytest.approx(box, abs=0.02) and not answer.suspect_frame
     if kind == "qwen2_5_vl":
         assert resized == "pixels_resized@56x56"
-
-
-def speak(monkeypatch, model, tokens):
-    """Let a network generate certain tokens, whatever it gets."""
-
-    def generate(**inputs):
-        begin = torch.tensor([[2]]) if model.network.config.is_encoder_decoder else inputs["input_ids"]
-        return SimpleNamespace(sequences=torch.cat([begin, torch.tensor([tokens])], 1))
-
-    monkeypatch.setattr(model.network, "generate", generate)
 
 
 @pytest.mark.parametrize("size", [(90, 41), (37, 128), (600, 1024), (64, 64)])
@@ -142,7 +126,7 @@ def test_yes_and_no_at_the_first_position(kind, folder):
     first = {word: words(word, add_special_tokens=False)["input_ids"][0] for word in ("Y", "y", "N", "n", " ")}
     # A tokeniser of bytes: a leading blank begins both, and so neither.
     assert model._yes_no == (sorted([first["Y"], first["y"]]), sorted([first["N"], first["n"]]))
-    batch = images()
+    batch = radiographs(SIZES)
     (reply,) = model.ask(batch, queries("recognise", [1], ["Is there a nodule?"]))
     _, inputs = shown(model, batch.radiographs[1], "Is there a nodule?")
     with torch.no_grad():
@@ -159,7 +143,7 @@ def test_the_confidence_of_the_best_beam(folder):
     model = local("florence2", folder, "agkd")
     # Of tokens without preference the search takes one after another; so the end does not come at once.
     model.network.lm_head.weight.data[model.processor.tokenizer.eos_token_id] -= 1
-    batch = images()
+    batch = radiographs(SIZES)
     (reply,) = model.ask(batch, queries(rows=[0], texts=["<CAPTION_TO_PHRASE_GROUNDING>nodule"]))
     _, inputs = shown(model, batch.radiographs[0], "<CAPTION_TO_PHRASE_GROUNDING>nodule")
     output = model.network.generate(**inputs)
@@ -183,31 +167,8 @@ def test_nothing_of_the_checkpoint_moves_the_likeliest_token(folder, tmp_path):
     other = Local("qwen25vl", str(tmp_path / "m"), max_tokens=10)
     plain = local("qwen2_5_vl", folder)
     assert other._ends == frozenset(ends) and "repetition_penalty" not in other._settings
-    texts = [[reply.text for reply in model.ask(images(), queries())] for model in (plain, other)]
+    texts = [[reply.text for reply in model.ask(radiographs(SIZES), queries())] for model in (plain, other)]
     assert texts[0] == texts[1]
-
-
-def test_what_a_family_is_shown_first(folder):
-    place = {
-        kind: local(kind, folder)._prompts(
-            [local(kind, folder)._turns(Query("locate", 0, 0, "Nodule", "Q?", "S"), None)]
-        )[0]
-        for kind in ("llava_onevision", "qwen3_vl")
-    }
-    assert place["llava_onevision"].index("Q?") < place["llava_onevision"].index("<image>")
-    assert place["qwen3_vl"].index("Q?") > place["qwen3_vl"].index("<|image_pad|>")
-    assert all(text.index("S") < text.index("Q?") for text in place.values())
-
-
-def spoil_config(folder, **values):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-
-def spoil_weights(folder, change):
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def up(tensors):
@@ -215,10 +176,10 @@ def up(tensors):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("change", "said"),
     [
-        (lambda m: spoil_config(m, model_type="maira2", auto_map={"AutoModel": "x.Y"}), "three ways out"),
-        (lambda m: spoil_config(m, model_type="gemma3"), "of type 'gemma3', and qwen25vl is qwen2_5_vl"),
+        (lambda m: spoil(m, "config.json", model_type="maira2", auto_map={"AutoModel": "x.Y"}), "three ways out"),
+        (lambda m: spoil(m, "config.json", model_type="gemma3"), "of type 'gemma3', and qwen25vl is qwen2_5_vl"),
         (lambda m: (m / "config.json").unlink(), "no config.json"),
         (lambda m: (m / "config.json").write_text("["), "no config.json that names its model_type"),
         (lambda m: (m / "model.safetensors").unlink(), "cannot be loaded"),
@@ -230,12 +191,8 @@ def up(tensors):
         (lambda m: (m / "tokenizer.json").unlink(), "processor"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_used(spoil, said, folder, tmp_path):
-    shutil.copytree(folder("qwen2_5_vl"), tmp_path / "m")
-    spoil(tmp_path / "m")
-    with pytest.raises(UserError) as refused:
-        Local("qwen25vl", str(tmp_path / "m"))
-    assert said in str(refused.value) and len(str(refused.value)) < 900
+def test_a_checkpoint_that_cannot_be_used(change, said, folder, tmp_path):
+    check_refusal(partial(Local, "qwen25vl"), folder("qwen2_5_vl"), change, said, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -256,14 +213,4 @@ def test_options_that_cannot_be_used(options, said):
 
 def test_an_image_that_the_processor_refuses_is_named(folder):
     with pytest.raises(UserError, match="image 0 of 3 x 900 pixels"):
-        local("qwen2_5_vl", folder).ask(images([(900, 3)]), queries(rows=[0]))
-
-
-def test_every_family_has_questions_about_every_finding():
-    from xbench.findings.names import TABLE
-    from xbench.findings.questions import Questions
-
-    for family, architecture in ARCHITECTURES.items():
-        questions = Questions.of(family)
-        assert questions.source and bool(questions.recognise) == architecture.recognises
-        assert all(len(questions.text("locate", finding.name)) > 20 for finding in TABLE)
+        local("qwen2_5_vl", folder).ask(radiographs([(900, 3)]), queries(rows=[0]))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tiny_maira2
 import torch
 import transformers
+from local_models import check_refusal, radiographs, speak, spoil, spoil_weights
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
 from xbench.models import Maira2
 from xbench.predictions.answer import Box
@@ -34,12 +32,6 @@ def loaded(folder, **options):
     return model
 
 
-def images(sizes=SIZES):
-    draw = np.random.default_rng(0)
-    shown = [torch.from_numpy(draw.integers(10, 200, size, dtype=np.uint8)) for size in sizes]
-    return SimpleNamespace(radiographs=shown, truth=SimpleNamespace(image_ids=["a", "b", "c"]))
-
-
 def queries(rows=(0, 1, 2)):
     return [Query("locate", row, 0, "Nodule", text) for row in rows for text in QUESTIONS]
 
@@ -59,7 +51,7 @@ def seen(radiograph):
 
 def test_the_network_is_its_parts(folder):
     """Greedily, token by token and without a cache; one query at a time."""
-    model, batch = loaded(folder), images()
+    model, batch = loaded(folder), radiographs(SIZES, 10, 200)
     core, answers = tiny_maira2.tokenizer(), set()
     for query, reply in zip(queries(), model.ask(batch, queries()), strict=True):
         before, found, after = query.text.partition("<image>")
@@ -94,7 +86,7 @@ def test_positions_are_stretched(folder):
 
 def test_patches_have_the_last_norm(folder):
     model = loaded(folder)
-    pixels = seen(images().radiographs[0])
+    pixels = seen(radiographs(SIZES, 10, 200).radiographs[0])
     tower = model.network.model.vision_tower
     with torch.no_grad():
         output = tower(pixels, output_hidden_states=True)
@@ -109,7 +101,7 @@ def test_a_text_begins_once(folder, tmp_path, begins):
     (tmp_path / "m" / "chat_template.json").unlink()
     (tmp_path / "m" / "chat_template.jinja").write_text(begins + tiny_maira2.TEMPLATE)
     model = loaded(tmp_path / "m")
-    inputs = model._inputs(model._picture(images().radiographs[0].numpy()), queries([0]))[1]
+    inputs = model._inputs(model._picture(radiographs(SIZES, 10, 200).radiographs[0].numpy()), queries([0]))[1]
     for tokens, mask in zip(inputs["input_ids"].tolist(), inputs["attention_mask"].tolist(), strict=True):
         real = tokens[mask.index(1) :]
         assert real[0] == 1 and real.count(1) == 1
@@ -128,15 +120,15 @@ def test_the_question_is_that_of_the_authors(folder):
 
 def test_answers_do_not_depend_on_what_is_asked_together(folder):
     together, alone = loaded(folder), loaded(folder, together=1)
-    several = together.ask(images(), queries())
-    assert several == alone.ask(images(), queries())
-    assert together.ask(images(), queries(rows=[1])) == several[3:6]
+    several = together.ask(radiographs(SIZES, 10, 200), queries())
+    assert several == alone.ask(radiographs(SIZES, 10, 200), queries())
+    assert together.ask(radiographs(SIZES, 10, 200), queries(rows=[1])) == several[3:6]
 
 
 @pytest.mark.parametrize("size", [(37, 200), (600, 90), (64, 64)])
 def test_what_lies_in_the_square_survives_its_tokens(folder, size, monkeypatch):
     """Written in the family's words, through the tokeniser and back, read in hundredths of the square in the middle."""
-    model, batch = loaded(folder), images([size])
+    model, batch = loaded(folder), radiographs([size], 10, 200)
     height, width = size
     side = min(size)
     left, top = (width - side) / 2 / width, (height - side) / 2 / height
@@ -145,11 +137,7 @@ def test_what_lies_in_the_square_survives_its_tokens(folder, size, monkeypatch):
     )
     said = model.family.write([box], "Nodule", model.convention, (width, height))
     tokens = [*model.processor.tokenizer(said, add_special_tokens=False)["input_ids"], 2]
-
-    def generate(**inputs):
-        return SimpleNamespace(sequences=torch.cat([inputs["input_ids"], torch.tensor([tokens])], 1))
-
-    monkeypatch.setattr(model.network, "generate", generate)
+    speak(monkeypatch, model, tokens)
     (reply,) = model.ask(batch, queries(rows=[0])[:1])
     (read,) = reply.read(model.family, model.convention, (width, height)).boxes
     # Half a bin, and the whole pixel of the official code.
@@ -168,17 +156,6 @@ def test_the_square_in_the_middle_is_shown(folder, size):
     assert torch.allclose(model.processor.pixels(model._picture(radiograph.numpy())), seen(radiograph), atol=1e-6)
     constant = model.processor.pixels(Image.fromarray(np.full(size, 77, np.uint8)))
     assert torch.allclose(constant, torch.full_like(constant, -tiny_maira2.MEAN / tiny_maira2.STD))
-
-
-def spoil(folder, file, **values):
-    content = json.loads((folder / file).read_text())
-    (folder / file).write_text(json.dumps({name: one for name, one in (content | values).items() if one is not None}))
-
-
-def spoil_weights(folder, change):
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
 @pytest.mark.parametrize(
@@ -207,11 +184,7 @@ def spoil_weights(folder, change):
     ],
 )
 def test_a_checkpoint_that_cannot_be_used(change, said, folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "m")
-    change(tmp_path / "m")
-    with pytest.raises(UserError) as refused:
-        loaded(tmp_path / "m")
-    assert said in str(refused.value) and len(str(refused.value)) < 900
+    check_refusal(loaded, folder, change, said, tmp_path)
 
 
 def test_weights_must_be_given():

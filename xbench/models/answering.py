@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from xbench.findings.questions import Questions
@@ -168,3 +169,10 @@ class AnsweringModel(SaliencyModel):
             "questions_sha256": questions.sha256,
             "questions_source": questions.source,
         }
+
+
+def pad_to_square(picture: Image.Image, side: int) -> Image.Image:
+    """Return a picture in the middle of a black square, as the conventions of padded images count."""
+    square = Image.new(picture.mode, (side, side))
+    square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
+    return square

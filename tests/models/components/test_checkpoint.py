@@ -198,47 +198,6 @@ def test_what_stands_in_the_place_of_a_download_is_named(tmp_path: Path, name: s
     assert "hidden" not in str(caught.value)
 
 
-class Settings:
-    """A class of somebody's own, of which a checkpoint holds one."""
-
-
-@pytest.mark.parametrize(
-    ("weights", "sections"),
-    [
-        ({"model": {"module.a": A}}, ()),
-        ({"state_dict": {"a": A}}, ()),
-        ({name: {"a": A} for name in SECTIONS}, SECTIONS),
-        ({"state_dict": JOINED}, SECTIONS),
-    ],
-    ids=["MedKLIP and MAVL", "CARZero", "KAD", "joined"],
-)
-def test_the_advice_on_hidden_code_works_for_every_layout(
-    tmp_path: Path, weights: dict[str, Any], sections: tuple[str, ...]
-) -> None:
-    expected = read_tensors(saved(tmp_path / "plain.pth", weights), sections)
-    file = saved(tmp_path / "full.pth", {**weights, "config": Settings(), "epoch": 3})
-    with pytest.raises(UserError, match="run code hidden in it") as caught:
-        read_tensors(file, sections)
-    advice = str(caught.value).partition("keep its weights alone: ")[2].removesuffix(".")
-    exec(advice, {"torch": torch, "FILE": file, "NEW_FILE": tmp_path / "new.pth"})
-    assert equal(read_tensors(tmp_path / "new.pth", sections), expected)
-
-
-def test_a_folder_is_named_as_one_with_what_is_in_it(tmp_path: Path) -> None:
-    (tmp_path / "KAD_512").mkdir()
-    for name in ("KAD_512/best_valid.pt", "KAD_512/log.txt"):
-        (tmp_path / name).touch()
-    for read in (lambda path: locate(str(path), "KAD", "Ask around."), read_tensors):
-        with pytest.raises(
-            UserError, match=r"is a folder.*--model\.checkpoint one .*KAD_512/best_valid\.pt\.$"
-        ) as caught:
-            read(tmp_path)
-        assert "log.txt" not in str(caught.value)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"is a folder.*No such file is in it\. Ask around\."):
-        locate(str(tmp_path / "empty"), "KAD", "Ask around.")
-
-
 def test_settings_beside_the_weights_are_read(tmp_path: Path) -> None:
     plain = saved(tmp_path / "kad.pt", {"model": {"a": A}, "config": {"img_res": 512}})
     assert read_settings(plain) == {"img_res": 512}
@@ -352,20 +311,3 @@ def test_files_of_other_models_are_recognised(manifest: str, model: str) -> None
     with pytest.raises(UserError) as caught:
         fill(network, tensors, Path("weights.pt"), model)
     assert "look like" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("names", "model"),
-    [
-        (["decoder_norm.weight", "mlp_head.0.weight", "decoder.layers.0.norm1.weight"], "KAD or DeViDe"),
-        (["image_encoder.blocks.0.attn.qkv.weight", "model.mlp_head.0.weight"], "DeViDe"),
-        (["visual.conv1.weight", "ln_final.weight"], "a CLIP model of open_clip"),
-        (["bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.query.weight"], "a BERT"),
-        (["unheard.of"], None),
-    ],
-)
-def test_other_files_are_recognised(names: list[str], model: str | None) -> None:
-    with pytest.raises(UserError) as caught:
-        fill(nn.Linear(3, 2), dict.fromkeys(names, A), Path("weights.pt"), "MedKLIP")
-    assert (f"They look like those of {model}." in str(caught.value)) == (model is not None)
-    assert ("look like" in str(caught.value)) == (model is not None)

@@ -13,11 +13,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from xbench.models.answering import AnsweringModel
+from xbench.models.answering import AnsweringModel, pad_to_square
 from xbench.models.answers.answer_cache import AnswerCache, digest
 from xbench.models.answers.chat import ChatClient, Completion, NoAnswer, in_threads, near_names
 from xbench.models.base import check_at_least_one
@@ -269,14 +267,10 @@ class Endpoint(AnsweringModel):
 
     def _picture(self, batch: Batch, row: int) -> _Picture:
         """Return an image as it is sent."""
-        pixels: NDArray[np.uint8] = batch.radiographs[row].numpy()
+        picture, frame = Image.fromarray(batch.radiographs[row].numpy()), None
         base = self.convention.name.partition("@")[0].removesuffix("_yx")
         if base == "thousand_padded":
-            height, width = pixels.shape
-            side = max(height, width)
-            top, left = (side - height) // 2, (side - width) // 2
-            pixels = np.pad(pixels, ((top, side - height - top), (left, side - width - left)))
-        picture, frame = Image.fromarray(pixels), None
+            picture = pad_to_square(picture, max(picture.size))
         if self._longest_side is not None and max(picture.size) > self._longest_side:
             scale = self._longest_side / max(picture.size)
             width, height = (max(1, round(side * scale)) for side in picture.size)

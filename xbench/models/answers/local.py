@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from xbench.models.answering import AnsweringModel
+from xbench.models.answering import AnsweringModel, pad_to_square
 from xbench.models.answers.answer_cache import digest
 from xbench.models.base import check_at_least_one
 from xbench.models.networks.checkpoint import explained, first_line
@@ -168,13 +168,12 @@ class Local(AnsweringModel):
             if isinstance(value, Tensor) and value.is_floating_point():
                 inputs[name] = value.to(self.network.dtype)
         beams = self.network.generation_config.num_beams
-        # Of the search of several beams the scores are wanted, and of a yes or no the logits of its first token.
         options: dict[str, Any] = {"output_scores": beams > 1, "output_logits": first_token}
         if first_token:
             options["max_new_tokens"] = 8
         output = self.network.generate(**inputs, **options, return_dict_in_generate=True)
         sent = inputs["attention_mask"].sum(1).tolist()
-        # What went in stands before the answer, or in its place a token with which the decoder begins.
+        # The answer comes after the prompt, or after the token with which a decoder begins.
         begin = 1 if self.network.config.is_encoder_decoder else inputs["input_ids"].shape[1]
         confidence = self._confidence(output) if beams > 1 else [None] * len(prompts)
         replies = []
@@ -225,7 +224,7 @@ class Local(AnsweringModel):
         return [{"role": "system", "content": [{"type": "text", "text": query.system}]}, user]
 
     def _picture(self, pixels: NDArray[np.uint8]) -> Image.Image:
-        """Return a radiograph as the processor gets it: padded if the frame counts on a padded image."""
+        """Return a radiograph as the processor gets it, padded for conventions of padded images."""
         base, (height, width) = self.convention.name.partition("@")[0].removesuffix("_yx"), pixels.shape
         picture = Image.fromarray(pixels).convert("RGB")
         side = {"thousand_padded": max(width, height), "loc1000_padded512": 512}.get(base)
@@ -233,14 +232,13 @@ class Local(AnsweringModel):
             return picture
         longest = max(width, height)
         if longest != side:
-            shrunk = [max(1, (2 * side * edge + longest) // (2 * longest)) for edge in (width, height)]  # as the frame
+            # Rounded as the convention does.
+            shrunk = [max(1, (2 * side * edge + longest) // (2 * longest)) for edge in (width, height)]
             picture = picture.resize((shrunk[0], shrunk[1]), Image.Resampling.BILINEAR)
-        square = Image.new("RGB", (side, side))
-        square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
-        return square
+        return pad_to_square(picture, side)
 
     def _shown(self, inputs: Any) -> str | None:
-        """Return the frame of an image whose numbers are pixels of what the processor made of it."""
+        """Return the convention of an image whose answers are in pixels of the processor's image."""
         if self.convention.name.removesuffix("_yx") != "pixels_resized":
             return None
         _, rows, columns = inputs["image_grid_thw"][0].tolist()
@@ -250,11 +248,8 @@ class Local(AnsweringModel):
     def _first_token(self, logits: Tensor) -> dict[str, Any]:
         """Return the logits of yes and of no, and their share of all probability."""
         logits = logits.double()
-        yes, no = (logits[ids].tolist() for ids in self._yes_no)
-        return {
-            "yes_no": (yes, no),
-            "mass": min(1.0, float(logits.softmax(0)[[*self._yes_no[0], *self._yes_no[1]]].sum())),
-        }
+        mass = float(logits.softmax(0)[[*self._yes_no[0], *self._yes_no[1]]].sum())
+        return {"yes_no": tuple(logits[ids].tolist() for ids in self._yes_no), "mass": min(1.0, mass)}
 
     def _yes_no_tokens(self, prompt: str) -> tuple[list[int], list[int]]:
         """Return the tokens with which yes and no begin after a prompt, whose end decides how they are cut."""
@@ -296,8 +291,11 @@ class Local(AnsweringModel):
                 "would count as cut off. Fetch its files again."
             )
         pad = stored.pad_token_id if stored.pad_token_id is not None else self.processor.tokenizer.pad_token_id
-        settings: dict[str, Any] = {"eos_token_id": sorted(self._ends), "bos_token_id": stored.bos_token_id}
-        settings["pad_token_id"] = min(self._ends) if pad is None else pad
+        settings: dict[str, Any] = {
+            "eos_token_id": sorted(self._ends),
+            "bos_token_id": stored.bos_token_id,
+            "pad_token_id": min(self._ends) if pad is None else pad,
+        }
         if self.network.config.is_encoder_decoder:
             # An encoder and decoder were trained to begin so; where a search stops belongs to the beams.
             settings |= {name: getattr(stored, name) for name in ("decoder_start_token_id", "forced_bos_token_id")}

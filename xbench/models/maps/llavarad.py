@@ -56,26 +56,22 @@ _UNUSED = ("text.*", "visual.head.*", "logit_scale", "logit_bias", "*.rotary_emb
 class LLaVARad(VLM):
     """LLaVA-Rad (Microsoft): the attention of words that name a finding to the radiograph. Exploratory.
 
-    The authors' question is put, a sentence that names the finding is laid in the model's mouth, and the map is what
-    the tokens of the name attend to, mean over tokens, layers and heads: every image and finding has a map, whatever
-    report the model would write. It sees the square in the middle of the radiograph. Nothing is said of recognition.
-
-    Each image and finding goes through the network alone, so that no map depends on which come together.
+    The model gets the authors' question and the beginning of an answer that names the finding; the map is what the
+    tokens of the name attend to, mean over tokens, layers and heads. So every image and finding has a map, whatever
+    report the model would write. It sees the square in the middle of the radiograph, and gives no scores. Each image
+    and finding goes through the network alone, so that no map depends on others.
 
     Args:
         checkpoint: Folder of microsoft/llava-rad as `hf download` leaves it.
         base: Folder of lmsys/vicuna-7b-v1.5, to which the checkpoint is an adapter.
-        prompts: Other names of the findings, see `xbench.models.base.VLM`; by default as radiologists write them.
-        sentence: What the model is made to say, with `{finding}` once.
+        prompts: Other names of the findings, see `xbench.models.VLM`; by default as radiologists write them.
+        sentence: The answer that the model gets, with `{finding}` once.
         layers: Layers of Vicuna, from 0, whose attention counts, or `all` or `last`.
         heads: Heads whose attention counts, from 0; all if None.
         dtype: Of the weights; the authors run it in float16.
-        reports: Folder to which the findings section of each image is written as well, `IMAGE.json` with the text as it
-            is generated, greedily, and whether it ended by itself. Nothing of it is scored.
+        reports: Folder for the findings section of each image, `IMAGE.json` with the text as it is generated, greedily,
+            and whether it ended by itself. It is not scored.
         report_tokens: Most tokens of a findings section; the authors' 256.
-
-    Raises:
-        UserError: Files are missing or do not fit; or attention is missing, not finite, or the same on every patch.
     """
 
     name = "llavarad"
@@ -143,10 +139,9 @@ class LLaVARad(VLM):
         return queries
 
     def forward(self, images: Tensor, queries: Sequence[tuple[Tensor, Tensor]]) -> ModelOutput:
-        """Return what the names of C classes attend to on normalised images (B, 3, S, S).
+        """Return what the names of C classes attend to on normalised images (B, 3, S, S): maps (B, C, rows, columns).
 
-        Logits and probabilities (B, C) are NaN; saliency (B, C, rows, columns), float32, sums to the share of attention
-        that the patches get.
+        Maps sum to the share of attention that the patches get; logits and probabilities (B, C) are NaN.
         """
         return self._attend(images, queries, [f"{place + 1} of the batch" for place in range(len(images))])
 
@@ -162,9 +157,8 @@ class LLaVARad(VLM):
     def report(self, image: Tensor) -> tuple[str, bool]:
         """Return the findings section of a normalised image (3, S, S), and whether it ended by itself."""
         network, end = self.network, self.tokenizer.eos_token_id
-        asked = self._tokens(f"\n{QUESTION} ASSISTANT:")["input_ids"]
-        seen = [network.image_token] * network.visual.trunk.patch_embed.num_patches
-        tokens = torch.tensor([[*self._before, *seen, *asked]], device=image.device)
+        question = self._tokens(f"\n{QUESTION} ASSISTANT:")["input_ids"]
+        tokens = torch.tensor([self._begin() + question], device=image.device)
         settings = GenerationConfig(
             do_sample=False, max_new_tokens=self._report_tokens, eos_token_id=end, pad_token_id=network.image_token
         )
@@ -203,15 +197,14 @@ class LLaVARad(VLM):
         grid = self.network.visual.trunk.patch_embed.grid_size
         maps = [list(self._maps_of(image[None], queries, name)) for image, name in zip(images, names, strict=True)]
         saliency = torch.stack([torch.stack(of_image) for of_image in maps]).unflatten(-1, grid)
-        unsaid = torch.full(saliency.shape[:2], math.nan, device=saliency.device)
-        return ModelOutput(unsaid, unsaid.clone(), saliency)
+        missing = torch.full(saliency.shape[:2], math.nan, device=saliency.device)
+        return ModelOutput(missing, missing.clone(), saliency)
 
     @torch.no_grad()
     def _maps_of(self, image: Tensor, queries: Sequence[tuple[Tensor, Tensor]], name: str) -> Iterator[Tensor]:
         """Yield the attention of each query to the patches of an image (1, 3, S, S): (N,) float32."""
         network = self.network
-        patches = network.visual.trunk.patch_embed.num_patches
-        begun = torch.tensor([[*self._before, *[network.image_token] * patches]], device=image.device)
+        begun = torch.tensor([self._begin()], device=image.device)
         cache = DynamicCache(config=network.config)
         read = network.embedded(begun, image.to(network.dtype))
         network.model(inputs_embeds=read, past_key_values=cache, use_cache=True)
@@ -221,14 +214,13 @@ class LLaVARad(VLM):
                 input_ids=tokens[None], past_key_values=cache, use_cache=True, output_attentions=True
             )
             cache.crop(-len(tokens))
-            given = output.attentions
-            if not given or any(layer is None for layer in given):
-                way = network.config._attn_implementation
+            layers = output.attentions
+            if not layers or any(layer is None for layer in layers):
                 raise UserError(
-                    f"{self.name}: there is no attention for image {name}, for the network runs with the attention "
-                    f"{way!r}, which does not return it. It has to be 'eager'; nothing is put in its place."
+                    f"{self.name}: there is no attention for image {name}: the network runs with "
+                    f"{network.config._attn_implementation!r}, which does not return it. It has to be 'eager'."
                 )
-            chosen = torch.stack([given[layer][0, self.heads][:, named, first:end] for layer in self.layers])
+            chosen = torch.stack([layers[layer][0, self.heads][:, named, first:end] for layer in self.layers])
             attended = chosen.float().mean((0, 1, 2))
             low, high = float(attended.amin()), float(attended.amax())
             # Compared with rounding: attention that is the same everywhere shows no place.
@@ -236,10 +228,14 @@ class LLaVARad(VLM):
                 what = "the same on every patch" if math.isfinite(high - low) else "not finite"
                 finding = self.findings[place] if hasattr(self, "findings") else f"query {place + 1}"
                 raise UserError(
-                    f"{self.name}: the attention for image {name}, finding {finding}, is {what}: there is no map, and "
-                    "none is made up. Check the weights and the image, and try --model.dtype float32."
+                    f"{self.name}: the attention for image {name}, finding {finding}, is {what}. Check the weights and "
+                    "the image, and try --model.dtype float32."
                 )
             yield attended
+
+    def _begin(self) -> list[int]:
+        """Return the tokens up to the end of the image."""
+        return [*self._before, *[self.network.image_token] * self.network.visual.trunk.patch_embed.num_patches]
 
     def _tokens(self, text: str, **options: Any) -> Any:
         # As LLaVA does: what stands before the image and what stands behind it are two texts for the tokeniser.
