@@ -139,7 +139,7 @@ class VLM(SaliencyModel):
                 f"--model.prompts {prompts} is neither a style ({', '.join(STYLES)}) nor a file that exists.",
                 exit_status=2,
             )
-        # By canonical name, or by the file's own. Read now: a wrong file must not be found after the data was.
+        # By canonical name, or by the file's own.
         self._given_prompts: dict[str, list[str]] = {}
         for name, texts in () if prompts is None or prompts in STYLES else read_prompts(prompts).items():
             finding = canonical(name) or name

@@ -7,6 +7,7 @@ import json
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -120,22 +121,18 @@ class UniformRandom(SaliencyModel):
 class AnswerOracle(AnsweringModel):
     """The ceiling of a family: it is told the true boxes, and writes them as a model of the family would.
 
-    What it does not reach is lost to the frame: to rounding, to a crop, to padding.
+    What it does not reach is lost to rounding, to a crop, to padding.
 
     Args:
         family: How answers are written: a name in `xbench.predictions.FAMILIES`.
-        frame: What their numbers mean; the family's own if None.
-        ask_negatives: Whether to ask where a finding is on images without it too.
-        recognise: Whether to ask if a finding is there.
+        **options: Those of `xbench.models.AnsweringModel`.
     """
 
     name = "answer_oracle"
     asked_in_words = False
 
-    def __init__(
-        self, family: str = "endpoint", frame: str | None = None, ask_negatives: bool = False, recognise: bool = False
-    ) -> None:
-        super().__init__(family, frame, ask_negatives=ask_negatives, recognise=recognise)
+    def __init__(self, family: str = "endpoint", **options: Any) -> None:
+        super().__init__(family, prompts=None, **options)
 
     def ask(self, batch: Batch, queries: Sequence[Query]) -> list[Reply]:
         """Write the true boxes, or yes and no."""
@@ -149,17 +146,13 @@ class AnswerOracle(AnsweringModel):
 
 
 class BoxBaseline(AnsweringModel):
-    """Something that answers with boxes of its own, to the last digit, and cannot say whether a finding is there.
-
-    Args:
-        ask_negatives: Whether to ask where a finding is on images without it too.
-    """
+    """Something that answers with boxes of its own, to the last digit, and cannot say whether a finding is there."""
 
     asked_in_words = False
     recognises = False
 
-    def __init__(self, ask_negatives: bool = False) -> None:
-        super().__init__("endpoint", "fraction_whole", ask_negatives=ask_negatives)
+    def __init__(self, **options: Any) -> None:
+        super().__init__("endpoint", "fraction_whole", prompts=None, recognise=False, **options)
 
     @abstractmethod
     def boxes(self, batch: Batch, query: Query) -> Sequence[Box]:
@@ -196,13 +189,12 @@ class PriorKnowledge(BoxBaseline):
 
     Args:
         elsewhere: A finished run on other images, or its `instances.parquet`.
-        ask_negatives: Whether to ask where a finding is on images without it too.
     """
 
     needs_boxes = False
 
-    def __init__(self, elsewhere: str | None = None, ask_negatives: bool = False) -> None:
-        super().__init__(ask_negatives)
+    def __init__(self, elsewhere: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
         if elsewhere is None and self.needs_boxes:
             raise UserError(
                 f"{self.name} must be told where findings lie on other images: give --model.elsewhere RUN, a finished "
@@ -251,15 +243,13 @@ class RandomBox(PriorKnowledge):
     """A floor: a box of the size of one elsewhere, anywhere; the same for an image and a finding in every run.
 
     Args:
-        elsewhere: A finished run on other images, or its `instances.parquet`.
         seed: Other seeds give other boxes; that of `--seed_everything` if None, which is 0 outside of a run.
-        ask_negatives: Whether to ask where a finding is on images without it too.
     """
 
     name = "random_box"
 
-    def __init__(self, elsewhere: str | None = None, seed: int | None = None, ask_negatives: bool = False) -> None:
-        super().__init__(elsewhere, ask_negatives)
+    def __init__(self, elsewhere: str | None = None, seed: int | None = None, **options: Any) -> None:
+        super().__init__(elsewhere, **options)
         self.seed = _seed(seed)
 
     def boxes(self, batch: Batch, query: Query) -> list[Box]:
@@ -277,15 +267,9 @@ class PriorBox(PriorKnowledge):
     name = "prior_box"
     needs_boxes = True
 
-    def __init__(self, elsewhere: str | None = None, ask_negatives: bool = False) -> None:
-        super().__init__(elsewhere, ask_negatives)
-        self._prior: dict[str, Box] = {}
-
     def boxes(self, batch: Batch, query: Query) -> list[Box]:
         """Return the box around what boxes elsewhere cover most."""
-        if query.finding not in self._prior:
-            self._prior[query.finding] = prior_box(self.known(query.finding))
-        return [self._prior[query.finding]]
+        return [_prior_box(tuple(self.known(query.finding)))]
 
 
 def centre_box(elsewhere: Sequence[Box] = ()) -> Box:
@@ -330,6 +314,9 @@ def prior_box(elsewhere: Sequence[Box]) -> Box:
     rows, columns = np.nonzero(2 * covered >= covered.max())
     ends = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
     return Box(*(int(end) / _CELLS for end in ends))
+
+
+_prior_box = cache(prior_box)
 
 
 def _true_boxes(batch: Batch, query: Query) -> list[Box]:

@@ -89,8 +89,7 @@ class DemoNetwork(nn.Module):
             _convolution(1, 16, stride=2),
             _convolution(16, 48, stride=2),
             _Residual(48),
-            # Kernels of odd size centre patch i on pixel 8 i; padding this stage on one side alone makes it 8 i + 4, in
-            # the middle of the eight pixels that upsampling takes the patch to cover.
+            # Padded on one side alone, patch i is centred on pixel 8 i + 4, the middle of the pixels that it covers.
             nn.ZeroPad2d((0, 1, 0, 1)),
             _convolution(48, 96, stride=2, padding=0),
             _Residual(96),
@@ -103,7 +102,7 @@ class DemoNetwork(nn.Module):
         self.bias = nn.Parameter(torch.tensor(-4.0))
 
     def encode_image(self, images: Tensor) -> Tensor:
-        """Encode the mean of channels (pixel / 255 - 0.5) / 0.25 (B, 3, H, W) as unit vectors (B, D, H / 8, W / 8)."""
+        """Encode normalised images (B, 3, H, W) as unit vectors (B, D, H / 8, W / 8)."""
         return F.normalize(self.image_tower(images.mean(1, keepdim=True)).float(), dim=1)
 
     def encode_text(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:

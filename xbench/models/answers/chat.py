@@ -185,8 +185,8 @@ class ChatClient:
         Raises NoAnswer if it cannot be reached.
         """
         try:
-            listed = self._patiently(lambda: self._json("GET", "models"))
-            (entry,) = [entry for entry in listed["data"] if entry["id"] == self._model]
+            models = self._patiently(lambda: self._json("GET", "models"))["data"]
+            (entry,) = [entry for entry in models if entry["id"] == self._model]
             about = {name: entry[name] for name in ("root", "meta") if name in entry}
             return json.dumps(about, sort_keys=True)[:2000] if about else ""
         except (UserError, KeyError, TypeError, ValueError, RecursionError):
@@ -330,11 +330,10 @@ class ChatClient:
 
     def _offered(self) -> str:
         """Return which models there are, if the server does not have the one that is asked for."""
-        try:
-            names = self.models()
-        except (NoAnswer, UserError):
-            return ""
-        return "" if self._model in names else f"; it serves {near_names(self._model, names)}"
+        with suppress(NoAnswer, UserError):
+            if self._model not in (names := self.models()):
+                return f"; it serves {near_names(self._model, names)}"
+        return ""
 
     def _warn(self, problem: str) -> None:
         """Warn once that requests fail: waiting in silence looks like a run that hangs."""

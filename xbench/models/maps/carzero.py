@@ -110,8 +110,7 @@ class CARZero(DecoderModel):
     def encode_tokens(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> TextQueries:
         """Encode tokenised prompts, and project what direction B attends to once for all images.
 
-        Token ids are (C, L) or (C, 1, L) int64, each row from [CLS] to [SEP] and then padded, L at most 97. Without the
-        tokeniser's files each token counts as a word, with a warning.
+        Token ids are (C, L) or (C, 1, L) int64, each row from [CLS] to [SEP] and then padded, L at most 97.
         """
         text = self.encode_text(input_ids, attention_mask)
         return text[:, 0], self.fusion_module.keys_values(text)
@@ -126,10 +125,7 @@ class CARZero(DecoderModel):
     def forward(self, images: Tensor, queries: TextQueries) -> ModelOutput:
         """Score normalised images (B, 3, image_size, image_size) against the text of C classes, from `encode_tokens`.
 
-        Returns:
-            Logits, the official score, and probabilities (B, C); saliency (B, C, image_size / 16, image_size / 16),
-            attention weights that are positive and sum to less than 1: the share of the class token is left out and
-            the rest not scaled up. All float32.
+        Maps (B, C, rows, columns) are attention weights that sum to less than 1, as the class token takes its share.
         """
         sentences, text_memory = queries
         fusion = self.fusion_module
@@ -207,9 +203,7 @@ class _Fusion(nn.Module):
 
 
 def clean(prompt: str) -> str:
-    """Return what CARZero reads of a prompt: its sentences of at least two words, in lower case, without punctuation.
-
-    Enumerations such as "2." end a sentence. Letters outside ASCII are dropped.
+    """Return a prompt's sentences of at least two words, in lower case, ASCII, without punctuation.
 
     >>> clean("There is Pleural Effusion."), clean("Edema"), clean("There is a 2.5 cm nodule")
     ('there is pleural effusion', '', 'there is a 5 cm nodule')
@@ -268,11 +262,9 @@ class WordPieces:
 def aggregate(states: Tensor, input_ids: Tensor, pieces: WordPieces) -> Tensor:
     """Turn the states of word pieces into a sentence vector and a table of words.
 
-    A word is the sum of its pieces; `[CLS]` and the first `[SEP]` count as words, what follows does not count. Rows
-    that no word needs are zero, and the sentence vector is the mean over all rows, those included.
-
-    Given states (C, L, D), summed over BERT's layers, of ids (C, L) int64, each row with a `[SEP]` and L at most
-    `TOKENS`, this is (C, 1 + TOKENS, D): the sentence vector, then the words.
+    A word is the sum of its pieces; `[CLS]` and the first `[SEP]` count as words, what follows does not count. Other
+    rows are zero, and the sentence vector is the mean over all rows. States (C, L, D) of ids (C, L) become
+    (C, 1 + TOKENS, D): the sentence vector, then the words.
     """
     is_separator = input_ids == pieces.separator
     counts = is_separator.cumsum(dim=1) - is_separator.long() == 0

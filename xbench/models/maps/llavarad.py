@@ -15,7 +15,6 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import torch
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -277,7 +276,7 @@ def read_tokenizer(path: Path) -> LlamaTokenizer:
     with explained(f"The tokeniser {path} cannot be read", f"Fetch tokenizer.model of {BASE} again."):
         try:
             model.ParseFromString(path.read_bytes())
-        except DecodeError as error:
+        except Exception as error:  # protobuf's own class among them
             raise ValueError(error) from error
         pieces = {piece.piece: piece.score for piece in model.pieces}
         vocabulary = {piece: place for place, piece in enumerate(pieces)}

@@ -59,9 +59,8 @@ def implementation_of(tensors: Mapping[str, Tensor]) -> str | None:
 def with_timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename the image encoder of a checkpoint as timm does, and put its queries, keys and values together.
 
-    What belongs to a classifier or a pooler is left out, names that no implementation has are kept. The names of the
-    image encoder may have `vit.` in front; KAD's files have most of them with and without. Then the class token counts
-    as it stands behind `vit.`, as the official module reads it last, and everything else as it stands without.
+    Names of a classifier or a pooler are left out, unknown names kept. KAD's files have most names with and without
+    `vit.` in front: the class token counts with it, as the official module reads it last, all else without.
     """
     renamed: dict[str, Tensor] = {}
     parts: dict[str, dict[int, Tensor]] = {}
