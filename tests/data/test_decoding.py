@@ -294,21 +294,6 @@ def test_the_sign_of_padding_is_that_of_the_pixels(tmp_path, kind, vr, value):
     assert not decode_image(path)[:, :8].any()
 
 
-@pytest.mark.parametrize(
-    ("pixels", "tags"),
-    [
-        (GREY, {"PixelPaddingValue": 0}),
-        # What is 0 in 8 bits is black anyway.
-        (GREY - 20, {"PixelPaddingValue": 0}),
-        (DEEP + 1, {"PixelPaddingValue": 0, **TWELVE_BITS}),
-    ],
-)
-def test_padding_that_does_not_occur_or_is_black_changes_nothing(tmp_path, pixels, tags):
-    bare = {name: value for name, value in tags.items() if not name.startswith("PixelPadding")}
-    expected = decode_image(write_dicom(tmp_path / "b.dcm", pixels, tags=bare))
-    np.testing.assert_array_equal(decode_image(write_dicom(tmp_path / "a.dcm", pixels, tags=tags)), expected)
-
-
 # Refusals
 
 

@@ -66,19 +66,6 @@ def test_coco_run_lengths(data, height, width):
     assert rle.empty == (not mask.any())
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_large_coco_run_lengths(seed):
-    rng = np.random.default_rng(seed)
-    height, width = (int(side) for side in rng.integers(200, 3000, 2))
-    mask = np.zeros((height, width), np.uint8, order="F")
-    for _ in range(int(rng.integers(0, 6))):
-        y, x = rng.integers(0, height), rng.integers(0, width)
-        mask[y : y + rng.integers(1, 900), x : x + rng.integers(1, 900)] ^= 1
-    rle = RunLengths.of_coco(coco.encode(mask)["counts"].decode(), height, width)
-    np.testing.assert_array_equal(rle.decode(height, width), mask.astype(bool))
-    assert rle.empty == (not mask.any())
-
-
 @given(st.text(st.characters(min_codepoint=48, max_codepoint=111), min_size=1, max_size=12), SIDES, SIDES)
 def test_any_counts_are_decoded_or_refused(counts, height, width):
     expected = plain_coco(counts, height, width)
