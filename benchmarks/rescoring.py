@@ -18,7 +18,7 @@ from workload import Tiny, evaluate, prepared, tiny, write_radiographs
 from xbench.commands.rescore import rescore
 
 FINDINGS, SIDE, WHOLE = 10, 512, 12_600
-KEPT = ("maps.parquet", "regions.parquet", "pictures.parquet", "pairs.parquet")
+KEPT = ("predictions.parquet", "truth.parquet", "pictures.parquet", "pairs.parquet")
 RULES = ("--ties any", "--thresholds 1001", "--gamma 0.25", "--ties any --workers 0")
 FIGURES = (
     Figure(f"maps and regions on disk, {FINDINGS} findings, an image", "kB"),
@@ -32,7 +32,7 @@ def measure(quick: bool = False) -> Measured:
     with tempfile.TemporaryDirectory() as place:
         kept, seconds = score_again(Path(place), images)
     whole = {rule: taken / images * WHOLE for rule, taken in seconds.items()}
-    found = ((kept["maps.parquet"] + kept["regions.parquet"]) / images / 1e3, *whole.values())
+    found = ((kept["predictions.parquet"] + kept["truth.parquet"]) / images / 1e3, *whole.values())
     text = (
         f"Raw maps of 14 x 14 of {FINDINGS} findings and the regions of half of them on every image, drawn in files of "
         f"{SIDE} x {SIDE} pixels. A run of {images:,} images is scored again, on as many processes as there are "

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import numpy as np
 import pyarrow as pa
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.runs.maps import SavedImage, jpeg, saved_tables, shrunk
-from xbench.types import Batch, ModelOutput
+from xbench.runs.images import SavedImage, jpeg, saved_tables, shrunk
+from xbench.types import Answers, Batch, Maps, Prediction
 
 _LONGEST_SIDE = 1024
 """Pixels of a kept radiograph: thousands of films of ten megapixels are too much to keep."""
@@ -19,33 +21,37 @@ _LONGEST_SIDE = 1024
 class CaseKeeper(Callback):
     """Keeps the raw maps of all findings and the annotated regions, and of images with a scored pair the radiograph.
 
-    `ResultsWriter` writes them to `maps.parquet`, `regions.parquet`, `instances.parquet` and `pictures.parquet` in the
-    run's folder, from which reports draw overlays and `rescore` scores the run again without the model. The radiographs
-    are small JPEG files, but they are patients' images all the same: share a run's folder only with those who may see
-    the dataset.
+    `ResultsWriter` writes them to `images.parquet`, `predictions.parquet`, `truth.parquet` and `pictures.parquet` in
+    the run's folder, from which reports draw overlays and `rescore` scores the run again without the model. The
+    radiographs are small JPEG files, but they are patients' images all the same: share a run's folder only with those
+    who may see the dataset, or delete that file.
 
-    `latest` holds the tables of the last batch by file of the run; it is empty if none of its images could be read.
+    `latest` holds the tables of the last batch by file of the run, but for the predictions of a model that answers.
     """
 
     latest: Mapping[str, pa.Table] = MappingProxyType({})
 
     def on_test_batch_end(  # type: ignore[override]
-        self, trainer: Trainer, pl_module: LightningModule, outputs: ModelOutput | None, batch: Batch, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
     ) -> None:
         """Keep the images of a batch."""
         self.latest = {}
+        data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
+        failures = [(failure.index, failure.image_id, failure.reason) for failure in batch.failures]
         if outputs is None:
+            self.latest = saved_tables(data.findings, [], {}, failures=failures)
             return
-        saliency = outputs.saliency.float().cpu().numpy()
+        saliency = outputs.shown.values.float().cpu().numpy() if isinstance(outputs.shown, Maps) else None
         truth, pairs = batch.truth, batch.truth.scored
         scored = {row: pairs[pairs[:, 0] == row, 1].tolist() for row in range(len(batch))}
         images = [
             SavedImage(
                 index=int(truth.index[row]),
                 image_id=truth.image_ids[row],
+                patient_id=truth.patient_ids[row],
                 image_sha256=batch.image_sha256[row],
                 view=truth.views[row],
-                saliency=saliency[row],
+                saliency=None if saliency is None else saliency[row],
                 regions=truth.coverage[row],
                 scored=tuple(scored[row]),
                 picture=jpeg(shrunk(batch.display[row].cpu().numpy(), _LONGEST_SIDE)) if scored[row] else None,
@@ -54,5 +60,14 @@ class CaseKeeper(Callback):
             )
             for row in range(len(batch))
         ]
-        data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        self.latest = saved_tables(data.findings, images)
+        scores = {}
+        if not isinstance(outputs.shown, Answers):
+            nothing = np.full((len(images), len(data.findings)), np.nan)
+            given = {"logit": outputs.logits, "probability": outputs.probabilities}
+            scores = {
+                name: nothing if values is None else values.double().cpu().numpy() for name, values in given.items()
+            }
+        notes: defaultdict[str, list[str]] = defaultdict(list)
+        for note in batch.notes:
+            notes[note.image_id].append(note.text)
+        self.latest = saved_tables(data.findings, images, scores, notes, failures)

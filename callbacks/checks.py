@@ -9,7 +9,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from xbench.runtime.errors import UserError
-from xbench.types import GroundTruth, ModelOutput
+from xbench.types import GroundTruth, Maps, Prediction
 
 
 def check_no_limit(trainer: Trainer, stage: str) -> None:
@@ -36,13 +36,14 @@ def check_each_once(positions: Sequence[int], count: int) -> None:
         )
 
 
-def check_shapes(output: ModelOutput, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
-    """Refuse an output of wrong shape by a UserError."""
+def check_shapes(prediction: Prediction, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
+    """Refuse a prediction of wrong shape by a UserError."""
     expected = (len(truth.image_ids), len(findings))
-    shapes = {name: tuple(getattr(output, name).shape) for name in ("logits", "probabilities", "saliency")}
-    if not (shapes["logits"] == shapes["probabilities"] == shapes["saliency"][:2] == expected) or (
-        len(shapes["saliency"]) != 4 or 0 in shapes["saliency"]
-    ):
+    parts = {"logits": prediction.logits, "probabilities": prediction.probabilities}
+    parts |= {"saliency": prediction.shown.values} if isinstance(prediction.shown, Maps) else {}
+    shapes = {name: tuple(part.shape) for name, part in parts.items() if part is not None}
+    maps = shapes.get("saliency", (*expected, 1, 1))
+    if any(shape[:2] != expected for shape in shapes.values()) or len(maps) != 4 or 0 in maps:
         raise UserError(
             f"{model}: for {expected[0]} images and {expected[1]} findings, logits and probabilities must be "
             f"{expected} and saliency {expected} + (h, w), but the model returned "
@@ -51,27 +52,29 @@ def check_shapes(output: ModelOutput, truth: GroundTruth, model: str, findings: 
 
 
 def check_values(
-    output: ModelOutput,
+    logits: Tensor,
+    probabilities: Tensor,
     finite: Tensor,
     truth: GroundTruth,
     model: str,
     findings: Sequence[str],
-    recognises: bool = True,
 ) -> None:
-    """Refuse an output that cannot be scored, by a UserError that names the image.
+    """Refuse a prediction that cannot be scored, by a UserError that names the image.
 
     That is one where a value is not finite, a map does not fit float32 (`finite` (B, C) is false), or a probability
-    lies outside [0, 1]. A model that `recognises` nothing has NaN for logits and probabilities.
+    lies outside [0, 1]. A model that does not say if a finding is there has NaN for all logits and probabilities.
     """
-    scores = (
-        (~output.logits.isfinite(), "NaN or infinity among the logits"),
-        (~output.probabilities.isfinite(), "NaN or infinity among the probabilities"),
-        ((output.probabilities < 0) | (output.probabilities > 1), "a probability lies outside [0, 1]"),
+    unasked = logits.isnan().all() and probabilities.isnan().all()
+    checks = (
+        []
+        if unasked
+        else [
+            (~logits.isfinite(), "NaN or infinity among the logits"),
+            (~probabilities.isfinite(), "NaN or infinity among the probabilities"),
+            ((probabilities < 0) | (probabilities > 1), "a probability lies outside [0, 1]"),
+        ]
     )
-    nothing = output.logits.isnan() & output.probabilities.isnan()
-    unasked = ((~nothing, "a score, which the model is said not to give,"),)
-    maps = ((~finite, "NaN, infinity or a range beyond float32 among the saliency"),)
-    for wrong, what in (*(scores if recognises else unasked), *maps):
+    for wrong, what in (*checks, (~finite, "NaN, infinity or a range beyond float32 among the saliency")):
         for row, column in wrong.nonzero()[:1].tolist():
             raise UserError(
                 f"{model}: {what} for image {truth.image_ids[row]}, finding {findings[column]}. Such an output cannot "
@@ -79,9 +82,14 @@ def check_values(
             )
 
 
-def check_output(output: ModelOutput, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
-    """Refuse an output as `check_shapes` and `check_values` do, where its maps are not measured."""
-    check_shapes(output, truth, model, findings)
+def check_output(prediction: Prediction, truth: GroundTruth, model: str, findings: Sequence[str]) -> None:
+    """Refuse maps as `check_shapes` and `check_values` do, where they are not measured."""
+    check_shapes(prediction, truth, model, findings)
+    assert isinstance(prediction.shown, Maps)
     # Maps as they are kept, in float32; the differences between their pixels must fit as well.
-    maps = output.saliency.to(torch.float32).flatten(2)
-    check_values(output, (maps.amax(2) - maps.amin(2)).isfinite(), truth, model, findings)
+    maps = prediction.shown.values.to(torch.float32).flatten(2)
+    nothing = torch.full(maps.shape[:2], torch.nan)
+    logits, probabilities = (
+        nothing if score is None else score for score in (prediction.logits, prediction.probabilities)
+    )
+    check_values(logits, probabilities, (maps.amax(2) - maps.amin(2)).isfinite(), truth, model, findings)

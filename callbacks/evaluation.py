@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from xbench.data.datamodule import ChestXrayDataModule
 from xbench.models.answering import AnsweringModel
 from xbench.models.base import SaliencyModel
 from xbench.runs.answers import AnswerRow, answer_rows, answers_table, rows_of
-from xbench.runs.files import ANSWERS, PAIRS
+from xbench.runs.files import PAIRS, PREDICTIONS
 from xbench.runs.folder import saved_config
 from xbench.runs.journal import BatchRecord
 from xbench.runs.provenance import collect_provenance
@@ -32,7 +31,7 @@ from xbench.scoring.measure import measure
 from xbench.scoring.measures import Measurer
 from xbench.scoring.metrics import metrics_of
 from xbench.scoring.rows import Rows, fixed_only
-from xbench.types import EXPLORATORY_NOTE, Batch, Failure, ModelOutput, Note, Rules, TieRule
+from xbench.types import EXPLORATORY_NOTE, Answers, Batch, Failure, Note, Prediction, Rules, TieRule
 
 from .checks import check_each_once, check_no_limit, check_shapes, check_values
 
@@ -56,7 +55,7 @@ class Evaluation(Callback):
 
     results: Results | None = None
     rows: Rows | None = None
-    latest: Mapping[str, pa.Table] = MappingProxyType({})
+    latest: dict[str, pa.Table]
     stopwatch: Stopwatch
 
     def __init__(self, thresholds: int = 101, ties: TieRule = "share") -> None:
@@ -83,7 +82,8 @@ class Evaluation(Callback):
         model, data = _parts(trainer)
         self._findings = tuple(data.findings)
         self.results = self.rows = None
-        self._metrics = metrics_of(len(data.findings), self.thresholds, isinstance(model, AnsweringModel))
+        self._answering = isinstance(model, AnsweringModel)
+        self._metrics = metrics_of(len(data.findings), self.thresholds, self._answering)
         for metric in self._metrics.values():
             metric.to(model.device)
         self._measurer = Measurer()
@@ -107,7 +107,7 @@ class Evaluation(Callback):
         self._decode += batch.seconds
 
     def on_test_batch_end(  # type: ignore[override]
-        self, trainer: Trainer, pl_module: LightningModule, outputs: ModelOutput | None, batch: Batch, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
     ) -> None:
         """Score a batch; a `UserError` if the model's output has the wrong shape or is not finite."""
         self.stopwatch.lap("forward")
@@ -115,7 +115,7 @@ class Evaluation(Callback):
         # The dataset's first, which is also the first of a process, so that any number of them leaves the same note.
         if batch_idx == 0 and batch.first < data.batch_size:
             unread = "what goes into the network is unchecked: no image of the first batch could be read"
-            lost = outputs is None and not isinstance(model, AnsweringModel)
+            lost = outputs is None and not self._answering
             problem = unread if lost else model.input_problem(batch, model.seen)
             odd = f"{EXPLORATORY_NOTE}: {model.exploratory}" if model.exploratory else None
             for said in (problem, odd):
@@ -130,15 +130,13 @@ class Evaluation(Callback):
         self._notes += batch.notes
         self.latest = {}
         if outputs is not None:
-            if outputs.answers is None:
-                check_shapes(outputs, batch.truth, model.name, data.findings)
-            check = partial(
-                check_values, truth=batch.truth, model=model.name, findings=data.findings, recognises=model.recognises
-            )
+            check_shapes(outputs, batch.truth, model.name, data.findings)
+            check = partial(check_values, truth=batch.truth, model=model.name, findings=data.findings)
             rules = Rules(data.grid, model.saliency_upsample, data.gamma, self.thresholds, self.ties)
-            options = model.recognises, self.stopwatch, self._measurer, check
-            rows = measure(outputs, batch.truth, rules, data.findings, *options)
-            self.latest = {PAIRS: rows, ANSWERS: answers_table(answer_rows(outputs, batch.truth))}
+            rows = measure(outputs, batch.truth, rules, data.findings, self.stopwatch, self._measurer, check)
+            self.latest = {PAIRS: rows}
+            if isinstance(outputs.shown, Answers):
+                self.latest[PREDICTIONS] = answers_table(answer_rows(outputs.shown, batch.truth))
             self._keep(self.latest)
         self.stopwatch.lap("metrics")
 
@@ -156,7 +154,8 @@ class Evaluation(Callback):
             metric.update(rows)
         # Without most of the pixels and without texts: those are in the journal.
         self._tables.append(fixed_only(tables[PAIRS]))
-        self._answers += [replace(row, raw="", reasoning=None) for row in rows_of(tables[ANSWERS])]
+        if self._answering:
+            self._answers += [replace(row, raw="", reasoning=None) for row in rows_of(tables[PREDICTIONS])]
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reduce over processes and prove that each image was scored exactly once."""
@@ -194,7 +193,7 @@ class Evaluation(Callback):
                 "kernel_not_used": problems[0] if problems else None,
                 "batches_of_earlier_attempts": self._restored,
             },
-            [*chain(*of_answers)] if isinstance(model, AnsweringModel) else None,
+            [*chain(*of_answers)] if self._answering else None,
         )
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

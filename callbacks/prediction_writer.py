@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from numpy.typing import NDArray
 from PIL import Image
@@ -27,7 +28,7 @@ from xbench.runs.folder import open_run_folder
 from xbench.runtime.distributed import gather
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
-from xbench.types import Batch, ModelOutput, Note
+from xbench.types import Batch, Maps, Note, Prediction
 
 from .checks import check_each_once, check_no_limit, check_output
 
@@ -80,7 +81,7 @@ class PredictionWriter(Callback):
         (self.folder / "saliency").mkdir(exist_ok=True)
 
     def on_predict_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: ModelOutput | None, batch: Batch, *place: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, *place: int
     ) -> None:
         """Write maps and pictures of a batch; a `UserError` if the disk is full or the output cannot be used."""
         self._skipped += [(failure.index, f"{failure.image_id}: {failure.reason}") for failure in batch.failures]
@@ -91,8 +92,11 @@ class PredictionWriter(Callback):
         model: SaliencyModel = pl_module  # type: ignore[assignment]
         truth = batch.truth
         check_output(outputs, truth, model.name, data.findings)
-        logits, probabilities = outputs.logits.double().cpu().numpy(), outputs.probabilities.double().cpu().numpy()
-        saliency = outputs.saliency.float().cpu()
+        nothing = torch.full((len(batch), len(data.findings)), torch.nan)
+        given = (nothing if score is None else score for score in (outputs.logits, outputs.probabilities))
+        logits, probabilities = (score.double().cpu().numpy() for score in given)
+        assert isinstance(outputs.shown, Maps)  # models that answer refuse `predict`
+        saliency = outputs.shown.values.float().cpu()
         for row, (index, image_id) in enumerate(zip(truth.index.tolist(), truth.image_ids, strict=True)):
             # Names of images may hold anything, slashes included; the position keeps the file names apart.
             file_name = f"saliency/{index:06d}_{re.sub(r'[^A-Za-z0-9.-]+', '_', image_id)[:100]}.npz"

@@ -9,14 +9,14 @@ from pathlib import Path
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from xbench.data.datamodule import ChestXrayDataModule
-from xbench.runs.files import RESULTS
+from xbench.runs.files import PAIRS, PREDICTIONS, RESULTS
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
 from xbench.runs.provenance import numbers_depend_on
 from xbench.runs.results import Results, outputs_depend_on, write_results
-from xbench.runs.tables import tables_of_run, write_tables
+from xbench.runs.tables import SCHEMAS, write_tables
 from xbench.runtime.errors import UserError
-from xbench.types import Batch, ModelOutput
+from xbench.types import Batch, Prediction
 
 from .case_keeper import CaseKeeper
 from .evaluation import Evaluation, find
@@ -56,7 +56,7 @@ class ResultsWriter(Callback):
             Evaluation.of(trainer).restore(read_record(path))
 
     def on_test_batch_end(  # type: ignore[override]
-        self, trainer: Trainer, pl_module: LightningModule, outputs: ModelOutput | None, batch: Batch, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Prediction | None, batch: Batch, batch_idx: int
     ) -> None:
         """Note that a batch is finished."""
         data: ChestXrayDataModule = trainer.datamodule  # type: ignore[attr-defined]
@@ -108,6 +108,8 @@ class ResultsWriter(Callback):
                 "other processes wrote elsewhere: --trainer.default_root_dir must be a folder that all nodes see."
             )
         tables = (record.tables for record in map(read_record, finished.values()))
-        names = tables_of_run(results, find(trainer, CaseKeeper) is not None)
+        names = (
+            [*SCHEMAS] if find(trainer, CaseKeeper) else [PAIRS] if results.answers is None else [PAIRS, PREDICTIONS]
+        )
         about = {"findings": results.findings, "gamma": data.gamma, "depends_on": outputs_depend_on(results.provenance)}
-        return write_tables(self.folder, filter(None, tables), names, about)
+        return write_tables(self.folder, tables, names, about)

@@ -140,19 +140,6 @@ class GroundTruth:
         }
         return GroundTruth(**chosen)
 
-    def without_regions(self) -> GroundTruth:
-        """Return the same images without anything drawn on them, so that no pair is scored for grounding."""
-        undrawn: list[Mapping[int, Any]] = [{} for _ in self.image_ids]
-        return replace(
-            self,
-            coverage=undrawn,
-            regions=[regions[:0] for regions in self.regions],
-            region_places=np.full_like(self.region_places, np.nan),
-            region_digests=np.zeros_like(self.region_digests),
-            reader_agreement=np.full_like(self.reader_agreement, np.nan),
-            instances=undrawn,
-        )
-
     @property
     def has_region(self) -> NDArray[np.bool_]:
         """Which findings have an annotated region (B, C)."""
@@ -294,28 +281,63 @@ class Batch:
 
 @dataclass(slots=True)
 class ModelOutput:
-    """What a vision-language model says about B images and C findings.
+    """What the `forward` of a model that draws maps gives for B images and C findings.
 
     Attributes:
         logits: The model's official raw score (B, C), float.
         probabilities: The official score that AUROC is computed from, in [0, 1] (B, C), float.
         saliency: Raw map per finding in the frame of the model input (B, C, h, w), float, any scale; before upsampling
             and normalisation.
-        missing: Of predictions made elsewhere, which maps nobody drew (B, C), bool. Their cells are NaN, and they are
-            misses by every rule; None if there are none.
-        answers: Of a model that answers instead, what it said about each image and finding (B, C); None where it was
-            not asked. Its maps have no pixels (B, C, 0, 0), and scores are NaN where it gives none that can be read.
-        replies: What it was asked, and what came back.
-        repeated: Answers to the queries that were asked again, in the order of `replies`; they are not scored.
     """
 
     logits: Tensor
     probabilities: Tensor
     saliency: Tensor
-    answers: list[list[Answer | None]] | None = None
-    missing: Tensor | None = field(default=None, kw_only=True)
+
+
+@dataclass(slots=True)
+class Maps:
+    """Raw maps of B images and C findings.
+
+    Attributes:
+        values: In the frame of the model input (B, C, h, w), float, any scale.
+        missing: Which of them nobody drew (B, C), bool, for predictions made elsewhere: their cells are NaN, and they
+            are misses by every rule. None if there are none.
+    """
+
+    values: Tensor
+    missing: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Answers:
+    """What a model said about B images and C findings.
+
+    Attributes:
+        answers: Where each finding is (B, C); None where it was not asked.
+        replies: What it was asked, and what came back.
+        repeated: Answers to the queries that were asked again, in the order of `replies`; they are not scored.
+    """
+
+    answers: list[list[Answer | None]]
     replies: list[tuple[Query, Reply]] = field(default_factory=list)
     repeated: list[Answer] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Prediction:
+    """What a model says about B images and C findings; `test_step` returns it.
+
+    Attributes:
+        logits: Raw scores (B, C), float; None of a model that does not say whether findings are there. NaN where an
+            answer gives none that can be read.
+        probabilities: In [0, 1] (B, C), float; None and NaN as for `logits`.
+        shown: Where it looked: maps, answers, or nothing.
+    """
+
+    logits: Tensor | None
+    probabilities: Tensor | None
+    shown: Maps | Answers | None
 
 
 @dataclass(frozen=True)

@@ -54,14 +54,14 @@ def written(runs, tmp_path_factory) -> tuple[Path, str]:
 def test_a_damaged_picture_of_one_run_does_not_stop_the_report(tmp_path, capsys):
     write_run(tmp_path, "clip", images=16)
     folder = write_run(tmp_path, "kad", images=16)
-    content = bytearray((folder / "maps.parquet").read_bytes())
+    content = bytearray((folder / "predictions.parquet").read_bytes())
     content[len(content) // 3] ^= 1
-    (folder / "maps.parquet").write_bytes(content)
+    (folder / "predictions.parquet").write_bytes(content)
     assert main(["report", str(tmp_path), "--cases", "1"]) == 0
     assert f"Left out: {folder}: its pictures and maps only" in capsys.readouterr().out
     for file in ("report.md", "index.html"):
         text = (tmp_path / "report" / file).read_text()
-        assert f"{folder}: a file of the run cannot be read: maps.parquet: " in text.replace("\\", "")
+        assert f"{folder}: a file of the run cannot be read: predictions.parquet: " in text.replace("\\", "")
     (dataset,) = json.loads((tmp_path / "report" / "analysis.json").read_text())["datasets"]
     assert len(dataset["runs"]) == 2
     # The other run's maps are still there to look at.

@@ -25,7 +25,7 @@ from xbench.commands import rescore
 from xbench.commands.verify import disagreements
 from xbench.metrics import PointingGame, ThresholdSweep
 from xbench.runs.finished import FinishedRun
-from xbench.runs.maps import ScoredPairs, read_saved_images, saved_regions
+from xbench.runs.images import ScoredPairs, read_saved_images, saved_regions
 from xbench.runtime.errors import UserError
 
 # Images of several sizes, one that cannot be read and one with something odd; a last batch of another size.
@@ -125,7 +125,9 @@ def test_what_the_maps_depend_on_is_kept_with_them(command, toy_config):
     one, other = ([image.image_sha256 for image in read_saved_images(folder)] for folder in (run.folder, twice.folder))
     assert len({*one, *other}) == 8, "an image's digest is that of the model input"
     assert [image.image_sha256 for image in read_saved_images(run.folder)] == one
-    stored = [json.loads(pq.read_schema(run.folder / "maps.parquet").metadata[b"depends_on"]) for run in (run, twice)]
+    stored = [
+        json.loads(pq.read_schema(run.folder / "predictions.parquet").metadata[b"depends_on"]) for run in (run, twice)
+    ]
     provenance = run.results["provenance"]
     assert stored[0] == {
         key: provenance[key] for key in ("model", "checkpoint_sha256", "prompts", "preprocessing", "precision")
@@ -204,7 +206,7 @@ def test_wrong_options(run, command, tmp_path, options, status, message):
     assert {*tmp_path.rglob("*")} == before
 
 
-@pytest.mark.parametrize("name", ["maps.parquet", "regions.parquet", "pictures.parquet", "pairs.parquet"])
+@pytest.mark.parametrize("name", ["predictions.parquet", "truth.parquet", "pictures.parquet", "pairs.parquet"])
 def test_damaged_files(run, command, tmp_path, name):
     """Whatever bit has turned is found, or is one that says nothing."""
     content = bytearray((run.folder / name).read_bytes())
@@ -276,18 +278,18 @@ def strangers(finished, tmp_path):
 @pytest.mark.parametrize(
     ("name", "column", "value"),
     [
-        *(("maps.parquet", "index", value) for value in (-1, 0, None)),
+        *(("predictions.parquet", "index", value) for value in (-1, 0, None)),
         *(
-            ("maps.parquet", "view", value)
+            ("predictions.parquet", "view", value)
             for value in ([1.0, 1.0, 0.0, 0.0], [0.0, 0.0, np.nan, 1.0], [0.0, 1.0], None)
         ),
-        *(("maps.parquet", "saliency", value) for value in ([np.nan] * 3 * 49, [0.0], [], None)),
-        *(("maps.parquet", "shape", value) for value in ([10**9, 10**9], [-7, -7], [7], [], [1, 49])),
-        *(("regions.parquet", "scored", value) for value in (False, None)),
-        *(("regions.parquet", "finding", value) for value in ("Unheard-of", None)),
-        *(("regions.parquet", "shape", value) for value in ([10**9, 10**9], [112, 448], [])),
-        ("regions.parquet", "whole", b""),
-        ("regions.parquet", "partial", [2**31]),
+        *(("predictions.parquet", "saliency", value) for value in ([np.nan] * 3 * 49, [0.0], [], None)),
+        *(("predictions.parquet", "shape", value) for value in ([10**9, 10**9], [-7, -7], [7], [], [1, 49])),
+        *(("truth.parquet", "scored", value) for value in (False, None)),
+        *(("truth.parquet", "finding", value) for value in ("Unheard-of", None)),
+        *(("truth.parquet", "shape", value) for value in ([10**9, 10**9], [112, 448], [])),
+        ("truth.parquet", "whole", b""),
+        ("truth.parquet", "partial", [2**31]),
     ],
     ids=str,
 )
@@ -308,7 +310,9 @@ def test_a_strangers_maps(strangers, command, name, column, value):
         assert str(error).startswith(f"{strangers}: a file of the run cannot be read: ")
 
 
-@pytest.mark.parametrize(("one", "other"), permutations(("maps.parquet", "regions.parquet", "pictures.parquet"), 2))
+@pytest.mark.parametrize(
+    ("one", "other"), permutations(("predictions.parquet", "truth.parquet", "pictures.parquet"), 2)
+)
 def test_files_in_each_others_place(strangers, command, one, other):
     shutil.copy(strangers / other, strangers / one)
     again = command("rescore", strangers, "--workers", "0")
@@ -334,6 +338,6 @@ def test_a_strangers_configuration(strangers, command, content):
 
 def test_files_of_another_run(run, command, toy_config, tmp_path):
     other = command("test", "--config", toy_config, "--data.limit", "5")
-    for name in ("maps.parquet", "regions.parquet", "pictures.parquet"):
+    for name in ("predictions.parquet", "truth.parquet", "pictures.parquet"):
         (run.folder / name).write_bytes((other.folder / name).read_bytes())
-    assert "maps.parquet has fewer images than pairs.parquet" in command("rescore", run.folder).errors
+    assert "predictions.parquet has fewer images than pairs.parquet" in command("rescore", run.folder).errors

@@ -31,7 +31,7 @@ from xbench.runs.protocols import read_protocol, read_protocol_pairs, stored_pro
 from xbench.runs.summary import numbers_of, summarise
 from xbench.scoring.boxes import pairwise_iou, score_boxes, score_on_grid
 
-FILES = ("answers.parquet", "pairs.parquet", "maps.parquet", "regions.parquet")
+FILES = ("predictions.parquet", "pairs.parquet", "predictions.parquet", "truth.parquet")
 
 
 SQUARES = "toys.Squares, init_args: {images: 40, widths: [64, 200], num_workers: 0}"
@@ -100,7 +100,7 @@ def test_what_means_nothing_is_null(talked):
 
 def test_tokens_are_summed_over_all_that_was_asked(talked):
     said = FinishedRun.open(finished(talked)).results.answers
-    table = pq.read_table(finished(talked) / "answers.parquet").to_pylist()
+    table = pq.read_table(finished(talked) / "predictions.parquet").to_pylist()
     counts = [(row["tokens_in"], row["tokens_out"]) for row in table]
     known = [pair for pair in counts if pair != (None, None)]
     sent, received = (sum(filter(None, side)) for side in zip(*known, strict=True))
@@ -147,28 +147,28 @@ def test_boxes_that_are_not_in_the_words_are_found(talked, tmp_path):
     changed.mkdir()
     for path in folder.iterdir():
         (changed / path.name).write_bytes(path.read_bytes())
-    table = pq.read_table(folder / "answers.parquet")
+    table = pq.read_table(folder / "predictions.parquet")
     raw = table["raw"].to_pylist()
     at = next(place for place, status in enumerate(table["status"].to_pylist()) if status == "answered")
     raw[at] = "It is at [0, 0, 10, 10]."
     pq.write_table(
-        table.set_column(table.column_names.index("raw"), table.field("raw"), [raw]), changed / "answers.parquet"
+        table.set_column(table.column_names.index("raw"), table.field("raw"), [raw]), changed / "predictions.parquet"
     )
     found = {one.place.partition(" / row")[0] for one in disagreements(changed, deep=True)}
-    assert {"answers.parquet / SHA-256", "answers.parquet / boxes", "pairs.parquet / box_iou"} <= found
+    assert {"predictions.parquet / SHA-256", "predictions.parquet / boxes", "pairs.parquet / box_iou"} <= found
 
 
 def test_a_run_whose_answers_are_lost_is_set_aside(talked, tmp_path, capsys):
     folder, broken = finished(talked), tmp_path / "runs" / "talker_squares" / "broken"
     broken.mkdir(parents=True)
     for path in folder.iterdir():
-        if path.name != "answers.parquet":
+        if path.name != "predictions.parquet":
             (broken / path.name).write_bytes(path.read_bytes())
     collection = collect([broken, folder])
-    assert len(collection.runs) == 1 and "answers.parquet" in collection.set_aside[0].reason
+    assert len(collection.runs) == 1 and "predictions.parquet" in collection.set_aside[0].reason
     assert main(["verify", str(broken)]) == 2
-    table = pq.read_table(folder / "answers.parquet")
-    pq.write_table(table.slice(20), broken / "answers.parquet")
+    table = pq.read_table(folder / "predictions.parquet")
+    pq.write_table(table.slice(20), broken / "predictions.parquet")
     assert "not one answer to each scored pair" in collect([broken, folder]).set_aside[0].reason
     capsys.readouterr()
     assert main(["verify", str(broken)]) == 1
@@ -372,7 +372,7 @@ def test_points_have_no_area(tmp_path):
     assert results.grounding.macro["dice_fixed"] is None and results.answers.overall["answered"] == 1
     assert results.answers.sensitivity["answered_only"]["pointing_game"] == 0.5
     assert disagreements(folder) == []
-    (row, *_) = read_answers(folder / "answers.parquet", results.findings)
+    (row, *_) = read_answers(folder / "predictions.parquet", results.findings)
     assert len(row.points) == 2 and row.boxes == ()
     (run,) = analyse(collect([tmp_path])).datasets[0].runs
     assert run.macro["pointing_game"].value == 0.5 and run.macro["dice_fixed"].value is None

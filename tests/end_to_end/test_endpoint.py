@@ -38,7 +38,7 @@ def words(folder: Path, url: str, *options: str) -> list[str]:
 
 def finished(folder: Path) -> tuple[Path, dict, list[dict]]:
     (results,) = folder.glob("runs/*/*/results.json")
-    rows = pq.read_table(results.parent / "answers.parquet").drop_columns("from_cache").to_pylist()
+    rows = pq.read_table(results.parent / "predictions.parquet").drop_columns("from_cache").to_pylist()
     content = json.loads(results.read_text())
     return results.parent, {name: content[name] for name in ("classification", "grounding", "answers", "counts")}, rows
 
@@ -75,7 +75,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(address, whole, tmp_path, m
     requests = [(*parts(request), request["body"].get("logprobs")) for request in log(address, script)]
     assert len({*requests[:40], *requests[43:]}) == len(requests) - CONCURRENCY == len(rows)
     assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
-    from_cache = pq.read_table(finished(broken)[0] / "answers.parquet")["from_cache"].to_pylist()
+    from_cache = pq.read_table(finished(broken)[0] / "predictions.parquet")["from_cache"].to_pylist()
     assert 0 < sum(from_cache) < 40  # of the batch that was cut; those before are in the journal
 
 

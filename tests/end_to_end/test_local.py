@@ -36,7 +36,7 @@ def test_a_run(kind, family, data, tmp_path_factory, tmp_path, downloads, monkey
     (path,) = tmp_path.glob("*/*/results.json")
     results = json.loads(path.read_text())
     assert disagreements(path.parent) == []
-    rows = pq.read_table(path.parent / "answers.parquet").to_pylist()
+    rows = pq.read_table(path.parent / "predictions.parquet").to_pylist()
     assert {row["query"] for row in rows} == {"locate", *(["recognise"] if recognise else [])}
     assert all(row["finish"] in ("stop", "length") and row["tokens_out"] for row in rows)
     if recognise:

@@ -133,14 +133,14 @@ def test_chosen_images_do_not_replace_the_whole_run(command, toy_config, tmp_pat
 
 def moved(folder: Path, count: int) -> list[int]:
     """Move a pixel in the first regions of a run; return their rows in its table of images."""
-    table, digests = pq.read_table(folder / "regions.parquet"), []
+    table, digests = pq.read_table(folder / "truth.parquet"), []
     regions = table.to_pylist()
     for region in regions[:count]:
         pixels = np.unpackbits(np.frombuffer(region["whole"], np.uint8))
         pixels[[0, 1]] = ~pixels[0] & 1, pixels[0]
         region["whole"] = np.packbits(pixels).tobytes()
         digests.append(region_digest(pixels.reshape(region["shape"]) > 0))
-    pq.write_table(pa.Table.from_pylist(regions, table.schema), folder / "regions.parquet")
+    pq.write_table(pa.Table.from_pylist(regions, table.schema), folder / "truth.parquet")
     table = pq.read_table(folder / "pairs.parquet")
     column, place = table["region_digest"].to_pylist(), table.column_names.index("region_digest")
     rows = [row for row, digest in enumerate(column) if digest][:count]

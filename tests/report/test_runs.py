@@ -40,7 +40,7 @@ def shown(run):
     return [(case.saliency.tobytes(), case.view, case.region.tobytes(), case.display.tobytes()) for case in read]
 
 
-@pytest.mark.parametrize("name", ["maps.parquet", "regions.parquet", "pictures.parquet"])
+@pytest.mark.parametrize("name", ["predictions.parquet", "truth.parquet", "pictures.parquet"])
 def test_a_turned_bit_costs_a_run_its_pictures_and_nothing_else(with_cases, name):
     root, path = with_cases.parents[1], with_cases / name
     clip, sound = collect([root]).runs
@@ -70,7 +70,7 @@ def test_pictures_of_another_run_are_left_out(with_cases, tmp_path):
     root = shutil.copytree(with_cases.parents[1], tmp_path / "runs")
     other = write_run(tmp_path, "kad", images=16, seed=1)
     (folder,) = root.glob("kad*/*")
-    for name in ("maps.parquet", "regions.parquet", "pictures.parquet"):
+    for name in ("predictions.parquet", "truth.parquet", "pictures.parquet"):
         shutil.copy(other / name, folder / name)
     found = collect([root])
     assert [run.pictured for run in found.runs] == [True, False]

@@ -1,4 +1,4 @@
-"""`answers.parquet`: whatever a model says comes back to the letter, and what no run writes is refused."""
+"""`predictions.parquet`: whatever a model says comes back to the letter, and what no run writes is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xbench.predictions.answer import Box
 from xbench.predictions.asking import Query, Reply
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow, answers_table, excerpt, read_answers, rows_of
-from xbench.runs.files import ANSWERS
+from xbench.runs.files import PREDICTIONS
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
 from xbench.runs.tables import write_tables
 from xbench.runtime.errors import UserError
@@ -48,12 +48,12 @@ def rows(draw) -> AnswerRow:
 
 
 def write(path, *batches):
-    write_tables(path.parent, [{ANSWERS: answers_table(rows)} for rows in batches], [ANSWERS], {})
+    write_tables(path.parent, [{PREDICTIONS: answers_table(rows)} for rows in batches], [PREDICTIONS], {})
 
 
 @given(st.lists(rows(), max_size=6))
 def test_rows_come_back_as_they_were(tmp_path_factory, given_rows):
-    path = tmp_path_factory.mktemp("answers") / "answers.parquet"
+    path = tmp_path_factory.mktemp("answers") / "predictions.parquet"
     write(path, given_rows[:2], given_rows[2:])
     found = list(read_answers(path, FINDINGS))
     assert [replace(row, escaped=False) for row in found] == given_rows
@@ -73,8 +73,8 @@ def test_rows_come_back_as_they_were(tmp_path_factory, given_rows):
 @given(st.lists(rows(), max_size=3))
 def test_the_journal_keeps_them(tmp_path_factory, given_rows):
     folder = tmp_path_factory.mktemp("journal")
-    append_record(folder, BatchRecord(0, {ANSWERS: answers_table(given_rows)}, (), ()))
-    found = rows_of(read_record(finished_batches(folder)[0]).tables[ANSWERS])
+    append_record(folder, BatchRecord(0, {PREDICTIONS: answers_table(given_rows)}, (), ()))
+    found = rows_of(read_record(finished_batches(folder)[0]).tables[PREDICTIONS])
     assert [replace(row, escaped=False) for row in found] == given_rows
 
 
@@ -90,7 +90,9 @@ def test_what_no_file_takes_is_refused_when_it_is_made(wrong):
 
 WRONG = {
     "status": "perhaps",
-    "query": "guess",
+    "asked": "guess",
+    "condition": "hidden",
+    "query": "Mass",
     "boxes": [[0.5, 0.5, 0.4, 0.6]],
     "points": [[0.5, 1.5]],
     "confidence": [],
@@ -108,7 +110,7 @@ def test_what_no_run_writes_is_refused(tmp_path, column):
     family = FAMILIES["endpoint"]
     reply = Reply('{"boxes": [{"box": [1, 2, 300, 400]}]}', "stop")
     query, answer = Query("locate", 0, 0, "Nodule"), reply.read(family, family.convention, (70, 90))
-    path = tmp_path / "answers.parquet"
+    path = tmp_path / "predictions.parquet"
     write(path, [AnswerRow.of(0, "image", (70, 90), query, reply, answer, ([Box(0.0, 0.0, 0.5, 0.5)], True, False))])
     table = pq.read_table(path)
     assert len(list(read_answers(path, FINDINGS))) == 1

@@ -13,7 +13,7 @@ from reference import case, reference, undefined
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW, saliency_on_grid
 from xbench.geometry.shapes import Shape
-from xbench.runs.maps import SavedImage
+from xbench.runs.images import SavedImage
 from xbench.runs.protocols import score_images
 from xbench.scoring.protocols import PROTOCOLS, chexlocalize
 from xbench.scoring.protocols.common import sigmoid
@@ -30,6 +30,7 @@ def rows(made, names, scale="cosine", cells=None):
     image = SavedImage(
         0,
         "i",
+        None,
         "",
         FULL_VIEW,
         (made.raw if cells is None else cells)[None],

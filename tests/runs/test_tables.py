@@ -23,7 +23,7 @@ from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import PAIRS
 from xbench.runs.finished import FinishedRun
-from xbench.runs.maps import (
+from xbench.runs.images import (
     SavedImage,
     ScoredPairs,
     jpeg,
@@ -150,7 +150,13 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
     outline = Shape("polygon", (20, 30), np.array([0.5, 1, 7, 8, 2, 9.25]), outline=False)
     images = [
         SavedImage(
-            *(index, f"image/{index} ä", f"{index:064x}", (0.1, 0, 1, 1)),
+            *(
+                index,
+                f"image/{index} ä",
+                f"patient {index // 2}" if index % 4 else None,
+                f"{index:064x}",
+                (0.1, 0, 1, 1),
+            ),
             saliency=draw.normal(size=(classes, 3, 5)).astype(np.float32),
             # Some have none, some one that is not scored.
             regions={c: Coverage.of(region, (20, 30)) for c in range(index % (classes + 1))},
@@ -163,15 +169,19 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
         for index in range(70)
     ]
     images = [replace(image, picture=jpeg(film)) if image.scored else image for image in images]
-    tables = [saved_tables(FINDINGS, images[k : k + 9]) for k in range(0, 70, 9)]
+    scores = {name: draw.random((70, classes)) for name in ("logit", "probability")}
+    tables = [
+        saved_tables(FINDINGS, images[k : k + 9], {name: part[k : k + 9] for name, part in scores.items()})
+        for k in range(0, 70, 9)
+    ]
     write_tables(tmp_path, tables, [*tables[0]], {"findings": FINDINGS, "gamma": 0.5})
 
-    for one, other in zip(images, read_saved_images(tmp_path), strict=True):
+    for one, other in zip(images, read_saved_images(tmp_path, FINDINGS), strict=True):
         np.testing.assert_array_equal(one.saliency, other.saliency)
         assert replace(one, saliency=None) == replace(other, saliency=None)
 
     items = {(image.image_id, FINDINGS[c]): of_pair for image in images for c, of_pair in image.instances.items()}
-    assert dict(saved_instances(tmp_path, FINDINGS)) == items
+    assert dict(saved_instances(tmp_path)) == items
     assert dict(saved_sizes(tmp_path)) == {image.image_id: image.image_size for image in images}
 
     stored = ScoredPairs(tmp_path)

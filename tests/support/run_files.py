@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from xbench.scoring.rows import SCHEMA, Rows
 
-TABLES = ("pairs.parquet", "maps.parquet", "regions.parquet", "instances.parquet", "pictures.parquet")
+TABLES = ("pairs.parquet", "images.parquet", "predictions.parquet", "truth.parquet", "pictures.parquet")
 
 
 def read(folder: Path) -> dict[str, bytes | str]:

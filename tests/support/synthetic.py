@@ -13,13 +13,13 @@ from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.shapes import Shape
 from xbench.runs.files import PAIRS
-from xbench.runs.maps import SavedImage, jpeg, saved_tables
+from xbench.runs.images import SavedImage, jpeg, saved_tables
 from xbench.runs.results import write_results
 from xbench.runs.summary import numbers_of, summarise
 from xbench.runs.tables import write_tables
 from xbench.scoring.measure import measure
 from xbench.scoring.rows import Rows
-from xbench.types import GroundTruth, ModelOutput, Rules
+from xbench.types import GroundTruth, Maps, Prediction, Rules
 
 GRID, CELLS, THRESHOLDS = 56, 14, 101
 FINDINGS = ("Cardiomegaly", "Nodule", "Pneumothorax")
@@ -83,7 +83,8 @@ def write_run(
         )
         for image, mine in regions.items()
     ]
-    output = ModelOutput(*map(torch.from_numpy, (logits, 1 / (1 + np.exp(-logits)), maps)))
+    scores = map(torch.from_numpy, (logits, 1 / (1 + np.exp(-logits))))
+    output = Prediction(*scores, Maps(torch.from_numpy(maps)))
     rules = Rules((GRID, GRID), "nearest", thresholds=THRESHOLDS)
     tables = {PAIRS: measure(output, GroundTruth.concatenate(truths), rules, findings)}
     folder = root / f"{model}_{dataset}" / stamp
@@ -92,14 +93,14 @@ def write_run(
         film = (40 + 120 * np.hypot(*np.mgrid[-1 : 1 : GRID * 1j, -1 : 1 : GRID * 1j])).astype(np.uint8)
         kept = [
             SavedImage(
-                *(image, ids[image], f"{image:064x}", FULL_VIEW, maps[image], mine, tuple(mine)),
+                *(image, ids[image], patient_ids[image], f"{image:064x}", FULL_VIEW, maps[image], mine, tuple(mine)),
                 picture=jpeg(film) if mine else None,
                 image_size=(GRID, GRID),
                 instances={column: boxes[image, column] for column in mine},
             )
             for image, mine in regions.items()
         ]
-        tables |= saved_tables(findings, kept)
+        tables |= saved_tables(findings, kept, {"logit": logits, "probability": 1 / (1 + np.exp(-logits))})
     digests = write_tables(folder, [tables], [*tables], {"findings": findings, "gamma": 0.5, "depends_on": {}})
     provenance = {
         "versions": {"xbench": "0"},

@@ -34,15 +34,15 @@ from xbench.predictions import family_named
 from xbench.predictions.asking import READER
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow, answer_rows, answers_table, rows_of
-from xbench.runs.files import ANSWERS, CONFIG, MAPS, PAIRS, PICTURES, REGIONS, RESULTS
+from xbench.runs.files import CONFIG, IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, TRUTH
 from xbench.runs.finished import FinishedRun
 from xbench.runs.folder import new_folder
-from xbench.runs.maps import SavedImage, saved_tables
+from xbench.runs.images import SavedImage, saved_tables
 from xbench.runs.protocols import is_native, run_view, score_images, score_without_maps, write_protocol
 from xbench.runs.provenance import utf8, versions
 from xbench.runs.results import Results, outputs_depend_on, write_results
 from xbench.runs.summary import RunNumbers, summarise
-from xbench.runs.tables import tables_of_run, write_tables
+from xbench.runs.tables import SCHEMAS, write_tables
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.processes import end_with_parent
@@ -54,7 +54,7 @@ from xbench.scoring.protocols import PROTOCOLS
 from xbench.scoring.protocols.base import Table as PairTable
 from xbench.scoring.protocols.base import Tuned, groups_of
 from xbench.scoring.rows import Rows, fixed_only
-from xbench.types import Rules
+from xbench.types import Answers, Rules
 
 # Far more than one process can read for.
 _MOST_WORKERS = 64
@@ -65,7 +65,7 @@ _Scored = TypeVar("_Scored")
 def rescore(arguments: Sequence[str]) -> None:
     """Score a finished run again, and write the results as a run of their own."""
     given = rescore_parser().parse_args(arguments)
-    run = FinishedRun.open(given.run.expanduser(), PAIRS, MAPS, REGIONS, PICTURES)
+    run = FinishedRun.open(given.run.expanduser(), PAIRS, IMAGES, PREDICTIONS, TRUTH, PICTURES)
     rules = _rules(run, given.thresholds, given.ties, given.gamma)
     if not 0 <= given.workers <= _MOST_WORKERS:
         raise UserError(
@@ -157,7 +157,7 @@ def _tuning(run: FinishedRun, names: Sequence[str], given: Sequence[Path], worke
     if len(paths) > 1:
         raise UserError("--tune takes one run, or CheXlocalize's CSV files.", exit_status=2)
     folder = paths[0]
-    other = FinishedRun.open(folder, PAIRS, MAPS, REGIONS, PICTURES)
+    other = FinishedRun.open(folder, PAIRS, IMAGES, PREDICTIONS, TRUTH, PICTURES)
     if other.results.findings != findings:
         raise UserError(f"--tune {folder} is a run on other findings than {run.folder}.", exit_status=2)
     if shared := {*other.rows.image_ids} & {*run.rows.image_ids}:
@@ -272,9 +272,13 @@ def _score(
             for metric in metrics.values():
                 metric.update(rows)
             tables.append(fixed_only(of_batch[PAIRS]))
-            answers.extend(rows_of(of_batch[ANSWERS]))
+            scores = {}
+            if read_as:
+                answers.extend(rows_of(of_batch[PREDICTIONS]))
+            else:
+                scores = {name: rows.matrix(name) for name in ("logit", "probability")}
             stopwatch.lap("metrics")
-            yield of_batch | saved_tables(stored.findings, kept)
+            yield of_batch | saved_tables(stored.findings, kept, scores)
             stopwatch.lap("logging")
 
     count, size = len(run.rows.image_ids) if chosen is None else len(chosen), provenance["data"]["batch_size"]
@@ -282,7 +286,7 @@ def _score(
         scored(), "Scoring", -(-count // size), disable=not sys.stderr.isatty(), transient=True
     )
     about = {"findings": stored.findings, "gamma": rules.gamma, "depends_on": outputs_depend_on(provenance)}
-    digests = write_tables(folder, bar, tables_of_run(stored, True), about)
+    digests = write_tables(folder, bar, [*SCHEMAS], about)
     results = summarise(
         (stored.model, stored.dataset, stored.split if images is None else images.stem),
         Rows.of(pa.concat_tables(tables), stored.findings),
@@ -340,10 +344,11 @@ def score_batch(
     run: FinishedRun, rules: Rules, read_as: Mapping[str, str], kept: Sequence[SavedImage]
 ) -> dict[str, pa.Table]:
     """Measure a batch of saved images; answers are read by the family and frame of `read_as`."""
-    output, truth = run.batch(kept, rules.gamma, **read_as)
-    asked = bool(run.rows["asked"].any())
-    rows = measure(output, truth, rules, run.results.findings, asked)
-    return {PAIRS: rows, ANSWERS: answers_table(answer_rows(output, truth))}
+    prediction, truth = run.batch(kept, rules.gamma, **read_as)
+    tables = {PAIRS: measure(prediction, truth, rules, run.results.findings)}
+    if isinstance(prediction.shown, Answers):
+        tables[PREDICTIONS] = answers_table(answer_rows(prediction.shown, truth))
+    return tables
 
 
 _task: Callable[[Sequence[SavedImage]], Any]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from xbench.commands.arguments import verify_parser
-from xbench.runs.files import ANSWERS, MAPS, PAIRS, PICTURES, REGIONS, RESULTS, Table, reading
+from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, TRUTH, Table, reading
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import check_protocol, stored_protocols
 from xbench.runs.summary import numbers_of, summarise
@@ -123,12 +123,12 @@ def _measured_again(run: FinishedRun) -> Iterator[_Number]:
     """Each column of the rows, from the stored predictions and the stored truth."""
     from xbench.commands.rescore import score_batch
 
-    FinishedRun.open(run.folder, MAPS, REGIONS)
+    FinishedRun.open(run.folder, IMAGES, PREDICTIONS, TRUTH)
     answers = run.results.answers
     read_as = {} if answers is None else {"family": answers.family, "frame": answers.frame}
     tables = [score_batch(run, run.rules, read_as, batch) for batch in run.saved_batches()]
-    for name in (PAIRS, ANSWERS):
-        if name in run.results.tables:
+    for name in (PAIRS, PREDICTIONS):
+        if name in tables[0]:
             again = pa.concat_tables(table[name] for table in tables)
             with reading(run.folder):
                 stored = Table(run.folder / name).read()

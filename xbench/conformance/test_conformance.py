@@ -300,7 +300,9 @@ def _trainer(callback: Callback) -> Trainer:
 
 @torch.inference_mode()
 def _score(model: SaliencyModel, batch: Batch) -> ModelOutput:
-    return model.score(batch)
+    output = model.score(batch)
+    assert isinstance(output, ModelOutput), "only models that draw maps and give scores can be tested here"
+    return output
 
 
 def _parts(output: ModelOutput) -> Iterator[tuple[str, Tensor]]:

@@ -19,7 +19,7 @@ from xbench.predictions.answer import Answer
 from xbench.predictions.asking import READER, Kind, Query, Reply
 from xbench.predictions.conventions import Convention
 from xbench.runtime.errors import UserError
-from xbench.types import Batch, ModelOutput
+from xbench.types import Answers, Batch, Prediction
 
 _WORDS: dict[Kind, Kind] = {"locate": "locate", "again": "locate", "recognise": "recognise"}
 
@@ -107,7 +107,7 @@ class AnsweringModel(SaliencyModel):
             for row, column in np.argwhere(pairs).tolist()
         ]
 
-    def score(self, batch: Batch) -> ModelOutput:
+    def score(self, batch: Batch) -> Prediction:
         """Ask about a batch, and read the replies."""
         queries = self.queries(batch)
         replies = list(self.ask(batch, queries)) if queries else []
@@ -133,7 +133,8 @@ class AnsweringModel(SaliencyModel):
                 scores[:, query.row, query.column] = values
         logits, probabilities = torch.from_numpy(scores)
         exchange = list(zip(queries, replies, strict=True))
-        return ModelOutput(logits, probabilities, torch.zeros(*shape, 0, 0), answers, exchange, repeated)
+        shown = Answers(answers, exchange, repeated)
+        return Prediction(logits, probabilities, shown) if self._recognise else Prediction(None, None, shown)
 
     def problems(self, findings: Sequence[str]) -> list[str]:
         """Return what `check` finds wrong, a sentence each: by default with the questions about these findings."""
@@ -154,7 +155,7 @@ class AnsweringModel(SaliencyModel):
         """Refuse to write maps, of which there are none."""
         raise UserError(
             f"{self.name} answers in words, and predict writes maps. Use test, which keeps every answer in "
-            "answers.parquet.",
+            "predictions.parquet.",
             exit_status=2,
         )
 

@@ -18,7 +18,7 @@ from xbench.findings.prompts import STYLES, prompts_in_style, read_prompts
 from xbench.geometry.grid import Upsampling
 from xbench.geometry.preprocessing import INPUT_NOTE, Preprocessing
 from xbench.runtime.errors import UserError
-from xbench.types import Batch, MapScale, ModelOutput
+from xbench.types import Batch, Maps, MapScale, ModelOutput, Prediction
 
 
 class SaliencyModel(pl.LightningModule, ABC):
@@ -33,7 +33,6 @@ class SaliencyModel(pl.LightningModule, ABC):
         seen: Input of the first layer in the first batch (B, 3, h, w), unless the model is compiled.
         saliency_upsample: How maps are enlarged to the evaluation grid, if not bilinearly.
         map_scale: What the values of the raw maps are; other than `none` if maps of different images compare.
-        recognises: Whether the model scores if a finding is there; else its logits and probabilities are NaN.
         exploratory: Reason why the maps are exploratory, as the end of a sentence; empty if the authors published them.
         neutral_options: Options that move no number: runs that differ in these alone are the same run. A class adds
             its own to those of its parent.
@@ -45,7 +44,6 @@ class SaliencyModel(pl.LightningModule, ABC):
     seen: Tensor | None = None
     saliency_upsample: Upsampling = "bilinear"
     map_scale: MapScale = "none"
-    recognises: bool = True
     exploratory: str = ""
     neutral_options: ClassVar[frozenset[str]] = frozenset()
 
@@ -68,24 +66,34 @@ class SaliencyModel(pl.LightningModule, ABC):
         return self.preprocessing.problem(batch.images, batch.display, seen)
 
     @abstractmethod
-    def score(self, batch: Batch) -> ModelOutput:
-        """Score a batch of at least one image. The batch lies on the model's device."""
+    def score(self, batch: Batch) -> ModelOutput | Prediction:
+        """Score a batch of at least one image, which lies on the model's device.
 
-    def test_step(self, batch: Batch, batch_idx: int) -> ModelOutput | None:  # type: ignore[override]
-        """Score a batch; None when none of its images could be read."""
+        A `Prediction` is for what is no map, or has no scores.
+        """
+
+    def predict(self, batch: Batch) -> Prediction:
+        """Score a batch of at least one image."""
+        output = self.score(batch)
+        if isinstance(output, Prediction):
+            return output
+        return Prediction(output.logits, output.probabilities, Maps(output.saliency))
+
+    def test_step(self, batch: Batch, batch_idx: int) -> Prediction | None:  # type: ignore[override]
+        """Return what the model says about a batch; None when none of its images could be read."""
         if not len(batch):
             return None
         # A hook would have compiled code made twice.
         if batch_idx or self._compiled_call_impl is not None:
-            return self.score(batch)
+            return self.predict(batch)
         with first_layer_input(batch) as seen:
-            output = self.score(batch)
+            prediction = self.predict(batch)
         self.seen = next(iter(seen), None)
-        return output
+        return prediction
 
-    def predict_step(self, batch: Batch, batch_idx: int) -> ModelOutput | None:
+    def predict_step(self, batch: Batch, batch_idx: int) -> Prediction | None:
         """Score a batch; None when none of its images could be read."""
-        return self.score(batch) if len(batch) else None
+        return self.predict(batch) if len(batch) else None
 
     def provenance(self) -> dict[str, Any]:
         """Return what the numbers depend on beyond the code, as plain values."""

@@ -188,7 +188,7 @@ class PriorKnowledge(BoxBaseline):
     """A baseline that may know the boxes of another split or source, and of nothing else where a finding lies.
 
     Args:
-        elsewhere: A finished run on other images, or its `instances.parquet`.
+        elsewhere: A finished run on other images, or its `truth.parquet`.
     """
 
     needs_boxes = False
@@ -202,7 +202,7 @@ class PriorKnowledge(BoxBaseline):
                 exit_status=2,
             )
         path = None if elsewhere is None else Path(elsewhere).expanduser()
-        self._path = path / "instances.parquet" if path is not None and path.is_dir() else path
+        self._path = path / "truth.parquet" if path is not None and path.is_dir() else path
         self._elsewhere, self._images = ({}, frozenset[str]()) if self._path is None else read_annotated(self._path)
 
     def setup(self, stage: str) -> None:

@@ -24,7 +24,7 @@ from xbench.predictions.scores import read_scores
 from xbench.predictions.segmentations import Segmentations
 from xbench.predictions.source import MapFiles, PredictRun, Source, digest, matched, words_for
 from xbench.runtime.errors import UserError
-from xbench.types import DOUBT_NOTE, Batch, Failure, MapScale, ModelOutput, Note
+from xbench.types import DOUBT_NOTE, Batch, Failure, Maps, MapScale, Note, Prediction
 
 LEFT_OUT = "its prediction is missing, and --missing skip was given"
 """The beginning of the reason that an image was left out."""
@@ -95,7 +95,7 @@ class Outside(SaliencyModel):
                 exit_status=2,
             )
         self.preprocessing = Preprocessing(stretch((224, 224))) if frame is None else preprocessing_of(frame)
-        self.recognises = scores != "none"
+        self.recognises = scores != "none"  # whether predictions say if a finding is there
         self._pickled, self._frame = scores == "pickled", frame or "whole"
         self._scores = None if scores in (None, "none", "pickled") else Path(str(scores)).expanduser()
         self._said = {"frame": frame, "scores": scores, "missing": missing, "extra": extra, "sizes": sizes}
@@ -192,7 +192,7 @@ class Outside(SaliencyModel):
             ]
         return batch
 
-    def score(self, batch: Batch) -> ModelOutput:
+    def score(self, batch: Batch) -> Prediction:
         """Look up the predictions of a batch."""
         maps = [self._maps(image) for image in batch.truth.image_ids]
         sizes = {one.shape for one in maps}
@@ -214,7 +214,8 @@ class Outside(SaliencyModel):
         )
         logits, probabilities = numbers.to(self.device).unbind(-1)
         saliency = torch.stack(maps).to(self.device)
-        return ModelOutput(logits, probabilities, saliency, missing=saliency.isnan().all(-1).all(-1))
+        shown = Maps(saliency, saliency.isnan().all(-1).all(-1))
+        return Prediction(logits, probabilities, shown) if self.recognises else Prediction(None, None, shown)
 
     def provenance(self) -> dict[str, Any]:
         """Return the digest of the predictions, and what was declared about them."""
@@ -305,18 +306,17 @@ class OutsideScores(SaliencyModel):
         say_ignored(data, unknown, len(found))
 
     def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
-        """Leave out what has no probability, and all regions, which nothing is compared with."""
-        batch = without_images(batch, self._incomplete)
-        return replace(batch, truth=batch.truth.without_regions())
+        """Leave out what has no probability."""
+        return without_images(batch, self._incomplete)
 
-    def score(self, batch: Batch) -> ModelOutput:
+    def score(self, batch: Batch) -> Prediction:
         """Look up the probabilities of a batch."""
         numbers = torch.tensor(
             [[self._numbers[image, finding] for finding in self.findings] for image in batch.truth.image_ids],
             dtype=torch.float64,
         )
         logits, probabilities = numbers.to(self.device).unbind(-1)
-        return ModelOutput(logits, probabilities, torch.zeros(*logits.shape, 1, 1, device=self.device))
+        return Prediction(logits, probabilities, None)
 
     def provenance(self) -> dict[str, Any]:
         """Return the digest of the table, and what was declared about it."""

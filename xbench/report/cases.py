@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from xbench.report.runs import Run
 from xbench.report.schema import NEAR, RunAnalysis
 from xbench.runs.answers import AnswerRow
-from xbench.runs.maps import ScoredPair
+from xbench.runs.images import ScoredPair
 
 
 @dataclass(frozen=True)
@@ -260,6 +260,7 @@ def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
         return draw_boxes(answer.boxes or (), (pair.region.shape[0], pair.region.shape[1])).astype(np.float32)
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")
     height, width = pair.region.shape
+    assert pair.saliency is not None  # only answers show no map where a pair is scored
     on_grid = saliency_on_grid(torch.tensor(np.nan_to_num(pair.saliency))[None], [pair.view], (height, width), mode)[
         0
     ].numpy()

@@ -16,7 +16,7 @@ from xbench.report.names import CEILINGS, FLOORS, SERVED, model_title
 from xbench.runs.by_finding import Images, Pairs
 from xbench.runs.files import CONFIG, PAIRS, RESULTS, RunFileError
 from xbench.runs.finished import FinishedRun
-from xbench.runs.maps import ScoredPairs
+from xbench.runs.images import ScoredPairs
 from xbench.runs.results import Results, ScoredOn
 from xbench.runtime.errors import UserError
 
@@ -128,7 +128,7 @@ def collect(paths: Sequence[Path]) -> Collection:
     chosen = []
     for run in newest.values():
         try:
-            if run.stored.saves_maps:
+            if run.stored.saves_images:
                 run.stored.check_maps()
                 run = replace(run, pictured=True)
         except RunFileError as error:

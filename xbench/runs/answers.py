@@ -1,4 +1,4 @@
-"""`answers.parquet`: what a model that answers was asked, what came back to the letter, and how it was read.
+"""Answers in `predictions.parquet`: what a model was asked, what came back to the letter, and how it was read.
 
 Its answers are read again from there by another family or convention, and checked, without asking. Needs no torch.
 """
@@ -23,7 +23,7 @@ from xbench.runs.files import Table
 from xbench.runtime.errors import UserError
 
 if TYPE_CHECKING:
-    from xbench.types import GroundTruth, ModelOutput
+    from xbench.types import Answers, GroundTruth
 
 
 @dataclass(frozen=True)
@@ -220,27 +220,36 @@ class AnswerRow:
 
 
 _BOXES = pa.list_(pa.list_(pa.float64()))
-ANSWERS_SCHEMA = pa.schema(
-    {"index": pa.int64(), "image_id": pa.string(), "finding": pa.string(), "query": pa.string(), "raw": pa.string()}
+PREDICTIONS_SCHEMA = pa.schema(
+    {"index": pa.int64(), "image_id": pa.string(), "query": pa.string(), "finding": pa.string()}
+    | {"condition": pa.string(), "logit": pa.float64(), "probability": pa.float64()}
+    | {"map_shape": pa.list_(pa.int32()), "map": pa.list_(pa.float32()), "asked": pa.string(), "raw": pa.string()}
     | {"width": pa.int32(), "height": pa.int32(), "escaped": pa.bool_(), "finish": pa.string(), "frame": pa.string()}
     | {"prompt_sha256": pa.string(), "tokens_in": pa.int64(), "tokens_out": pa.int64(), "from_cache": pa.bool_()}
     | {"reasoning": pa.string(), "answer_confidence": pa.float64(), "status": pa.string(), "boxes": _BOXES}
     | {"points": _BOXES, "confidence": pa.list_(pa.float64()), "clipped": pa.int32(), "reordered": pa.int32()}
     | {"dropped": pa.int32(), "duplicates": pa.int32(), "suspect_frame": pa.bool_(), "annotated": _BOXES}
-    | {"one_by_one": pa.bool_(), "outlined": pa.bool_(), "way": pa.string(), "probability": pa.float64()}
-    | {"logit": pa.float64(), "mass": pa.float64(), "bounded": pa.bool_()}
+    | {"one_by_one": pa.bool_(), "outlined": pa.bool_(), "way": pa.string(), "mass": pa.float64()}
+    | {"bounded": pa.bool_()}
 )
+"""Columns of `predictions.parquet`: a row per pair, or per question that a model was asked.
+
+`map` holds the cells of a raw map row by row, null where nobody drew one; `map_shape` is null for models that draw
+none. From `asked` on, columns are null for models that are not asked in words.
+"""
+
+_MAP = ("map_shape", "map")
 
 
 def answers_table(rows: Sequence[AnswerRow]) -> pa.Table:
-    """Return rows as a table of the file."""
-    return pa.Table.from_pylist([_writable(row) for row in rows], ANSWERS_SCHEMA)
+    """Return rows as a table of `PREDICTIONS_SCHEMA`."""
+    return pa.Table.from_pylist([_writable(row) for row in rows], PREDICTIONS_SCHEMA)
 
 
-def answer_rows(output: ModelOutput, truth: GroundTruth) -> list[AnswerRow]:
+def answer_rows(shown: Answers, truth: GroundTruth) -> list[AnswerRow]:
     """Return what was asked about a batch, image by image, and what became of it."""
-    made, repeated = [], iter(output.repeated)
-    for query, reply in output.replies:
+    made, repeated = [], iter(shown.repeated)
+    for query, reply in shown.replies:
         row, column = query.row, query.column
         size = truth.image_sizes[row]
         if size is None:
@@ -249,7 +258,7 @@ def answer_rows(output: ModelOutput, truth: GroundTruth) -> list[AnswerRow]:
         if query.kind == "locate" and truth.labels[row, column] == 1 and truth.has_region[row, column]:
             items = truth.instances[row].get(column, ())
             boxes = (*truth.boxes(row, column), not items or any(item.kind != "box" for item in items))
-        answer = (output.answers or [])[row][column] if query.kind == "locate" else None
+        answer = shown.answers[row][column] if query.kind == "locate" else None
         if query.kind == "again":
             answer = next(repeated)
         index, image_id = int(truth.index[row]), truth.image_ids[row]
@@ -258,13 +267,13 @@ def answer_rows(output: ModelOutput, truth: GroundTruth) -> list[AnswerRow]:
 
 
 def read_answers(path: Path, findings: Sequence[str]) -> Iterator[AnswerRow]:
-    """Read `answers.parquet` of a run with these findings, row by row.
+    """Read the answers in `predictions.parquet` of a run with these findings, row by row.
 
     Raises:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
     """
     with Table(path) as file:
-        if not file.schema_arrow.equals(ANSWERS_SCHEMA):
+        if not file.schema_arrow.equals(PREDICTIONS_SCHEMA):
             raise ValueError(f"{path.name} has not the columns that a run writes")
         for group in range(file.num_row_groups):
             for row in rows_of(file.read_row_group(group, use_threads=False)):
@@ -275,7 +284,10 @@ def read_answers(path: Path, findings: Sequence[str]) -> Iterator[AnswerRow]:
 
 def rows_of(table: pa.Table) -> Iterator[AnswerRow]:
     """Go through the rows of a table; raise a ValueError for what no run writes."""
-    yield from map(AnswerRow.checked, table.to_pylist())
+    for row in table.drop_columns([*_MAP]).to_pylist():
+        if row["query"] != row["finding"] or row.pop("condition") != "":
+            raise ValueError(f"{row['image_id']!r:.200} has an answer to another query than a finding")
+        yield AnswerRow.checked(row | {"query": row.pop("asked")})
 
 
 def excerpt(raw: str, most: int = 400) -> str:
@@ -286,6 +298,7 @@ def excerpt(raw: str, most: int = 400) -> str:
 
 def _writable(row: AnswerRow) -> dict[str, Any]:
     values = {field.name: getattr(row, field.name) for field in fields(row)}
+    values |= {"asked": row.query, "query": row.finding, "condition": ""}
     if row.reasoning is not None:
         values["reasoning"] = row.reasoning.encode("utf-8", "replace").decode()
     try:

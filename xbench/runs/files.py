@@ -21,11 +21,10 @@ RESULTS, CONFIG = "results.json", "config.yaml"
 """Written last and first: a folder with a configuration and without results is an unfinished run."""
 PAIRS = "pairs.parquet"
 """A row per image, query and condition: what every number follows from."""
-MAPS, REGIONS, PICTURES = "maps.parquet", "regions.parquet", "pictures.parquet"
-ANSWERS = "answers.parquet"
-"""Only of a model that answers."""
-INSTANCES = "instances.parquet"
-"""Items that regions are the unions of, one by one."""
+IMAGES, PREDICTIONS, TRUTH = "images.parquet", "predictions.parquet", "truth.parquet"
+"""A row per image; per pair what the model gave, or per question of a model that answers; per annotated region."""
+PICTURES = "pictures.parquet"
+"""Patients' images, in a file of their own that can be deleted before a run is shared."""
 
 WRITING: Final[dict[str, Any]] = {"compression": "zstd", "write_page_checksum": True}
 """How tables are written: options of pyarrow."""
@@ -48,7 +47,7 @@ def reading(folder: Path) -> Iterator[None]:
         name = Path(error.filename or "file").name
         give = (
             "a run that was made with CaseKeeper among trainer.callbacks, as it is by default"
-            if name in (MAPS, REGIONS, PICTURES)
+            if name in (IMAGES, PREDICTIONS, TRUTH, PICTURES)
             else f"a run, which holds its {RESULTS}"
         )
         raise RunFileError(

@@ -17,30 +17,25 @@ from xbench.predictions import family_named
 from xbench.predictions.conventions import Convention
 from xbench.runs.answers import AnswerRow, read_answers
 from xbench.runs.by_finding import Images
-from xbench.runs.files import (
-    ANSWERS,
-    MAPS,
-    PAIRS,
-    PICTURES,
-    REGIONS,
-    RESULTS,
-    reading,
-)
-from xbench.runs.maps import (
+from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, TRUTH, reading
+from xbench.runs.images import (
     SavedImage,
     ScoredPairs,
     no_maps,
     read_saved_images,
     saved_instances,
     saved_sizes,
-    shows_nothing,
+    saves_maps,
 )
 from xbench.runs.results import Results, outputs_depend_on, read_results
 from xbench.runs.tables import read_rows
 from xbench.scoring.rows import Rows
 
 if TYPE_CHECKING:
-    from xbench.types import GroundTruth, MapScale, ModelOutput, Rules
+    from xbench.types import GroundTruth, MapScale, Prediction, Rules
+
+
+_AGREEMENT = ("reader_dice", "reader_iou")
 
 
 class FinishedRun:
@@ -76,14 +71,14 @@ class FinishedRun:
 
     @cached_property
     def answers(self) -> dict[str, list[AnswerRow]] | None:
-        """What a model that answers was asked and what it said, by image, of `answers.parquet`; None of any other."""
+        """What a model that answers was asked, and what it said, by image; None of any other."""
         if self.results.answers is None:
             return None
         found: dict[str, list[AnswerRow]] = {image_id: [] for image_id in self.rows.image_ids}
         with reading(self.folder):
-            for row in read_answers(self.folder / ANSWERS, self.results.findings):
+            for row in read_answers(self.folder / PREDICTIONS, self.results.findings):
                 if row.image_id not in found:
-                    raise ValueError(f"{ANSWERS} speaks of {row.image_id!r:.200}, which is not in {PAIRS}")
+                    raise ValueError(f"{PREDICTIONS} speaks of {row.image_id!r:.200}, which is not in {PAIRS}")
                 found[row.image_id].append(row)
             scored = self.rows.matrix("scored")
             for image_id, rows in found.items():
@@ -91,34 +86,34 @@ class FinishedRun:
                 drawn = [row.finding for row in rows if row.annotated is not None]
                 needed = [self.results.findings[c] for c in np.flatnonzero(scored[self.row_of[image_id]])]
                 if len({*asked}) < len(asked) or sorted(drawn) != sorted(needed):
-                    raise ValueError(f"{ANSWERS} has not one answer to each scored pair of {image_id!r:.200}")
+                    raise ValueError(f"{PREDICTIONS} has not one answer to each scored pair of {image_id!r:.200}")
         return found
 
     @property
-    def saves_maps(self) -> bool:
-        """Whether it has the files that `CaseKeeper` saves: maps, regions and pictures."""
-        return all((self.folder / name).is_file() for name in (MAPS, REGIONS, PICTURES))
+    def saves_images(self) -> bool:
+        """Whether it has the files that `CaseKeeper` saves, pictures among them."""
+        return all((self.folder / name).is_file() for name in (IMAGES, PREDICTIONS, TRUTH, PICTURES))
 
     @cached_property
     def instances(self) -> dict[tuple[str, str], tuple[Shape, ...]]:
-        """Annotated items by image and finding, of `instances.parquet`, in the order of their file.
+        """Annotated items by image and finding, of `truth.parquet`, in the order of their file.
 
         A region without that key is one of a dataset that gives regions alone.
         """
         with reading(self.folder):
-            return dict(saved_instances(self.folder, self.results.findings))
+            return dict(saved_instances(self.folder))
 
     @cached_property
     def image_sizes(self) -> dict[str, tuple[int, int] | None]:
-        """Height and width of each image as it was decoded, of `maps.parquet`; None in runs of earlier versions."""
+        """Height and width of each image as it was decoded, of `images.parquet`; None where nobody knows."""
         with reading(self.folder):
             return dict(saved_sizes(self.folder))
 
     @cached_property
-    def shows_nothing(self) -> bool:
-        """Whether its maps are single cells, which point nowhere: it is of probabilities alone."""
+    def draws_maps(self) -> bool:
+        """Whether it saved maps: not one of boxes, nor one of probabilities alone."""
         with reading(self.folder):
-            return shows_nothing(self.folder)
+            return saves_maps(self.folder)
 
     @property
     def map_scale(self) -> MapScale | None:
@@ -154,27 +149,26 @@ class FinishedRun:
             for column, coverage in image.regions.items():
                 if region_digest(coverage.at(self.rules.gamma)) != digests[row, column]:
                     with reading(self.folder):
-                        raise ValueError(f"{REGIONS} holds other regions than {PAIRS}")
+                        raise ValueError(f"{TRUTH} holds other regions than {PAIRS}")
 
     def saved_images(self) -> Iterator[SavedImage]:
         """Read what the run saved of its images, one by one in the dataset's order."""
         rows_of, last = self.rows, -1
-        has_region, is_scored = rows_of.matrix("has_region"), rows_of.matrix("scored")
+        has_region = rows_of.matrix("has_region")
+        present = has_region & (rows_of.matrix("label") == 1)
         with reading(self.folder):
             rows = iter(range(len(rows_of.image_ids)))
             for image in read_saved_images(self.folder, self.results.findings):
                 row = next(rows, None)
                 if row is None or rows_of.image_ids[row] != image.image_id:
-                    raise ValueError(f"{MAPS} is of other images than {PAIRS}")
-                drawn, scored = (tuple(np.flatnonzero(which[row])) for which in (has_region, is_scored))
+                    raise ValueError(f"{IMAGES} is of other images than {PAIRS}")
+                drawn, scored = (tuple(np.flatnonzero(which[row])) for which in (has_region, present))
                 if image.index <= last or tuple(image.regions) != drawn or image.scored != scored:
                     raise ValueError(f"{image.image_id}: its place or its regions are not those of {PAIRS}")
-                if scored and image.picture is None:
-                    raise ValueError(f"{image.image_id} has no picture")
                 last = image.index
                 yield image
             if next(rows, None) is not None:
-                raise ValueError(f"{MAPS} has fewer images than {PAIRS}")
+                raise ValueError(f"{IMAGES} has fewer images than {PAIRS}")
 
     @cached_property
     def rules(self) -> Rules:
@@ -206,7 +200,7 @@ class FinishedRun:
                 raise ValueError(f"the provenance in {RESULTS} holds what no run writes")
             return Rules(sides or "native", upsampling, gamma, thresholds, ties)
 
-    def batches(self, gamma: float | None = None) -> Iterator[tuple[ModelOutput, GroundTruth]]:
+    def batches(self, gamma: float | None = None) -> Iterator[tuple[Prediction, GroundTruth]]:
         """Yield what the model said and what the annotations say, as the run's metrics got it, for metrics of your own.
 
         On native grids, the empty `regions` of an image without any are (0, 0, 0). `gamma` is the share of a grid pixel
@@ -227,45 +221,43 @@ class FinishedRun:
                 for image in chosen:
                     if grid != "native" and any(region.shape != grid for region in image.regions.values()):
                         raise ValueError(f"{image.image_id}: its regions are on another grid than that of {RESULTS}")
-                    if image.saliency.shape != chosen[0].saliency.shape:
+                    if _size_of(image) != _size_of(chosen[0]):
                         raise ValueError(f"{image.image_id}: its maps have another size than those of its batch")
             if chosen:
                 yield chosen
 
     def batch(
         self, images: Sequence[SavedImage], gamma: float, family: str | None = None, frame: str | None = None
-    ) -> tuple[ModelOutput, GroundTruth]:
+    ) -> tuple[Prediction, GroundTruth]:
         """Return what a batch of saved images is scored from.
 
         Answers are read again, by another family or frame if these are given.
         """
         import torch
 
-        from xbench.types import GroundTruth, ModelOutput
+        from xbench.types import Answers, GroundTruth, Maps, Prediction
 
-        grid, names = self.rules.grid, ("logit", "probability", "label", "reader_dice", "reader_iou")
+        grid = self.rules.grid
         rows = [self.row_of[image.image_id] for image in images]
-        scores = {name: self._matrix(name)[rows] for name in names}
-        maps = np.stack([image.saliency for image in images])
-        output = ModelOutput(
-            torch.from_numpy(scores["logit"]),
-            torch.from_numpy(scores["probability"]),
-            torch.from_numpy(maps),
-            missing=torch.from_numpy(no_maps(maps)),
-        )
+        scores = {name: self._matrix(name)[rows] for name in ("logit", "probability", "label", *_AGREEMENT)}
+        logits, probabilities = (torch.from_numpy(scores[name]) for name in ("logit", "probability"))
+        prediction = Prediction(logits, probabilities, None) if self._asked else Prediction(None, None, None)
+        if drawn := [image.saliency for image in images if image.saliency is not None]:
+            maps = np.stack(drawn)
+            prediction.shown = Maps(torch.from_numpy(maps), torch.from_numpy(no_maps(maps)))
         if self.answers is not None and self.results.answers is not None:
             by = family_named(family or self.results.answers.family)
             numbers = Convention.named(frame or self.results.answers.frame)
-            output.answers = [[None] * len(self.results.findings) for _ in images]
+            prediction.shown = shown = Answers([[None] * len(self.results.findings) for _ in images])
             for place, image in enumerate(images):
                 for one in self.answers[image.image_id]:
                     column, reply = self.results.findings.index(one.finding), one.reply()
                     if one.query == "again":
                         reply, answer = one.read_again(by, numbers)
-                        output.repeated.append(answer)
+                        shown.repeated.append(answer)
                     elif one.query == "locate":
-                        reply, output.answers[place][column] = one.read_again(by, numbers)
-                    output.replies.append((one.asked(place, column), reply))
+                        reply, shown.answers[place][column] = one.read_again(by, numbers)
+                    shown.replies.append((one.asked(place, column), reply))
         truths = [
             GroundTruth.of_image(
                 image.index,
@@ -283,12 +275,16 @@ class FinishedRun:
             )
             for place, (row, image) in enumerate(zip(rows, images, strict=True))
         ]
-        return output, GroundTruth.concatenate(truths)
+        return prediction, GroundTruth.concatenate(truths)
 
     @cached_property
     def row_of(self) -> dict[str, int]:
         """Place of each image, by its name, among those of `rows`."""
         return {image_id: row for row, image_id in enumerate(self.rows.image_ids)}
+
+    @cached_property
+    def _asked(self) -> bool:
+        return bool(self.rows["asked"].any())
 
     @cached_property
     def _matrices(self) -> dict[str, NDArray[Any]]:
@@ -298,3 +294,7 @@ class FinishedRun:
         if column not in self._matrices:
             self._matrices[column] = self.rows.matrix(column)
         return self._matrices[column]
+
+
+def _size_of(image: SavedImage) -> tuple[int, ...]:
+    return () if image.saliency is None else image.saliency.shape

@@ -16,7 +16,7 @@ from xbench.runs.answers import AnswerRow
 from xbench.runs.files import WRITING, reading
 from xbench.runs.files import Table as TableFile
 from xbench.runs.finished import FinishedRun
-from xbench.runs.maps import SavedImage, no_maps
+from xbench.runs.images import SavedImage, no_maps
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.files import atomic_writer
 from xbench.scoring.protocols import PROTOCOLS
@@ -33,8 +33,7 @@ def run_view(run: FinishedRun) -> RunView:
     """Return what decides which protocols can score a run."""
     shows = set() if np.isnan(run.image_scores.probabilities).all() else {"score"}
     if run.results.answers is None:
-        shows |= set() if run.shows_nothing else {"map"}
-        return RunView(run.folder, frozenset(shows), run.map_scale or "none")
+        return RunView(run.folder, frozenset(shows | ({"map"} if run.draws_maps else set())), run.map_scale or "none")
     located = [*_located(run)]
     shows |= {"boxes"} if run.results.answers.kind == "boxes" else set()
     shows |= {"points"} if any(answer.points and not answer.boxes for answer in located) else set()
@@ -92,6 +91,8 @@ def _pairs_of_maps(run: FinishedRun, names: Sequence[str], images: Sequence[Save
     rules, scale = run.rules, run.map_scale or "none"
     negatives = any(PROTOCOLS[name].negatives for name in names)
     for image in images:
+        if image.saliency is None:
+            continue
         row, missing = run.row_of[image.image_id], no_maps(image.saliency)
         size = image.image_size if rules.grid == "native" else rules.grid
         for column in range(len(image.saliency)):

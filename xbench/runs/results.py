@@ -279,7 +279,7 @@ class Answers(_Part):
             said.append(
                 f"{100 * lost:.1f} % of the answers could not be read to their end (unparsable "
                 f"{100 * share['unparsable']:.1f} %, truncated {100 * share['truncated']:.1f} %), and those without a "
-                "box count as misses: look at some in answers.parquet before blaming the model's eyes."
+                "box count as misses: look at some in predictions.parquet before blaming the model's eyes."
             )
         if share["suspect_frame"] > 0.2:
             said.append(

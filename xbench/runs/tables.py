@@ -12,30 +12,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from xbench.runs.answers import ANSWERS_SCHEMA
-from xbench.runs.files import ANSWERS, INSTANCES, MAPS, PAIRS, PICTURES, REGIONS, WRITING, Table
-from xbench.runs.maps import SAVED_SCHEMAS
-from xbench.runs.results import Results
+from xbench.runs.answers import PREDICTIONS_SCHEMA
+from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, TRUTH, WRITING, Table
+from xbench.runs.images import IMAGES_SCHEMA, PICTURES_SCHEMA, TRUTH_SCHEMA
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.files import atomic_writer
 from xbench.scoring.rows import SCHEMA, Rows
 
-SCHEMAS: Final[Mapping[str, pa.Schema]] = {PAIRS: SCHEMA, ANSWERS: ANSWERS_SCHEMA, **SAVED_SCHEMAS}
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    PAIRS: SCHEMA,
+    IMAGES: IMAGES_SCHEMA,
+    PREDICTIONS: PREDICTIONS_SCHEMA,
+    TRUTH: TRUTH_SCHEMA,
+    PICTURES: PICTURES_SCHEMA,
+}
 
 # Rows to a group: few enough to read one case fast, enough to compress well.
-_GROUP = {PAIRS: 1024, ANSWERS: 1024, MAPS: 32, REGIONS: 256, INSTANCES: 1024, PICTURES: 32}
+_GROUP = {PAIRS: 1024, IMAGES: 1024, PREDICTIONS: 512, TRUTH: 256, PICTURES: 32}
 _GROUP_BYTES = 2**26
 _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     # Bytes of one place in a float lie together and so compress better.
-    MAPS: {"use_dictionary": False, "use_byte_stream_split": ["saliency.list.element"], "version": "2.6"},
+    PREDICTIONS: {"use_dictionary": False, "use_byte_stream_split": ["map.list.element"], "version": "2.6"},
     PICTURES: {"use_dictionary": False},
 }
-
-
-def tables_of_run(results: Results, keeps_images: bool) -> list[str]:
-    """Return the names of the tables that a run writes."""
-    names = [PAIRS] if results.answers is None else [PAIRS, ANSWERS]
-    return [*names, *SAVED_SCHEMAS] if keeps_images else names
 
 
 def write_tables(
@@ -68,7 +67,7 @@ def write_tables(
             waiting[name].clear()
 
         for batch in batches:
-            for name in names:
+            for name in set(names) & batch.keys():
                 waiting[name].append(batch[name])
                 rows, size = (sum(getattr(part, of) for part in waiting[name]) for of in ("num_rows", "nbytes"))
                 if rows >= _GROUP[name] or size >= _GROUP_BYTES:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xbench.predictions.answer import Point
+from xbench.predictions.answer import Answer, Point
 from xbench.runtime.errors import UserError
 from xbench.runtime.stopwatch import Stopwatch
 from xbench.scoring.boxes import answer_columns, draw_boxes, score_on_grid
@@ -20,48 +20,54 @@ from xbench.scoring.measures import Measurer
 from xbench.scoring.numbers import dice, iou
 from xbench.scoring.peaks import least_distance
 from xbench.scoring.rows import SCHEMA
-from xbench.types import GroundTruth, ModelOutput, Rules
+from xbench.types import Answers, GroundTruth, Maps, Prediction, Rules
 
-Check = Callable[[ModelOutput, Tensor], None]
+Check = Callable[[Tensor, Tensor, Tensor], None]
 
 
 def measure(
-    output: ModelOutput,
+    prediction: Prediction,
     truth: GroundTruth,
     rules: Rules,
     findings: Sequence[str],
-    recognises: bool = True,
     stopwatch: Stopwatch | None = None,
     measurer: Measurer | None = None,
     check: Check | None = None,
 ) -> pa.Table:
-    """Measure the outputs of a model; return a table of `SCHEMA`, image by image.
+    """Measure what a model says; return a table of `SCHEMA`, image by image.
 
     Args:
-        output: Of the model: maps in the frame of its input, or answers.
+        prediction: Of the model.
         truth: What the dataset says about the same images, at least one; regions are cut at the gamma of `rules`.
         rules: How maps are scored.
         findings: Names of the C findings.
-        recognises: Whether a model that draws maps says if a finding is there.
         stopwatch: Counts measuring the maps as `saliency`, the time before as `metrics`.
         measurer: Measures the maps.
-        check: Refuses maps. It is given logits and probabilities on the host, the maps as they are, and which of them
-            are finite (B, C) bool.
+        check: Refuses maps. It is given logits and probabilities (B, C) on the host, NaN where there are none, and
+            which maps are finite (B, C) bool.
     """
     images, classes = truth.labels.shape
     image = np.repeat(np.arange(images), classes)
     rows, columns, _ = truth.scored.T
     row = rows * classes + columns
-    values: dict[str, Any]
-    if output.answers is None:
-        asked = np.full(images * classes, recognises)
-        scores, values, pixels = _measure_maps(output, truth, rules, stopwatch or Stopwatch(), measurer, check)
-    else:
-        recognise = [query for query, _ in output.replies if query.kind == "recognise"]
-        asked = np.zeros(images * classes, np.bool_)
-        asked[[query.row * classes + query.column for query in recognise]] = True
-        scores = torch.stack([output.logits.flatten(), output.probabilities.flatten()]).double().cpu().numpy()
-        values, pixels = _measure_answers(output, truth, rules)
+    values: dict[str, Any] = {}
+    pixels: dict[str, Any] = {}
+    nothing = torch.full((images, classes), torch.nan)
+    given = (prediction.logits, prediction.probabilities)
+    flat = [(nothing if score is None else score).flatten() for score in given]
+    asked = np.full(images * classes, prediction.probabilities is not None)
+    match prediction.shown:
+        case Maps() as maps:
+            scores, values, pixels = _measure_maps(maps, flat, truth, rules, stopwatch or Stopwatch(), measurer, check)
+        case Answers() as answers:
+            scores = torch.stack(flat).double().cpu().numpy()
+            recognise = [query for query, _ in answers.replies if query.kind == "recognise"]
+            asked[:] = False
+            asked[[query.row * classes + query.column for query in recognise]] = True
+            values, pixels = _measure_answers(answers.answers, truth, rules)
+        case None:
+            # Nothing is compared with a region.
+            scores, row = torch.stack(flat).double().cpu().numpy(), row[:0]
     digests = truth.region_digests.ravel()
     scored = np.zeros(images * classes, np.bool_)
     scored[row] = True
@@ -113,7 +119,8 @@ def _array(column: Any, kind: pa.DataType, rows: int) -> pa.Array:
 
 
 def _measure_maps(
-    output: ModelOutput,
+    shown: Maps,
+    flat: Sequence[Tensor],
     truth: GroundTruth,
     rules: Rules,
     stopwatch: Stopwatch,
@@ -127,17 +134,17 @@ def _measure_maps(
     for row, column, place in scored.tolist():
         regions[row * classes + column] = truth.regions[row][place]
     views = [view for view in truth.views for _ in range(classes)]
-    maps, nobody = output.saliency, np.zeros(len(scored), np.bool_)
-    if output.missing is not None:
-        maps = maps.masked_fill(output.missing[..., None, None], 0)
-        nobody = output.missing.cpu().numpy()[rows, columns]
-    flat = (output.logits.flatten(), output.probabilities.flatten())
+    maps, nobody = shown.values, np.zeros(len(scored), np.bool_)
+    if shown.missing is not None:
+        maps = maps.masked_fill(shown.missing[..., None, None], 0)
+        nobody = shown.missing.cpu().numpy()[rows, columns]
+    given = (flat[0].to(maps.device), flat[1].to(maps.device))
     stopwatch.lap("metrics")
-    every = (measurer or Measurer())(maps.flatten(0, 1), regions, views, rules.thresholds, rules.upsampling, flat)
+    every = (measurer or Measurer())(maps.flatten(0, 1), regions, views, rules.thresholds, rules.upsampling, given)
     stopwatch.lap("saliency")
     if check is not None:
         logits, probabilities = every.scores.view(2, images, classes)
-        check(ModelOutput(logits, probabilities, maps), every.finite.view(images, classes))
+        check(logits, probabilities, every.finite.view(images, classes))
     pairs = every[torch.from_numpy(rows * classes + columns)]
     counts = pairs.counts()
     for wrong, what in (
@@ -162,13 +169,13 @@ def _measure_maps(
 
 
 def _measure_answers(
-    output: ModelOutput, truth: GroundTruth, rules: Rules
+    answers: Sequence[Sequence[Answer | None]], truth: GroundTruth, rules: Rules
 ) -> tuple[dict[str, Any], dict[str, NDArray[np.int64]]]:
     """Return scores and pixels, a value per scored row, and columns of all rows as lists.
 
     Boxes are drawn on the evaluation grid as annotated regions are, and are one mask. No box is a miss.
     """
-    answers, scored, classes = output.answers or [], truth.scored, truth.labels.shape[1]
+    scored, classes = truth.scored, truth.labels.shape[1]
     names = ("pointing_hit", "dice", "iou", "peak_x", "peak_y", "peak_distance")
     found = {name: np.full(len(scored), np.nan) for name in names}
     pixels = {name: np.zeros(len(scored), np.int64) for name in ("grid_pixels", "region_pixels")}

@@ -24,7 +24,7 @@ from xbench.report.series import series_of
 from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.contents import all_tables
 from xbench.report.words import p_words, whole
-from xbench.runs.maps import ScoredPair
+from xbench.runs.images import ScoredPair
 
 
 class Page:

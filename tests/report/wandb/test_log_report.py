@@ -25,7 +25,7 @@ def written(tmp_path, monkeypatch):
     """The folder of a report, in which other things lie as well; and no network."""
     shut_out(monkeypatch, tmp_path)
     out = tmp_path / "report"
-    for name in ("figures/dice_curve.png", "figures/dice_curve.pdf", "tables/grounding.csv", "maps.parquet"):
+    for name in ("figures/dice_curve.png", "figures/dice_curve.pdf", "tables/grounding.csv", "predictions.parquet"):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(b"%PDF")
     for name in ("dice_curve", "overlays_chestxray14"):

@@ -245,7 +245,7 @@ def test_a_model_that_answers(tmp_path):
     answers = logged.results["answers"]
     assert logged.summary["answers/unparsable"] == pytest.approx(answers["macro"]["unparsable"])
     assert logged.summary["answers/box_iou/Square"] == pytest.approx(answers["per_class"]["Square"]["box_iou"])
-    kept = pq.read_table(logged.finished / "answers.parquet").to_pylist()
+    kept = pq.read_table(logged.finished / "predictions.parquet").to_pylist()
     assert [row["status"] for row in logged.table("answers")] == [row["status"] for row in kept]
     assert not any(name.startswith("curves/") for name in logged.history)
     assert any("answered box" in path.read_text() for path in logged.folder.rglob("*.json"))

@@ -19,7 +19,7 @@ from xbench.report.figures.style import COLUMN, PAGE, bare, legend, name_rows, w
 from xbench.report.overlay import tinted
 from xbench.report.schema import DatasetAnalysis, Estimate, PositionCell, in_order
 from xbench.report.series import Series
-from xbench.runs.maps import shrunk
+from xbench.runs.images import shrunk
 
 _CELLS = LinearSegmentedColormap.from_list("cells", ["#f4f7fb", "#2b6dff", "#0c2350"]).with_extremes(bad="#eeeeee")
 

@@ -13,7 +13,7 @@ from xbench.report.overlay import coloured
 from xbench.report.page.pictures import encoded, outline_of
 from xbench.report.schema import RunAnalysis
 from xbench.report.words import whole
-from xbench.runs.maps import shrunk
+from xbench.runs.images import shrunk
 
 
 @dataclass(frozen=True)

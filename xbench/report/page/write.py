@@ -29,7 +29,7 @@ from xbench.report.statistics.analyse import Progress
 from xbench.report.tables.table import MISSING, TIED, Table, each_note_once
 from xbench.report.words import p_words, whole
 from xbench.runs.answers import excerpt
-from xbench.runs.maps import shrunk
+from xbench.runs.images import shrunk
 from xbench.runtime.files import atomic_writer
 
 

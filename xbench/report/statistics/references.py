@@ -19,7 +19,7 @@ from xbench.report.runs import Run
 from xbench.report.schema import NUMBERS, Estimate, Reference, RunAnalysis
 from xbench.report.statistics.measures import Measures, measure
 from xbench.report.statistics.sample import Sample
-from xbench.runs.maps import saved_regions
+from xbench.runs.images import saved_regions
 from xbench.scoring.numbers import dice, iou
 
 Kind = Literal["floor", "ceiling"]

@@ -23,7 +23,7 @@ from xbench.report.statistics.measures import measure
 from xbench.report.statistics.references import references
 from xbench.report.statistics.sample import Sample
 from xbench.runs.answers import excerpt
-from xbench.runs.files import ANSWERS, PAIRS
+from xbench.runs.files import PAIRS, PREDICTIONS
 from xbench.runs.results import Results
 from xbench.scoring.numbers import macro_mean
 
@@ -190,7 +190,7 @@ def _log_files(target: Any, run: Run) -> None:
         metadata={"settings": dict(run.settings), "macro": results.macro},
     )
     # Neither maps nor pictures: whoever may read the numbers need not be allowed to see the patients' images.
-    answers = [ANSWERS] if results.answers is not None else []
+    answers = [PREDICTIONS] if results.answers is not None else []
     for name in ("results.json", PAIRS, "config.yaml", *answers):
         artifact.add_file(str(run.folder / name), name)
     commit = results.provenance.get("git_commit")
