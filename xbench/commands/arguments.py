@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -206,11 +206,20 @@ def reproduce_parser() -> CommandParser:
     return parser
 
 
+class _Protocols:
+    """Names that `--protocol` takes, loaded when one is given or help is shown."""
+
+    def __iter__(self) -> Iterator[str]:
+        from xbench.scoring.protocols import PROTOCOLS
+
+        return iter((*PROTOCOLS, "all"))
+
+    def __contains__(self, name: object) -> bool:
+        return name in [*self]
+
+
 def rescore_parser() -> CommandParser:
     """Return the parser of `rescore`."""
-    # numpy and scipy behind it take longer to import than other help to print.
-    from xbench.scoring.protocols import PROTOCOLS
-
     parser = CommandParser(
         "rescore",
         description="Scores a finished run again by other rules, without the model and without the dataset, from the "
@@ -230,15 +239,14 @@ def rescore_parser() -> CommandParser:
         "--protocol",
         action="append",
         default=[],
-        choices=("all", *PROTOCOLS),
+        choices=_Protocols(),
         metavar="NAME",
-        help=f"score predictions as others do: {', '.join(PROTOCOLS)}, or all that fit; may be given several times. "
-        "Adds files to RUN, unless other rules make a new run",
+        help="score predictions as others do: %(choices)s that fit; may be given several times. Adds "
+        "files to RUN, unless other rules make a new run",
     )
-    tuning = " and ".join(name for name, protocol in PROTOCOLS.items() if protocol.tunes)
     tuned = (
-        f"finished run on another split, on which {tuning} choose thresholds; or the CSV files that CheXlocalize's "
-        "authors tuned"
+        "finished run on another split, on which protocols that need thresholds choose them; or the CSV files that "
+        "CheXlocalize's authors tuned"
     )
     parser.add_argument("--tune", type=Path, nargs="+", metavar="RUN", help=tuned)
     number = f"processes that score, by default as many as cores, {USUAL_WORKERS} at most; 0: only this one"
