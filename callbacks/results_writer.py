@@ -13,8 +13,8 @@ from xbench.runs.files import PAIRS, PREDICTIONS, RESULTS
 from xbench.runs.folder import open_journaled_folder, saved_config
 from xbench.runs.journal import BatchRecord, append_record, finished_batches, read_record
 from xbench.runs.provenance import numbers_depend_on
-from xbench.runs.results import Results, outputs_depend_on, write_results
-from xbench.runs.tables import SCHEMAS, write_tables
+from xbench.runs.results import Results, write_results
+from xbench.runs.tables import SCHEMAS, about_tables, write_tables
 from xbench.runtime.errors import UserError
 from xbench.types import Batch, Prediction
 
@@ -111,5 +111,4 @@ class ResultsWriter(Callback):
         names = (
             [*SCHEMAS] if find(trainer, CaseKeeper) else [PAIRS] if results.answers is None else [PAIRS, PREDICTIONS]
         )
-        about = {"findings": results.findings, "gamma": data.gamma, "depends_on": outputs_depend_on(results.provenance)}
-        return write_tables(self.folder, tables, names, about)
+        return write_tables(self.folder, tables, names, about_tables(results.findings, data.gamma, results.provenance))

@@ -88,6 +88,8 @@ def other_cell(cell, kind):
             return cell + "x"
         case bytes():
             return bytes([cell[0] ^ 1, *cell[1:]])
+        case dict():
+            return cell | {"reader": cell["reader"] + "x"}
         case [*first, last]:
             return [*first, other_cell(last, kind.value_type)]
     return [other_cell(None, kind.value_type)] if pa.types.is_list(kind) else pa.scalar(1).cast(kind).as_py()
@@ -124,7 +126,7 @@ def test_pictures_are_not_needed_to_measure_again(run):
     assert disagreements(run, deep=True) == []
 
 
-TABLES = [("run", name) for name in SCHEMAS if name != "answers.parquet"] + [("answers", "answers.parquet")]
+TABLES = [("run", name) for name in SCHEMAS if name != "predictions.parquet"] + [("answers", "predictions.parquet")]
 
 
 @pytest.mark.parametrize(
@@ -141,16 +143,16 @@ def test_any_changed_column_is_found(folder, name, column, request):
 # What the model and the annotations said, and no other file says; as long as no order, no tie and no decision changes.
 UNSEEN = {
     "pairs.parquet": {"patient_id", "logit", "probability", "reader_dice", "reader_iou"},
-    "answers.parquet": {
+    "predictions.parquet": {
         *("prompt_sha256", "tokens_in", "tokens_out", "from_cache", "reasoning", "answer_confidence"),
-        "frame",  # of a query whether a finding is there
+        *("frame", "raw"),  # of a query whether a finding is there
     },
 }
 
 
 @pytest.mark.parametrize(
     ("folder", "name"),
-    [("run", "pairs.parquet"), ("answers", "pairs.parquet"), ("answers", "answers.parquet")],
+    [("run", "pairs.parquet"), ("answers", "pairs.parquet"), ("answers", "predictions.parquet")],
 )
 def test_a_forged_column_is_not_what_the_predictions_give(folder, name, request):
     folder = request.getfixturevalue(folder)
@@ -247,6 +249,14 @@ def test_a_file_that_is_missing_or_torn_is_named(answers, name):
     if name != "pictures.parquet":
         with pytest.raises(UserError, match=name):
             disagreements(answers)
+
+
+@pytest.mark.parametrize("name", [*SCHEMAS])
+def test_a_table_whose_digest_was_taken_out_is_found(answers, name):
+    content = json.loads((answers / "results.json").read_text())
+    del content["tables"][name]
+    (answers / "results.json").write_text(json.dumps(content))
+    assert found(answers)
 
 
 def test_verify_needs_no_torch(run):

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_files import change
 from synthetic import write_run
 
 from xbench.cli import main
@@ -136,7 +138,7 @@ def test_mutated_bytes(fuzzed, data):
     read_or_refused(folder)
 
 
-def test_what_is_too_much(run):
+def test_what_is_too_much(run, monkeypatch):
     results = run / "results.json"
     content = results.read_text()
     results.write_text("[" * 100_000)
@@ -145,14 +147,13 @@ def test_what_is_too_much(run):
     assert "bytes" in refused(run)
     results.unlink()
     results.write_text(content)
-    # A table of no bytes to speak of that claims 10^8 rows.
+    # A table of no bytes to speak of that claims many rows.
     table = pq.read_table(run / "pairs.parquet")
-    with pq.ParquetWriter(run / "pairs.parquet", pa.schema([("image_id", pa.null())])) as writer:
-        writer.write_table(pa.table({"image_id": pa.nulls(10**8)}))
+    monkeypatch.setattr("xbench.runs.tables._MAX_ROWS", 10**5)
+    many = pa.table([pa.nulls(10**5 + 1, field.type) for field in table.schema], table.schema)
+    pq.write_table(many, run / "pairs.parquet", row_group_size=10**6)
     assert (run / "pairs.parquet").stat().st_size < 10**6
-    assert "100000000 rows" in refused(run)
-    pq.write_table(table, run / "pairs.parquet")
-    assert disagreements(run) == []
+    assert "100001 rows" in refused(run)
 
 
 def test_a_pickle_in_a_table_is_not_executed(run, tmp_path):
@@ -161,6 +162,7 @@ def test_a_pickle_in_a_table_is_not_executed(run, tmp_path):
     table = pq.read_table(path)
     about = {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": pickle.dumps(Evil(sign))}
     pq.write_table(table.cast(pa.schema([field.with_metadata(about) for field in table.schema])), path)
+    change(run, tables={"pairs.parquet": sha256(path.read_bytes()).hexdigest()})
     assert disagreements(run) == [] and len(collect([run]).runs) == 1
     path.write_bytes(pickle.dumps(Evil(sign)))
     refused(run)
@@ -175,6 +177,12 @@ def test_names_that_no_run_gives(run, name):
     for key in ("model", "dataset", "split"):
         (run / "results.json").write_text(json.dumps(content | {key: name}))
         assert "is no name of" in refused(run)
+
+
+def test_a_table_that_no_run_has(run):
+    content = json.loads((run / "results.json").read_text())
+    change(run, tables=content["tables"] | {"/dev/null": "0" * 64})
+    refused(run)
 
 
 def test_a_report_of_odd_names_stays_in_its_folder(tmp_path, capsys):

@@ -21,7 +21,7 @@ from run_files import rows_of
 from xbench.geometry.coverage import Coverage, region_digest
 from xbench.geometry.grid import saliency_on_grid
 from xbench.geometry.shapes import Shape
-from xbench.runs.files import PAIRS
+from xbench.runs.files import PAIRS, TRUTH
 from xbench.runs.finished import FinishedRun
 from xbench.runs.images import (
     SavedImage,
@@ -56,7 +56,7 @@ def test_rows_come_back_as_they_were_written(phantom_run):
 def test_tables_do_not_depend_on_batches(phantom_run, tmp_path, rows_at_a_time):
     table = pq.read_table(phantom_run / PAIRS).replace_schema_metadata(None)
     parts = [{PAIRS: table.slice(k, rows_at_a_time)} for k in range(0, len(table), rows_at_a_time)]
-    digests = write_tables(tmp_path, parts, [PAIRS], {"findings": ["x"]})
+    digests = write_tables(tmp_path, parts, [PAIRS], {})
     assert pq.read_table(tmp_path / PAIRS).equals(table)
     assert digests == {PAIRS: hashlib.sha256((tmp_path / PAIRS).read_bytes()).hexdigest()}
 
@@ -174,7 +174,7 @@ def test_a_case_comes_back_as_it_was_written(tmp_path):
         saved_tables(FINDINGS, images[k : k + 9], {name: part[k : k + 9] for name, part in scores.items()})
         for k in range(0, 70, 9)
     ]
-    write_tables(tmp_path, tables, [*tables[0]], {"findings": FINDINGS, "gamma": 0.5})
+    write_tables(tmp_path, tables, [*tables[0]], {TRUTH: {"gamma": 0.5}})
 
     for one, other in zip(images, read_saved_images(tmp_path, FINDINGS), strict=True):
         np.testing.assert_array_equal(one.saliency, other.saliency)

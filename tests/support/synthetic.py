@@ -12,7 +12,7 @@ from xbench.findings.published import published_split
 from xbench.geometry.coverage import Coverage
 from xbench.geometry.grid import FULL_VIEW
 from xbench.geometry.shapes import Shape
-from xbench.runs.files import PAIRS
+from xbench.runs.files import PAIRS, TRUTH
 from xbench.runs.images import SavedImage, jpeg, saved_tables
 from xbench.runs.results import write_results
 from xbench.runs.summary import numbers_of, summarise
@@ -101,7 +101,7 @@ def write_run(
             for image, mine in regions.items()
         ]
         tables |= saved_tables(findings, kept, {"logit": logits, "probability": 1 / (1 + np.exp(-logits))})
-    digests = write_tables(folder, [tables], [*tables], {"findings": findings, "gamma": 0.5, "depends_on": {}})
+    digests = write_tables(folder, [tables], [*tables], {TRUTH: {"gamma": 0.5}})
     provenance = {
         "versions": {"xbench": "0"},
         "command": ["python", "-m", "xbench.cli", "test", "--config", f"{model}_{dataset}"],

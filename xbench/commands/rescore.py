@@ -40,9 +40,9 @@ from xbench.runs.folder import new_folder
 from xbench.runs.images import SavedImage, saved_tables
 from xbench.runs.protocols import is_native, run_view, score_images, score_without_maps, write_protocol
 from xbench.runs.provenance import utf8, versions
-from xbench.runs.results import Results, outputs_depend_on, write_results
+from xbench.runs.results import Results, write_results
 from xbench.runs.summary import RunNumbers, summarise
-from xbench.runs.tables import SCHEMAS, write_tables
+from xbench.runs.tables import SCHEMAS, about_tables, write_tables
 from xbench.runtime.errors import UserError
 from xbench.runtime.files import atomic_writer
 from xbench.runtime.processes import end_with_parent
@@ -285,7 +285,7 @@ def _score(
     bar: Iterable[dict[str, pa.Table]] = track(
         scored(), "Scoring", -(-count // size), disable=not sys.stderr.isatty(), transient=True
     )
-    about = {"findings": stored.findings, "gamma": rules.gamma, "depends_on": outputs_depend_on(provenance)}
+    about = about_tables(stored.findings, rules.gamma, provenance)
     digests = write_tables(folder, bar, [*SCHEMAS], about)
     results = summarise(
         (stored.model, stored.dataset, stored.split if images is None else images.stem),

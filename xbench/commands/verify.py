@@ -21,6 +21,7 @@ from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, RESULTS, TRU
 from xbench.runs.finished import FinishedRun
 from xbench.runs.protocols import check_protocol, stored_protocols
 from xbench.runs.summary import numbers_of, summarise
+from xbench.runs.tables import SCHEMAS
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.errors import UserError
 
@@ -112,11 +113,12 @@ def _numbers(run: FinishedRun) -> Iterator[_Number]:
 
 def _digests(run: FinishedRun) -> Iterator[_Number]:
     """The SHA-256 of each table; that of pictures, which may be deleted before a run is shared, only if it is there."""
+    tables = run.results.tables
     with reading(run.folder):
-        for name, digest in run.results.tables.items():
-            if name != PICTURES or (run.folder / name).exists():
-                yield f"{name} / SHA-256", digest, file_sha256(run.folder / name)
-        yield f"{RESULTS} / tables / {PAIRS}", PAIRS in run.results.tables, True
+        for name in {**SCHEMAS, **tables}:
+            there = (run.folder / name).exists()
+            if there or (name in tables and name != PICTURES):
+                yield f"{name} / SHA-256", tables.get(name, _ABSENT), file_sha256(run.folder / name)
 
 
 def _measured_again(run: FinishedRun) -> Iterator[_Number]:

@@ -26,6 +26,8 @@ IMAGES, PREDICTIONS, TRUTH = "images.parquet", "predictions.parquet", "truth.par
 PICTURES = "pictures.parquet"
 """Patients' images, in a file of their own that can be deleted before a run is shared."""
 
+TABLES: Final = (PAIRS, IMAGES, PREDICTIONS, TRUTH, PICTURES)
+
 WRITING: Final[dict[str, Any]] = {"compression": "zstd", "write_page_checksum": True}
 """How tables are written: options of pyarrow."""
 

@@ -23,6 +23,7 @@ from xbench.runs.images import (
     ScoredPairs,
     no_maps,
     read_saved_images,
+    saved_gamma,
     saved_instances,
     saved_sizes,
     saves_maps,
@@ -134,7 +135,7 @@ class FinishedRun:
 
     def check_tables(self) -> None:
         """Check that the tables can be read and fit to the results."""
-        rows, results = self.rows, self.results
+        rows, results, _ = self.rows, self.results, self.answers
         with reading(self.folder):
             if len(rows.image_ids) != results.counts.images:
                 raise ValueError(f"{RESULTS} counts {results.counts.images} images, {PAIRS} has {len(rows.image_ids)}")
@@ -145,9 +146,11 @@ class FinishedRun:
     def check_maps(self) -> None:
         """Check that maps, regions and pictures can be read, every page of them, and fit to the tables."""
         digests = self.rows.matrix("region_digest")
+        with reading(self.folder):
+            gamma = saved_gamma(self.folder)
         for row, image in enumerate(self.saved_images()):
             for column, coverage in image.regions.items():
-                if region_digest(coverage.at(self.rules.gamma)) != digests[row, column]:
+                if region_digest(coverage.at(gamma)) != digests[row, column]:
                     with reading(self.folder):
                         raise ValueError(f"{TRUTH} holds other regions than {PAIRS}")
 

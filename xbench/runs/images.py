@@ -196,15 +196,26 @@ def read_saved_images(folder: Path, findings: Sequence[str]) -> Iterator[SavedIm
             raise ValueError(f"{name} has an image {file.image_id!r:.200} that {IMAGES} does not name in its place")
 
 
+def saved_gamma(folder: Path) -> float:
+    """Return the share of a grid pixel that a region of a run must cover.
+
+    Raises:
+        OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or does not say it.
+    """
+    gamma = _about(_opened(folder / TRUTH), "gamma")
+    if not isinstance(gamma, float | int) or not 0 < gamma <= 1:
+        raise ValueError(f"{TRUTH} has an impossible gamma")
+    return float(gamma)
+
+
 def saved_regions(folder: Path) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
     """Go through the regions that a run saved: image, finding, and the region as it was scored (H, W).
 
     Raises:
         OSError, ValueError, pyarrow.ArrowInvalid: The file cannot be read, or holds what no run writes.
     """
-    file = _opened(folder / TRUTH)
-    gamma = float(_about(file, "gamma"))
-    for region in _rows(file):
+    gamma = saved_gamma(folder)
+    for region in _rows(_opened(folder / TRUTH)):
         yield region["image_id"], region["query"], _coverage(region).at(gamma)
 
 
@@ -266,7 +277,7 @@ class ScoredPairs:
         self._folder = folder
         with reading(folder):
             self._files = {name: _opened(folder / name) for name in _SCHEMAS}
-            self._gamma = float(_about(self._files[TRUTH], "gamma"))
+            self._gamma = saved_gamma(folder)
             truth = self._files[TRUTH].read(["image_id", "query", "present"]).to_pylist()
             self._image, self._picture = (
                 {one: place for place, one in enumerate(self._files[name].read(["image_id"])["image_id"].to_pylist())}

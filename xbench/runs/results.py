@@ -20,6 +20,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from xbench.findings.names import MACRO, findings_problem, is_folder_name, is_name
+from xbench.runs.files import TABLES
 from xbench.runtime.files import atomic_writer
 
 SIGN_LEVEL = 0.01
@@ -426,6 +427,8 @@ def _contradiction(results: Results) -> str | None:
         for curve in (scores.dice_curve, scores.iou_curve):
             if curve is not None and len(curve) != len(grounding.thresholds):
                 return f"a curve of {finding} has {len(curve)} numbers for {len(grounding.thresholds)} thresholds"
+    if not {*results.tables} <= {*TABLES}:
+        return "it names tables that no run has"
     if grounding.sign_test and not {*grounding.sign_test.may_be_wrong} <= {*findings, MACRO}:
         return "its test of the sign of maps names other findings"
     return None

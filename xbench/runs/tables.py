@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from xbench.runs.answers import PREDICTIONS_SCHEMA
 from xbench.runs.files import IMAGES, PAIRS, PICTURES, PREDICTIONS, TRUTH, WRITING, Table
 from xbench.runs.images import IMAGES_SCHEMA, PICTURES_SCHEMA, TRUTH_SCHEMA
+from xbench.runs.results import outputs_depend_on
 from xbench.runtime.digests import file_sha256
 from xbench.runtime.files import atomic_writer
 from xbench.scoring.rows import SCHEMA, Rows
@@ -37,8 +38,17 @@ _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
+def about_tables(findings: Sequence[str], gamma: float, provenance: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what the tables of a run say beside their rows."""
+    predicted = {"findings": [*findings], "depends_on": outputs_depend_on(provenance)}
+    return {PREDICTIONS: predicted, TRUTH: {"gamma": gamma}}
+
+
 def write_tables(
-    folder: Path, batches: Iterable[Mapping[str, pa.Table]], names: Sequence[str], about: Mapping[str, Any]
+    folder: Path,
+    batches: Iterable[Mapping[str, pa.Table]],
+    names: Sequence[str],
+    about: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, str]:
     """Write the named tables of a run; each appears whole or not at all.
 
@@ -46,24 +56,24 @@ def write_tables(
         folder: Of the run.
         batches: Tables by name, in the dataset's order.
         names: Tables to write; the others of a batch are left out.
-        about: What the files say beside their rows, as plain values by key.
+        about: By file, what it says beside its rows, as plain values by key.
 
     Returns:
         The SHA-256 of each file.
     """
-    metadata = {key: json.dumps(value) for key, value in about.items()}
+    metadata = {name: {key: json.dumps(value) for key, value in about.get(name, {}).items()} for name in names}
     waiting: dict[str, list[pa.Table]] = {name: [] for name in names}
     with ExitStack() as stack:
         writers = {}
         for name in names:
             file = stack.enter_context(atomic_writer(folder / name))
             options = WRITING | dict(_OPTIONS.get(name, {}))
-            schema = SCHEMAS[name].with_metadata(metadata)
+            schema = SCHEMAS[name].with_metadata(metadata[name] or None)
             writers[name] = stack.enter_context(pq.ParquetWriter(file, schema, **options))
 
         def flush(name: str) -> None:
             table = pa.concat_tables([SCHEMAS[name].empty_table(), *waiting[name]]).combine_chunks()
-            writers[name].write_table(table.replace_schema_metadata(metadata))
+            writers[name].write_table(table.replace_schema_metadata(metadata[name] or None))
             waiting[name].clear()
 
         for batch in batches:

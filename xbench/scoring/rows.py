@@ -45,7 +45,7 @@ _LISTS = ("mask_pixels", "overlap_pixels")
 
 
 @dataclass(frozen=True)
-class PixelCounts:
+class ScoredPixels:
     """Pixels of the S scored rows.
 
     Attributes:
@@ -89,7 +89,7 @@ class Rows:
     query: NDArray[np.int64]
     finding: NDArray[np.int64]
     columns: Mapping[str, NDArray[Any]]
-    counts: PixelCounts
+    counts: ScoredPixels
 
     @classmethod
     def of(cls, table: pa.Table, findings: Sequence[str], condition: str = "") -> Rows:
@@ -120,6 +120,8 @@ class Rows:
         }
         row = np.flatnonzero(columns["scored"])
         scored = table.take(row)
+        if lacking := [name for name in ("grid_pixels", "region_pixels", *_LISTS) if scored[name].null_count]:
+            raise ValueError(f"{lacking[0]} of a scored row is null")
         grid, region = (scored[name].to_numpy().astype(np.int64) for name in ("grid_pixels", "region_pixels"))
         mask, overlap = (_pixels(scored[name]) for name in _LISTS)
         if mask.shape != overlap.shape or not (region > 0).all():
@@ -134,7 +136,7 @@ class Rows:
             query=query,
             finding=places[code],
             columns=columns,
-            counts=PixelCounts(row, grid, region, mask, overlap),
+            counts=ScoredPixels(row, grid, region, mask, overlap),
         )
 
     def __getitem__(self, column: str) -> NDArray[Any]:
@@ -189,5 +191,7 @@ def _column(column: pa.ChunkedArray) -> NDArray[Any]:
 
 def _pixels(column: pa.ChunkedArray) -> NDArray[np.int32]:
     values = column.combine_chunks()
-    flat = np.asarray(values.flatten())
-    return flat.reshape(len(values), len(flat) // len(values) if len(values) else 1)
+    lengths = np.unique(values.value_lengths().to_numpy(zero_copy_only=False))
+    if len(lengths) > 1:
+        raise ValueError(f"scored rows have {lengths[0]:g} and {lengths[-1]:g} thresholds")
+    return np.asarray(values.flatten()).reshape(len(values), int(lengths[0]) if len(values) else 1)
