@@ -208,11 +208,7 @@ def scatters(facts: Facts) -> tuple[list[Scatter], list[Scatter]]:
     if len(own) < 3:
         return [scatter for label in looks if (scatter := _findings(analysis, label, looks[label].name)).points], []
     xs = {row.label: row.score for row in recognised.rows} if recognised.datasets == found.datasets else {}
-    means = [
-        Point(row.label, row.series.name, xs[row.label], row.score)
-        for row in found.rows
-        if row.series.own and row.label in xs
-    ]
+    means = [Point(row.label, row.label, xs[row.label], row.score) for row in found.rows if row.own and row.label in xs]
     floor = None if found.floor is None else found.floor.value
     lines = dict(zip((id(dataset) for dataset in analysis.datasets), analysis.lines("models"), strict=False))
     small = []

@@ -6,17 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xbench.report.names import model_title
-from xbench.report.schema import (
-    Analysis,
-    Correlation,
-    DatasetAnalysis,
-    Estimate,
-    RunAnalysis,
-    floor_of,
-    number_of,
-    parts_of,
-    shared_datasets,
-)
+from xbench.report.schema import Analysis, DatasetAnalysis, Estimate, RunAnalysis, number_of, parts_of, shared_datasets
 from xbench.report.series import Series, series_of
 
 FAR_APART = 0.10
@@ -33,13 +23,14 @@ class Floor:
 
 @dataclass(frozen=True)
 class Standing:
-    """A series and its score, the mean over its runs; `tied` if not significantly different from the best.
+    """A series and its score, the mean over its runs, of which each is a mean over `findings` at most.
 
-    `findings` is how many findings a run's score is a mean over, at most.
+    `tied` if it is the best or not significantly different from it; `own` if it has the model's own settings.
     """
 
     label: str
-    series: Series
+    model: str
+    own: bool
     score: Estimate
     runs: tuple[RunAnalysis, ...]
     findings: int
@@ -74,26 +65,26 @@ class Standings:
     Attributes:
         floor: None for numbers without floors.
         chance: What a point drawn at random scores.
-        untested: Names of series that no paired test compares with the best; only on a single dataset are there tests.
+        untested: Labels that no paired test compares with the best; only on a single dataset are there tests.
     """
 
     number: str
-    datasets: tuple[DatasetAnalysis, ...]
-    rows: tuple[Standing, ...]
-    floor: Floor | None
-    chance: float | None
+    datasets: tuple[DatasetAnalysis, ...] = ()
+    rows: tuple[Standing, ...] = ()
+    floor: Floor | None = None
+    chance: float | None = None
     untested: tuple[str, ...] = ()
 
     @property
     def models(self) -> list[str]:
         """Names of the models, best first."""
-        return list(dict.fromkeys(row.series.model for row in self.rows))
+        return list(dict.fromkeys(row.model for row in self.rows))
 
     @property
     def head(self) -> Standing:
         """The standing that the report is about: the own settings of one model, the best of several."""
-        own = [row for row in self.rows if row.series.own] if len(self.models) == 1 else []
-        return own[0] if own else self.rows[0]
+        own = [row for row in self.rows if row.own] if len(self.models) == 1 else []
+        return (own or self.rows)[0]
 
     @property
     def tied(self) -> tuple[Standing, ...]:
@@ -105,25 +96,15 @@ class Standings:
         """Whether scores that are far apart are tied: the films are then too few to tell which is best."""
         return len(self.tied) > 1 and self.tied[0].value - self.tied[-1].value > FAR_APART
 
-    @property
-    def films(self) -> int:
-        """The largest number of films that a run scored."""
-        return max((run.run.results.counts.images for dataset in self.datasets for run in dataset.runs), default=0)
-
     def at_floor(self, row: Standing) -> bool:
         """Tell whether a score's interval reaches down to the floor."""
-        lowest = row.score.value if row.score.low is None else row.score.low
-        return self.floor is not None and lowest is not None and lowest <= self.floor.value
+        lowest = row.value if row.score.low is None else row.score.low
+        return self.floor is not None and lowest <= self.floor.value
 
     def p_between(self, first: str, second: str) -> float | None:
         """Return the adjusted p-value of the paired test of two labels; None where there is none."""
-        tests = (
-            test.p_adjusted
-            for dataset in self.datasets
-            for test in dataset.comparisons
-            if test.number == self.number and {test.first, test.second} == {first, second}
-        )
-        return next((p for p in tests if p is not None), None)
+        tests = (test for dataset in self.datasets for test in dataset.comparisons if test.number == self.number)
+        return next((test.p_adjusted for test in tests if {test.first, test.second} == {first, second}), None)
 
 
 @dataclass(frozen=True)
@@ -140,15 +121,6 @@ class Facts:
         """The standings that the report opens with."""
         return self.pointing if self.pointing.rows else self.recognition
 
-    @property
-    def line(self) -> Correlation | None:
-        """The line over models where there are three or more, else over findings; over all datasets if several."""
-        for scope, least in (("models", 3), ("findings", 1)):
-            lines = [line for line in self.analysis.correlations if line.scope == scope and len(line.points) >= least]
-            if pooled := [line for line in lines if line.dataset is None] or lines[:1]:
-                return pooled[0]
-        return None
-
 
 def facts_of(analysis: Analysis) -> Facts:
     """Return the facts of a report."""
@@ -160,34 +132,33 @@ def standings(analysis: Analysis, number: str = "pointing_game") -> Standings:
 
     Means are over the datasets that all of them were run on; without one, over the dataset that most were run on.
     """
-    series, parts = series_of(analysis.runs), parts_of(analysis.datasets)
+    parts = parts_of(analysis.datasets)
     shared = shared_datasets(analysis.datasets, number)
-    if not any(dataset.values(number) for dataset in analysis.datasets):
-        return Standings(number, (), (), None, None)
+    if not any(dataset.values(number) for dataset in shared):
+        return Standings(number)
     rows = []
-    for label in series:
-        if label not in parts and all(label in dataset.values(number) for dataset in shared):
-            runs = tuple(run for dataset in shared for run in dataset.runs if run.run.label == label)
-            findings = [[number_of(run, number, name).value for name in run.findings] for run in runs]
-            most = max(len(values) - values.count(None) for values in findings)
-            score = over_datasets([run.macro[number] for run in runs])
-            rows.append(Standing(label, series[label], score, runs, most))
+    for label, series in series_of(analysis.runs).items():
+        runs = [run for dataset in shared for run in dataset.runs if run.run.label == label]
+        scores = [run.macro[number] for run in runs if run.macro[number].value is not None]
+        if label not in parts and len(scores) == len(shared):
+            findings = max(sum(one[number].value is not None for one in run.findings.values()) for run in runs)
+            score = over_datasets(scores)
+            rows.append(Standing(label, series.model, series.own, score, tuple(runs), findings))
     rows.sort(key=lambda row: -row.value)
     untested: list[str] = []
     if len(shared) == 1:
-        ties = shared[0].tied_with_best.get(number, frozenset())
-        rows = [replace(row, tied=row.label in ties) for row in rows]
-        labels = [label for label in shared[0].untested(number, rows[0].label) if label not in parts]
-        untested = [series[label].name for label in labels] if len(rows) > 1 else []
+        (dataset,) = shared
+        rows = [replace(row, tied=row.label in dataset.tied_with_best.get(number, ())) for row in rows]
+        untested = [label for label in dataset.untested(number, rows[0].label) if label not in parts]
     floors = _floors(shared, number)
-    best = max(floors.items(), key=lambda floor: floor[1], default=None)
+    best = max(floors, key=lambda title: floors[title], default=None)
     return Standings(
         number,
         shared,
         tuple(rows),
-        None if best is None else Floor(_does(best[0]), best[1]),
+        None if best is None else Floor(_does(best), floors[best]),
         floors.get("Whole image") if number == "pointing_game" else None,
-        tuple(untested),
+        tuple(untested) if len(rows) > 1 else (),
     )
 
 
@@ -228,19 +199,3 @@ def over_datasets(scores: Sequence[Estimate]) -> Estimate:
         return Estimate(mean)
     below, above = (sum(side**2 for side in sides) ** 0.5 / len(known) for sides in zip(*limits, strict=True))
     return Estimate(mean, max(0.0, mean - below), min(1.0, mean + above))
-
-
-def beaten_findings(dataset: DatasetAnalysis, run: RunAnalysis) -> list[str]:
-    """Return the findings on which a run's pointing game is no higher than the highest floor."""
-    # A floor of the mean would mix findings that the middle of the film hits always with those that it never hits.
-    number = "pointing_game"
-    return [
-        finding
-        for finding in run.findings
-        if (floor := floor_of(dataset, finding, number)) and at_most(number_of(run, number, finding), floor)
-    ]
-
-
-def at_most(score: Estimate, floor: Estimate, slack: float = 0.0) -> bool:
-    """Tell whether a score exists and is not above a floor."""
-    return score.value is not None and floor.value is not None and score.value <= floor.value + slack

@@ -12,10 +12,19 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
-from xbench.report.facts import Facts, Standing, Standings, at_most, beaten_findings, facts_of, over_datasets
+from xbench.report.facts import Facts, Standing, Standings, facts_of, over_datasets
 from xbench.report.names import dataset_title, model_title
 from xbench.report.notes import warnings
-from xbench.report.schema import NEAR, Analysis, Correlation, DatasetAnalysis, RunAnalysis, in_order, number_of
+from xbench.report.schema import (
+    NEAR,
+    Analysis,
+    Correlation,
+    DatasetAnalysis,
+    RunAnalysis,
+    floor_of,
+    in_order,
+    number_of,
+)
 from xbench.report.statistics.paired import SIGNIFICANT
 from xbench.report.tables.table import Table
 from xbench.report.words import count_of, in_words, listed, whole
@@ -62,13 +71,10 @@ class Answer:
 
 def answer(facts: Facts) -> Answer:
     """Answer the question of a report for one model or several, one setting or several, on one dataset or several."""
-    found = facts.pointing
-    models = facts.shown.models or list(dict.fromkeys(entry.run.model for entry in facts.analysis.runs))
+    found, models = facts.pointing, facts.shown.models or list({run.run.model for run in facts.analysis.runs})
     if not models:
-        return Answer.of(
-            "Does the model look at the lesion, or only guess the label?",
-            "No model was run: these are references, which show what a number is worth.",
-        )
+        text = "No model was run: these are references, which show what a number is worth."
+        return Answer.of("Does the model look at the lesion, or only guess the label?", text)
     who = f"Does {model_title(models[0])}" if len(models) == 1 else f"Do {in_words(len(models))} models"
     if not found.rows:
         return _labels_only(facts, who)
@@ -84,31 +90,29 @@ def in_a_line(facts: Facts) -> str:
     score = found.head.score
     if score.low is None or score.high is None:
         return reply.answer.text
-    whose = "" if len(found.models) == 1 else f" of {found.head.series.name}"
+    whose = "" if len(found.models) == 1 else f" of {found.head.label}"
     return f"{reply.answer.text.removesuffix('.')}; 95% interval{whose} {whole(score.low)}% to {whole(score.high)}%."
 
 
 def _looks(found: Standings) -> Sentence:
-    head, tied, alone = found.head, found.tied, len(found.models) == 1
-    percent = _percent(head)
+    head, alone, percent = found.head, len(found.models) == 1, _percent(found.head)
     if found.floor is not None and all(map(found.at_floor, found.rows)):
         floor = f"{whole(found.floor.value)}%"
+        than = f"significantly more often than {found.floor.does} does ({floor})."
         if alone:
-            lead = f"It guesses: {_points(head)} at {_rate(head)}. That is not significantly more often than "
-            return Sentence(f"{lead}{found.floor.does} does ({floor}).", percent)
-        lead = f"They guess: {'none' if any(row.answers for row in found.rows) else 'no map'} points at lesions "
-        return Sentence(f"{lead}significantly more often than {found.floor.does} does ({floor}).", floor)
+            return Sentence(f"It guesses: {_points(head)} at {_rate(head)}. That is not {than}", percent)
+        none = "none" if any(row.answers for row in found.rows) else "no map"
+        return Sentence(f"They guess: {none} points at lesions {than}", floor)
     verdict = _verdict(found)
     if alone:
         scores = _by_title(found)
         (low, first), (high, last) = scores[0], scores[-1]
-        span = f", from {whole(low)}% ({first}) to {whole(high)}% ({last})" if len(found.datasets) > 1 else ""
+        span = f", from {whole(low)}% ({first}) to {whole(high)}% ({last})" if len(scores) > 1 else ""
         return Sentence(f"{verdict}: {_points(head)} at {_rate(head, span)}.", percent)
-    if len(tied) > 1:
+    if len(found.tied) > 1:
         return _tie(found, verdict)
-    if found.untested:
-        return Sentence(f"{verdict}: the highest score is that of {head.series.name}, {_rate(head)}.", percent)
-    return Sentence(f"{verdict}: the best, {head.series.name}, points at {_rate(head)}.", percent)
+    who = f"the highest score is that of {head.label}," if found.untested else f"the best, {head.label}, points at"
+    return Sentence(f"{verdict}: {who} {_rate(head)}.", percent)
 
 
 def _tie(found: Standings, verdict: str) -> Sentence:
@@ -116,7 +120,7 @@ def _tie(found: Standings, verdict: str) -> Sentence:
     tied, few = found.tied, found.too_few_films
     every = len(tied) == len(found.rows)
     each = len(tied) < 4 and (few or not every)
-    names = listed([row.series.name for row in tied])
+    names = listed([row.label for row in tied])
     if every and not each:
         all_of = "both" if len(tied) == 2 else f"all {in_words(len(tied))}"
         names = f"the {in_words(len(tied))} models" if len(found.models) == len(tied) else f"{all_of} settings"
@@ -127,23 +131,22 @@ def _tie(found: Standings, verdict: str) -> Sentence:
     return Sentence(text, rates.partition(" of ")[0])
 
 
+def _points(row: Standing) -> str:
+    return {"": "its map points", "boxes": "its boxes point", "points": "it points"}[row.answers]
+
+
 def _verdict(found: Standings) -> str:
-    """Return how often a map looks at the lesion, in words, by the interval of its score."""
-    score = found.head.score
-    low = found.head.value if score.low is None else score.low
-    high = found.head.value if score.high is None else score.high
-    if found.floor is not None and low <= found.floor.value:
-        does = found.floor.does
-        return f"No better than {f'pointing at {does}' if does.startswith('the middle') else does}"
+    """Return how often the head looks at the lesion, in words, by the interval of its score."""
+    head, floor = found.head, found.floor
+    low = head.value if head.score.low is None else head.score.low
+    high = head.value if head.score.high is None else head.score.high
+    if floor is not None and low <= floor.value:
+        return f"No better than {'pointing at ' if floor.does.startswith('the middle') else ''}{floor.does}"
     if high < 0.5:
         return "Less than half the time"
     if low <= 0.5:
         return "About half the time"
     return "Nearly always at the lesion" if low > 0.9 else "Mostly at the lesion"
-
-
-def _points(row: Standing) -> str:
-    return {"": "its map points", "boxes": "its boxes point", "points": "it points"}[row.answers]
 
 
 def _over(row: Standing) -> str:
@@ -178,26 +181,28 @@ def _rates(rows: Sequence[Standing], join: Callable[[Sequence[str]], str]) -> st
 
 
 def _interval(found: Standings) -> Sentence:
-    alone, several = len(found.models) == 1, len(found.datasets) > 1
+    score, films = found.head.score, max(run.run.results.counts.images for run in _runs(found))
     # Nobody should take a number of phantoms for one of patients.
     kind = "synthetic film" if {dataset.dataset for dataset in found.datasets} == {"phantom"} else "film"
-    texts, span, score = [], "", found.head.score
-    if score.low is None or score.high is None:
-        texts.append(f"Measured on {count_of(found.films, kind)}, too few for an interval.")
-    else:
+    texts, span = [f"Measured on {count_of(films, kind)}, too few for an interval."], ""
+    if score.low is not None and score.high is not None:
         span = f"from {whole(score.low)}% to {whole(score.high)}%"
-        few = found.films < FEW_FILMS
-        on = f"only {count_of(found.films, kind)}, so" if few else f"{found.films:,} {kind}s,"
-        over = f"Over {in_words(len(found.datasets))} datasets, each counting the same," if several else ""
-        rate = "the rate" if alone else f"the rate of {found.head.series.name}"
-        texts.append(f"{over or f'Measured on {on}'} {rate} could be anywhere {span} (95% interval).")
+        on = f"Measured on only {count_of(films, kind)}, so" if films < FEW_FILMS else f"Measured on {films:,} {kind}s,"
+        if len(found.datasets) > 1:
+            on = f"Over {in_words(len(found.datasets))} datasets, each counting the same,"
+        rate = "the rate" if len(found.models) == 1 else f"the rate of {found.head.label}"
+        texts = [f"{on} {rate} could be anywhere {span} (95% interval)."]
     if found.floor is not None:
         does = found.floor.does
         guess = "Pointing at the middle of every film" if does.startswith("the middle") else does[0].upper() + does[1:]
         texts.append(f"{guess} would score {whole(found.floor.value)}%, perfection 100%.")
-    if any(len(run.findings) > 1 for dataset in found.datasets for run in dataset.runs):
+    if any(len(run.findings) > 1 for run in _runs(found)):
         texts.append("Every finding counts the same.")
     return Sentence(" ".join(texts), span)
+
+
+def _runs(found: Standings) -> list[RunAnalysis]:
+    return [run for dataset in found.datasets for run in dataset.runs]
 
 
 def _further(facts: Facts) -> Iterator[Sentence]:
@@ -207,11 +212,12 @@ def _further(facts: Facts) -> Iterator[Sentence]:
     scored = {label for dataset in datasets for label in dataset.values(found.number)}
     if len(found.datasets) < sum(bool(dataset.values(found.number)) for dataset in datasets):
         lead = f"Only on {listed([facts.analysis.heading(dataset) for dataset in found.datasets])}:"
-        missing = scored - {label for dataset in found.datasets for label in dataset.values(found.number)}
-        names = [series.name for label, series in facts.series.items() if label in missing]
-        there = f"{listed(names)} {'was' if len(names) == 1 else 'were'} not scored there" if names else ""
-        yield Sentence(f"{lead} {there or 'not everything was scored on the other datasets'}.", lead)
-    if blind := [series.name for label, series in facts.series.items() if label not in scored]:
+        here = {label for dataset in found.datasets for label in dataset.values(found.number)}
+        there = "not everything was scored on the other datasets"
+        if missing := [label for label in facts.series if label in scored - here]:
+            there = f"{listed(missing)} {'was' if len(missing) == 1 else 'were'} not scored there"
+        yield Sentence(f"{lead} {there}.", lead)
+    if blind := [label for label in facts.series if label not in scored]:
         look, they = ("looks", "it was") if len(blind) == 1 else ("look", "they were")
         yield Sentence(f"Nothing shows where {listed(blind)} {look}: {they} scored for recognition alone.")
     guessing = [row for row in found.rows if found.at_floor(row)]
@@ -219,24 +225,22 @@ def _further(facts: Facts) -> Iterator[Sentence]:
         yield _at_the_floor(facts, guessing)
     if several:
         yield _by_dataset(found)
-    if alone and len(found.rows) > 1 and not several:
+    elif alone and len(found.rows) > 1:
         yield _settings(found)
     if found.untested:
-        lead = "No ranking:"
-        untested = f"{listed(found.untested)} could not be tested against {found.rows[0].series.name}"
-        yield Sentence(f"{lead} {untested}. The notes say why.", lead)
+        names, lead = listed(found.untested), "No ranking:"
+        yield Sentence(f"{lead} {names} could not be tested against {found.rows[0].label}. The notes say why.", lead)
 
 
 def _at_the_floor(facts: Facts, guessing: Sequence[Standing]) -> Sentence:
     floor, count = facts.pointing.floor, len(guessing)
     assert floor is not None
-    lowest = {row.label: row.score.low for row in facts.recognition.rows}
-    aware = all((lowest.get(row.label) or 0.0) > 0.5 for row in guessing)
-    who = "each recognises" if count > 2 else "both recognise" if count == 2 else "it recognises"
+    lowest = {row.label: row.score.low or 0.0 for row in facts.recognition.rows}
+    who = "it recognises" if count == 1 else "both recognise" if count == 2 else "each recognises"
+    aware = f", although {who} better than chance" * all(lowest.get(row.label, 0.0) > 0.5 for row in guessing)
     lead = f"{in_words(count).capitalize()} {'is' if count == 1 else 'are'} at the floor:"
-    names = f"{listed([row.series.name for row in guessing])} {'points' if count == 1 else 'point'}"
-    text = f"{lead} {names} at lesions not significantly more often than {floor.does} does"
-    return Sentence(f"{text}{f', although {who} better than chance' if aware else ''}.", lead)
+    names = f"{listed([row.label for row in guessing])} {'points' if count == 1 else 'point'}"
+    return Sentence(f"{lead} {names} at lesions not significantly more often than {floor.does} does{aware}.", lead)
 
 
 def _by_dataset(found: Standings) -> Sentence:
@@ -247,7 +251,7 @@ def _by_dataset(found: Standings) -> Sentence:
     for dataset in found.datasets:
         values = dataset.values(found.number)
         ahead += values[label] == max(values.values())
-    lead = f"{found.head.series.name} is ahead on {ahead} of {len(found.datasets)} datasets, and"
+    lead = f"{found.head.label} is ahead on {ahead} of {len(found.datasets)} datasets, and"
     return Sentence(f"{lead} lowest on {title} ({whole(low)}%).", lead)
 
 
@@ -260,40 +264,39 @@ def _by_title(found: Standings) -> list[tuple[float, str]]:
 
 def _settings(found: Standings) -> Sentence:
     """Say which settings change the score of a model's own settings, by the paired tests."""
-    own = found.head
-    others = [(row, found.p_between(own.label, row.label)) for row in found.rows if row is not own]
-    changed = [row for row, p in others if p is not None and p <= SIGNIFICANT]
-    same = [row for row, p in others if p is not None and p > SIGNIFICANT]
-    untested = [row for row, p in others if p is None]
+    own, lead, texts = found.head, "", []
+    groups: dict[str, list[Standing]] = {"changed": [], "same": [], "untested": []}
+    for row in found.rows:
+        p = found.p_between(own.label, row.label)
+        if row is not own:
+            groups["untested" if p is None else "changed" if p <= SIGNIFICANT else "same"].append(row)
+    changed, same, untested = groups.values()
 
     def setting(row: Standing) -> str:
         return row.label.removeprefix(f"{own.label} (").removesuffix(")")
 
-    def names(rows: Sequence[Standing]) -> str:
-        text = listed([setting(row) for row in rows])
-        return f"{text[0].upper()}{text[1:]}"
+    def begin(rows: Sequence[Standing]) -> str:
+        names = listed([setting(row) for row in rows])
+        return f"{names[0].upper()}{names[1:]}"
 
-    lead, texts = "", []
     if changed:
         which = "setting changes" if len(changed) == 1 else "settings change"
         lead = f"{in_words(len(changed)).capitalize()} {which} where it points:"
         moves = [
             f"{'at' if setting(row)[0].isdigit() else 'with'} {setting(row)} it "
-            f"{'falls' if row.value < own.value else 'rises'} to {whole(row.value)}%"
+            f"{'falls' if row.value < own.value else 'rises'} to {_percent(row)}"
             for row in changed
         ]
         texts.append(f"{lead} {listed(moves)}.")
     if same and changed:
-        texts.append(f"{names(same)} {'makes' if len(same) == 1 else 'make'} no significant difference to that.")
+        texts.append(f"{begin(same)} {'makes' if len(same) == 1 else 'make'} no significant difference to that.")
     elif same:
-        high, low = f"{whole(same[0].value)}%", f"{whole(same[-1].value)}%"
-        which = "The other setting makes no"
-        if len(same) > 1:
-            which = f"None of the {in_words(len(same))} other settings makes a"
-        span = high if low == high else f"{low} to {high}"
+        several = f"None of the {in_words(len(same))} other settings makes a"
+        span = " to ".join(dict.fromkeys((_percent(same[-1]), _percent(same[0]))))
+        which = several if len(same) > 1 else "The other setting makes no"
         texts.append(f"{which} significant difference to where it points ({span}).")
     if untested:
-        texts.append(f"{names(untested)} could not be tested against it.")
+        texts.append(f"{begin(untested)} could not be tested against it.")
     return Sentence(" ".join(texts), lead)
 
 
@@ -306,7 +309,7 @@ def _labels_only(facts: Facts, who: str) -> Answer:
     limits = ""
     if best.score.low is not None and best.score.high is not None:
         limits = f" ({whole(best.score.low)} to {whole(best.score.high)}, 95% interval)"
-    whose = "AUROC is" if len(found.rows) == 1 else f"The highest AUROC is that of {best.series.name}:"
+    whose = "AUROC is" if len(found.rows) == 1 else f"The highest AUROC is that of {best.label}:"
     return Answer(
         f"{who} recognise findings?",
         Sentence("These runs have no annotated regions or no maps, so they cannot show where the model looks."),
@@ -353,7 +356,7 @@ def best(facts: Facts) -> Answer:
     if len(found.rows) == 1:
         text = f"{top}: {whole(high)}% of lesions. {worst} is the weakest: {whole(low)}%."
         return Answer.of(question, text if len(scores) > 1 else f"There is only one: {_points(head)} at {_rate(head)}.")
-    tied = [row.series.name for row in found.tied]
+    tied = [row.label for row in found.tied]
     if found.too_few_films:
         text = f"Too few films to tell {listed(tied)} apart"
     elif len(tied) == len(found.rows):
@@ -361,8 +364,8 @@ def best(facts: Facts) -> Answer:
     elif len(tied) > 1:
         text = f"{listed(tied)} are tied by the pointing game"
     else:
-        text = f"{found.rows[0].series.name} {'scores highest' if found.untested else 'is ahead of every other'}"
-    weakest = f" The weakest finding of {head.series.name} is {worst}: {whole(low)}% of lesions."
+        text = f"{found.rows[0].label} {'scores highest' if found.untested else 'is ahead of every other'}"
+    weakest = f" The weakest finding of {head.label} is {worst}: {whole(low)}% of lesions."
     return Answer.of(question, f"{text}.{weakest if len(scores) > 1 else ''}")
 
 
@@ -379,8 +382,8 @@ def _by_finding(run: RunAnalysis, number: str) -> list[tuple[float, str]]:
 def _best_recognised(found: Standings) -> Answer:
     first, last = found.rows[0], found.rows[-1]
     if len(found.rows) > 1:
-        text = f"{first.series.name} has the highest AUROC, {whole(first.value)}"
-        return Answer.of("Who recognises best?", f"{text}; {last.series.name} the lowest, {whole(last.value)}.")
+        text = f"{first.label} has the highest AUROC, {whole(first.value)}"
+        return Answer.of("Who recognises best?", f"{text}; {last.label} the lowest, {whole(last.value)}.")
     scores = _by_finding(first.runs[0], found.number)
     (low, worst), (high, top) = scores[0], scores[-1]
     text = f"AUROC is {whole(high)} for {top}" + (f", and {whole(low)} for {worst}." if len(scores) > 1 else ".")
@@ -389,8 +392,17 @@ def _best_recognised(found: Standings) -> Answer:
 
 def recognition(facts: Facts) -> Answer:
     """Say whether recognition predicts grounding, and how often what is recognised is not looked at."""
-    reply, elsewhere = _explained(facts.line), _recognised_elsewhere(facts.analysis.runs)
+    reply, elsewhere = _explained(line_of(facts.analysis)), _recognised_elsewhere(facts.analysis.runs)
     return replace(reply, more=(*reply.more, Sentence(elsewhere))) if elsewhere else reply
+
+
+def line_of(analysis: Analysis) -> Correlation | None:
+    """Return the line over models where there are three or more, else over findings; over all datasets if several."""
+    for scope, least in (("models", 3), ("findings", 1)):
+        lines = [line for line in analysis.correlations if line.scope == scope and len(line.points) >= least]
+        if pooled := [line for line in lines if line.dataset is None] or lines[:1]:
+            return pooled[0]
+    return None
 
 
 def _explained(line: Correlation | None) -> Answer:
@@ -478,18 +490,29 @@ def failures(facts: Facts) -> Answer:
 
 def _guesses(facts: Facts, row: Standing) -> str:
     """Say on which findings a series points no better than a map that ignores the film; empty if on none."""
-    where = []
+    where, number = [], facts.pointing.number
     for dataset, run in zip(facts.pointing.datasets, row.runs, strict=True):
-        if beaten := beaten_findings(dataset, run):
+        # A floor of the mean would mix findings that the middle of the film hits always with those that it never hits.
+        beaten = [
+            finding
+            for finding in run.findings
+            if (floor := floor_of(dataset, finding, number))
+            if _at_most(number_of(run, number, finding).value, floor.value)
+        ]
+        if beaten:
             on = f" (on {facts.analysis.heading(dataset)})" if len(row.runs) > 1 else ""
             where.append(f"{listed(beaten)}{on}")
-    name = _name(facts.pointing, row) if row is facts.pointing.head else row.series.name
+    name = _name(facts.pointing, row) if row is facts.pointing.head else row.label
     return f"On {listed(where)} a map that ignores the film does as well as {name}." if where else ""
+
+
+def _at_most(value: float | None, floor: float | None, slack: float = 0.0) -> bool:
+    return value is not None and floor is not None and value <= floor + slack
 
 
 def _name(found: Standings, row: Standing) -> str:
     """Return the title of a single model, the label of one of several."""
-    return model_title(row.series.model) if len(found.models) == 1 else row.series.name
+    return model_title(row.model) if len(found.models) == 1 else row.label
 
 
 def thresholds(facts: Facts) -> Answer:
@@ -591,7 +614,7 @@ def _useless_dice(analysis: Analysis) -> str:
         for floor in dataset.references
         if floor.title == "Whole image"
         for run in dataset.runs
-        if at_most(number_of(run, "dice_best"), number_of(floor, "dice_best"), 1e-4)
+        if _at_most(number_of(run, "dice_best").value, number_of(floor, "dice_best").value, 1e-4)
     ]
     what = "At the best threshold, Dice is no higher than for marking the whole image, so it is no sign of grounding"
     return f"{what}: {listed(where)}." if where else ""
