@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from xbench.report.facts import facts_of
 from xbench.report.figures.write import Drawn
+from xbench.report.notes import warnings
 from xbench.report.runs import Run
 from xbench.report.schema import Analysis, in_order
 from xbench.report.sentences import answer, in_short, on_dataset
@@ -41,7 +42,7 @@ def document(analysis: Analysis, tables: Sequence[Table], figures: Sequence[Draw
     parts = ["# Report", f"{escaped(reply.question)} **{escaped(reply.answer.text)}**"]
     parts += [escaped(sentence.text) for sentence in reply.more]
     parts += _compared(analysis)
-    if short := in_short(facts):
+    if short := (*warnings(analysis.runs), *in_short(facts)):
         parts += ["## In short", _points(short)]
     parts += [escaped(note) for note in analysis.notes]
     of_datasets = [(analysis.heading(dataset), on_dataset(analysis, dataset)) for dataset in analysis.datasets]

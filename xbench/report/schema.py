@@ -1,4 +1,4 @@
-"""What a report says, as numbers: everything that tables, figures and the page show comes from here."""
+"""The numbers of a report: tables, figures, sentences and the page show nothing else."""
 
 from __future__ import annotations
 
@@ -22,20 +22,15 @@ class Number:
     more_is_better: bool | None = True
 
 
+_CROSS_FITTED = "where every image is scored at the threshold that is best on other images."
 NUMBERS: Mapping[str, Number] = {
     "pointing_game": Number(
         "Pointing game", "Share of images with the finding where the maximum of the map lies in the annotated region."
     ),
     "dice_best": Number("Dice, best threshold", "Mean Dice at the threshold best on these same images."),
     "iou_best": Number("IoU, best threshold", "Mean IoU at the threshold best on these same images."),
-    "dice_cross_fitted": Number(
-        "Dice, cross-fitted threshold",
-        "Mean Dice where every image is scored at the threshold that is best on other images.",
-    ),
-    "iou_cross_fitted": Number(
-        "IoU, cross-fitted threshold",
-        "Mean IoU where every image is scored at the threshold that is best on other images.",
-    ),
+    "dice_cross_fitted": Number("Dice, cross-fitted threshold", f"Mean Dice {_CROSS_FITTED}"),
+    "iou_cross_fitted": Number("IoU, cross-fitted threshold", f"Mean IoU {_CROSS_FITTED}"),
     "dice_fixed": Number("Dice at 0.5", "Mean Dice at threshold 0.5."),
     "iou_fixed": Number("IoU at 0.5", "Mean IoU at threshold 0.5."),
     "dice_optimism": Number(
@@ -67,10 +62,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class AreaBin:
-    """Scored pairs of a run whose regions take from `low` to `high` of the grid, whatever the finding.
+    """Scored pairs of a run whose regions take from `low` to `high` of the grid.
 
-    `scores` are means of `pointing_game`, `dice_fixed` and `dice_cross_fitted` over the pairs; `whole_image` is the
-    mean Dice that marking the whole image gets on them.
+    `scores` are means over the pairs; `whole_image` is the mean Dice that marking the whole image gets on them.
     """
 
     low: float
@@ -82,10 +76,9 @@ class AreaBin:
 
 @dataclass(frozen=True)
 class PositionCell:
-    """Scored pairs whose region's centre of mass lies in one cell of a 3 x 3 division of the image, from the top left.
+    """Scored pairs whose region has its centre of mass in one cell of a 3 x 3 division of the image, from the top left.
 
-    `scores` are means of `pointing_game` and `dice_fixed` over the pairs; `peaks` is the share of all scored pairs
-    whose map is highest in this cell, wherever their region lies.
+    `scores` are means over the pairs; `peaks` is the share of all scored pairs whose map is highest in this cell.
     """
 
     row: int
@@ -105,8 +98,7 @@ class Quadrants:
 
     A pair is recognised if its probability reaches `threshold`: the lowest probability of an image with the largest sum
     of sensitivity and specificity on the run's images (Youden). It is grounded if the pointing game counts at least
-    half. One that is recognised only is a near miss if the peak of its map lies at most `NEAR` from the region; else
-    the map looks elsewhere, and does not show what the model recognised the finding by.
+    half. One that is recognised only is a near miss if the peak of its map lies at most `NEAR` from the region.
     """
 
     threshold: float
@@ -125,7 +117,7 @@ class Quadrants:
 
 @dataclass(frozen=True)
 class RunAnalysis:
-    """A run with everything that a report says about it alone.
+    """A run with its numbers.
 
     Attributes:
         clustered_by: What counts as one piece of evidence: patients where the dataset names them, else images.
@@ -135,7 +127,7 @@ class RunAnalysis:
         areas: By decile of area, smallest first.
         positions: Nine cells row by row; none without pairs.
         quadrants: By finding; only findings with both labels and a scored pair.
-        auroc_warning: Says that AUROC is significantly below one half; empty if it is not.
+        auroc_warning: A sentence if AUROC is significantly below one half; else empty.
     """
 
     run: Run
@@ -166,7 +158,7 @@ class Comparison:
     Attributes:
         number: Key of `NUMBERS`; macro over the findings that both scored.
         difference: First less second, with its interval.
-        p: Two-sided p-value; None if it cannot be tested, and `untested` says why.
+        p: Two-sided p-value; None if it cannot be tested, for the reason in `untested`.
         p_adjusted: The same, corrected for all comparisons of this number on this dataset.
     """
 
@@ -184,9 +176,8 @@ class Comparison:
 class Reference:
     """What a useless or a perfect map scores on a dataset: a floor or a ceiling.
 
-    The title is `Whole image`, `Random`, `Reader agreement`, or the label of a reference's run. Numbers are by key of
-    `NUMBERS`, only those that exist; where they are expectations over draws, `spread` is the standard deviation of one
-    draw of some of them.
+    The title is `Whole image`, `Random`, `Reader agreement`, or the label of a reference's run. Only numbers that exist
+    are there; where they are expectations over draws, `spread` is the standard deviation of some of them.
     """
 
     title: str
@@ -199,13 +190,10 @@ class Reference:
 
 @dataclass(frozen=True)
 class ProtocolScores:
-    """The headline number of a named protocol, and who leads whom.
+    """The headline number of a named protocol, by label of the run and by title of the reference.
 
     Attributes:
-        name: Of the protocol, as in `PROTOCOLS`.
         in_frame: Whether maps were in the frame of its authors.
-        values: By label of the run.
-        references: The same number of floors and ceilings that were scored so too, by title.
         p: Two-sided p of a paired test of two runs, by both labels in alphabetical order, not corrected for the number
             of tests; None where they share no pair.
     """
@@ -223,8 +211,7 @@ class ProtocolScores:
 
     def lead(self, first: str, second: str) -> float | None:
         """Return by how much a run leads another; None unless both have the number."""
-        both = first in self.values and second in self.values
-        return self.values[first] - self.values[second] if both else None
+        return self.values[first] - self.values[second] if {first, second} <= self.values.keys() else None
 
 
 @dataclass(frozen=True)
@@ -236,7 +223,7 @@ class DatasetAnalysis:
         references: Floors, then ceilings.
         comparisons: Every pair of runs, for every number that is tested.
         tied_with_best: By number, the labels of the best run and those not significantly different from it.
-        protocols: The same maps as others score them, where runs were.
+        protocols: Scores by named protocols, where runs have them.
     """
 
     dataset: str
@@ -251,23 +238,20 @@ class DatasetAnalysis:
 
     def untested(self, number: str, best: str) -> list[str]:
         """Return the labels of the runs that have a number but no p-value against the best one, sorted."""
-        pairs = [{one.first, one.second} for one in self.comparisons if one.number == number and one.p is not None]
-        tested = {label for pair in pairs if best in pair for label in pair}
+        tests = [test for test in self.comparisons if test.number == number and test.p is not None]
+        tested = {label for test in tests for label in (test.first, test.second) if best in (test.first, test.second)}
         return sorted(self.values(number).keys() - tested - {best})
 
     def ranked(self, number: str) -> bool:
-        """Tell whether every run was tested against the best one: those scored on other ground have no rank.
-
-        The pointing game decides for numbers of grounding, AUROC for those of recognition.
-        """
+        """Tell whether every run was tested against the best one, by pointing game or AUROC."""
         key = "pointing_game" if NUMBERS[number].group == "grounding" else "auroc"
         values = self.values(key)
         return not values or not self.untested(key, max(values, key=lambda label: values[label]))
 
     def values(self, number: str) -> dict[str, float]:
         """Return a number's means over findings by label of the run, where they exist."""
-        found = {entry.run.label: number_of(entry, number).value for entry in self.runs}
-        return {label: value for label, value in found.items() if value is not None}
+        values = {entry.run.label: number_of(entry, number).value for entry in self.runs}
+        return {label: value for label, value in values.items() if value is not None}
 
 
 def number_of(entry: RunAnalysis | Reference, key: str, finding: str | None = None) -> Estimate:
@@ -295,7 +279,7 @@ def shared_datasets(datasets: Sequence[DatasetAnalysis], number: str) -> tuple[D
     """Return the datasets on which everyone with a number has it; without one, that on which most have it."""
     parts = parts_of(datasets)
     labels = {id(dataset): dataset.values(number).keys() - parts for dataset in datasets}
-    everyone = {label for found in labels.values() for label in found}
+    everyone = set[str]().union(*labels.values())
     shared = tuple(dataset for dataset in datasets if labels[id(dataset)] == everyone)
     return shared or tuple(sorted(datasets, key=lambda dataset: -len(labels[id(dataset)]))[:1])
 
@@ -303,37 +287,33 @@ def shared_datasets(datasets: Sequence[DatasetAnalysis], number: str) -> tuple[D
 def placed(datasets: Sequence[DatasetAnalysis]) -> list[DatasetAnalysis]:
     """Give each label its place, and put the runs of each dataset in that order.
 
-    First come those that the answer ranks, by mean pointing game over the datasets that they share, the best first;
-    then others with a pointing game, then those with an AUROC alone, each by mean.
+    First come those that the answer ranks, by mean pointing game over shared datasets, the best first; then others with
+    a pointing game, then those with an AUROC alone, each by mean.
     """
     ranks: dict[str, tuple[int, float, str]] = {}
     parts = parts_of(datasets)
     for tier, (number, shared) in enumerate(product(("pointing_game", "auroc"), (True, False))):
         scores = [of.values(number) for of in (shared_datasets(datasets, number) if shared else datasets)]
-        for label in {label for found in scores for label in found}:
-            known = [found[label] for found in scores if label in found]
+        for label in set[str]().union(*scores):
+            known = [values[label] for values in scores if label in values]
             if not shared or (len(known) == len(scores) and label not in parts):
                 ranks.setdefault(label, (tier, -sum(known) / len(known), label))
     labels = {entry.run.label for dataset in datasets for entry in dataset.runs}
     order = sorted(labels, key=lambda label: ranks.get(label, (4, 0.0, label)))
-    return [
-        replace(
-            dataset,
-            runs=tuple(
-                in_order(
-                    replace(entry, run=replace(entry.run, place=order.index(entry.run.label))) for entry in dataset.runs
-                ).values()
-            ),
-        )
-        for dataset in datasets
-    ]
+    at = {label: place for place, label in enumerate(order)}
+
+    def put(runs: Iterable[RunAnalysis]) -> tuple[RunAnalysis, ...]:
+        runs = (replace(entry, run=replace(entry.run, place=at[entry.run.label])) for entry in runs)
+        return tuple(in_order(runs).values())
+
+    return [replace(dataset, runs=put(dataset.runs)) for dataset in datasets]
 
 
 def floor_of(dataset: DatasetAnalysis, finding: str, number: str) -> Estimate | None:
     """Return the highest floor of a number on a finding; None without one."""
-    floors = [reference for reference in dataset.references if reference.kind == "floor"]
-    known = [found for floor in floors if (found := floor.findings.get(finding, {}).get(number)) is not None]
-    return max(known, key=lambda found: -1.0 if found.value is None else found.value, default=None)
+    floors = [reference.findings.get(finding, {}) for reference in dataset.references if reference.kind == "floor"]
+    known = [numbers[number] for numbers in floors if number in numbers]
+    return max(known, key=lambda floor: -1.0 if floor.value is None else floor.value, default=None)
 
 
 @dataclass(frozen=True)
@@ -343,9 +323,9 @@ class Correlation:
     Attributes:
         scope: `models` (a point is a model on a dataset) or `findings` (a point is a model and finding).
         points: Of each its label, AUROC and pointing game.
-        slope: None for fewer than three points, or all of one AUROC, and so are the others.
-        p: Two-sided, of the slope; it and `r_squared` are None also where all points have the same pointing game. None
-            where points are not independent of each other: findings of several models, or on several datasets.
+        slope: None, as the others, for fewer than three points or all of one AUROC.
+        p: Two-sided, of the slope; None as well where points are not independent: findings of several models, or on
+            several datasets. It and `r_squared` are None where all points have the same pointing game.
         models: Of how many models the points are.
         independent: Whether each point is a model, or a finding of one model on one dataset.
     """

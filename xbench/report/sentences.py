@@ -14,7 +14,6 @@ from typing import Literal
 
 from xbench.report.facts import Facts, Standing, Standings, facts_of, over_datasets
 from xbench.report.names import dataset_title, model_title
-from xbench.report.notes import warnings
 from xbench.report.schema import (
     NEAR,
     Analysis,
@@ -594,7 +593,7 @@ def calibration(tables: Sequence[Table]) -> str:
 
 
 def in_short(facts: Facts) -> tuple[str, ...]:
-    """Return what makes runs doubtful, and the findings of the sections, each with its question, as plain text."""
+    """Return the findings of the sections, each with its question, as plain text."""
     found, sections = facts.pointing, [best(facts)] if facts.shown.rows else []
     guesses: list[str] = []
     if found.rows:
@@ -603,8 +602,7 @@ def in_short(facts: Facts) -> tuple[str, ...]:
     if any(dataset.comparisons for dataset in facts.analysis.datasets):
         sections.append(differences(facts))
     texts = [f"{section.question} {' '.join(section.texts)}" for section in sections]
-    texts += filter(None, (*guesses, _useless_dice(facts.analysis)))
-    return (*warnings(facts.analysis.runs), *texts)
+    return (*texts, *filter(None, (*guesses, _useless_dice(facts.analysis))))
 
 
 def _useless_dice(analysis: Analysis) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import wandb
 
 from xbench.report.facts import facts_of
+from xbench.report.notes import warnings
 from xbench.report.schema import Analysis
 from xbench.report.sentences import answer, in_short
 from xbench.report.tables.table import Table, to_frame
@@ -51,7 +52,7 @@ def log_report(analysis: Analysis, tables: Sequence[Table], out_folder: Path, pi
         "project": "xbench",
         **dict.fromkeys(("name", "group", "job_type"), "report"),
         "tags": [tag[:64] for tag in ("report", *datasets, *models)],
-        "notes": "\n\n".join((*answer(facts).texts, *in_short(facts))),
+        "notes": "\n\n".join((*warnings(analysis.runs), *answer(facts).texts, *in_short(facts))),
         "config": {"models": models, "datasets": datasets, "folds": analysis.folds, "runs": described},
     }
     target = begin_run(out_folder, options)
