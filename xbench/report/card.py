@@ -15,7 +15,7 @@ from xbench.report.statistics.correlation import own_settings
 from xbench.report.tables.table import escaped
 from xbench.runtime.files import atomic_writer
 
-# By number its task and metric, as the hub calls them.
+# What the hub calls tasks and metrics.
 _TASKS = {
     "grounding": ("image-segmentation", "Grounding of findings on chest radiographs"),
     "classification": ("zero-shot-image-classification", "Recognition of findings on chest radiographs"),
@@ -30,10 +30,7 @@ _METRICS = {
 
 
 def write_cards(analysis: Analysis, folder: Path) -> list[Path]:
-    """Write a card `MODEL.md` for each model of a report into a folder, and return where they are.
-
-    The metadata has the numbers of the model's own settings on every dataset; the table below has its others as well.
-    """
+    """Write a card `MODEL.md` for each model of a report into a folder, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for model in dict.fromkeys(run.run.model for run in analysis.runs):
@@ -45,7 +42,7 @@ def write_cards(analysis: Analysis, folder: Path) -> list[Path]:
 
 
 def card(analysis: Analysis, model: str) -> str:
-    """Return the card of a model: metadata as YAML, then a section on its evaluation as Markdown."""
+    """Return the card of a model: numbers of its own settings as YAML, then those of all its runs as Markdown."""
     results = [
         result
         for dataset in analysis.datasets
@@ -54,7 +51,7 @@ def card(analysis: Analysis, model: str) -> str:
         for result in _results(analysis, dataset, run)
     ]
     title = model_title(model)
-    # A model that nothing could be measured of has no results, which the hub takes for a mistake.
+    # The hub takes a model without results for a mistake.
     data = ModelCardData(model_name=title, eval_results=results) if results else ModelCardData()
     head = data.to_yaml(line_break="\n").strip()
     return f"---\n{head}\n---\n\n" + "\n".join(_section(analysis, model, title)) + "\n"
@@ -83,7 +80,6 @@ def _results(analysis: Analysis, dataset: DatasetAnalysis, run: RunAnalysis) -> 
 
 
 def _about(run: RunAnalysis) -> dict[str, Any]:
-    """Return what a run was scored on, and with which settings."""
     results, settings = run.run.results, dict(run.run.settings)
     labels, regions = settings.pop("scored_labels"), settings.pop("scored_regions")
     settings.pop("scored_images", None)

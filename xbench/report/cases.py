@@ -1,4 +1,4 @@
-"""Cases worth a look, chosen by the scores alone, and what their pictures are drawn from: radiograph, region, maps."""
+"""Cases worth a look, chosen by the scores alone, and what their pictures are drawn from."""
 
 from __future__ import annotations
 
@@ -20,12 +20,8 @@ from xbench.runs.images import ScoredPair
 class CaseScores:
     """What one run scored on one pair of image and finding.
 
-    Attributes:
-        pointing_hit: Share of the map's highest places that lie in the region: 1 or 0 unless several tie.
-        peak_distance: From the peak of the map to the region, in film widths.
-        dice: At threshold 0.5.
-        recognised: Whether the probability reaches the run's threshold for the finding (see `Quadrants`); None where
-            there is none.
+    `pointing_hit` is 1 or 0 unless several places of the map tie, `peak_distance` is in film widths, `dice` is at
+    threshold 0.5, and `recognised` is None where the run has no threshold for the finding (see `Quadrants`).
     """
 
     pointing_hit: float
@@ -89,11 +85,15 @@ def choose_cases(runs: Sequence[RunAnalysis], count: int, first: str = "") -> tu
                     if len(chosen) < count:
                         chosen[pair] = [reason]
                     break
-    dataset, found = runs[0].run.dataset, []
-    for pair, reasons in chosen.items():
-        by_label = {label: of_run[pairs[pair]] for label, of_run in scores.items()}
-        found.append(ChosenCase(dataset, *pairs[pair][:2], tuple(reasons), by_label))
-    return tuple(found)
+    return tuple(
+        ChosenCase(
+            runs[0].run.dataset,
+            *pairs[pair][:2],
+            tuple(reasons),
+            {label: of_run[pairs[pair]] for label, of_run in scores.items()},
+        )
+        for pair, reasons in chosen.items()
+    )
 
 
 def typical_cases(runs: Sequence[RunAnalysis]) -> dict[str, tuple[int, ChosenCase]]:
@@ -102,23 +102,21 @@ def typical_cases(runs: Sequence[RunAnalysis]) -> dict[str, tuple[int, ChosenCas
     Outcomes are `hit`; `elsewhere`, recognised and not hit; and `missed`, neither, both with the peak far from the
     region where there is such a pair. Typical is the pair with the Dice nearest to the median.
     """
-    pairs: defaultdict[str, list[tuple[float, int, ChosenCase]]] = defaultdict(list)
+    pairs: defaultdict[tuple[str, str], list[tuple[float, int, ChosenCase]]] = defaultdict(list)
     for place, run in enumerate(runs):
         for (image_id, finding, _), scores in _scored_pairs(run).items():
-            if scores.recognised is None:
-                continue
-            outcome = "hit" if scores.grounded else "missed" if not scores.recognised else "elsewhere"
-            if outcome != "hit" and scores.look == "near miss":
-                outcome += ", beside"
+            outcome = "hit" if scores.grounded else "elsewhere" if scores.recognised else "missed"
             case = ChosenCase(run.run.dataset, image_id, finding, (), {run.run.label: scores})
-            pairs[outcome].append((scores.dice, place, case))
-    found = {}
+            if scores.recognised is not None:
+                pairs[outcome, scores.look].append((scores.dice, place, case))
+    typical = {}
     for outcome in ("hit", "elsewhere", "missed"):
-        if mine := pairs[outcome] or pairs[f"{outcome}, beside"]:
-            median = sorted(dice for dice, _, _ in mine)[(len(mine) - 1) // 2]
-            _, place, case = min(mine, key=lambda one: abs(one[0] - median))
-            found[outcome] = place, case
-    return found
+        looks = [pairs[outcome, look] for look in ("hit", "elsewhere", "near miss")]
+        if of_outcome := next(filter(None, looks), None):
+            median = sorted(dice for dice, _, _ in of_outcome)[(len(of_outcome) - 1) // 2]
+            _, place, case = min(of_outcome, key=lambda pair: abs(pair[0] - median))
+            typical[outcome] = place, case
+    return typical
 
 
 def _scored_pairs(run: RunAnalysis) -> dict[tuple[str, str, bytes], CaseScores]:
@@ -169,26 +167,22 @@ def _failures(
 def _by_dice(
     labels: Sequence[str], findings: Sequence[str], scores: Sequence[Sequence[CaseScores]]
 ) -> dict[str, list[int]]:
-    """Order the pairs, whose findings and scores by every run are given, by what is remarkable about their Dice."""
+    """Order the pairs by what is remarkable about their Dice, in the mean over the runs and by each of several."""
     dice = np.array([[score.dice for score in row] for row in scores])
-    mean, spread = dice.mean(axis=0), np.ptp(dice, axis=0)
+    spread = np.ptp(dice, axis=0)
 
-    def typical(dice: NDArray[np.float64]) -> list[int]:
-        # From the lower median, which is the value of a pair.
-        return _in_turns(-np.abs(dice - np.sort(dice)[(len(dice) - 1) // 2]), findings, 4)
+    def worths(dice: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        # The lower median is the value of a pair.
+        median = np.sort(dice)[(len(dice) - 1) // 2]
+        return {"Best Dice": dice, "Worst Dice": -dice, "Median Dice": -np.abs(dice - median)}
 
-    rankings = {
-        "Best Dice": _in_turns(mean, findings, 4),
-        "Worst Dice": _in_turns(-mean, findings, 4),
-        "Largest disagreement": [pair for pair in _in_turns(spread, findings, 4) if spread[pair] > 0],
-        "Median Dice": typical(mean),
-    }
+    best, worst, typical = worths(dice.mean(axis=0)).items()
+    worth = dict((best, worst, ("Largest disagreement", spread), typical))
     if len(labels) > 1:
-        of_runs = list(zip(labels, dice, strict=True))
-        rankings |= {f"Best Dice of {label}": _in_turns(mine, findings, 4) for label, mine in of_runs}
-        rankings |= {f"Worst Dice of {label}": _in_turns(-mine, findings, 4) for label, mine in of_runs}
-        rankings |= {f"Median Dice of {label}": typical(mine) for label, mine in of_runs}
-    return rankings
+        of_runs = [(label, worths(row)) for label, row in zip(labels, dice, strict=True)]
+        worth |= {f"{name} of {label}": of_run[name] for name, _ in (best, worst, typical) for label, of_run in of_runs}
+    rankings = {reason: _in_turns(values, findings, 4) for reason, values in worth.items()}
+    return rankings | {"Largest disagreement": [pair for pair in rankings["Largest disagreement"] if spread[pair] > 0]}
 
 
 def _in_turns(worth: NDArray[np.float64], findings: Sequence[str], part: int = 1) -> list[int]:
@@ -205,12 +199,10 @@ def _in_turns(worth: NDArray[np.float64], findings: Sequence[str], part: int = 1
 
 @dataclass(frozen=True)
 class CaseMap:
-    """A run's map of a case: the raw one with radiograph and region in `pair`, and on the grid of the region.
+    """A run's map of a case: the raw one in `pair`, and `saliency` on the grid of the region, (H, W) in [0, 1].
 
-    Attributes:
-        saliency: The map on the grid, (H, W) float32 in [0, 1].
-        peak: Where the map is highest, x and y as shares of width and height; None if nothing points anywhere.
-        answer: What a model that answers said about the place; None of a model with maps.
+    `peak` is where the map is highest, x and y as shares of width and height, None if nothing points anywhere; `answer`
+    is what a model that answers said about the place.
     """
 
     run: RunAnalysis
@@ -222,17 +214,14 @@ class CaseMap:
 
 
 def read_maps(runs: Sequence[RunAnalysis], cases: Iterable[ChosenCase]) -> Iterator[tuple[ChosenCase, list[CaseMap]]]:
-    """Read the maps of chosen cases, those of one case at a time.
-
-    The runs are on one dataset; those that `choose_cases` left out are left out here. Radiograph and region of a case
-    are the same in all others.
-    """
+    """Read the maps of chosen cases, case by case, of the runs on one dataset that have scores in a case."""
     kept = [(run, pairs) for run in runs if (pairs := run.run.cases()) is not None]
     for case in cases:
         maps = []
-        for run, pairs in (one for one in kept if one[0].run.label in case.scores):
-            pair = pairs.read(case.image_id, case.finding)
-            images = run.run.images
+        for run, pairs in kept:
+            if run.run.label not in case.scores:
+                continue
+            pair, images = pairs.read(case.image_id, case.finding), run.run.images
             place = images.image_ids.index(case.image_id), run.run.results.findings.index(case.finding)
             x, y = float(images.peak_x[place]), float(images.peak_y[place])
             peak, answer = None if np.isnan(x) else (x, y), answer_of(run.run, pair)
@@ -261,9 +250,8 @@ def map_on_grid(run: Run, pair: ScoredPair) -> NDArray[np.float32]:
     mode = (run.results.provenance.get("model") or {}).get("saliency_upsample", "bilinear")
     height, width = pair.region.shape
     assert pair.saliency is not None  # only answers show no map where a pair is scored
-    on_grid = saliency_on_grid(torch.tensor(np.nan_to_num(pair.saliency))[None], [pair.view], (height, width), mode)[
-        0
-    ].numpy()
+    raw = torch.tensor(np.nan_to_num(pair.saliency))[None]
+    on_grid = saliency_on_grid(raw, [pair.view], (height, width), mode)[0].numpy()
     # What xbench.metrics.normalise does, without the seconds that its package takes to load.
     span = on_grid.max() - on_grid.min()
     normal: NDArray[np.float32] = (on_grid - on_grid.min()) / (span if span > 0 else np.float32(1))

@@ -25,10 +25,9 @@ _MODELS = {
     "human": "Human benchmark",
 }
 SERVED = "endpoint/"
-"""What the names of models behind a server begin with in a report."""
-HUMANS = "human"
-"""Name of runs of what people drew: `score --name human`."""
-CEILINGS = frozenset({"oracle", "answer_oracle", "outline_boxes", HUMANS})
+"""Prefix of the names of models behind a server."""
+# The last is what people drew: `score --name human`.
+CEILINGS = frozenset({"oracle", "answer_oracle", "outline_boxes", "human"})
 FLOORS = frozenset({"centre", "random", "whole_image", "centre_box", "random_box", "prior_box"})
 """Models that show what a number is worth."""
 _DATASETS = {

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import cycle, product
 
 import numpy as np
 from matplotlib.markers import MarkerStyle
 
-from xbench.report.runs import Run, setting_in_words
+from xbench.report.runs import setting_in_words
 from xbench.report.schema import RunAnalysis, in_order
 from xbench.report.statistics.correlation import own_settings
 
@@ -46,21 +46,15 @@ _LOOKS = [(*colour, shape, True) for colour, shape in zip(_COLOURS, _SHAPES, str
 # From the eighth on colours come again with other shapes, open.
 _LOOKS += [(*colour, shape, False) for shape, colour in product([*_SHAPES][7:], _COLOURS)]
 _OF_PAPER = ("devide", "carzero", "mavl", "medklip", "biomedclip", "kad", "clip")
-_DASHES = ((), (5.0, 1.5), (1.2, 1.2), (5.0, 1.2, 1.2, 1.2))
+_DASHES = ((5.0, 1.5), (1.2, 1.2), (5.0, 1.2, 1.2, 1.2))
 
 
 @dataclass(frozen=True)
 class Series:
-    """What stands for a run in charts, on every dataset alike.
+    """The look of a run in charts, on every dataset alike.
 
-    Attributes:
-        name: The label of the run.
-        model: Name of the model, as in results.json.
-        own: Whether it has the model's own settings.
-        colour, dark: On white and on black ground, as `#rrggbb`.
-        shape: `circle`, `diamond`, ...; `outline` draws it.
-        filled: Whether the shape is filled with the colour; else it is open.
-        dash: Lengths of strokes and gaps of its lines, in line widths; a solid line has none.
+    `own` if it has the model's own settings; `colour` is on white ground and `dark` on black, as `#rrggbb`; the shape
+    is `filled` or open; `dash` has the strokes and gaps of its lines in line widths, none for a solid line.
     """
 
     name: str
@@ -99,40 +93,27 @@ def series_of(runs: Sequence[RunAnalysis]) -> dict[str, Series]:
     open.
     """
     by_label = {label: entry.run for label, entry in in_order(runs).items()}
-    own = {entry.run.model: entry.run for entry in own_settings(runs)}
-    places = _places([*own] if len(own) > 1 else _own_first(by_label, own), {run.model for run in by_label.values()})
-    several = {model for model, count in Counter(run.model for run in by_label.values()).items() if count > 1}
-    met: defaultdict[str, int] = defaultdict(int)
-    found = {}
+    own = {entry.run.model: entry.run.label for entry in own_settings(runs)}
+    several = len(own) > 1
+    wanted = [*own] if several else sorted(by_label, key=lambda label: label not in own.values())
+    # Of a single model its own settings have the model's look.
+    fixed = {name: _OF_PAPER.index(model) for name, model in zip(wanted, own, strict=False) if model in _OF_PAPER}
+    left = (place for place in range(len(_LOOKS) + len(wanted)) if place not in fixed.values())
+    places = {name: fixed[name] if name in fixed else next(left) for name in wanted}
+    labels, dashes = Counter(run.model for run in by_label.values()), {model: cycle(_DASHES) for model in own}
+    series = {}
     for label, run in by_label.items():
-        is_own = label == own[run.model].label
-        light, dark, shape, filled = _LOOKS[places[run.model if len(own) > 1 else label] % len(_LOOKS)]
-        if len(own) > 1 and run.model in several:
+        is_own = label == own[run.model]
+        light, dark, shape, filled = _LOOKS[places[run.model if several else label] % len(_LOOKS)]
+        if several and labels[run.model] > 1:
             filled = is_own
-        met[run.model] += not is_own
-        dash = () if is_own else _DASHES[1:][(met[run.model] - 1) % (len(_DASHES) - 1)]
-        found[label] = Series(label, run.model, is_own, light, dark, shape, filled, dash)
-    return found
-
-
-def _own_first(runs: Mapping[str, Run], own: Mapping[str, Run]) -> list[str]:
-    return sorted(runs, key=lambda label: label != own[runs[label].model].label)
-
-
-def _places(wanted: Sequence[str], models: set[str]) -> dict[str, int]:
-    """Give each of these, models or a single model's labels, its own place among the looks."""
-    if len(models) == 1:
-        # The first label is that of the model's own settings.
-        (model,) = models
-        fixed = {wanted[0]: _OF_PAPER.index(model)} if model in _OF_PAPER else {}
-    else:
-        fixed = {model: _OF_PAPER.index(model) for model in wanted if model in _OF_PAPER}
-    left = (place for place in range(len(_OF_PAPER) + len(wanted)) if place not in fixed.values())
-    return {name: fixed[name] if name in fixed else next(left) for name in wanted}
+        dash = () if is_own else next(dashes[run.model])
+        series[label] = Series(label, run.model, is_own, light, dark, shape, filled, dash)
+    return series
 
 
 def own_in_words(runs: Sequence[RunAnalysis]) -> str:
     """Return the settings that labels leave out, of models that were run with others: `Demo: 224 px`."""
-    told = {entry.run.label: entry.run.told_by for entry in own_settings(runs)}
-    said = {label: ", ".join(setting_in_words(*one) for one in of.items()) for label, of in told.items()}
-    return "; ".join(f"{label}: {words}" for label, words in said.items() if words)
+    settings = {entry.run.label: entry.run.told_by.items() for entry in own_settings(runs)}
+    words = {label: ", ".join(setting_in_words(*setting) for setting in of_run) for label, of_run in settings.items()}
+    return "; ".join(f"{label}: {text}" for label, text in words.items() if text)
