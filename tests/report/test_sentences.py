@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from markupsafe import escape
@@ -31,59 +32,42 @@ from xbench.report.statistics.analyse import analyse
 from xbench.report.tables.table import Column, rows_of_models, scores_of
 
 
-def label_of(label):
-    """The label of a run of `MODEL` or `MODEL/prompts`."""
-    model, _, prompts = label.partition("/")
-    return f"{model_title(model)} ({prompts} prompts)" if prompts else model_title(model)
-
-
 @pytest.fixture
 def report(three_analysed):
-    """Make a report: by label `MODEL` or `MODEL/prompts`, the scores on each dataset, all with one floor."""
-    (base,) = three_analysed.datasets
+    """Make a report: by `MODEL` or `MODEL/prompts` the scores on each dataset, all with one floor."""
+    (base,), template = three_analysed.datasets, three_analysed.runs[0]
 
-    def made(scores, floor=0.13, tied=(), p=None, auroc=0.8, titles=("vindr", "rsna"), width=0.04):
-        count = len(next(iter(scores.values())))
-        models = {label_of(label): label.partition("/")[0] for label in scores}
-        scores, tied, datasets = {label_of(label): of for label, of in scores.items()}, map(label_of, tied), []
-        tied = {*tied}
-        for place in range(count):
-            entries = []
-            for label, values in scores.items():
-                template = base.runs[0]
-                told_by = {"prompts": label.partition("(")[2].removesuffix(" prompts)") or "official"}
-                run = replace(template.run, label=label, told_by=told_by, settings=told_by | {"image_size": "224"})
-                named = replace(run.results, model=models[label], dataset=titles[place])
-                run = replace(run, results=named)
-                value = values[place]
-                ends = (None, None, None) if value is None else (value, max(0, value - width), min(1, value + width))
-                macro = template.macro | {
-                    "pointing_game": Estimate(*ends),
-                    "auroc": Estimate(auroc, auroc - 0.02, auroc + 0.02),
-                }
-                findings = {
-                    name: numbers | ({} if value is not None else {"pointing_game": Estimate(None)})
-                    for name, numbers in template.findings.items()
-                }
-                entries.append(replace(template, run=run, macro=macro, findings=findings))
-            floors = (Reference("Centre prior", "floor", {"pointing_game": Estimate(floor)}, {}),)
-            labels = list(scores)
-            pairs = tuple(
-                Comparison("pointing_game", one, other, 100, Estimate(0.1, 0.0, 0.2), p, p)
-                for at, one in enumerate(labels)
-                for other in labels[at + 1 :]
-                if p is not None
-            )
-            best = max(labels, key=lambda label: scores[label][place] or 0)
+    def entry(name, dataset, value):
+        model, _, prompts = name.partition("/")
+        label = f"{model_title(model)} ({prompts} prompts)" if prompts else model_title(model)
+        told_by = {"prompts": prompts or "official"}
+        named = replace(template.run.results, model=model, dataset=dataset)
+        run = replace(
+            template.run, results=named, label=label, told_by=told_by, settings=told_by | {"image_size": "224"}
+        )
+        score = Estimate(None) if value is None else Estimate(value, max(0, value - 0.04), min(1, value + 0.04))
+        macro = template.macro | {"pointing_game": score, "auroc": Estimate(0.8, 0.78, 0.82)}
+        without = {"pointing_game": score} if value is None else {}
+        findings = {finding: numbers | without for finding, numbers in template.findings.items()}
+        return replace(template, run=run, macro=macro, findings=findings)
+
+    def made(scores, tied=(), p=None):
+        datasets = []
+        for place, title in enumerate(("vindr", "rsna")[: max(map(len, scores.values()))]):
+            runs = {name: entry(name, title, values[place]) for name, values in scores.items()}
+            best = max(scores, key=lambda name: scores[name][place] or 0)
+            pairs = combinations((run.run.label for run in runs.values()), 2) if p is not None else ()
             datasets.append(
                 replace(
                     base,
-                    dataset=titles[place],
-                    runs=tuple(entries),
-                    references=floors,
-                    comparisons=pairs,
+                    dataset=title,
+                    runs=tuple(runs.values()),
+                    references=(Reference("Centre prior", "floor", {"pointing_game": Estimate(0.13)}, {}),),
+                    comparisons=tuple(
+                        Comparison("pointing_game", *pair, 100, Estimate(0.1, 0.0, 0.2), p, p) for pair in pairs
+                    ),
                     notes=(),
-                    tied_with_best={"pointing_game": frozenset({best, *tied})},
+                    tied_with_best={"pointing_game": frozenset(runs[name].run.label for name in {best, *tied})},
                 )
             )
         return replace(three_analysed, datasets=tuple(datasets), correlations=())
